@@ -1,0 +1,32 @@
+"""Local actors on Thespian's actor class: mailboxes, dispatch by type, futures, supervision.
+
+Importing this package also lets Thespian find the runtime by name: `ActorSystem("callboard")`.
+"""
+
+from actors.actor import Actor, Promise
+from actors.dispatch import handler
+from actors.errors import CallboardError
+from actors.exit_reason import ExitReason
+from actors.future import Future
+from actors.reference import ActorRef
+from actors.runtime import Runtime
+from actors.signals import Down, Exit, Query
+from actors.supervisor import Child, Supervisor
+from actors.system import SystemBase
+
+__all__ = [
+    "Actor",
+    "ActorRef",
+    "CallboardError",
+    "Child",
+    "Down",
+    "Exit",
+    "ExitReason",
+    "Future",
+    "Promise",
+    "Query",
+    "Runtime",
+    "Supervisor",
+    "SystemBase",
+    "handler",
+]

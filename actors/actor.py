@@ -1,0 +1,269 @@
+"""The actor class that users derive from."""
+
+import contextlib
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
+
+from thespian.actors import Actor as ThespianActor
+from thespian.actors import (
+    ActorAddress,
+    ActorExitRequest,
+    InvalidActorAddress,
+    WakeupMessage,
+)
+
+from actors.cell import Asker, Cell, Monitor
+from actors.errors import ReservedName
+from actors.exit_reason import ExitReason
+from actors.future import Future
+from actors.options import ClassWithOptions, SpawnOptions
+from actors.reference import ActorRef
+
+if TYPE_CHECKING:
+    from actors.runner import Timer
+
+A = TypeVar("A", bound="Actor")
+
+RESERVED: Final = frozenset(
+    "me sender node parent send spawn promise monitor link unlink sleep after become stash attach "
+    "cell_class with_options handle_thespian_style stop_self".split()
+)
+
+
+class Actor(ThespianActor):  # type: ignore[misc]  # Thespian has no annotations
+    """An actor: state that only its own handlers touch, one message at a time.
+
+    Mark methods with `@handler` to take messages by their type; public methods can be called from
+    anywhere with `ref.call`. Thespian's `receiveMessage` and `receiveMsg_TYPE` work as well. Inside,
+    `self.me` is this actor's ref, `self.sender` that of the current message's sender.
+
+    An exception in a handler ends the actor with reason `error`; what follows is its supervisor's
+    matter.
+    """
+
+    #: Receive an `Exit` message when a linked actor ends, instead of ending too.
+    trap_exit: ClassVar[bool] = False
+    #: Narrows what `ref.call` may call; None allows all public methods of the user's classes.
+    remote_methods: ClassVar[frozenset[str] | set[str] | None] = None
+
+    cell_class: ClassVar[type[Cell]] = Cell
+
+    _cell: Cell
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        taken = sorted(RESERVED & vars(cls).keys())
+        if taken:
+            raise ReservedName(
+                f"{cls.__qualname__} redefines {', '.join(taken)}, which every actor has; rename it"
+            )
+
+    @classmethod
+    def attach(cls, cell: Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Self:
+        """Make the actor of a cell: the runtime is there before `__init__` runs."""
+        actor = cls.__new__(cls)
+        actor._cell = cell
+        actor.__init__(*args, **kwargs)  # type: ignore[misc]
+        return actor
+
+    @classmethod
+    def with_options(cls: type[A], *, trap_exit: bool | None = None) -> type[A]:
+        """Return this class with options for one spawn: `spawn(Counter.with_options(trap_exit=True))`."""
+        options = SpawnOptions(trap_exit=cls.trap_exit if trap_exit is None else trap_exit)
+        return ClassWithOptions(cls, options)  # type: ignore[return-value]
+
+    # --- who ---
+
+    @property
+    def me(self) -> ActorRef[Any]:
+        """This actor's own ref."""
+        return self._cell.ref
+
+    @property
+    def sender(self) -> ActorRef[Any] | None:
+        """Who sent the current message; None if it was sent from outside any actor.
+
+        For an ask it is a one-shot address: the first message to it is the answer.
+        """
+        sender = self._cell.sender
+        return None if sender is None else sender.reference(self._cell.runtime)
+
+    @property
+    def parent(self) -> ActorRef[Any] | None:
+        """The actor that spawned this one; None if it was spawned from outside."""
+        parent = self._cell.parent
+        return None if parent is None else parent.ref
+
+    @property
+    def node(self) -> Any:
+        """The node that this actor lives on."""
+        return self._cell.runtime.node
+
+    # --- messages ---
+
+    def send(self, targetAddr: ActorAddress, msg: object) -> None:  # noqa: N803  # Thespian's names
+        """Send a message to another actor, with this one as its sender."""
+        if isinstance(targetAddr, ActorRef):
+            targetAddr.target.post(msg, self._cell)
+        else:
+            raise InvalidActorAddress(targetAddr, "not the address of an actor of this node")
+
+    def promise(self) -> "Promise":
+        """Answer the current ask later: what the handler returns is then not the answer."""
+        return Promise(self._cell.promise())
+
+    def after(self, seconds: float, msg: object) -> "Timer":
+        """Send a message to this actor in `seconds`; `cancel()` of the result takes it back."""
+        return self._cell.runner.call_later(seconds, _remind, self._cell, msg)
+
+    def sleep(self, seconds: float) -> Future[None]:
+        """Return a future to await: only this actor pauses."""
+        future: Future[None] = Future()
+        self._cell.runner.call_later(seconds, future.set_result, None)
+        return future
+
+    # --- other actors ---
+
+    def spawn(self, actor_class: type[A], *args: Any, **kwargs: Any) -> ActorRef[A]:
+        """Spawn a child: it ends when this actor ends."""
+        return self._cell.runtime.spawn(actor_class, args, kwargs, parent=self._cell)
+
+    def monitor(self, ref: ActorRef[Any]) -> Monitor:
+        """Receive a `Down` message when the actor ends, is lost, or is dead already."""
+        return self._cell.watch(ref)
+
+    def link(self, ref: ActorRef[Any]) -> None:
+        """End together: if one of the two ends abnormally, so does the other.
+
+        With `trap_exit = True` this actor receives an `Exit` message instead.
+        """
+        ref.target.link(self._cell.ref)
+        self._cell.link(ref)
+
+    def unlink(self, ref: ActorRef[Any]) -> None:
+        """Undo `link`."""
+        self._cell.unlink(ref)
+        ref.target.unlink(self._cell.ref)
+
+    def stop_self(self, reason: ExitReason = ExitReason.NORMAL, detail: str = "") -> None:
+        """End this actor when the current handler returns."""
+        self._cell.end = self._cell.end or (reason, detail)
+
+    # --- Thespian's styles ---
+
+    @property
+    def _myRef(self) -> "ThespianContext":  # noqa: N802  # Thespian's name
+        """What Thespian's own methods (`createActor`, `wakeupAfter` …) work on."""
+        return ThespianContext(self._cell)
+
+    def handle_thespian_style(self, message: Any) -> bool:
+        """Offer a message to Thespian's kinds of handlers; False when there are none for it."""
+        if isinstance(message, ActorExitRequest):
+            self.stop_self()
+            with contextlib.suppress(Exception):
+                return self._receive(message)
+            return True
+        return self._receive(message)
+
+    def _receive(self, message: Any) -> bool:
+        method = self._thespian_method(message)
+        if method is None:
+            return False
+        result = method(message, self.sender or self._cell.runtime.nobody)
+        if isinstance(result, Coroutine):
+            self._cell.start_task(result, None)
+        return True
+
+    def _thespian_method(self, message: Any) -> Callable[[Any, ActorAddress], Any] | None:
+        for message_type in type(message).__mro__:
+            method = getattr(self, f"receiveMsg_{message_type.__name__}", None)
+            if method is not None:
+                return method  # type: ignore[no-any-return]
+        unrecognized = getattr(self, "receiveUnrecognizedMessage", None)
+        if unrecognized is not None:
+            return unrecognized  # type: ignore[no-any-return]
+        if type(self).receiveMessage is not ThespianActor.receiveMessage:
+            return self.receiveMessage  # type: ignore[no-any-return]
+        return None
+
+
+class Promise:
+    """An answer that a handler owes; `set_result` or `set_exception` gives it, once."""
+
+    __slots__ = ("_asker",)
+
+    def __init__(self, asker: Asker | None) -> None:
+        self._asker = asker
+
+    def set_result(self, value: Any) -> bool:
+        """Answer; False when nobody asked or an answer was given already."""
+        return self._asker is not None and self._asker.set_result(value)
+
+    def set_exception(self, error: BaseException) -> bool:
+        """Let the ask fail; False when nobody asked or an answer was given already."""
+        return self._asker is not None and self._asker.set_exception(error)
+
+
+def _remind(cell: Cell, message: object) -> None:
+    if cell.alive:
+        cell.post(message, cell)
+
+
+class ThespianContext:
+    """An actor's runtime under the names of Thespian's contract."""
+
+    __slots__ = ("_cell",)
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+
+    @property
+    def address(self) -> ActorRef[Any]:
+        """The actor's own address."""
+        return self._cell.ref
+
+    @property
+    def globalName(self) -> str | None:  # noqa: N802
+        """The actor's global name, or None."""
+        return self._cell.runtime.thespian.name_of(self._cell)  # type: ignore[no-any-return]
+
+    def createActor(  # noqa: N802
+        self,
+        actor_class: type | str,
+        requirements: dict[str, Any] | None = None,
+        global_name: str | None = None,
+        source_hash: str | None = None,
+    ) -> ActorRef[Any]:
+        """Create a child; a failure arrives as `ChildActorExited`, never as an exception."""
+        return self._cell.runtime.thespian.create(  # type: ignore[no-any-return]
+            actor_class, requirements, global_name, source_hash, self._cell
+        )
+
+    def actor_send(self, address: ActorAddress, message: Any) -> None:
+        """Send with this actor as sender."""
+        if not isinstance(address, ActorRef):
+            raise InvalidActorAddress(address, "not the address of an actor of this system")
+        address.target.post(message, self._cell)
+
+    def wakeupAfter(self, period: timedelta | float, payload: Any = None) -> None:  # noqa: N802
+        """Deliver a `WakeupMessage` after a period; it dies with the actor."""
+        delay = period if isinstance(period, timedelta) else timedelta(seconds=period)
+        wakeup = WakeupMessage(delay, payload)
+        self._cell.runner.call_later(delay.total_seconds(), _remind, self._cell, wakeup)
+
+    def handleDeadLetters(self, address: ActorRef[Any], enable: bool = True) -> None:  # noqa: N802, FBT001, FBT002
+        """Be told of messages to actors that ended, as `DeadEnvelope`."""
+        self._cell.runtime.thespian.handle_dead_letters(address, enable)
+
+    def updateCapability(self, name: str, value: Any = None) -> None:  # noqa: N802
+        """Set a capability of the system; None removes it."""
+        self._cell.runtime.thespian.update_capability(name, value)
+
+    def actorSystemShutdown(self) -> None:  # noqa: N802
+        """Shut the whole system down."""
+        self._cell.runtime.thespian.request_shutdown()
+
+    def notifyOnSystemRegistrationChanges(self, address: ActorRef[Any], enable: bool) -> None:  # noqa: N802, FBT001
+        """One system without a convention: nobody joins or leaves."""
+

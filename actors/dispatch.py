@@ -1,0 +1,143 @@
+"""Which function of an actor handles a message of which type.
+
+A class is read once: every function marked with `@handler` is entered under the types of its first
+parameter's annotation. A message is looked up by its class, then along the class's ancestors, and the
+answer is kept, so that later look-ups are one dictionary access.
+"""
+
+import inspect
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, TypeVar, Union, overload
+
+from actors.errors import CallboardError
+from actors.signals import Call, LinkExit, Stop
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MARK = "__callboard_handler__"
+
+
+class InvalidHandler(CallboardError, TypeError):
+    """A function marked with `@handler` does not say which messages it takes."""
+
+
+@overload
+def handler(function: F) -> F: ...
+@overload
+def handler() -> Callable[[F], F]: ...
+def handler(function: F | None = None) -> F | Callable[[F], F]:
+    """Mark a method as the handler of the message type that its parameter is annotated with.
+
+    The method takes the message as its only argument; a union names several types, `object` or `Any`
+    all that no other handler takes. What it returns answers an ask. It may be a coroutine: while it
+    awaits, its actor takes no other message, and every other actor goes on.
+    """
+    if function is None:
+        return handler
+    setattr(function, _MARK, True)
+    return function
+
+
+def is_handler(function: object) -> bool:
+    """Return True for functions marked with `@handler`."""
+    return bool(getattr(function, _MARK, False))
+
+
+class Entry:
+    """One handler: the function, and whether it is a coroutine function."""
+
+    __slots__ = ("function", "is_coroutine")
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.is_coroutine = inspect.iscoroutinefunction(function)
+
+
+class DispatchTable(dict[type, Entry | None]):
+    """Message class → handler of one actor class; None where there is none.
+
+    The look-up `table[type(message)]` finds what was seen before; `__missing__` finds the rest.
+    """
+
+    def __init__(self, actor_class: type) -> None:
+        super().__init__(dict.fromkeys((Call, Stop, LinkExit)))  # never an actor's own
+        self.declared: dict[type, Entry] = {}
+        for name in _names_in_order(actor_class):
+            function = inspect.getattr_static(actor_class, name)
+            if is_handler(function):
+                entry = Entry(function)
+                for message_type in _message_types(actor_class, function):
+                    self.declared[message_type] = entry
+
+    def __missing__(self, message_type: type) -> Entry | None:
+        entry = None
+        for ancestor in message_type.__mro__:
+            if ancestor in self.declared:
+                entry = self.declared[ancestor]
+                break
+        self[message_type] = entry
+        return entry
+
+
+def _names_in_order(actor_class: type) -> list[str]:
+    """List attribute names, those of the most distant ancestor first, so that subclasses win."""
+    names: dict[str, None] = {}
+    for ancestor in reversed(actor_class.__mro__):
+        for name in vars(ancestor):
+            names.pop(name, None)
+            names[name] = None
+    return list(names)
+
+
+def _message_types(actor_class: type, function: Callable[..., Any]) -> list[type]:
+    where = f"{actor_class.__qualname__}.{function.__name__}"
+    parameters = list(inspect.signature(function).parameters.values())
+    if len(parameters) < 2:
+        raise InvalidHandler(f"{where} takes no message; declare it as ({parameters}, msg: Type)")
+    name = parameters[1].name
+    try:
+        hints = typing.get_type_hints(function)
+    except NameError:
+        hints = _hints_from_frames(function)
+    if name not in hints:
+        raise InvalidHandler(f"{where}: annotate {name!r} with the message type that it handles")
+    return list(_flatten(hints[name], where))
+
+
+def _hints_from_frames(function: Callable[..., Any]) -> dict[str, Any]:
+    """Resolve annotations given as text against the functions that are being executed.
+
+    A message class that is local to a function (as in tests) is not in the module's namespace.
+    """
+    scope: dict[str, Any] = {}
+    frame = inspect.currentframe()
+    while frame is not None:
+        for key, value in frame.f_locals.items():
+            scope.setdefault(key, value)
+        frame = frame.f_back
+    try:
+        return typing.get_type_hints(function, localns=scope)
+    except NameError as error:
+        raise InvalidHandler(
+            f"{function.__qualname__}: the annotation cannot be resolved ({error}); "
+            "define or import the message class before the actor class"
+        ) from error
+
+
+def _flatten(annotation: Any, where: str) -> typing.Iterator[type]:
+    origin = typing.get_origin(annotation)
+    if origin in (Union, types.UnionType):
+        for part in typing.get_args(annotation):
+            yield from _flatten(part, where)
+    elif annotation is Any:
+        yield object
+    elif annotation is None:
+        yield type(None)
+    elif isinstance(origin, type):
+        yield origin
+    elif isinstance(annotation, type):
+        yield annotation
+    else:
+        raise InvalidHandler(f"{where}: {annotation!r} is not a class; annotate with a message class")

@@ -1,0 +1,95 @@
+"""What can go wrong with actors, as one small tree.
+
+    CallboardError                    everything a user of callboard has to catch
+    ├── ActorDown                     the actor asked ended before it answered
+    ├── NodeUnreachable               no path is left to the actor's node        (ConnectionError)
+    ├── AskTimeout                    an ask ran out of the time it was given    (TimeoutError)
+    ├── ResultTimeout                 waiting ran out, the ask itself goes on    (TimeoutError)
+    ├── UnexpectedMessage             the actor has no handler for the message   (TypeError)
+    ├── NoSuchMethod                  the actor has no such callable method      (AttributeError)
+    ├── RemoteError                   the handler raised; carries its traceback as text
+    ├── WouldBlock                    a blocking call on the thread of an event loop
+    ├── WouldDeadlock                 a wait inside a handler that could never end
+    ├── ReservedName                  an actor class redefines a name of the framework
+    ├── NotSpawnable                  the target node does not offer that class
+    ├── NotRegistered                 nobody has that name                       (LookupError)
+    ├── NodeClosed                    the node was closed already
+    └── InvalidAddress                a text that is no actor or node address    (ValueError)
+"""
+
+
+class CallboardError(Exception):
+    """Root of everything that callboard raises at its users."""
+
+
+class ActorDown(CallboardError):
+    """The actor ended before it answered; `reason` is its exit reason."""
+
+    def __init__(self, message: str, reason: str = "not_found", detail: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.detail = detail
+
+
+class NodeUnreachable(CallboardError, ConnectionError):
+    """No path is left to the node, or nobody answered at its address."""
+
+
+class AskTimeout(CallboardError, TimeoutError):
+    """An ask was not answered within the seconds that it was given."""
+
+
+class ResultTimeout(CallboardError, TimeoutError):
+    """`.result(timeout)` ran out. The ask goes on: wait again, or cancel it."""
+
+
+class UnexpectedMessage(CallboardError, TypeError):
+    """The actor has no handler for a message of this type."""
+
+
+class NoSuchMethod(CallboardError, AttributeError):
+    """The actor has no public method of that name that may be called from outside."""
+
+
+class RemoteError(CallboardError):
+    """The handler raised an exception.
+
+    Attributes:
+        type_name: qualified name of the exception's class where it was raised.
+        text: the exception's own text.
+        traceback: the formatted traceback of the actor's side.
+    """
+
+    def __init__(self, type_name: str, text: str, traceback: str = "") -> None:
+        super().__init__(f"{type_name}: {text}" if text else type_name)
+        self.type_name = type_name
+        self.text = text
+        self.traceback = traceback
+
+
+class WouldBlock(CallboardError, RuntimeError):
+    """A blocking call on the thread of a running event loop; use its awaitable twin."""
+
+
+class WouldDeadlock(CallboardError, RuntimeError):
+    """A wait inside a handler that could never end; await the future instead."""
+
+
+class ReservedName(CallboardError, TypeError):
+    """An actor class defines a name that the framework needs; rename it."""
+
+
+class NotSpawnable(CallboardError):
+    """The target node does not offer a class under that name."""
+
+
+class NotRegistered(CallboardError, LookupError):
+    """No actor in reach is registered under that name."""
+
+
+class NodeClosed(CallboardError, RuntimeError):
+    """The node was closed; make another one."""
+
+
+class InvalidAddress(CallboardError, ValueError):
+    """The text is no address of an actor or node."""

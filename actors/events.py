@@ -1,0 +1,68 @@
+"""What a node tells about its actors, as it happens."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from actors.reference import ActorRef
+
+
+@dataclass(frozen=True, slots=True)
+class ActorStarted:
+    """An actor was spawned."""
+
+    ref: "ActorRef[Any]"
+    class_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ActorStopped:
+    """An actor ended."""
+
+    ref: "ActorRef[Any]"
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ActorFailed:
+    """A handler raised; the actor ends."""
+
+    ref: "ActorRef[Any]"
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ActorRestarted:
+    """A supervisor started a child again; `ref` is the new one."""
+
+    ref: "ActorRef[Any]"
+    child: str
+    restarts: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RestartsExhausted:
+    """A supervisor gave up: more restarts within the period than its intensity allows."""
+
+    supervisor: "ActorRef[Any]"
+    child: str
+    restarts: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message came to an actor that had ended."""
+
+    ref: "ActorRef[Any]"
+    message: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Unexpected:
+    """A message came to an actor that has no handler for it."""
+
+    ref: "ActorRef[Any]"
+    message: Any

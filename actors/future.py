@@ -1,0 +1,225 @@
+"""The answer to an ask, before it is there.
+
+A future is a result slot. It costs no lock until a thread waits for it, can be awaited from a handler
+and from any asyncio loop, and can be waited for with `.result(timeout)`.
+
+States: pending → done, once; whoever comes first wins and every later answer is dropped. Completion
+stores the outcome before it looks for waiters; a waiter registers before it looks at the outcome. So
+one of the two always sees the other, on any interleaving of threads.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from actors.current import current_cell
+from actors.errors import AskTimeout, ResultTimeout, WouldBlock, WouldDeadlock
+
+if TYPE_CHECKING:
+    from actors.cell import Cell
+    from actors.reference import ActorRef
+    from actors.runtime import Runtime
+    from actors.task import HandlerTask
+
+T = TypeVar("T")
+
+_CALLBACKS = threading.Lock()  # guards every future's list of callbacks; held for a few operations
+
+
+class Future(Generic[T]):
+    """The outcome of `ask`, `call` or `monitor`, now or later."""
+
+    __slots__ = (
+        "__weakref__",
+        "_asyncio_future_blocking",
+        "_callbacks",
+        "_error",
+        "_task",
+        "_value",
+        "asked",
+        "deadline",
+        "done_",
+        "timeout",
+    )
+
+    #: As the sender of a message, a future wants the answer.
+    expects: Final = True
+
+    def __init__(self, asked: object = None) -> None:
+        """Make a pending future; `asked` is the ref whose answer it stands for."""
+        self.asked = asked
+        self.done_ = False
+        self.deadline: float | None = None
+        self._callbacks: list[Callable[[Future[T]], object]] | None = None
+        self._task: HandlerTask | None = None
+        self._error: BaseException | None = None
+
+    def done(self) -> bool:
+        """Return True when there is a result, an error, or a cancellation."""
+        return self.done_
+
+    def cancelled(self) -> bool:
+        """Return True when `cancel` came before an answer."""
+        return isinstance(self._error, asyncio.CancelledError) if self.done_ else False
+
+    def cancel(self, msg: object = None) -> bool:
+        """Give up waiting: the answer will be dropped. Returns False when it was there already."""
+        return self.set_exception(asyncio.CancelledError(*(() if msg is None else (msg,))))
+
+    def set_result(self, value: T) -> bool:
+        """Store the answer and wake who waits; False (and no effect) when there was one already."""
+        if self.done_:
+            return False
+        self._value = value
+        self.done_ = True
+        if self._task is not None:
+            self._task.wake(self)
+        if self._callbacks is not None:
+            self._run_callbacks()
+        return True
+
+    def set_exception(self, error: BaseException) -> bool:
+        """Store an error as the outcome; False (and no effect) when there was an outcome already."""
+        if self.done_:
+            return False
+        self._error = error
+        self.done_ = True
+        if self._task is not None:
+            self._task.wake(self)
+        if self._callbacks is not None:
+            self._run_callbacks()
+        return True
+
+    def exception(self) -> BaseException | None:
+        """Return the error of a done future, or None."""
+        if not self.done_:
+            raise ResultTimeout("the future is not done; wait with .result(timeout) or await it")
+        return self._error
+
+    def result(self, timeout: float | None = None) -> T:
+        """Wait for the answer and return it, or raise its error.
+
+        Args:
+            timeout: seconds to wait; None waits as long as the ask itself may take.
+
+        Raises:
+            ResultTimeout: the time ran out; the ask goes on.
+            WouldDeadlock: called in a handler on a future that is not done.
+            WouldBlock: called on the thread of a running event loop.
+        """
+        if not self.done_:
+            self._wait(timeout)
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def add_done_callback(
+        self, callback: Callable[["Future[T]"], object], *, context: Context | None = None
+    ) -> None:
+        """Call `callback(future)` once it is done, at once if it is.
+
+        With a context (as asyncio's tasks pass it) the call is handed to the running event loop;
+        without, it runs on whichever thread completes the future and has to be quick.
+        """
+        if context is not None:
+            loop = asyncio.get_running_loop()
+
+            def hand_over(future: "Future[T]") -> None:
+                loop.call_soon_threadsafe(callback, future, context=context)
+
+            self._add(hand_over)
+        else:
+            self._add(callback)
+
+    def remove_done_callback(self, callback: Callable[["Future[T]"], object]) -> int:
+        """Remove a callback that has not run; returns how many were removed."""
+        with _CALLBACKS:
+            before = self._callbacks or []
+            kept = [known for known in before if known != callback]
+            self._callbacks = kept or None
+            return len(before) - len(kept)
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the running loop: a future belongs to whichever loop awaits it."""
+        return asyncio.get_running_loop()
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if not self.done_:
+            self._asyncio_future_blocking = True  # the protocol by which asyncio's tasks know futures
+            yield self
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def __repr__(self) -> str:
+        state = "pending" if not self.done_ else repr(self._error or self._value)
+        return f"<Future of {self.asked}: {state}>"
+
+    def reference(self, runtime: "Runtime") -> "ActorRef[Any]":
+        """As the sender of a message: a one-shot address that answers this future."""
+        return runtime.reply_ref(self)
+
+    def expire(self) -> None:
+        """Fail with `AskTimeout`: the ask's own time is over."""
+        self.set_exception(AskTimeout(f"{self.asked} did not answer within {self.timeout:g} s"))
+
+    def await_by(self, task: "HandlerTask") -> None:
+        """Register the handler that awaits this future (one at a time; more use callbacks)."""
+        if self._task is None:
+            self._task = task
+            if self.done_:
+                task.wake(self)
+        else:
+            self._add(task.wake)
+
+    def _add(self, callback: Callable[["Future[T]"], object]) -> None:
+        with _CALLBACKS:
+            if self._callbacks is None:
+                self._callbacks = [callback]
+            else:
+                self._callbacks.append(callback)
+        if self.done_:
+            self._run_callbacks()
+
+    def _run_callbacks(self) -> None:
+        with _CALLBACKS:
+            callbacks, self._callbacks = self._callbacks, None
+        for callback in callbacks or ():
+            callback(self)
+
+    def _wait(self, timeout: float | None) -> None:
+        self._refuse_endless_wait()
+        if self.deadline is not None:
+            # The waiting thread keeps the ask's own deadline too, so that it is exact.
+            left = self.deadline - time.monotonic()
+            own = timeout is None or left <= timeout
+            limit = left if own else timeout
+        else:
+            own, limit = False, timeout
+        woken = threading.Lock()
+        woken.acquire()
+
+        def wake(_: "Future[T]") -> None:
+            woken.release()
+
+        self._add(wake)
+        if woken.acquire(timeout=-1 if limit is None else max(limit, 0.0)):
+            return
+        self.remove_done_callback(wake)
+        if own:
+            self.expire()
+        elif not self.done_:
+            raise ResultTimeout(f"no answer from {self.asked} within {timeout:g} s; the ask goes on")
+
+    def _refuse_endless_wait(self) -> None:
+        cell: Cell | None = current_cell.get()
+        if cell is not None and cell.runner.is_runner_thread():
+            raise WouldDeadlock(
+                f".result() in a handler of {cell.ref} would hold up the actor that the answer has "
+                "to reach; make the handler `async def` and await the future"
+            )
+        if asyncio._get_running_loop() is not None:
+            raise WouldBlock(".result() would block the running event loop; await the future instead")

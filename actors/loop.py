@@ -1,0 +1,138 @@
+"""asyncio's event loop on a node's runner.
+
+Coroutine handlers and the libraries that they use find a running loop on the runner's threads: this
+one. Its callbacks wait in the run queue like actors, its timers among the runner's timers, its file
+descriptors in the runner's poller. So there is one thread, one poll and no hand-over between asyncio
+and actors, and a callback that blocks holds up the others no more than a handler does.
+"""
+
+import asyncio
+import contextvars
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from actors.runner import Runner
+
+_HANDLES_A_TURN = 100  # callbacks run in one turn before actors get theirs
+
+
+class RunnerLoop(asyncio.SelectorEventLoop):
+    """An event loop without a thread: the runner runs its callbacks."""
+
+    def __init__(self, runner: "Runner") -> None:
+        self._runner = runner
+        self._scheduled_in_runner = False
+        super().__init__(runner.selector)
+        self._thread_id = -1  # "running", for is_running() and the checks that depend on it
+
+    # The run queue's side: the loop is scheduled like a cell.
+
+    def run(self) -> None:
+        """Run the callbacks that are ready, as one turn of the run queue."""
+        self._scheduled_in_runner = False
+        ready = self._ready  # type: ignore[attr-defined]
+        for _ in range(min(len(ready), _HANDLES_A_TURN)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+        if ready:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled_in_runner:
+            self._scheduled_in_runner = True
+            self._runner.schedule(self)
+
+    # asyncio's side.
+
+    def time(self) -> float:
+        return time.monotonic()
+
+    def call_soon(
+        self,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)  # type: ignore[attr-defined]
+        self._schedule()
+        return handle
+
+    call_soon_threadsafe = call_soon
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._runner.call_at(when, self._fire, timer)
+        return timer
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return self.call_at(time.monotonic() + delay, callback, *args, context=context)
+
+    def _fire(self, timer: asyncio.TimerHandle) -> None:
+        if not timer.cancelled():
+            self._ready.append(timer)  # type: ignore[attr-defined]
+            self._schedule()
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Cancelled timers stay in the runner's heap until their time and do nothing there."""
+
+    def _process_events(self, event_list: Any) -> None:
+        super()._process_events(event_list)  # type: ignore[misc]
+        self._schedule()
+
+    def _make_self_pipe(self) -> None:
+        """The runner wakes its own poller."""
+
+    def _close_self_pipe(self) -> None:
+        """See `_make_self_pipe`."""
+
+    def _write_to_self(self) -> None:
+        self._runner.wake()
+
+    def run_forever(self) -> None:
+        raise RuntimeError("this loop belongs to a node and runs while the node does")
+
+    def close(self) -> None:
+        """End the loop with its runner."""
+        self._thread_id = None  # type: ignore[assignment]
+        super().close()
+
+
+# The current task of a loop, as asyncio keeps it: one function from 3.12 on, a dictionary before.
+_current_tasks: dict[asyncio.AbstractEventLoop, Any]
+try:
+    from asyncio.tasks import _swap_current_task  # type: ignore[attr-defined]
+
+    def current_task_set(loop: asyncio.AbstractEventLoop, task: Any) -> None:
+        """Make `task` what `asyncio.current_task()` returns on this loop."""
+        _swap_current_task(loop, task)
+
+    def current_task_cleared(loop: asyncio.AbstractEventLoop) -> None:
+        """Leave the loop without a current task."""
+        _swap_current_task(loop, None)
+
+except ImportError:
+    from asyncio.tasks import _current_tasks  # type: ignore[attr-defined,no-redef]
+
+    def current_task_set(loop: asyncio.AbstractEventLoop, task: Any) -> None:
+        """Make `task` what `asyncio.current_task()` returns on this loop."""
+        _current_tasks[loop] = task
+
+    def current_task_cleared(loop: asyncio.AbstractEventLoop) -> None:
+        """Leave the loop without a current task."""
+        _current_tasks.pop(loop, None)

@@ -1,0 +1,257 @@
+"""References to actors: what users hold, send, compare and print."""
+
+import functools
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+
+from thespian.actors import ActorAddress
+
+from actors.cell import Asker, Sender, Watcher
+from actors.current import current_cell
+from actors.errors import NoSuchMethod
+from actors.future import Future
+from actors.signals import Call, Query
+
+if TYPE_CHECKING:
+    from actors.runtime import Runtime
+
+A = TypeVar("A")
+R = TypeVar("R")
+P = ParamSpec("P")
+
+DEFAULT_TIMEOUT = 60.0
+"""Seconds that an ask may take unless it says otherwise."""
+
+
+class Target(Protocol):
+    """Where a ref leads: the cell of a local actor, or the proxy of a remote one."""
+
+    def post(self, message: Any, sender: Sender | None, /) -> None:
+        """Hand a message over; from any thread, never blocks."""
+
+    def stop(self) -> None:
+        """End the actor behind earlier messages."""
+
+    def kill(self) -> None:
+        """End the actor before its next message."""
+
+    def monitor(self, key: object, watcher: Watcher, /) -> None:
+        """Call `watcher` once when the actor ends or is lost."""
+
+    def demonitor(self, key: object, /) -> None:
+        """Forget a watcher."""
+
+    def link(self, other: "ActorRef[Any]", /) -> None:
+        """Let the actor be told when `other` ends."""
+
+    def unlink(self, other: "ActorRef[Any]", /) -> None:
+        """Undo `link`."""
+
+
+class ActorRef(ActorAddress, Generic[A]):  # type: ignore[misc]  # Thespian has no annotations
+    """The address of an actor on this node or any other; A is the actor's class.
+
+    Refs are equal when they name the same actor, whichever node they came from; they can be keys of
+    dictionaries and travel inside messages. A ref says nothing about whether the actor still lives.
+    """
+
+    __slots__ = ("_home", "_key", "target")
+
+    def __init__(self, home: "Runtime", node: bytes, number: int, target: Target) -> None:
+        """Only the runtime makes refs; users get them from `spawn`, `remote_actor` and messages."""
+        self._home = home
+        self._key = (node, number)
+        self.target = target
+
+    # --- messages ---
+
+    def tell(self, message: object) -> None:
+        """Send a message without waiting. Never raises for a dead actor: that is a dead letter.
+
+        Raises:
+            NotSerializable: the actor is remote and the message cannot travel.
+        """
+        self.target.post(message, current_cell.get())
+
+    @overload
+    def ask(self, message: Query[R], timeout: float | None = ...) -> Future[R]: ...
+    @overload
+    def ask(self, message: object, timeout: float | None = ...) -> Future[Any]: ...
+    def ask(self, message: object, timeout: float | None = DEFAULT_TIMEOUT) -> Future[Any]:
+        """Send a message and return the future of its answer.
+
+        Args:
+            message: any message; a `Query[R]` is answered by an R.
+            timeout: seconds that the answer may take; None for no limit.
+
+        The future fails with `ActorDown`, `AskTimeout`, `NodeUnreachable`, `UnexpectedMessage` or
+        `RemoteError`.
+        """
+        future: Future[Any] = Future(self)
+        if timeout is not None:
+            self._home.set_deadline(future, timeout)
+        self.target.post(message, future)
+        return future
+
+    @overload
+    def call(
+        self,
+        method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Future[R]: ...
+    @overload
+    def call(
+        self, method: Callable[Concatenate[A, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> Future[R]: ...
+    def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
+        """Call a public method of the actor: `ref.call(Counter.add, 1)`.
+
+        The method runs in the actor, serial with its messages; only its name travels. The future fails
+        as that of `ask` does, or with `NoSuchMethod`.
+        """
+        return self.ask(Call(method.__name__, args, kwargs or None))
+
+    def proxy(self) -> "MethodProxy":
+        """Return an object whose methods call those of the actor: `ref.proxy().add(1)`."""
+        return MethodProxy(self)
+
+    def stop(self) -> None:
+        """End the actor normally, behind the messages that it was sent before."""
+        self.target.stop()
+
+    def kill(self) -> None:
+        """End the actor before its next message; a handler that awaits is cancelled."""
+        self.target.kill()
+
+    # --- identity ---
+
+    @property
+    def node_id(self) -> bytes:
+        """The 18 bytes that name the actor's node."""
+        return self._key[0]
+
+    @property
+    def actor_id(self) -> int:
+        """The actor's number on its node."""
+        return self._key[1]
+
+    @property
+    def is_local(self) -> bool:
+        """True when the actor lives (or lived) on the node that this ref belongs to."""
+        return self._key[0] == self._home.node_id
+
+    @property
+    def home(self) -> "Runtime":
+        """The runtime that this ref belongs to."""
+        return self._home
+
+    @property
+    def addressDetails(self) -> str:  # noqa: N802  # Thespian's name
+        """The ref as text, under Thespian's name."""
+        return str(self)
+
+    @property
+    def actorAddressString(self) -> str:  # noqa: N802  # Thespian's name
+        """The ref as text, under Thespian's name."""
+        return str(self)
+
+    @property
+    def _aaddr(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        return self._home.ref_text(self)
+
+    def __repr__(self) -> str:
+        return f"<ActorRef {self}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ActorRef) and self._key == other._key
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __lt__(self, other: "ActorRef[Any]") -> bool:
+        return self._key < other._key
+
+    def __le__(self, other: "ActorRef[Any]") -> bool:
+        return self._key <= other._key
+
+    def __gt__(self, other: "ActorRef[Any]") -> bool:
+        return self._key > other._key
+
+    def __ge__(self, other: "ActorRef[Any]") -> bool:
+        return self._key >= other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __copy__(self) -> "ActorRef[A]":
+        return self
+
+    def __deepcopy__(self, _: object) -> "ActorRef[A]":
+        return self
+
+    def __reduce__(self) -> str:
+        raise TypeError("an ActorRef is bound to its node; send str(ref) and use node.ref(text)")
+
+
+class ReplyRef(ActorRef[Any]):
+    """The one-shot address of an asker: the first message to it is the answer."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return f"reply to {self._key[1]:#x}"
+
+
+class ReplyTarget:
+    """Leads from a reply ref to its asker."""
+
+    __slots__ = ("_asker", "_runtime")
+
+    def __init__(self, runtime: "Runtime", asker: Asker) -> None:
+        self._runtime = runtime
+        self._asker = asker
+
+    def post(self, message: Any, sender: Sender | None) -> None:
+        """Answer with the message; a second answer is dropped and counted."""
+        if not self._asker.set_result(message):
+            self._runtime.counters.late_answers += 1
+
+    def stop(self) -> None:
+        """An asker cannot be stopped."""
+
+    def kill(self) -> None:
+        """An asker cannot be killed."""
+
+    def monitor(self, key: object, watcher: Watcher) -> None:
+        """An asker is never monitored."""
+
+    def demonitor(self, key: object) -> None:
+        """An asker is never monitored."""
+
+    def link(self, other: ActorRef[Any]) -> None:
+        """An asker is never linked."""
+
+    def unlink(self, other: ActorRef[Any]) -> None:
+        """An asker is never linked."""
+
+
+class MethodProxy:
+    """Calls an actor's methods by attribute: each call returns a future."""
+
+    __slots__ = ("_ref",)
+
+    def __init__(self, ref: ActorRef[Any]) -> None:
+        self._ref = ref
+
+    def __getattr__(self, name: str) -> Callable[..., Future[Any]]:
+        if name.startswith("_"):
+            raise NoSuchMethod(f"{name!r} is not public; only public methods can be called")
+        return functools.partial(_send_call, self._ref, name)
+
+
+def _send_call(ref: ActorRef[Any], name: str, /, *args: Any, **kwargs: Any) -> Future[Any]:
+    return ref.ask(Call(name, args, kwargs or None))

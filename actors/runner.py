@@ -1,0 +1,307 @@
+"""The runner of a node: one thread that polls sockets and runs actors, and never stays stuck.
+
+One turn: run what is ready (cells, and asyncio's callbacks), run the calls that other threads posted,
+fire timers, let the links write, poll the sockets. Everything but the first happens with the role lock
+held: the state of links and timers is touched by one thread at a time, whoever holds the role.
+
+A handler may block. The watcher (`actors.watcher`) notices that a turn makes no progress and passes
+the role to a spare thread, which goes on polling and running; the thread that was stuck finishes its
+handler, sees that it lost the role, and becomes the spare. Each actor stays serial: a cell that is
+running is never run by another thread. Decision 2 in `docs/decisions` has the measurements.
+"""
+
+import asyncio
+import heapq
+import itertools
+import logging
+import os
+import selectors
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from actors.current import current_cell
+from actors.deadlines import Deadlines
+from actors.loop import RunnerLoop, current_task_cleared
+from actors.watcher import WATCHER
+
+log = logging.getLogger("callboard.runner")
+
+CELLS_A_TURN: Final = 64
+"""How many ready cells run before sockets and timers are looked at again."""
+
+SPARE_IDLE: Final = 1.0
+"""Seconds after which a thread that lost the role and is not needed ends."""
+
+
+class Runnable(Protocol):
+    """What waits in the run queue."""
+
+    def run(self) -> None:
+        """Do one turn's share of work."""
+
+
+class Timer:
+    """A call in the future; `cancel()` makes it do nothing."""
+
+    __slots__ = ("args", "callback", "cancelled")
+
+    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
+        self.callback: Callable[..., object] | None = callback
+        self.args = args
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """Do not call; no effect when it was called already."""
+        self.cancelled = True
+        self.callback = None
+        self.args = ()
+
+
+class Runner:
+    """Runs the cells of one node and polls its sockets."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.ready: deque[Runnable] = deque()
+        self.turns = 0
+        self.sleeping = False
+        self.closed = False
+        self.selector = selectors.DefaultSelector()
+        self.deadlines = Deadlines()
+        self.loop = RunnerLoop(self)
+        #: Called with the role lock held before each poll: links write what was buffered.
+        self.before_poll: list[Callable[[], None]] = []
+        #: Called once when the runner has stopped, on its last thread.
+        self.stopped = threading.Event()
+        self._posted: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._timer_numbers = itertools.count()
+        self._role = threading.Lock()
+        self._holder: int | None = None
+        self._threads: set[int] = set()
+        self._spare_lock = threading.Lock()
+        self._spares: list[threading.Lock] = []  # one locked lock for each spare thread that waits
+        self._started = False
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        self.selector.register(self._wake_read, selectors.EVENT_READ, self._woken)
+
+    # --- from any thread ---
+
+    def schedule(self, runnable: Runnable) -> None:
+        """Put a runnable at the end of the run queue."""
+        self.ready.append(runnable)
+        if self.sleeping:
+            self.wake()
+
+    def post(self, callback: Callable[..., object], *args: Any) -> None:
+        """Call `callback(*args)` soon, with the role lock held (for links, routes, timers)."""
+        self._posted.append((callback, args))
+        if self.sleeping:
+            self.wake()
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> Timer:
+        """Call at a time of `time.monotonic()`, with the role lock held."""
+        timer = Timer(callback, args)
+        heapq.heappush(self._timers, (when, next(self._timer_numbers), timer))
+        if self.sleeping:
+            self.wake()
+        return timer
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> Timer:
+        """Call in `delay` seconds, with the role lock held."""
+        return self.call_at(time.monotonic() + delay, callback, *args)
+
+    def wake(self) -> None:
+        """End the current poll."""
+        self.sleeping = False
+        try:
+            os.write(self._wake_write, b"w")
+        except (BlockingIOError, OSError):  # full: it is awake anyway; closed: nothing to wake
+            pass
+
+    def is_runner_thread(self) -> bool:
+        """Return True on the threads that run handlers."""
+        return threading.get_ident() in self._threads
+
+    @property
+    def is_started(self) -> bool:
+        """True once the runner has had a thread."""
+        return self._started
+
+    def start(self) -> None:
+        """Start the runner's thread; idempotent."""
+        if self._started:
+            return
+        with self._spare_lock:
+            if not self._started:
+                self._started = True
+                self._new_thread()
+                WATCHER.watch(self)
+
+    def discard(self) -> None:
+        """Free the poller of a runner that was never started."""
+        with self._spare_lock:
+            if not self._started and not self.closed:
+                self.closed = self._started = True
+                self._shut()
+
+    def stop(self) -> None:
+        """Let the runner end after its current turn; `stopped` is set when it has."""
+        self.closed = True
+        self.wake()
+
+    # --- with the role ---
+
+    def _new_thread(self) -> None:
+        thread = threading.Thread(target=self._run, name=f"callboard-{self.name}", daemon=True)
+        thread.start()
+
+    def _run(self) -> None:
+        me = threading.get_ident()
+        self._threads.add(me)
+        asyncio._set_running_loop(self.loop)
+        try:
+            while self._serve(me):
+                if not self._wait_as_spare():
+                    return
+        finally:
+            asyncio._set_running_loop(None)
+            self._threads.discard(me)
+
+    def _serve(self, me: int) -> bool:
+        """Hold the role until it is taken away (True) or the runner stops (False)."""
+        role = self._role
+        role.acquire()
+        self._holder = me
+        ready = self.ready
+        while not self.closed:
+            if ready:
+                role.release()
+                for _ in range(min(len(ready), CELLS_A_TURN)):
+                    try:
+                        runnable = ready.popleft()
+                    except IndexError:  # the thread that took the role was quicker
+                        break
+                    self.turns += 1
+                    try:
+                        runnable.run()
+                    except Exception:
+                        log.exception("a turn of %r failed", runnable)
+                    if self._holder != me:
+                        return True
+                current_cell.set(None)
+                role.acquire()
+                if self._holder != me:
+                    role.release()
+                    return True
+            if self._posted:
+                self._run_posted()
+            now = time.monotonic()
+            if self._timers and self._timers[0][0] <= now:
+                self._fire_timers(now)
+            for before_poll in self.before_poll:
+                before_poll()
+            self._poll(now)
+        self._shut()
+        role.release()
+        return False
+
+    def _run_posted(self) -> None:
+        posted = self._posted
+        for _ in range(len(posted)):
+            callback, args = posted.popleft()
+            self._call(callback, args)
+
+    def _fire_timers(self, now: float) -> None:
+        timers = self._timers
+        while timers and timers[0][0] <= now:
+            timer = heapq.heappop(timers)[2]
+            if timer.callback is not None:
+                self._call(timer.callback, timer.args)
+
+    def _call(self, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
+        try:
+            callback(*args)
+        except Exception:
+            log.exception("%r failed", callback)
+
+    def _poll(self, now: float) -> None:
+        next_deadline = self.deadlines.sweep(now)
+        self.sleeping = True
+        if self.ready or self._posted:
+            timeout: float | None = 0.0
+        else:
+            timeout = None if next_deadline is None else next_deadline - now
+            if self._timers:
+                until_timer = self._timers[0][0] - now
+                timeout = until_timer if timeout is None else min(timeout, until_timer)
+            if timeout is not None and timeout < 0.0:
+                timeout = 0.0
+        events = self.selector.select(timeout)
+        self.sleeping = False
+        if WATCHER.dormant:
+            WATCHER.awaken()
+        for key, mask in events:
+            if callable(key.data):
+                self._call(key.data, (mask,))
+            else:
+                self.loop._process_events([(key, mask)])
+
+    def _woken(self, _: int) -> None:
+        try:
+            os.read(self._wake_read, 4096)
+        except BlockingIOError:
+            pass
+
+    def _shut(self) -> None:
+        self._holder = None
+        self.deadlines.close()
+        WATCHER.unwatch(self)
+        self.selector.unregister(self._wake_read)
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+        self.loop.close()
+        self.stopped.set()
+
+    # --- from the watcher ---
+
+    def pass_role_on(self) -> bool:
+        """Give the role to a spare thread, because the holder is stuck in a handler.
+
+        Returns False when the holder is not in a handler (it polls, or works with the role lock held).
+        """
+        if not self._role.acquire(blocking=False):
+            return False
+        try:
+            if self.closed or self._holder is None:
+                return False
+            self._holder = None
+            current_task_cleared(self.loop)
+        finally:
+            self._role.release()
+        with self._spare_lock:
+            spare = self._spares.pop() if self._spares else None
+        if spare is not None:
+            spare.release()
+        else:
+            self._new_thread()
+        return True
+
+    def _wait_as_spare(self) -> bool:
+        """Wait to be given the role; False when nobody needed this thread for a while."""
+        needed = threading.Lock()
+        needed.acquire()
+        with self._spare_lock:
+            self._spares.append(needed)
+        if needed.acquire(timeout=SPARE_IDLE):
+            return True
+        with self._spare_lock:
+            if needed in self._spares:
+                self._spares.remove(needed)
+                return False
+        return True  # chosen just as the time ran out

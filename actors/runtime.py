@@ -1,0 +1,316 @@
+"""The runtime of one node's local actors: who lives, who ends, and what is counted.
+
+`actors` knows a node as opaque bytes. Whatever leads to other nodes comes in through `Remote`, which
+`proxies` implements.
+"""
+
+import contextlib
+import itertools
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from actors.cell import Asker, Cell, Sender
+from actors.current import current_cell
+from actors.dispatch import DispatchTable
+from actors.errors import InvalidAddress, NodeClosed
+from actors.events import ActorFailed, ActorStarted, ActorStopped, DeadLetter, Unexpected
+from actors.exit_reason import ExitReason
+from actors.future import Future
+from actors.options import SpawnOptions, options_of
+from actors.reference import ActorRef, ReplyRef, ReplyTarget, Target
+from actors.runner import Runner
+from actors.signals import Down
+
+if TYPE_CHECKING:
+    from actors.actor import Actor
+
+log = logging.getLogger("callboard.actors")
+
+A = TypeVar("A", bound="Actor")
+T = TypeVar("T")
+
+FIRST_NUMBER: Final = 16
+"""Actor numbers below are reserved for actors that every node has."""
+
+LAST_NUMBER: Final = 2**32 - 1
+
+SHUTDOWN_TIMEOUT: Final = 5.0
+"""Seconds that closing waits for handlers that are under way."""
+
+
+class Remote(Protocol):
+    """What leads from a runtime to other nodes."""
+
+    def ref_text(self, node: bytes, number: int) -> str:
+        """Return the text of a ref."""
+
+    def target(self, node: bytes, number: int) -> Target:
+        """Return the proxy of an actor on another node."""
+
+
+class LocalOnly:
+    """A runtime without other nodes."""
+
+    def ref_text(self, node: bytes, number: int) -> str:
+        """Return the text of a ref; without an address it names only node and number."""
+        return f"basp:///{number}@{node.hex()}"
+
+    def target(self, node: bytes, number: int) -> Target:
+        """Refuse: there is no way to other nodes."""
+        raise InvalidAddress(f"actor {number} lives on {node.hex()}; this system has no other nodes")
+
+
+@dataclass(slots=True)
+class Counters:
+    """What happened on this node since it started, in messages."""
+
+    spawned: int = 0
+    dead_letters: int = 0
+    unexpected: int = 0
+    failures: int = 0
+    late_answers: int = 0
+    handled_by_ended: int = 0
+    ends: dict[str, int] = field(default_factory=dict)
+
+
+class Runtime:
+    """The actors of one node."""
+
+    def __init__(self, name: str = "", node_id: bytes | None = None) -> None:
+        self.name = name or "node"
+        self.node_id = node_id if node_id is not None else os.urandom(15) + os.getpid().to_bytes(3)
+        self.runner = Runner(self.name)
+        self.remote: Remote = LocalOnly()
+        self.cells: dict[int, Cell] = {}
+        self.counters = Counters()
+        self.closed = False
+        #: The object that actors see as `self.node`.
+        self.node: Any = None
+        #: How actors of plain Thespian classes are made, and the system base; see `actors.system`.
+        self.plain: Any = None
+        self.thespian: Any = None
+        self.on_dead_letter: list[Callable[[ActorRef[Any], Any, Sender | None], None]] = []
+        #: Told of each actor that ended, on the runner's thread: the proxies' side announces it.
+        self.on_end: list[Callable[[Cell, Down], None]] = []
+        self._subscribers: list[Callable[[object], None]] = []
+        self._number = random.Random().randrange(FIRST_NUMBER, 2**31)
+        self._lock = threading.Lock()
+        self._tables: dict[type, DispatchTable] = {}
+        self._reply_numbers = itertools.count(1)
+        self._emptied = threading.Condition(self._lock)
+
+    # --- actors ---
+
+    def spawn(
+        self,
+        actor_class: type[A],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        *,
+        parent: Cell | None = None,
+        number: int | None = None,
+    ) -> ActorRef[A]:
+        """Make an actor and return its ref. Its `__init__` runs on the calling thread.
+
+        Raises whatever `__init__` raises, and `NodeClosed` after the end.
+        """
+        if self.closed:
+            raise NodeClosed(f"{self.name} is closed; spawn on a node that runs")
+        self.runner.start()
+        actor_class, options = options_of(actor_class)
+        cell = self._new_cell(actor_class, parent, number)
+        before = current_cell.get()
+        current_cell.set(cell)
+        try:
+            if hasattr(actor_class, "attach"):
+                cell.actor = actor_class.attach(cell, args, kwargs or {})
+            else:
+                cell.actor = self.plain.attach(actor_class, cell, args, kwargs or {})
+        except BaseException:
+            self._give_up(cell)
+            raise
+        finally:
+            current_cell.set(before)
+        self._open(cell, options)
+        return cell.ref
+
+    def _new_cell(self, actor_class: type, parent: Cell | None, number: int | None) -> Cell:
+        table = self._tables.get(actor_class)
+        if table is None:
+            table = self._tables[actor_class] = DispatchTable(actor_class)
+        with self._lock:
+            kind = actor_class if hasattr(actor_class, "cell_class") else self.plain
+            cell = kind.cell_class(
+                self, self._next_number() if number is None else number, table, parent
+            )
+            self.cells[cell.number] = cell
+            self.counters.spawned += 1
+        if parent is not None:
+            if parent.children is None:
+                parent.children = {}
+            parent.children[cell] = None
+        return cell  # type: ignore[no-any-return]
+
+    def _next_number(self) -> int:
+        number = self._number
+        while True:
+            number = number + 1 if number < LAST_NUMBER else FIRST_NUMBER
+            if number not in self.cells:
+                self._number = number
+                return number
+
+    def _give_up(self, cell: Cell) -> None:
+        cell.reason = ExitReason.ERROR
+        self.forget(cell)
+        if cell.parent is not None and cell.parent.children is not None:
+            cell.parent.children.pop(cell, None)
+        cell.running = False
+
+    def _open(self, cell: Cell, options: SpawnOptions) -> None:
+        cell.trap_exit = options.trap_exit
+        cell.running = False
+        if cell.depth or cell.end is not None:
+            cell.scheduled = True
+            self.runner.schedule(cell)
+        if self._subscribers:
+            self.emit(ActorStarted(cell.ref, type(cell.actor).__qualname__))
+
+    def forget(self, cell: Cell) -> None:
+        """Take an ended actor out of the table."""
+        with self._lock:
+            self.cells.pop(cell.number, None)
+            reason = str(cell.reason)
+            self.counters.ends[reason] = self.counters.ends.get(reason, 0) + 1
+            self.counters.handled_by_ended += cell.handled
+            if not self.cells:
+                self._emptied.notify_all()
+        if self.on_end:
+            down = Down(cell.ref, cell.reason or "", cell.detail)
+            for told in self.on_end:
+                told(cell, down)
+        if self._subscribers:
+            self.emit(ActorStopped(cell.ref, str(cell.reason), cell.detail))
+
+    # --- refs ---
+
+    def make_ref(self, cell: Cell) -> ActorRef[Any]:
+        """Return a ref to a local cell."""
+        return ActorRef(self, self.node_id, cell.number, cell)
+
+    def ref_to(self, node: bytes, number: int) -> ActorRef[Any]:
+        """Return the ref of an actor by its node and number, local or remote, alive or not."""
+        if node != self.node_id:
+            return ActorRef(self, node, number, self.remote.target(node, number))
+        cell = self.cells.get(number)
+        return cell.ref if cell is not None else self.ended_ref(number)
+
+    @property
+    def nobody(self) -> ActorRef[Any]:
+        """The ref of no actor: who sent an anonymous message, for Thespian's handlers."""
+        return self.ended_ref(0)
+
+    def ended_ref(self, number: int | None = None) -> ActorRef[Any]:
+        """Return the ref of an actor that is not there (any more)."""
+        if number is None:
+            with self._lock:
+                number = self._next_number()
+        cell = Cell(self, number, _NO_HANDLERS, None)
+        cell.reason = ExitReason.NOT_FOUND
+        cell.running = False
+        return cell.ref
+
+    def reply_ref(self, asker: Asker) -> ActorRef[Any]:
+        """Return the one-shot address of an asker."""
+        return ReplyRef(self, self.node_id, next(self._reply_numbers), ReplyTarget(self, asker))
+
+    def ref_text(self, ref: ActorRef[Any]) -> str:
+        """Return the text of a ref."""
+        return self.remote.ref_text(ref.node_id, ref.actor_id)
+
+    def set_deadline(self, future: Future[Any], timeout: float) -> None:
+        """Let an ask fail after `timeout` seconds."""
+        future.timeout = timeout
+        future.deadline = time.monotonic() + timeout
+        self.runner.deadlines.fresh.append(future)
+
+    def monitor(self, ref: ActorRef[Any]) -> Future[Down]:
+        """Return a future that is done when the actor ends or is lost."""
+        future: Future[Down] = Future(ref)
+        ref.target.monitor(future, future.set_result)
+        return future
+
+    # --- what is counted ---
+
+    def dead_letter(self, ref: ActorRef[Any], message: Any, sender: Sender | None) -> None:
+        """Count a message that nobody will handle."""
+        self.counters.dead_letters += 1
+        for told in self.on_dead_letter:
+            told(ref, message, sender)
+        if self._subscribers:
+            self.emit(DeadLetter(ref, message))
+
+    def note_unexpected(self, cell: Cell, message: Any) -> None:
+        """Count a message that its receiver has no handler for."""
+        self.counters.unexpected += 1
+        if self._subscribers:
+            self.emit(Unexpected(cell.ref, message))
+
+    def note_failure(self, cell: Cell, text: str, error: BaseException) -> None:
+        """Count and log an exception that ends an actor."""
+        self.counters.failures += 1
+        log.error("%s (%s) failed: %s", type(cell.actor).__name__, cell.ref, text, exc_info=error)
+        if self._subscribers:
+            self.emit(ActorFailed(cell.ref, text))
+
+    def emit(self, event: object) -> None:
+        """Hand an event to all subscribers."""
+        for subscriber in self._subscribers:
+            subscriber(event)
+
+    @contextlib.contextmanager
+    def subscribed(self, subscriber: Callable[[object], None]) -> Iterator[None]:
+        """Call `subscriber(event)` for each event while the block runs; from any thread."""
+        self._subscribers = [*self._subscribers, subscriber]
+        try:
+            yield
+        finally:
+            self._subscribers = [known for known in self._subscribers if known is not subscriber]
+
+    @property
+    def handled(self) -> int:
+        """Messages that handlers were called for."""
+        with self._lock:
+            return self.counters.handled_by_ended + sum(c.handled for c in self.cells.values())
+
+    # --- the end ---
+
+    def end_actors(self, timeout: float = SHUTDOWN_TIMEOUT) -> bool:
+        """End all actors with `shutdown`; False when some handler did not return in time."""
+        self.closed = True
+        if not self.runner.is_started:
+            return True
+        for cell in list(self.cells.values()):
+            cell.kill(ExitReason.SHUTDOWN)
+        if self.runner.is_runner_thread():
+            return not self.cells
+        with self._emptied:
+            return self._emptied.wait_for(lambda: not self.cells, timeout)
+
+    def close(self) -> None:
+        """Stop the runner; actors have been ended before."""
+        self.closed = True
+        if self.runner.is_started:
+            self.runner.stop()
+            if not self.runner.is_runner_thread():
+                self.runner.stopped.wait(SHUTDOWN_TIMEOUT)
+        else:
+            self.runner.discard()
+
+
+_NO_HANDLERS: Final = DispatchTable(object)

@@ -1,0 +1,76 @@
+"""Messages about the life of actors, and the base class of questions."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from actors.exit_reason import ExitReason
+
+if TYPE_CHECKING:
+    from actors.reference import ActorRef
+
+R = TypeVar("R")
+
+
+class Query(Generic[R]):
+    """Base class for messages that are questions: `class Total(Query[int])` is answered by an int.
+
+    It carries no behaviour; checkers take the type of `ref.ask(Total())` from it.
+    """
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Down:
+    """A monitored actor ended. Sent exactly once for each monitor.
+
+    Attributes:
+        ref: the actor that ended.
+        reason: why, an `ExitReason` (equal to its text).
+        detail: the text of the error, for people.
+    """
+
+    ref: "ActorRef[Any]"
+    reason: ExitReason | str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """A linked actor ended; delivered only to actors with `trap_exit = True`."""
+
+    ref: "ActorRef[Any]"
+    reason: ExitReason | str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildDown:
+    """A child of a supervisor ended, with the reason."""
+
+    ref: "ActorRef[Any]"
+    reason: ExitReason | str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A method call on its way to an actor: what `ref.call` and `ref.proxy()` send."""
+
+    method: str
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Ends the receiver normally, behind all earlier messages of its mailbox."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkExit:
+    """A linked actor ended: becomes an `Exit` message, or the end of the receiver."""
+
+    ref: "ActorRef[Any]"
+    reason: ExitReason
+    detail: str = ""

@@ -1,0 +1,145 @@
+"""A coroutine handler that is under way.
+
+The runner drives it: each step runs until the coroutine awaits something that is not there, and the
+task asks to be woken by it. To asyncio's own parts (timeouts, task groups, libraries) a handler looks
+like the current task of a running loop.
+"""
+
+import asyncio
+import contextvars
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from actors.errors import WouldDeadlock
+from actors.future import Future
+from actors.loop import current_task_cleared, current_task_set
+
+if TYPE_CHECKING:
+    from actors.cell import Cell, Sender
+
+
+class HandlerTask:
+    """One invocation of a coroutine handler."""
+
+    __slots__ = (
+        "__weakref__",
+        "_cancels",
+        "_name",
+        "cell",
+        "context",
+        "coroutine",
+        "ready",
+        "sender",
+        "throw",
+        "waiting_for",
+    )
+
+    def __init__(
+        self, cell: "Cell", coroutine: Coroutine[Any, Any, Any], sender: "Sender | None"
+    ) -> None:
+        self.cell = cell
+        self.coroutine = coroutine
+        self.sender = sender
+        self.context = contextvars.copy_context()
+        self.waiting_for: Any = None
+        self.ready = False
+        self.throw: BaseException | None = None
+        self._cancels = 0
+
+    def step(self) -> bool:
+        """Run to the next await. Returns False when the handler is done.
+
+        Raises whatever the handler raises.
+        """
+        coroutine = self.coroutine
+        while True:
+            self.ready = False
+            self.waiting_for = None
+            error, self.throw = self.throw, None
+            loop = self.cell.runner.loop
+            current_task_set(loop, self)
+            try:
+                if error is None:
+                    awaited = self.context.run(coroutine.send, None)
+                else:
+                    awaited = self.context.run(coroutine.throw, error)
+            except StopIteration as stop:
+                if self.sender is not None and self.sender.expects:
+                    self.cell.answer(self.sender, stop.value)
+                return False
+            finally:
+                current_task_cleared(loop)
+            if awaited.__class__ is Future:
+                if awaited.asked is self.cell.ref:
+                    self.throw = WouldDeadlock(
+                        f"{self.cell.ref} awaits an answer from itself; call the method directly"
+                    )
+                    continue
+                self.waiting_for = awaited
+                awaited.await_by(self)
+            else:
+                self._await_foreign(awaited)
+            return True
+
+    def _await_foreign(self, awaited: Any) -> None:
+        """Wait for something of asyncio's: None means one turn, else a future-like object."""
+        if awaited is None:
+            self.wake(None)
+        elif getattr(awaited, "_asyncio_future_blocking", None) is None:
+            self.throw = RuntimeError(
+                f"a handler of {self.cell.ref} awaited {awaited!r}, which no event loop knows"
+            )
+            self.wake(None)
+        else:
+            awaited._asyncio_future_blocking = False
+            self.waiting_for = awaited
+            awaited.add_done_callback(self.wake)
+
+    def wake(self, awaited: Any) -> None:
+        """Go on: what was awaited is done. Late wake-ups for an earlier await have no effect."""
+        if awaited is self.waiting_for and not self.ready:
+            self.ready = True
+            self.cell.schedule()
+
+    # What asyncio's timeouts, task groups and libraries ask of the current task.
+
+    def cancel(self, msg: object = None) -> bool:
+        """Raise `CancelledError` at the await where the handler stands."""
+        self._cancels += 1
+        self.throw = asyncio.CancelledError(*(() if msg is None else (msg,)))
+        self.wake(self.waiting_for)
+        return True
+
+    def uncancel(self) -> int:
+        """Take one request to cancel back; returns how many are left."""
+        self._cancels = max(0, self._cancels - 1)
+        return self._cancels
+
+    def cancelling(self) -> int:
+        """Return how many requests to cancel there are."""
+        return self._cancels
+
+    def done(self) -> bool:
+        """A handler that can ask is not done."""
+        return False
+
+    def get_coro(self) -> Coroutine[Any, Any, Any]:
+        """Return the coroutine of the handler."""
+        return self.coroutine
+
+    def get_name(self) -> str:
+        """Return the text of the actor's ref."""
+        return str(self.cell.ref)
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the loop that drives the handler."""
+        return self.cell.runner.loop
+
+    def abandon(self) -> None:
+        """End the handler where it stands: its `finally` blocks run, but may not await any more."""
+        try:
+            self.context.run(self.coroutine.throw, asyncio.CancelledError("the actor ended"))
+        except (StopIteration, asyncio.CancelledError):
+            return
+        finally:
+            self.coroutine.close()

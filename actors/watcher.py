@@ -1,0 +1,90 @@
+"""The watcher: one thread of the process that notices runners stuck in a handler.
+
+It looks every few milliseconds, and only while some runner is busy: a runner that polls is not stuck.
+When all runners have been idle for a while it sleeps until one of them wakes it.
+"""
+
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from actors.runner import Runner
+
+TICK: Final = 0.002
+"""Seconds between two looks; a handler that blocks holds the others up for one to two of them."""
+
+
+IDLE_TICKS: Final = 50
+"""Looks in a row at nothing but idle runners, after which the watcher sleeps until it is woken."""
+
+
+class Watcher:
+    """Passes the role of stuck runners on."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runners: frozenset[Runner] = frozenset()
+        self._thread: threading.Thread | None = None
+        self._busy = threading.Event()
+        #: True while the watcher sleeps; a runner that finds it so after a poll calls `awaken`.
+        self.dormant = False
+
+    def awaken(self) -> None:
+        """Look again: a runner is busy."""
+        self.dormant = False
+        self._busy.set()
+
+    def watch(self, runner: "Runner") -> None:
+        """Watch a runner from now on."""
+        with self._lock:
+            self._runners = self._runners | {runner}
+            self.awaken()
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._look, name="callboard-watcher", daemon=True
+                )
+                self._thread.start()
+
+    def unwatch(self, runner: "Runner") -> None:
+        """Forget a runner; without runners the thread ends."""
+        with self._lock:
+            self._runners = self._runners - {runner}
+            self.awaken()
+
+    def _look(self) -> None:
+        seen: dict[Runner, int] = {}
+        idle_ticks = 0
+        while True:
+            time.sleep(TICK)
+            runners = self._runners
+            if not runners:
+                with self._lock:
+                    if not self._runners:
+                        self._thread = None
+                        return
+            before, seen, idle = seen, {}, True
+            for runner in runners:
+                turns = runner.turns
+                if runner.sleeping:
+                    idle = idle and before.get(runner) == turns
+                    seen[runner] = turns
+                elif before.get(runner) == turns and runner.pass_role_on():
+                    idle = False
+                else:
+                    idle = False
+                    seen[runner] = turns
+            idle_ticks = idle_ticks + 1 if idle else 0
+            if idle_ticks >= IDLE_TICKS:
+                self._sleep()
+                idle_ticks = 0
+
+    def _sleep(self) -> None:
+        self._busy.clear()
+        self.dormant = True
+        if all(runner.sleeping for runner in self._runners):
+            self._busy.wait()
+        self.dormant = False
+
+
+WATCHER: Final = Watcher()
