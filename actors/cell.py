@@ -190,7 +190,6 @@ class Cell:
             return
         self.running = True
         if self.reason is None:
-            current_cell.set(self)  # the runner clears it when it turns to the sockets
             if self.task is None or self._resume():
                 self._handle_messages()
             if self.end is not None:
@@ -216,6 +215,7 @@ class Cell:
         mailbox = self._mailbox
         if not mailbox:
             return
+        current_cell.set(self)  # the runner clears it when it turns to the sockets
         take, table, actor = mailbox.popleft, self.table, self.actor
         sender: Sender | None = None
         handled = 0

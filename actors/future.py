@@ -55,7 +55,6 @@ class Future(Generic[T]):
         self.deadline: float | None = None
         self._callbacks: list[Callable[[Future[T]], object]] | None = None
         self._task: HandlerTask | None = None
-        self._error: BaseException | None = None
 
     def done(self) -> bool:
         """Return True when there is a result, an error, or a cancellation."""
@@ -74,6 +73,7 @@ class Future(Generic[T]):
         if self.done_:
             return False
         self._value = value
+        self._error: BaseException | None = None
         self.done_ = True
         if self._task is not None:
             self._task.wake(self)

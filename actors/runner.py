@@ -182,10 +182,10 @@ class Runner:
         while not self.closed:
             if ready:
                 role.release()
-                for _ in range(min(len(ready), CELLS_A_TURN)):
+                for _ in range(CELLS_A_TURN):
                     try:
                         runnable = ready.popleft()
-                    except IndexError:  # the thread that took the role was quicker
+                    except IndexError:
                         break
                     self.turns += 1
                     try:
