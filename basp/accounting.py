@@ -1,0 +1,301 @@
+"""The account of every message that leaves for another node.
+
+For each destination, at all times and exactly::
+
+    sent = confirmed + lost + in flight
+
+``confirmed`` counts what the destination reported as arrived there, whether delivered to an
+actor or turned into a dead letter. When a node or the last path to it is lost, what is in
+flight becomes lost: it may hold messages that arrived but were not confirmed (*lost or
+unconfirmed*), never fewer than were lost.
+
+Dispatches carry an epoch of six bits. It rises when a path changes and when messages
+are written off, so a report that comes late cannot confirm what was already counted as
+lost. Reports are cumulative for each epoch: one that is lost is healed by the next.
+
+Payload of a ``delivery_report``: the CBOR array ``[[epoch, delivered, dead letters], …]``.
+"""
+
+from collections import deque
+from typing import Final
+
+from basp.errors import MalformedPayload
+from basp.header import EPOCH_COUNT
+from basp.node_id import NodeId, node_id_text
+from basp.plain_cbor import is_natural, read_plain, write_plain
+
+__all__ = ["Account", "Accounts", "Arrivals"]
+
+#: Epochs whose messages may be under way at once. Half of the numbers, so that one is used
+#: again only long after its last message.
+OPEN_EPOCH_LIMIT: Final = EPOCH_COUNT // 2
+# What a report may name: every epoch once.
+_REPORT_LIMIT: Final = EPOCH_COUNT
+
+
+class _Epoch:
+    """Messages sent in one epoch that is over but not fully confirmed."""
+
+    __slots__ = ("confirmed", "dead_letters", "number", "sent")
+
+    def __init__(self, number: int, sent: int, confirmed: int, dead_letters: int) -> None:
+        self.number = number
+        self.sent = sent
+        self.confirmed = confirmed
+        self.dead_letters = dead_letters
+
+
+class Account:
+    """What was sent to one node.
+
+    Attributes:
+        sent: dispatches handed to a link; the sender adds to it directly.
+        confirmed: reported as arrived, dead letters included.
+        dead_letters: reported as arrived for an actor that had ended.
+        lost: written off.
+        epoch: number to put into the header of the next dispatch.
+    """
+
+    __slots__ = (
+        "_base",
+        "_current_confirmed",
+        "_current_dead_letters",
+        "_open",
+        "confirmed",
+        "dead_letters",
+        "epoch",
+        "lost",
+        "sent",
+    )
+
+    def __init__(self) -> None:
+        """Open an account with nothing sent."""
+        self.sent = 0
+        self.confirmed = 0
+        self.dead_letters = 0
+        self.lost = 0
+        self.epoch = 0
+        # Value of ``sent`` when the current epoch began, and its confirmations.
+        self._base = 0
+        self._current_confirmed = 0
+        self._current_dead_letters = 0
+        self._open: deque[_Epoch] = deque()
+
+    @property
+    def in_flight(self) -> int:
+        """Messages neither confirmed nor lost."""
+        return self.sent - self.confirmed - self.lost
+
+    def next_epoch(self) -> int:
+        """Begin an epoch because the path changed; earlier messages stay in flight.
+
+        An epoch in which nothing was sent goes on. Returns messages written off because too
+        many epochs were open, normally 0.
+        """
+        sent = self.sent - self._base
+        if not sent:
+            return 0
+        if sent > self._current_confirmed:
+            over = _Epoch(self.epoch, sent, self._current_confirmed, self._current_dead_letters)
+            self._open.append(over)
+        self.epoch = (self.epoch + 1) % EPOCH_COUNT
+        self._base = self.sent
+        self._current_confirmed = 0
+        self._current_dead_letters = 0
+        if len(self._open) < OPEN_EPOCH_LIMIT:
+            return 0
+        oldest = self._open.popleft()
+        written_off = oldest.sent - oldest.confirmed
+        self.lost += written_off
+        return written_off
+
+    def write_off(self) -> int:
+        """Count everything in flight as lost; return how many messages that are."""
+        written_off = self.in_flight
+        self._open.clear()
+        self.lost += written_off
+        if self.sent != self._base:
+            self.epoch = (self.epoch + 1) % EPOCH_COUNT
+        self._base = self.sent
+        self._current_confirmed = 0
+        self._current_dead_letters = 0
+        return written_off
+
+    def confirm(self, epoch: int, delivered: int, dead_letters: int) -> None:
+        """Take the cumulative numbers of one epoch; those of a closed one are ignored."""
+        arrived = delivered + dead_letters
+        if epoch == self.epoch:
+            # No report can confirm more than was sent, whatever it says.
+            arrived = min(arrived, self.sent - self._base)
+            if arrived > self._current_confirmed:
+                self.confirmed += arrived - self._current_confirmed
+                self._current_confirmed = arrived
+            dead_letters = min(dead_letters, arrived)
+            if dead_letters > self._current_dead_letters:
+                self.dead_letters += dead_letters - self._current_dead_letters
+                self._current_dead_letters = dead_letters
+            return
+        for over in self._open:
+            if over.number == epoch:
+                self._confirm_over(over, arrived, dead_letters)
+                return
+
+    def _confirm_over(self, over: _Epoch, arrived: int, dead_letters: int) -> None:
+        arrived = min(arrived, over.sent)
+        if arrived > over.confirmed:
+            self.confirmed += arrived - over.confirmed
+            over.confirmed = arrived
+        dead_letters = min(dead_letters, arrived)
+        if dead_letters > over.dead_letters:
+            self.dead_letters += dead_letters - over.dead_letters
+            over.dead_letters = dead_letters
+        if over.confirmed == over.sent:
+            self._open.remove(over)
+
+
+class Arrivals:
+    """What arrived from one node in one epoch; the receiver adds to it directly."""
+
+    __slots__ = ("dead_letters", "delivered", "reported")
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.delivered = 0
+        self.dead_letters = 0
+        #: Sum that the last report told.
+        self.reported = 0
+
+
+class Accounts:
+    """All accounts of one node.
+
+    Attributes:
+        accounts: by destination node; made by :meth:`account`.
+        arrivals: by source node, then by epoch; made by :meth:`arrivals_of`.
+    """
+
+    __slots__ = ("_latest_epoch", "accounts", "arrivals")
+
+    def __init__(self) -> None:
+        """Make an empty book."""
+        self.accounts: dict[bytes, Account] = {}
+        self.arrivals: dict[bytes, dict[int, Arrivals]] = {}
+        self._latest_epoch: dict[bytes, int] = {}
+
+    def account(self, destination: bytes) -> Account:
+        """Return the account of a destination; keep it, ``sent += 1`` is the hot path."""
+        found = self.accounts.get(destination)
+        if found is None:
+            found = self.accounts[destination] = Account()
+        return found
+
+    def sent_to(self, destination: bytes, count: int = 1) -> None:
+        """Count dispatches handed to a link."""
+        self.account(destination).sent += count
+
+    def arrivals_of(self, source: bytes, epoch: int) -> Arrivals:
+        """Return the arrivals of one source and epoch; keep it while both stay the same."""
+        epochs = self.arrivals.get(source)
+        if epochs is None:
+            epochs = self.arrivals[source] = {}
+        found = epochs.get(epoch)
+        if found is None:
+            self._forget_old_epochs(source, epochs, epoch)
+            found = epochs[epoch] = Arrivals()
+        return found
+
+    def delivered_from(self, source: bytes, epoch: int, count: int = 1) -> None:
+        """Count dispatches put into a mailbox here."""
+        self.arrivals_of(source, epoch).delivered += count
+
+    def dead_letter_from(self, source: bytes, epoch: int, count: int = 1) -> None:
+        """Count dispatches that arrived here for an actor that had ended."""
+        self.arrivals_of(source, epoch).dead_letters += count
+
+    def reports(self) -> list[tuple[NodeId, bytes]]:
+        """Make the reports of what changed; call it once a second and at a clean end."""
+        made = []
+        for source, epochs in self.arrivals.items():
+            lines = []
+            for epoch, arrivals in epochs.items():
+                total = arrivals.delivered + arrivals.dead_letters
+                if total != arrivals.reported:
+                    arrivals.reported = total
+                    lines.append([epoch, arrivals.delivered, arrivals.dead_letters])
+            if lines:
+                made.append((NodeId(source), write_plain(lines)))
+        return made
+
+    def repeat_report(self, source: bytes) -> None:
+        """Report everything to ``source`` again: a path to it is back, reports may be lost."""
+        for arrivals in self.arrivals.get(source, {}).values():
+            arrivals.reported = 0
+
+    def receive_report(self, node: NodeId, payload: bytes) -> None:
+        """Take the ``delivery_report`` of ``node``.
+
+        Raises:
+            MalformedPayload: the payload has another layout; nothing was counted.
+        """
+        lines = read_plain(payload)
+        if (
+            type(lines) is not list
+            or len(lines) > _REPORT_LIMIT
+            or not all(map(_is_line, lines))
+        ):
+            msg = (
+                f"delivery report of node {node_id_text(node)} must be an array of at most "
+                f"{_REPORT_LIMIT} [epoch, delivered, dead letters]"
+            )
+            raise MalformedPayload(msg)
+        account = self.accounts.get(node)
+        if account is not None:
+            for epoch, delivered, dead_letters in lines:
+                account.confirm(epoch, delivered, dead_letters)
+
+    def path_moved(self, node: bytes) -> int:
+        """Begin an epoch for ``node``; return messages written off, normally 0."""
+        account = self.accounts.get(node)
+        return 0 if account is None else account.next_epoch()
+
+    def node_lost(self, node: bytes) -> int:
+        """Write off what is in flight to ``node``; return how many messages that are."""
+        account = self.accounts.get(node)
+        return 0 if account is None else account.write_off()
+
+    def forget(self, node: bytes) -> None:
+        """Drop the arrivals of a node that never comes back (a restarted one has a new id).
+
+        Its account stays, as part of the law.
+        """
+        self.arrivals.pop(node, None)
+        self._latest_epoch.pop(node, None)
+
+    def totals(self) -> tuple[int, int, int, int]:
+        """Sum sent, confirmed, lost and in flight over all destinations."""
+        accounts = self.accounts.values()
+        sent = sum(account.sent for account in accounts)
+        confirmed = sum(account.confirmed for account in accounts)
+        lost = sum(account.lost for account in accounts)
+        return sent, confirmed, lost, sent - confirmed - lost
+
+    def _forget_old_epochs(
+        self, source: bytes, epochs: dict[int, Arrivals], epoch: int
+    ) -> None:
+        """Drop epochs that the source has closed, so that their numbers can be used again."""
+        latest = self._latest_epoch.get(source, epoch)
+        if (epoch - latest) % EPOCH_COUNT < OPEN_EPOCH_LIMIT:
+            latest = epoch
+        self._latest_epoch[source] = latest
+        for old in [old for old in epochs if (latest - old) % EPOCH_COUNT >= OPEN_EPOCH_LIMIT]:
+            del epochs[old]
+
+
+def _is_line(line: object) -> bool:
+    return (
+        type(line) is list
+        and len(line) == 3
+        and is_natural(line[0], EPOCH_COUNT)
+        and is_natural(line[1])
+        and is_natural(line[2])
+    )

@@ -1,0 +1,68 @@
+"""Frames that keep proxies true: announce, down, release. They may be forwarded.
+
+======================= ========================== ==================================
+operation               operation data             payload
+======================= ========================== ==================================
+announce_proxy_instance 0                          empty; destination actor = whom
+down_message            ordinal of the exit reason empty, or CBOR text: the detail;
+                                                   source actor = who ended
+release_proxy_instance  sightings, at least 1      empty; destination actor = whom
+======================= ========================== ==================================
+"""
+
+from typing import Final
+
+from basp.errors import MalformedPayload
+from basp.frame import Frame, pack_frame
+from basp.header import Operation
+from basp.node_id import node_id_text
+from basp.plain_cbor import read_plain, write_plain
+
+__all__ = ["DETAIL_LIMIT", "pack_announce", "pack_down", "pack_release", "read_down"]
+
+#: Characters of the text of an error; a traceback fits, a dump does not.
+DETAIL_LIMIT: Final = 16_384
+
+
+def pack_announce(source: bytes, host: bytes, actor: int) -> bytes:
+    """Tell ``host`` that node ``source`` holds a proxy of its ``actor``."""
+    return pack_frame(Operation.ANNOUNCE_PROXY_INSTANCE, 0, source, host, 0, actor, b"")
+
+
+def pack_release(source: bytes, host: bytes, actor: int, sightings: int) -> bytes:
+    """Tell ``host`` that ``source`` holds no reference to ``actor`` any more.
+
+    ``sightings`` is the number of times it has seen one, at least 1.
+    """
+    operation = Operation.RELEASE_PROXY_INSTANCE
+    return pack_frame(operation, sightings, source, host, 0, actor, b"")
+
+
+def pack_down(
+    source: bytes, actor: int, destination: bytes, reason: int, detail: str = ""
+) -> bytes:
+    """Tell ``destination`` that ``actor`` of ``source`` ended.
+
+    ``reason`` is the ordinal of the exit reason; ``detail`` is cut to ``DETAIL_LIMIT``
+    characters, and what UTF-8 cannot express is replaced.
+    """
+    text = detail[:DETAIL_LIMIT].encode(errors="replace").decode()
+    payload = write_plain(text) if text else b""
+    return pack_frame(Operation.DOWN_MESSAGE, reason, source, destination, actor, 0, payload)
+
+
+def read_down(frame: Frame) -> tuple[int, int, str]:
+    """Return actor, ordinal of the exit reason, and detail of a ``down_message``.
+
+    Raises:
+        MalformedPayload: the payload is not a text of at most ``DETAIL_LIMIT`` characters.
+    """
+    _operation, length, reason, source, _destination, actor, _none, payload = frame
+    detail = read_plain(payload) if length else ""
+    if type(detail) is not str or len(detail) > DETAIL_LIMIT:
+        msg = (
+            f"down_message of actor {actor} on node {node_id_text(source)}: detail must be "
+            f"a text of at most {DETAIL_LIMIT:,} characters"
+        )
+        raise MalformedPayload(msg)
+    return actor, reason, detail

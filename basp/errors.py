@@ -1,0 +1,128 @@
+"""Typed errors of the protocol, split by who is at fault.
+
+::
+
+    BaspError
+    ├── LocalProtocolError            our side asked for something the protocol forbids
+    │   ├── NotSerializable           (TypeError) a value without a wire form
+    │   ├── DuplicateMessageType      a name registered for two different classes
+    │   ├── MessageTooLarge           (ValueError) an outgoing payload over the limit
+    │   └── InvalidNodeId             (ValueError) text or facts that give no node id
+    └── RemoteProtocolError           bytes of a peer broke a rule: close that link
+        ├── MalformedFrame            header fields that contradict the operation
+        ├── PayloadTooLarge           announced length over the limit
+        ├── UnknownOperation          operation number that no release assigned
+        ├── MalformedPayload          payload that is not what its operation says
+        │   ├── MessageVersion        a field without default is missing: fail the ask
+        │   └── UnknownMessageType    a type name that is not registered here
+        ├── MalformedHandshake        handshake out of order or with bad fields
+        ├── IncompatibleVersion       protocol version below the one we need
+        ├── IncompatibleApplication   no application id in common
+        ├── AuthenticationFailed      missing or wrong proof of the shared secret
+        └── LinkLost                  (ConnectionError) the connection ended by itself
+            └── PeerSilent            (TimeoutError) nothing was heard for too long
+
+Bytes of a peer raise only :class:`RemoteProtocolError`; anything else is a defect of
+this package. ``MessageVersion`` and ``UnknownMessageType`` concern one message between
+nodes of different releases: the link that carried it stays healthy.
+"""
+
+# ruff: noqa: N818  (the names are what users read in a traceback: the fact, no suffix)
+
+__all__ = [
+    "AuthenticationFailed",
+    "BaspError",
+    "DuplicateMessageType",
+    "IncompatibleApplication",
+    "IncompatibleVersion",
+    "InvalidNodeId",
+    "LinkLost",
+    "LocalProtocolError",
+    "MalformedFrame",
+    "MalformedHandshake",
+    "MalformedPayload",
+    "MessageTooLarge",
+    "MessageVersion",
+    "NotSerializable",
+    "PayloadTooLarge",
+    "PeerSilent",
+    "RemoteProtocolError",
+    "UnknownMessageType",
+    "UnknownOperation",
+]
+
+
+class BaspError(Exception):
+    """Root of everything this package raises on purpose."""
+
+
+class LocalProtocolError(BaspError):
+    """Our own side broke a rule; nothing was sent."""
+
+
+class NotSerializable(LocalProtocolError, TypeError):
+    """A value has no wire form; the message names its type and its path."""
+
+
+class DuplicateMessageType(LocalProtocolError):
+    """A message name is already taken by a different class."""
+
+
+class MessageTooLarge(LocalProtocolError, ValueError):
+    """An outgoing payload is larger than the limit; send it in chunks."""
+
+
+class InvalidNodeId(LocalProtocolError, ValueError):
+    """Text, bytes or facts do not make a node id."""
+
+
+class RemoteProtocolError(BaspError):
+    """Bytes of a peer broke a rule of the protocol."""
+
+
+class MalformedFrame(RemoteProtocolError):
+    """Header fields contradict the operation."""
+
+
+class PayloadTooLarge(RemoteProtocolError):
+    """The announced payload length is over the limit; nothing was allocated."""
+
+
+class UnknownOperation(RemoteProtocolError):
+    """The operation number is not one of the protocol's."""
+
+
+class MalformedPayload(RemoteProtocolError):
+    """A payload is not what its operation says it is."""
+
+
+class MessageVersion(MalformedPayload):
+    """A message lacks a field that has no default here, or names an unknown member."""
+
+
+class UnknownMessageType(MalformedPayload):
+    """A message has a type name that nobody registered on this node."""
+
+
+class MalformedHandshake(RemoteProtocolError):
+    """A handshake frame is out of order, too large, or has bad fields."""
+
+
+class IncompatibleVersion(RemoteProtocolError):
+    """The peer speaks a protocol version that this release does not."""
+
+
+class IncompatibleApplication(RemoteProtocolError):
+    """The peer shares no application id with this node."""
+
+
+class AuthenticationFailed(RemoteProtocolError):
+    """The peer did not prove that it knows the shared secret."""
+
+
+class LinkLost(RemoteProtocolError, ConnectionError):
+    """The connection to a peer ended without a word from either side."""
+
+
+class PeerSilent(LinkLost, TimeoutError):
+    """A peer sent nothing for longer than the heartbeats or the handshake allow."""

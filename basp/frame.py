@@ -1,0 +1,172 @@
+"""Frames: bytes of a stream in, tuples out, and back byte for byte.
+
+A frame is a header (:mod:`basp.header`) and its payload. Frames are plain tuples and not
+objects because one read of a busy link brings hundreds of them.
+"""
+
+from typing import Final
+
+from basp.errors import MessageTooLarge, PayloadTooLarge, RemoteProtocolError, UnknownOperation
+from basp.header import HEADER, HEADER_SIZE, OPERATION_COUNT
+from basp.node_id import node_id_text
+
+__all__ = [
+    "DEFAULT_PAYLOAD_LIMIT",
+    "Frame",
+    "FrameReader",
+    "pack_frame",
+    "pack_limited_frame",
+    "repack_frame",
+]
+
+#: 16 MiB: stores, logs and snapshots travel in chunks of 256 KiB, so only a user's own
+#: message comes near it.
+DEFAULT_PAYLOAD_LIMIT: Final = 16 * 1024 * 1024
+
+#: (operation, payload length, operation data, source node, destination node,
+#: source actor, destination actor, payload)
+Frame = tuple[int, int, int, bytes, bytes, int, int, bytes]
+
+_pack_header = HEADER.pack
+
+
+def pack_frame(
+    operation: int,
+    operation_data: int,
+    source: bytes,
+    destination: bytes,
+    source_actor: int,
+    destination_actor: int,
+    payload: bytes,
+) -> bytes:
+    """Write one frame; the caller has checked the payload against its limit."""
+    return (
+        _pack_header(
+            operation,
+            len(payload),
+            operation_data,
+            source,
+            destination,
+            source_actor,
+            destination_actor,
+        )
+        + payload
+    )
+
+
+def pack_limited_frame(
+    fields: tuple[int, int, bytes, bytes, int, int], payload: bytes, limit: int
+) -> bytes:
+    """Write one frame after checking its payload against ``limit`` bytes.
+
+    Args:
+        fields: operation, operation data, source, destination, source actor,
+            destination actor.
+        payload: bytes after the header.
+        limit: largest payload that the receiver accepts.
+
+    Raises:
+        MessageTooLarge: the payload is longer than ``limit``.
+    """
+    if len(payload) > limit:
+        msg = (
+            f"payload {len(payload):,} B exceeds limit {limit:,} B (operation {fields[0]}, "
+            f"to node {node_id_text(fields[3])}, actor {fields[5]}); send it in chunks or "
+            f"raise payload_limit on both nodes"
+        )
+        raise MessageTooLarge(msg)
+    return pack_frame(*fields, payload)
+
+
+def repack_frame(frame: Frame) -> bytes:
+    """Write a frame exactly as it was read: forwarding changes no byte."""
+    return _pack_header(*frame[:7]) + frame[7]
+
+
+class FrameReader:
+    """Cut a byte stream into frames.
+
+    The announced length and the operation are checked as soon as the header is there,
+    before anything is allocated for the payload. After a violation the reader stays failed:
+    :attr:`error` says why, the frames in front of the bad one are still returned, and every
+    later byte is ignored, because nobody can know where the next frame would start.
+    """
+
+    __slots__ = ("_head", "_missing", "_pieces", "error", "payload_limit")
+
+    def __init__(self, payload_limit: int = DEFAULT_PAYLOAD_LIMIT) -> None:
+        """Make a reader that accepts payloads of at most ``payload_limit`` bytes."""
+        self.payload_limit = payload_limit
+        #: Why the stream cannot be read any more; None while it can.
+        self.error: RemoteProtocolError | None = None
+        # Start of an unfinished frame while its length is still unknown.
+        self._head = b""
+        # Once its length is known: the pieces so far, and how many bytes are to come. They
+        # are joined once, so a 16 MiB frame that comes in 64 KiB reads is copied once.
+        self._pieces: list[bytes] = []
+        self._missing = 0
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that wait for the rest of their frame."""
+        return len(self._head) + sum(map(len, self._pieces))
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Return the frames that ``data`` completes, in order.
+
+        Never raises for what a peer sent: check :attr:`error` after it.
+        """
+        if self.error is not None:
+            return []
+        if self._missing:
+            size = len(data)
+            self._pieces.append(data)
+            if size < self._missing:
+                self._missing -= size
+                return []
+            data = b"".join(self._pieces)
+            self._pieces.clear()
+            self._missing = 0
+        elif self._head:
+            data = self._head + data
+            self._head = b""
+        return self._cut(data)
+
+    def _cut(self, data: bytes) -> list[Frame]:
+        frames: list[Frame] = []
+        append = frames.append
+        unpack = HEADER.unpack_from
+        limit = self.payload_limit
+        size = len(data)
+        last_header = size - HEADER_SIZE
+        start = 0
+        while start <= last_header:
+            fields = unpack(data, start)
+            length = fields[1]
+            if length > limit or fields[0] >= OPERATION_COUNT:
+                self._fail(fields[0], length, fields[3])
+                return frames
+            body = start + HEADER_SIZE
+            end = body + length
+            if end > size:
+                self._pieces.append(data[start:])
+                self._missing = end - size
+                return frames
+            append((*fields, data[body:end]))
+            start = end
+        if start < size:
+            self._head = data[start:]
+        return frames
+
+    def _fail(self, operation: int, length: int, source: bytes) -> None:
+        origin = f"from node {node_id_text(source)}"
+        if operation >= OPERATION_COUNT:
+            self.error = UnknownOperation(
+                f"operation {operation} {origin} is not one of 0-{OPERATION_COUNT - 1}; "
+                f"the peer speaks another protocol or a later release"
+            )
+        else:
+            self.error = PayloadTooLarge(
+                f"payload {length:,} B of operation {operation} {origin} exceeds limit "
+                f"{self.payload_limit:,} B; raise payload_limit on both nodes or send chunks"
+            )

@@ -1,0 +1,349 @@
+"""The frames of a handshake, and the proof of a shared secret.
+
+The acceptor speaks first. Until a peer has proved that it knows the secret, its bytes
+are read at fixed offsets only; the CBOR tail is decoded after the proof.
+
+server_handshake (operation data: protocol version):
+
+====== ==== =======================================================
+offset size field
+====== ==== =======================================================
+0      16   nonce of the acceptor
+16     1    flags: bit 0 = proof is demanded; other bits are ignored
+17     rest tail
+====== ==== =======================================================
+
+client_handshake (operation data: protocol version):
+
+====== ==== =======================================================
+0      16   nonce of the dialer
+16     1    flags, as above
+17     32   proof of the dialer; zeros without a secret
+49     rest tail
+====== ==== =======================================================
+
+hello:
+
+====== ==== =======================================================
+0      16   nonce of the acceptor, again
+16     32   proof of the acceptor; zeros without a secret
+====== ==== =======================================================
+
+The tail is the CBOR array ``[application ids, published, …]``; ``published`` is null
+or ``[actor number, [interface, …]]``; later items are ignored. The proof is HMAC-SHA256 with
+the secret over role, acceptor's nonce, dialer's nonce, acceptor's node id, dialer's node id;
+the role is ``server`` or ``client`` (six bytes each). It authenticates; it does not encrypt.
+
+originator_syn is empty; responder_syn_ack and originator_ack carry the opaque state of
+their senders (see :class:`basp.effects.PeerIdentity`).
+"""
+
+import hmac
+from dataclasses import dataclass
+from enum import IntEnum
+from hashlib import sha256
+from typing import Final
+
+from basp.effects import PeerIdentity
+from basp.errors import (
+    AuthenticationFailed,
+    IncompatibleApplication,
+    IncompatibleVersion,
+    MalformedHandshake,
+    MalformedPayload,
+    RemoteProtocolError,
+)
+from basp.frame import DEFAULT_PAYLOAD_LIMIT, Frame, pack_frame
+from basp.header import MAX_ACTOR, Operation
+from basp.node_id import NO_NODE, NODE_ID_SIZE, NodeId, node_id_text
+from basp.plain_cbor import is_natural, read_plain, write_plain
+
+__all__ = [
+    "HANDSHAKE_LIMIT",
+    "MINIMUM_VERSION",
+    "NONCE_SIZE",
+    "PROOF_SIZE",
+    "VERSION",
+    "DropReason",
+    "LinkConfig",
+    "drop_reason",
+    "pack_client_handshake",
+    "pack_hello",
+    "pack_link_frame",
+    "pack_server_handshake",
+    "prove",
+    "read_client_handshake",
+    "read_hello",
+    "read_server_handshake",
+    "read_tail",
+]
+
+VERSION: Final = 0x43420001
+MINIMUM_VERSION: Final = 0x43420001
+NONCE_SIZE: Final = 16
+PROOF_SIZE: Final = 32
+#: A handshake names applications and one actor; 64 KiB bounds what a stranger can make us
+#: hold.
+HANDSHAKE_LIMIT: Final = 64 * 1024
+
+_PROOF_DEMANDED: Final = 1
+_SERVER_PREFIX: Final = NONCE_SIZE + 1
+_CLIENT_PREFIX: Final = NONCE_SIZE + 1 + PROOF_SIZE
+_HELLO_SIZE: Final = NONCE_SIZE + PROOF_SIZE
+_NO_PROOF: Final = bytes(PROOF_SIZE)
+
+
+class DropReason(IntEnum):
+    """Why a node drops a connection: operation data of ``drop_conn``."""
+
+    CLOSING = 0
+    REDUNDANT = 1
+    VERSION = 2
+    APPLICATION = 3
+    AUTHENTICATION = 4
+    SELF = 5
+    MALFORMED = 6
+    TIMEOUT = 7
+
+
+@dataclass(frozen=True, slots=True)
+class LinkConfig:
+    """What all links of one node, or of one port, have in common.
+
+    Attributes:
+        node_id: our own id.
+        application_ids: at least one; peers must share one of them.
+        secret: shared secret of the cluster; None = no proof is asked or given.
+        version: protocol version that we announce.
+        published: number and interface of the actor published at this port.
+        heartbeat: seconds between heartbeats, and the unit of silence.
+        missed: silent heartbeats after which a peer is dead.
+        handshake_timeout: seconds that each part of a handshake may take.
+        payload_limit: bytes of the largest payload accepted.
+    """
+
+    node_id: NodeId
+    application_ids: tuple[str, ...] = ("callboard",)
+    secret: bytes | None = None
+    version: int = VERSION
+    published: tuple[int, tuple[str, ...]] | None = None
+    heartbeat: float = 1.0
+    missed: int = 3
+    handshake_timeout: float = 10.0
+    payload_limit: int = DEFAULT_PAYLOAD_LIMIT
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ValueError: a value cannot work.
+        """
+        if len(self.node_id) != NODE_ID_SIZE or self.node_id == NO_NODE:
+            msg = f"node_id must be {NODE_ID_SIZE} bytes and not all zero: {self.node_id!r}"
+            raise ValueError(msg)
+        if not self.application_ids:
+            msg = "application_ids must name at least one application"
+            raise ValueError(msg)
+        if self.secret == b"":
+            msg = "secret must not be empty; pass None for no authentication"
+            raise ValueError(msg)
+        if self.heartbeat <= 0 or self.missed < 1 or self.handshake_timeout <= 0:
+            msg = "heartbeat, missed and handshake_timeout must be positive"
+            raise ValueError(msg)
+
+
+def pack_link_frame(
+    operation: Operation, config: LinkConfig, peer: bytes, data: int = 0, payload: bytes = b""
+) -> bytes:
+    """Write a frame from node to node; ``data`` is its operation data."""
+    return pack_frame(operation, data, config.node_id, peer, 0, 0, payload)
+
+
+def prove(
+    secret: bytes, role: bytes, nonces: tuple[bytes, bytes], nodes: tuple[bytes, bytes]
+) -> bytes:
+    """Return the proof of ``role`` (``b"server"`` or ``b"client"``).
+
+    Args:
+        secret: the shared secret.
+        role: who proves.
+        nonces: of the acceptor and of the dialer.
+        nodes: of the acceptor and of the dialer.
+    """
+    return hmac.digest(secret, role + b"".join(nonces) + b"".join(nodes), sha256)
+
+
+def _flags(config: LinkConfig) -> bytes:
+    return bytes((_PROOF_DEMANDED if config.secret is not None else 0,))
+
+
+def _tail(config: LinkConfig) -> bytes:
+    published = config.published
+    shown = None if published is None else [published[0], list(published[1])]
+    return write_plain([list(config.application_ids), shown])
+
+
+def pack_server_handshake(config: LinkConfig, nonce: bytes) -> bytes:
+    """Write what the acceptor says first."""
+    payload = nonce + _flags(config) + _tail(config)
+    operation = Operation.SERVER_HANDSHAKE
+    return pack_link_frame(operation, config, NO_NODE, config.version, payload)
+
+
+def pack_client_handshake(
+    config: LinkConfig, server: bytes, server_nonce: bytes, nonce: bytes
+) -> bytes:
+    """Write the dialer's answer, with its proof when a secret is set."""
+    proof = _NO_PROOF
+    if config.secret is not None:
+        nodes = (server, config.node_id)
+        proof = prove(config.secret, b"client", (server_nonce, nonce), nodes)
+    payload = nonce + _flags(config) + proof + _tail(config)
+    operation = Operation.CLIENT_HANDSHAKE
+    return pack_link_frame(operation, config, server, config.version, payload)
+
+
+def pack_hello(config: LinkConfig, client: bytes, nonce: bytes, client_nonce: bytes) -> bytes:
+    """Write the acceptor's hello, with its proof when a secret is set."""
+    proof = _NO_PROOF
+    if config.secret is not None:
+        nodes = (config.node_id, client)
+        proof = prove(config.secret, b"server", (nonce, client_nonce), nodes)
+    return pack_link_frame(Operation.HELLO, config, client, 0, nonce + proof)
+
+
+def _check_start(config: LinkConfig, frame: Frame, prefix: int) -> None:
+    """Check what both handshakes have in common, before any proof."""
+    _operation, length, version, source = frame[:4]
+    peer = node_id_text(source)
+    if version < MINIMUM_VERSION:
+        msg = (
+            f"node {peer} speaks protocol version {version:#x}, at least "
+            f"{MINIMUM_VERSION:#x} is needed; upgrade it"
+        )
+        raise IncompatibleVersion(msg)
+    if length < prefix:
+        msg = f"handshake of node {peer} has {length} B, at least {prefix} are needed"
+        raise MalformedHandshake(msg)
+    if source == config.node_id:
+        msg = f"node {peer} is connected to itself; check the address that was dialed"
+        raise MalformedHandshake(msg)
+    is_proof_demanded = bool(frame[7][NONCE_SIZE] & _PROOF_DEMANDED)
+    if is_proof_demanded != (config.secret is not None):
+        who = f"node {peer} demands" if is_proof_demanded else "this node demands"
+        msg = f"{who} a shared secret, the other side has none; set the same one on both"
+        raise AuthenticationFailed(msg)
+
+
+def read_server_handshake(config: LinkConfig, frame: Frame) -> tuple[NodeId, bytes, bytes]:
+    """Return the acceptor's node id, its nonce and its tail, not yet decoded.
+
+    Raises:
+        RemoteProtocolError: version, length, node id or demand of proof do not fit.
+    """
+    _check_start(config, frame, _SERVER_PREFIX)
+    payload = frame[7]
+    return NodeId(frame[3]), payload[:NONCE_SIZE], payload[_SERVER_PREFIX:]
+
+
+def read_client_handshake(
+    config: LinkConfig, frame: Frame, nonce: bytes
+) -> tuple[NodeId, bytes, bytes]:
+    """Return the dialer's node id, its nonce and its tail, after checking its proof.
+
+    Raises:
+        RemoteProtocolError: version, length, addressee, node id or proof do not fit.
+    """
+    _check_start(config, frame, _CLIENT_PREFIX)
+    _check_addressee(config, frame)
+    source, payload = frame[3], frame[7]
+    client_nonce = payload[:NONCE_SIZE]
+    if config.secret is not None:
+        nodes = (config.node_id, source)
+        expected = prove(config.secret, b"client", (nonce, client_nonce), nodes)
+        _check_proof(source, expected, payload[_SERVER_PREFIX:_CLIENT_PREFIX])
+    return NodeId(source), client_nonce, payload[_CLIENT_PREFIX:]
+
+
+def read_hello(config: LinkConfig, frame: Frame, server_nonce: bytes, nonce: bytes) -> None:
+    """Check the acceptor's hello and its proof.
+
+    Raises:
+        RemoteProtocolError: length, nonce, addressee or proof do not fit.
+    """
+    _check_addressee(config, frame)
+    source, payload = frame[3], frame[7]
+    if len(payload) != _HELLO_SIZE or payload[:NONCE_SIZE] != server_nonce:
+        msg = f"hello of node {node_id_text(source)} does not repeat its nonce"
+        raise MalformedHandshake(msg)
+    if config.secret is not None:
+        nodes = (source, config.node_id)
+        expected = prove(config.secret, b"server", (server_nonce, nonce), nodes)
+        _check_proof(source, expected, payload[NONCE_SIZE:])
+
+
+def _check_addressee(config: LinkConfig, frame: Frame) -> None:
+    if frame[4] != config.node_id:
+        msg = (
+            f"handshake of node {node_id_text(frame[3])} is meant for node "
+            f"{node_id_text(frame[4])}, this is {node_id_text(config.node_id)}"
+        )
+        raise MalformedHandshake(msg)
+
+
+def _check_proof(source: bytes, expected: bytes, proof: bytes) -> None:
+    if not hmac.compare_digest(expected, proof):
+        msg = f"node {node_id_text(source)} does not know the shared secret"
+        raise AuthenticationFailed(msg)
+
+
+def read_tail(config: LinkConfig, node_id: NodeId, version: int, tail: bytes) -> PeerIdentity:
+    """Decode the tail of a proven peer.
+
+    Raises:
+        MalformedHandshake: the tail has another shape.
+        IncompatibleApplication: no application id in common.
+    """
+    peer = node_id_text(node_id)
+    try:
+        items = read_plain(tail)
+    except MalformedPayload as cause:
+        msg = f"handshake of node {peer}: {cause}"
+        raise MalformedHandshake(msg) from None
+    if type(items) is not list or len(items) < 2 or not _is_text_list(items[0]):
+        msg = f"handshake of node {peer} must end with application ids and published actor"
+        raise MalformedHandshake(msg)
+    applications = tuple(items[0])
+    if not set(applications) & set(config.application_ids):
+        msg = (
+            f"node {peer} belongs to {applications!r:.200}, this node to "
+            f"{config.application_ids!r:.200}: no application id in common"
+        )
+        raise IncompatibleApplication(msg)
+    return PeerIdentity(node_id, version, applications, _read_published(peer, items[1]))
+
+
+def _read_published(peer: str, shown: object) -> tuple[int, tuple[str, ...]] | None:
+    if shown is None:
+        return None
+    if type(shown) is list and len(shown) == 2:
+        actor, interface = shown
+        if is_natural(actor, MAX_ACTOR + 1) and _is_text_list(interface):
+            return actor, tuple(interface)
+    msg = f"handshake of node {peer}: published must be [actor number, [interface, ...]]"
+    raise MalformedHandshake(msg)
+
+
+def _is_text_list(value: object) -> bool:
+    return type(value) is list and all(type(item) is str for item in value)
+
+
+def drop_reason(error: RemoteProtocolError) -> DropReason:
+    """Return what to tell a peer that is dropped because of ``error``."""
+    if isinstance(error, IncompatibleVersion):
+        return DropReason.VERSION
+    if isinstance(error, IncompatibleApplication):
+        return DropReason.APPLICATION
+    if isinstance(error, AuthenticationFailed):
+        return DropReason.AUTHENTICATION
+    return DropReason.MALFORMED

@@ -1,0 +1,213 @@
+"""The 60-byte header in front of every payload.
+
+====== ==== ================= ==================================================
+offset size field             meaning (all numbers big-endian)
+====== ==== ================= ==================================================
+0      4    operation         :class:`Operation`
+4      4    payload length    bytes after the header
+8      8    operation data    depends on the operation, see below
+16     18   source node       node that made the frame, not the last hop
+34     18   destination node  compared with our own id; a mismatch is forwarded
+52     4    source actor      0 = anonymous
+56     4    destination actor 0 = the node itself
+====== ==== ================= ==================================================
+
+Operation data of ``dispatch_message``:
+
+===== ====================================================================
+bits  meaning
+===== ====================================================================
+63    ``RESPONSE``: answers the request of the same message id
+62    ``HIGH_PRIORITY``: overtakes normal messages in the mailbox
+61-56 path epoch of the (source, destination) pair, modulo 64
+55-0  message id; 0 = no answer wanted
+===== ====================================================================
+
+``server_handshake`` and ``client_handshake`` carry the protocol version there,
+``down_message`` the ordinal of the exit reason, ``release_proxy_instance`` the number of
+sightings, ``drop_conn`` the reason (:class:`basp.handshake.DropReason`).
+
+Source: CAF 0.17 manual, "Binary Actor System Protocol".
+"""
+
+from enum import IntEnum
+from struct import Struct
+from typing import Final, Protocol
+
+from basp.errors import MalformedFrame
+from basp.node_id import NO_NODE, node_id_text
+
+__all__ = [
+    "CORE_ACTOR",
+    "DIRECTORY",
+    "EPOCH_COUNT",
+    "EPOCH_MASK",
+    "EPOCH_SHIFT",
+    "FIRST_ACTOR",
+    "HEADER",
+    "HEADER_SIZE",
+    "HIGH_PRIORITY",
+    "MAX_ACTOR",
+    "MESSAGE_ID_MASK",
+    "NATIVE",
+    "NODE_ACTOR",
+    "OPERATION_COUNT",
+    "RESPONSE",
+    "SPAWN_SERVER",
+    "Fields",
+    "HeaderProfile",
+    "NativeProfile",
+    "Operation",
+    "check_header",
+]
+
+
+class Operation(IntEnum):
+    """What a frame asks for; 0-5 are CAF's, the rest ours."""
+
+    SERVER_HANDSHAKE = 0
+    CLIENT_HANDSHAKE = 1
+    DISPATCH_MESSAGE = 2
+    ANNOUNCE_PROXY_INSTANCE = 3
+    DOWN_MESSAGE = 4
+    HEARTBEAT = 5
+    HELLO = 6
+    ORIGINATOR_SYN = 7
+    RESPONDER_SYN_ACK = 8
+    ORIGINATOR_ACK = 9
+    DROP_CONN = 10
+    ROUTING_UPDATE = 11
+    RELEASE_PROXY_INSTANCE = 12
+    DELIVERY_REPORT = 13
+
+
+OPERATION_COUNT: Final = len(Operation)
+
+HEADER: Final = Struct(">IIQ18s18sII")
+HEADER_SIZE: Final = 60
+
+RESPONSE: Final = 1 << 63
+HIGH_PRIORITY: Final = 1 << 62
+EPOCH_SHIFT: Final = 56
+EPOCH_COUNT: Final = 64
+EPOCH_MASK: Final = (EPOCH_COUNT - 1) << EPOCH_SHIFT
+MESSAGE_ID_MASK: Final = (1 << EPOCH_SHIFT) - 1
+
+NODE_ACTOR: Final = 0
+CORE_ACTOR: Final = 1
+SPAWN_SERVER: Final = 2
+DIRECTORY: Final = 3
+#: Numbers below this one are reserved for parts of the node.
+FIRST_ACTOR: Final = 16
+MAX_ACTOR: Final = (1 << 32) - 1
+
+#: Unpacked header: operation, payload length, operation data, source node, destination
+#: node, source actor, destination actor.
+Fields = tuple[int, int, int, bytes, bytes, int, int]
+
+
+class HeaderProfile(Protocol):
+    """How one dialect lays out its header; everything above sees only ``Fields``."""
+
+    @property
+    def size(self) -> int:
+        """Length of the header in bytes."""
+        ...
+
+    def pack(self, fields: Fields) -> bytes:
+        """Write a header."""
+        ...
+
+    def unpack_from(self, buffer: bytes, offset: int) -> Fields:
+        """Read a header; ``buffer`` holds at least ``size`` bytes from ``offset``."""
+        ...
+
+
+class NativeProfile:
+    """The 60-byte header that our own nodes speak."""
+
+    __slots__ = ()
+
+    size: Final = HEADER_SIZE
+
+    def pack(self, fields: Fields) -> bytes:
+        """Write a header."""
+        return HEADER.pack(*fields)
+
+    def unpack_from(self, buffer: bytes, offset: int) -> Fields:
+        """Read a header; ``buffer`` holds at least 60 bytes from ``offset``."""
+        return HEADER.unpack_from(buffer, offset)
+
+
+NATIVE: Final = NativeProfile()
+
+_EMPTY = frozenset(
+    {Operation.ANNOUNCE_PROXY_INSTANCE, Operation.HEARTBEAT, Operation.DROP_CONN}
+    | {Operation.RELEASE_PROXY_INSTANCE}
+)
+_WITH_DATA = frozenset(
+    {Operation.SERVER_HANDSHAKE, Operation.CLIENT_HANDSHAKE, Operation.DISPATCH_MESSAGE}
+    | {Operation.DOWN_MESSAGE, Operation.DROP_CONN, Operation.RELEASE_PROXY_INSTANCE}
+)
+_WITH_SOURCE_ACTOR = frozenset({Operation.DISPATCH_MESSAGE, Operation.DOWN_MESSAGE})
+_WITH_DESTINATION_ACTOR = frozenset(
+    {Operation.DISPATCH_MESSAGE, Operation.ANNOUNCE_PROXY_INSTANCE}
+    | {Operation.RELEASE_PROXY_INSTANCE}
+)
+
+
+def check_header(fields: Fields) -> None:
+    """Refuse a header whose fields contradict its operation.
+
+    ====================== ======= ==== ============ =================
+    operation              payload data source actor destination actor
+    ====================== ======= ==== ============ =================
+    handshakes             yes     yes  0            0
+    dispatch_message       yes     any  any          any
+    announce_proxy         none    0    0            the actor
+    down_message           any     yes  the actor    0
+    release_proxy          none    >0   0            the actor
+    heartbeat              none    0    0            0
+    drop_conn              none    yes  0            0
+    all others             any     0    0            0
+    ====================== ======= ==== ============ =================
+
+    Every frame names its source node; only a server handshake, whose sender cannot know
+    whom it speaks to, has no destination node.
+
+    Raises:
+        MalformedFrame: names the operation, the field and its value.
+    """
+    number, length, data, source, destination, source_actor, destination_actor = fields
+    if not 0 <= number < OPERATION_COUNT:
+        msg = f"operation {number} is not one of 0-{OPERATION_COUNT - 1}"
+        raise MalformedFrame(msg)
+    operation = Operation(number)
+    for broken, problem in (
+        (source == NO_NODE, "source node must not be zero"),
+        (
+            (destination == NO_NODE) != (operation is Operation.SERVER_HANDSHAKE),
+            f"destination node {node_id_text(destination)} is not allowed",
+        ),
+        (length and operation in _EMPTY, f"payload must be empty, has {length:,} B"),
+        (data and operation not in _WITH_DATA, f"operation data must be 0, is {data}"),
+        (
+            not data and operation is Operation.RELEASE_PROXY_INSTANCE,
+            "sightings must be at least 1, are 0",
+        ),
+        (
+            source_actor and operation not in _WITH_SOURCE_ACTOR,
+            f"source actor must be 0, is {source_actor}",
+        ),
+        (
+            destination_actor and operation not in _WITH_DESTINATION_ACTOR,
+            f"destination actor must be 0, is {destination_actor}",
+        ),
+        (
+            not source_actor and operation is Operation.DOWN_MESSAGE,
+            "source actor must name the actor that ended, is 0",
+        ),
+    ):
+        if broken:
+            msg = f"{operation.name.lower()} from node {node_id_text(source)}: {problem}"
+            raise MalformedFrame(msg)

@@ -1,0 +1,215 @@
+"""The payload of a dispatch: the CBOR of ``[message]`` or ``[message, options]``.
+
+A message is equal and of the same type before and after; the tags that make it so are listed
+in :mod:`basp.cbor_tags`. What has no wire form raises :class:`basp.errors.NotSerializable`
+at the sender, with the path of the value inside the message. Known differences, all of
+them equal to the original: a time zone becomes its offset, and attributes that are not
+fields of a dataclass stay behind.
+
+Options: 1 deadline (milliseconds left when sent), 2 W3C trace context, 3 idempotency
+key. Unknown keys are kept, so that they can be forwarded.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from struct import Struct
+from types import MappingProxyType
+from typing import Any, Final
+
+import cbor2
+
+from basp.cbor_decoding import PairHook, refuse_tag, tag_callbacks
+from basp.cbor_encoding import EncoderTable, Unserializable
+from basp.errors import MalformedPayload, NotSerializable
+from basp.flat_record import NOT_FLAT, ONE_BYTE, UNSIGNED_WIDTHS, read_flat_record
+from basp.plain_cbor import parse_whole, remote_error
+from basp.registry import MessageRegistry
+
+__all__ = [
+    "DEADLINE_MS",
+    "DEFAULT_DEPTH_LIMIT",
+    "IDEMPOTENCY_KEY",
+    "NO_OPTIONS",
+    "TRACE_CONTEXT",
+    "PayloadCodec",
+]
+
+DEADLINE_MS: Final = 1
+TRACE_CONTEXT: Final = 2
+IDEMPOTENCY_KEY: Final = 3
+
+#: Deep enough for any message a person designs, shallow enough for any stack.
+DEFAULT_DEPTH_LIMIT: Final = 64
+
+NO_OPTIONS: Final[Mapping[int, object]] = MappingProxyType({})
+
+# cbor2 counts every tag as a level: a record is a tag, an array and a map.
+_LEVELS_PER_DEPTH: Final = 3
+_PATH_SHOWN: Final = 200
+
+_read_float = Struct(">d").unpack_from
+_REGISTERED_TAG: Final = 0xD9
+_FLOAT: Final = 0xFB
+
+
+class PayloadCodec:
+    """Encode and decode messages with one registry.
+
+    Encoding is thread-safe; so is decoding as far as the given hooks are.
+    """
+
+    __slots__ = ("_encoders", "_loads", "depth_limit", "registry")
+
+    def __init__(
+        self,
+        registry: MessageRegistry,
+        *,
+        ref_types: tuple[type, ...] = (),
+        ref_to_pair: Callable[[Any], tuple[bytes, int]] | None = None,
+        pair_to_ref: PairHook | None = None,
+        depth_limit: int = DEFAULT_DEPTH_LIMIT,
+    ) -> None:
+        """Make a codec.
+
+        Args:
+            registry: the types that may travel; later registrations count too.
+            ref_types: exact classes of actor references.
+            ref_to_pair: gives the node id and actor number of a reference.
+            pair_to_ref: makes a reference of them; called once for each one decoded.
+            depth_limit: containers inside each other, on both sides.
+        """
+        self.registry = registry
+        self.depth_limit = depth_limit
+        self._encoders = EncoderTable(registry, depth_limit)
+        if ref_to_pair is not None:
+            for ref_type in ref_types:
+                self._encoders.add_reference(ref_type, ref_to_pair)
+        self._loads = partial(
+            cbor2.loads,
+            semantic_decoders=tag_callbacks(registry, pair_to_ref),
+            tag_hook=refuse_tag,
+            max_depth=_LEVELS_PER_DEPTH * depth_limit + _LEVELS_PER_DEPTH,
+        )
+
+    def encode(self, message: object, options: Mapping[int, object] | None = None) -> bytes:
+        """Return the payload of ``message``; what changes later is not sent.
+
+        Raises:
+            NotSerializable: names the type and path of the value without a wire form.
+        """
+        encoders = self._encoders
+        try:
+            body = encoders[type(message)](message, 0)
+            if options:
+                return b"\x82" + body + encoders[dict](dict(options), 0)
+        except (Unserializable, UnicodeEncodeError, AttributeError) as cause:
+            raise self._explain(message, options, cause) from None
+        return b"\x81" + body
+
+    def decode(self, payload: bytes) -> tuple[object, Mapping[int, object]]:
+        """Return the message and its options.
+
+        Raises:
+            RemoteProtocolError: :class:`MessageVersion` and :class:`UnknownMessageType`
+                for a type of another release, otherwise :class:`MalformedPayload`.
+        """
+        if payload[:1] != b"\x82":
+            return self.decode_message(payload), NO_OPTIONS
+        message, options = parse_whole(self._loads, payload[1:], 2)
+        if type(options) is not dict:
+            msg = f"options must be a map, not {type(options).__name__}"
+            raise MalformedPayload(msg)
+        for key in options:
+            if type(key) is not int:
+                msg = f"option keys must be integers, not {type(key).__name__}"
+                raise MalformedPayload(msg)
+        return message, options
+
+    # One branch for each scalar: a call would cost as much as the parse it saves.
+    def decode_message(self, payload: bytes) -> object:  # noqa: C901
+        """Return the message alone; options are checked and dropped.
+
+        Raises:
+            RemoteProtocolError: as :meth:`decode`.
+        """
+        size = len(payload)
+        if size < 2 or payload[0] != 0x81:
+            if payload[:1] == b"\x82":
+                return self.decode(payload)[0]
+            msg = f"payload of {size:,} B is not an array of one message and its options"
+            raise MalformedPayload(msg)
+        first = payload[1]
+        if size == 2:
+            if first in ONE_BYTE:
+                return ONE_BYTE[first]
+        elif 0x17 < first < 0x1C:
+            if size == UNSIGNED_WIDTHS[first] + 2:
+                return int.from_bytes(payload[2:], "big")
+        elif 0x60 <= first < 0x78:
+            if size == first - 0x5E:
+                try:
+                    return payload[2:].decode()
+                except UnicodeDecodeError as cause:
+                    raise remote_error(cause) from None
+        elif first == _FLOAT:
+            if size == 10:
+                return _read_float(payload, 2)[0]
+        elif first == _REGISTERED_TAG:
+            record = read_flat_record(payload, self.registry.flat)
+            if record is not NOT_FLAT:
+                return record
+        elif 0x40 <= first < 0x58 and size == first - 0x3E:
+            return payload[2:]
+        return parse_whole(self._loads, payload[1:], 1)[0]
+
+    def _explain(
+        self, message: object, options: Mapping[int, object] | None, cause: Exception
+    ) -> NotSerializable:
+        """Find what stopped the encoder; slow, for the error only."""
+        found = self._find(message, "message", 0)
+        if found is None and options:
+            found = self._find(dict(options), "options", 0)
+        return NotSerializable(found or f"message is not serializable: {cause}")
+
+    def _find(self, value: object, path: str, depth: int) -> str | None:
+        shown = path if len(path) <= _PATH_SHOWN else path[:_PATH_SHOWN] + "…"
+        if depth > self.depth_limit:
+            return (
+                f"{shown} is nested deeper than {self.depth_limit} containers (or in a "
+                f"cycle); flatten the message or raise depth_limit on both nodes"
+            )
+        cls = type(value)
+        name = f"{cls.__module__}.{cls.__qualname__}"
+        try:
+            encode = self._encoders[cls]
+        except Unserializable:
+            return (
+                f"{shown} is a {name}, which has no wire form; register it with "
+                f'@message("{cls.__name__}") or send plain values'
+            )
+        try:
+            children = list(self._children(value, path))
+            if not children:
+                encode(value, 0)
+        except (Unserializable, UnicodeEncodeError, AttributeError) as cause:
+            return f"{shown} is a {name} that cannot be written: {cause}"
+        for child_path, child in children:
+            found = self._find(child, child_path, depth + 1)
+            if found is not None:
+                return found
+        return None
+
+    def _children(self, value: object, path: str) -> Iterator[tuple[str, object]]:
+        if isinstance(value, dict):
+            for key, item in value.items():
+                yield f"{path} key {key!r:.60}", key
+                yield f"{path}[{key!r:.60}]", item
+        elif type(value) in {list, tuple}:
+            for index, item in enumerate(value):  # type: ignore[arg-type]
+                yield f"{path}[{index}]", item
+        elif isinstance(value, (set, frozenset)):
+            for item in value:
+                yield f"{path}{{{item!r:.60}}}", item
+        elif (kind := self.registry.by_class.get(type(value))) is not None:
+            for field in kind.field_names:
+                yield f"{path}.{field}", getattr(value, field)

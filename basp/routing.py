@@ -1,0 +1,209 @@
+"""Which neighbor leads to which node: path vectors, shortest path, no loops.
+
+Each node tells its neighbors the best path it has to every other node, the whole path, so
+nobody takes one that leads through himself. Of several paths the shortest wins, of equally
+long ones the smallest in the order of node ids: all nodes that know the same choose the
+same. A better path and the loss of a path travel as increments, in order on each link; a
+fresh link begins with the whole table. The number of paths is finite and nobody accepts his own
+id, so nothing counts to infinity, and after the last change every node has the shortest
+paths that exist (up to ``PATH_LIMIT`` nodes).
+
+Vector timestamps (see :mod:`basp.routing_update`): a vector that repeats the held path
+with an older stamp of any node came late and is ignored.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from basp.errors import LocalProtocolError, MalformedPayload
+from basp.node_id import NodeId, node_id_text
+from basp.routing_update import (
+    PATH_LIMIT,
+    UPDATE_LIMIT,
+    PathVector,
+    read_update,
+    write_update,
+)
+
+__all__ = ["Changes", "Router"]
+
+
+@dataclass(slots=True)
+class Changes:
+    """What follows from one event, for the driver to carry out in this order.
+
+    Attributes:
+        lost: nodes that no path leads to any more.
+        moved: nodes whose path changed anywhere between here and there.
+        gained: nodes that a path leads to again or for the first time.
+        updates: neighbor and payload of the ``routing_update`` frames to send, one for
+            each neighbor at most.
+    """
+
+    updates: list[tuple[NodeId, bytes]] = field(default_factory=list)
+    gained: list[NodeId] = field(default_factory=list)
+    lost: list[NodeId] = field(default_factory=list)
+    moved: list[NodeId] = field(default_factory=list)
+
+
+class Router:
+    """Routes of one node.
+
+    Attributes:
+        next_hops: neighbor to send to, by destination; read it directly on the hot path.
+    """
+
+    __slots__ = ("_best", "_heard", "_self_id", "_stamp", "_told", "next_hops")
+
+    def __init__(self, self_id: NodeId) -> None:
+        """Make the router of node ``self_id``, without neighbors."""
+        self._self_id = self_id
+        # Raised with each change of our own links.
+        self._stamp = 0
+        # What each neighbor told us; its keys are the neighbors.
+        self._heard: dict[NodeId, dict[NodeId, PathVector]] = {}
+        # Paths that each neighbor holds from us.
+        self._told: dict[NodeId, dict[NodeId, PathVector]] = {}
+        # Best paths, from the neighbor to the destination.
+        self._best: dict[NodeId, PathVector] = {}
+        self.next_hops: dict[bytes, NodeId] = {}
+
+    @property
+    def reachable(self) -> frozenset[NodeId]:
+        """All nodes that a path leads to, without this one."""
+        return frozenset(self._best)
+
+    @property
+    def peers(self) -> frozenset[NodeId]:
+        """The neighbors."""
+        return frozenset(self._heard)
+
+    def next_hop(self, destination: bytes) -> NodeId | None:
+        """Return the neighbor that leads to ``destination``; None when there is no path."""
+        return self.next_hops.get(destination)
+
+    def path(self, destination: NodeId) -> tuple[NodeId, ...]:
+        """Return the nodes from the next hop to ``destination``, both included, or ()."""
+        vector = self._best.get(destination)
+        return () if vector is None else vector.path
+
+    def add_peer(self, peer: NodeId) -> Changes:
+        """Take note of a link that is established; the peer gets the whole table.
+
+        Raises:
+            LocalProtocolError: the peer is this node, or has a link already.
+        """
+        if peer == self._self_id or peer in self._heard:
+            msg = f"node {node_id_text(peer)} is this node or already a neighbor"
+            raise LocalProtocolError(msg)
+        self._stamp += 1
+        self._heard[peer] = {}
+        self._told[peer] = {}
+        changes = Changes()
+        changed = self._choose({peer}, changes)
+        self._tell(changed, changes, fresh=peer)
+        return changes
+
+    def remove_peer(self, peer: NodeId) -> Changes:
+        """Take note of a link that ended; does nothing for a node that is no neighbor."""
+        changes = Changes()
+        heard = self._heard.pop(peer, None)
+        if heard is None:
+            return changes
+        del self._told[peer]
+        self._stamp += 1
+        self._tell(self._choose({peer, *heard}, changes), changes)
+        return changes
+
+    def receive(self, peer: NodeId, payload: bytes) -> Changes:
+        """Take a ``routing_update``; one of a node that is no neighbor is ignored.
+
+        Raises:
+            MalformedPayload: the payload breaks the layout, or names too many nodes.
+        """
+        announced, withdrawn = read_update(peer, payload)
+        changes = Changes()
+        heard = self._heard.get(peer)
+        if heard is None:
+            return changes
+        touched = set(withdrawn)
+        for destination in withdrawn:
+            heard.pop(destination, None)
+        for vector in announced:
+            destination = vector.path[-1]
+            if destination == peer or _is_late(vector, heard.get(destination)):
+                continue
+            touched.add(destination)
+            if self._self_id in vector.path:
+                heard.pop(destination, None)
+            else:
+                heard[destination] = vector
+        if len(heard) > UPDATE_LIMIT:
+            msg = f"node {node_id_text(peer)} announced more than {UPDATE_LIMIT:,} nodes"
+            raise MalformedPayload(msg)
+        self._tell(self._choose(touched, changes), changes)
+        return changes
+
+    def _choose(self, touched: Iterable[NodeId], changes: Changes) -> list[NodeId]:
+        """Choose the best paths of ``touched`` anew; return those that changed."""
+        changed = []
+        for destination in sorted(touched):
+            held = self._best.get(destination)
+            best = self._find_best(destination)
+            if best is None:
+                if held is None:
+                    continue
+                del self._best[destination], self.next_hops[destination]
+                changes.lost.append(destination)
+            else:
+                self._best[destination] = best
+                if held is not None and held.path == best.path:
+                    continue
+                self.next_hops[destination] = best.path[0]
+                (changes.gained if held is None else changes.moved).append(destination)
+            changed.append(destination)
+        return changed
+
+    def _find_best(self, destination: NodeId) -> PathVector | None:
+        if destination in self._heard:
+            return PathVector((destination,), (0,))
+        found = [
+            vectors[destination] for vectors in self._heard.values() if destination in vectors
+        ]
+        return min(found, key=_rank, default=None)
+
+    def _tell(
+        self, changed: list[NodeId], changes: Changes, fresh: NodeId | None = None
+    ) -> None:
+        """Make the updates about ``changed``; the ``fresh`` peer gets all we have."""
+        for peer, told in self._told.items():
+            announced: list[PathVector] = []
+            withdrawn: list[NodeId] = []
+            for destination in self._best if peer == fresh else changed:
+                vector = self._vector_for(peer, destination)
+                if vector is not None:
+                    told[destination] = vector
+                    announced.append(vector)
+                elif told.pop(destination, None) is not None:
+                    withdrawn.append(destination)
+            if announced or withdrawn:
+                changes.updates.append((peer, write_update(announced, withdrawn)))
+
+    def _vector_for(self, peer: NodeId, destination: NodeId) -> PathVector | None:
+        """Return what ``peer`` should hold; None for paths of no use to it."""
+        best = self._best.get(destination)
+        if best is None or peer in best.path or len(best.path) >= PATH_LIMIT:
+            return None
+        return PathVector((self._self_id, *best.path), (self._stamp, *best.stamps))
+
+
+def _rank(vector: PathVector) -> tuple[int, tuple[NodeId, ...]]:
+    return len(vector.path), vector.path
+
+
+def _is_late(vector: PathVector, held: PathVector | None) -> bool:
+    return (
+        held is not None
+        and held.path == vector.path
+        and any(new < old for new, old in zip(vector.stamps, held.stamps, strict=True))
+    )

@@ -1,0 +1,211 @@
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from basp.accounting import OPEN_EPOCH_LIMIT, Accounts
+from basp.errors import MalformedPayload, RemoteProtocolError
+from basp.plain_cbor import write_plain
+
+A, B = b"a" * 18, b"b" * 18
+
+
+class AccountLaw(RuleBasedStateMachine):
+    """A sends to B over a network that delays, loses, and reports late or never."""
+
+    def __init__(self):
+        super().__init__()
+        self.sender, self.receiver = Accounts(), Accounts()
+        self.account = self.sender.account(B)
+        self.on_the_way: list[int] = []
+        self.reports: list[bytes] = []
+        self.sent = self.told_lost = self.arrived_in_time = 0
+        self.arrived: dict[int, int] = {}
+
+    @rule(count=st.integers(1, 5))
+    def send(self, count):
+        self.sender.sent_to(B, count)
+        self.sent += count
+        self.on_the_way += [self.account.epoch] * count
+
+    @rule(count=st.integers(1, 5), dead=st.booleans())
+    def arrive(self, count, dead):
+        for epoch in self.on_the_way[:count]:
+            (self.receiver.dead_letter_from if dead else self.receiver.delivered_from)(A, epoch)
+        del self.on_the_way[:count]
+
+    @rule(count=st.integers(1, 3))
+    def vanish(self, count):
+        del self.on_the_way[-count:]
+
+    @rule()
+    def make_report(self):
+        self.reports += [payload for _node, payload in self.receiver.reports()]
+
+    @rule(pick=st.integers(0, 100), keep=st.booleans())
+    def take_report(self, pick, keep):
+        if self.reports:
+            index = pick % len(self.reports)
+            self.sender.receive_report(B, self.reports[index])
+            if not keep:
+                del self.reports[index]
+
+    @rule()
+    def move_path(self):
+        self.told_lost += self.sender.path_moved(B)
+
+    @rule()
+    def lose_node(self):
+        self.told_lost += self.sender.node_lost(B)
+        assert self.account.in_flight == 0
+
+    @invariant()
+    def law(self):
+        account = self.account
+        assert account.sent == self.sent
+        assert account.lost == self.told_lost
+        assert account.in_flight >= 0
+        assert account.sent == account.confirmed + account.lost + account.in_flight
+        assert account.dead_letters <= account.confirmed
+        assert self.sender.totals() == (
+            account.sent,
+            account.confirmed,
+            account.lost,
+            account.in_flight,
+        )
+        # Nothing is confirmed that did not arrive.
+        arrivals = self.receiver.arrivals.get(A, {}).values()
+        assert account.confirmed <= sum(a.delivered + a.dead_letters for a in arrivals)
+
+
+AccountLaw.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+TestAccountLaw = AccountLaw.TestCase
+
+
+def exchange(sender, receiver):
+    for _node, payload in receiver.reports():
+        sender.receive_report(B, payload)
+
+
+def test_everything_that_arrives_is_confirmed():
+    sender, receiver = Accounts(), Accounts()
+    for _ in range(200):
+        account = sender.account(B)
+        account.sent += 3
+        receiver.delivered_from(A, account.epoch, 2)
+        receiver.dead_letter_from(A, account.epoch)
+        sender.path_moved(B)
+        exchange(sender, receiver)
+
+    assert sender.totals() == (600, 600, 0, 0)
+    assert sender.account(B).dead_letters == 200
+    assert len(receiver.arrivals[A]) <= OPEN_EPOCH_LIMIT + 1
+
+
+def test_epochs_wrap_and_count_anew():
+    sender, receiver = Accounts(), Accounts()
+    account = sender.account(B)
+    for turn in range(200):
+        account.sent += 2
+        receiver.delivered_from(A, account.epoch)
+        exchange(sender, receiver)
+        assert account.confirmed == turn + 1
+        assert sender.node_lost(B) == 1
+        assert account.epoch == (turn + 1) % 64
+
+
+def test_a_late_report_confirms_nothing():
+    sender, receiver = Accounts(), Accounts()
+    account = sender.account(B)
+    account.sent += 5
+    receiver.delivered_from(A, account.epoch, 5)
+
+    assert sender.node_lost(B) == 5
+    exchange(sender, receiver)
+
+    assert (account.confirmed, account.lost, account.epoch) == (0, 5, 1)
+
+
+def test_a_late_report_of_an_earlier_path_confirms_nothing():
+    sender, receiver = Accounts(), Accounts()
+    account = sender.account(B)
+    account.sent += 5
+    receiver.delivered_from(A, account.epoch, 5)
+    sender.path_moved(B)
+    account.sent += 1
+
+    assert sender.node_lost(B) == 6
+    exchange(sender, receiver)
+
+    assert (account.confirmed, account.lost, account.in_flight) == (0, 6, 0)
+
+
+def test_an_epoch_without_messages_goes_on():
+    sender = Accounts()
+    account = sender.account(B)
+    assert (sender.node_lost(B), sender.path_moved(B), account.epoch) == (0, 0, 0)
+
+
+def test_open_epochs_have_a_limit_and_the_oldest_is_written_off():
+    sender = Accounts()
+    account = sender.account(B)
+    written_off = 0
+    for _ in range(OPEN_EPOCH_LIMIT + 2):
+        account.sent += 1
+        written_off += sender.path_moved(B)
+
+    assert written_off == account.lost == 3
+    assert account.in_flight == OPEN_EPOCH_LIMIT - 1
+
+
+def test_reports_tell_only_changes_and_can_be_repeated():
+    receiver = Accounts()
+    receiver.delivered_from(A, 3, 7)
+    first = receiver.reports()
+
+    assert first == [(A, write_plain([[3, 7, 0]]))]
+    assert receiver.reports() == []
+    receiver.repeat_report(A)
+    receiver.repeat_report(B)
+    assert receiver.reports() == first
+    receiver.forget(A)
+    receiver.repeat_report(A)
+    assert receiver.reports() == []
+
+
+def test_no_report_confirms_more_than_was_sent():
+    sender = Accounts()
+    account = sender.account(B)
+    account.sent += 5
+    sender.path_moved(B)
+    account.sent += 2
+    sender.receive_report(B, write_plain([[0, 2**63, 2**63], [1, 9, 9], [40, 1, 1]]))
+
+    assert (account.confirmed, account.dead_letters, account.in_flight) == (7, 7, 0)
+
+
+def test_unknown_nodes_have_nothing_to_lose():
+    accounts = Accounts()
+    accounts.receive_report(B, write_plain([[0, 5, 0]]))
+
+    assert accounts.node_lost(B) == accounts.path_moved(B) == 0
+    assert accounts.totals() == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "content", [5, {}, [5], [[1, 2]], [[64, 0, 0]], [[-1, 0, 0]], [[0, -1, 0]], [[0, 0, True]],
+                [[0, 0, 0]] * 65],
+)  # fmt: skip
+def test_malformed_reports_are_refused(content):
+    sender = Accounts()
+    sender.sent_to(B)
+    with pytest.raises(MalformedPayload, match="delivery report of node"):
+        sender.receive_report(B, write_plain(content))
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_report_or_refused(payload):
+    try:
+        Accounts().receive_report(B, payload)
+    except RemoteProtocolError:
+        event("refused")

@@ -1,0 +1,108 @@
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from basp.errors import MalformedPayload, RemoteProtocolError
+from basp.flat_record import NOT_FLAT, read_flat_record
+from basp.payload import PayloadCodec
+from basp.plain_cbor import parse_whole
+from basp.registry import MessageRegistry
+from tests.basp.message_types import Box, Derived, Empty, Pair, Point, make_registry
+from tests.basp.strategies import is_same, scalars
+
+CODEC = PayloadCodec(make_registry())
+FLAT = CODEC.registry.flat
+
+
+def general(payload):
+    """Read with the general decoder only."""
+    return parse_whole(CODEC._loads, payload[1:], 1)[0]
+
+
+def outcome(read, payload):
+    try:
+        return read(payload)
+    except RemoteProtocolError:
+        return RemoteProtocolError
+
+
+@given(scalars, scalars)
+def test_both_decoders_agree(x, y):
+    payload = CODEC.encode(Point(x, y))
+
+    assert is_same(CODEC.decode_message(payload), Point(x, y))
+    assert is_same(general(payload), Point(x, y))
+
+
+@given(st.integers(), st.text(max_size=30), st.data())
+def test_both_decoders_agree_about_broken_bytes(x, y, data):
+    payload = bytearray(CODEC.encode(Point(x, y)))
+    index = data.draw(st.integers(1, len(payload) - 1))
+    payload[index] = data.draw(st.integers(0, 255))
+    broken = bytes(payload[: data.draw(st.integers(2, len(payload)))])
+
+    assert is_same(outcome(CODEC.decode_message, broken), outcome(general, broken))
+
+
+@pytest.mark.parametrize("message", [Point(1, "a" * 200), Point(2**40, 0.5), Pair(None, True)])
+def test_flat_records_are_read(message):
+    assert read_flat_record(CODEC.encode(message), FLAT) == message
+
+
+@pytest.mark.parametrize(
+    "message", [5, Empty(), Derived(1), Point(1, [2]), Box(1), Point(-99, 1)]
+)
+def test_the_rest_is_left_to_the_general_decoder(message):
+    payload = CODEC.encode(message)
+
+    assert read_flat_record(payload, FLAT) is NOT_FLAT
+    assert CODEC.decode_message(payload) == message
+
+
+def test_long_names_are_read():
+    registry = MessageRegistry()
+    registry.register("a.rather.long.module.name.Point", Point)
+    codec = PayloadCodec(registry)
+
+    assert read_flat_record(codec.encode(Point(1, 2)), registry.flat) == Point(1, 2)
+
+
+def test_a_record_that_is_positional_no_more_leaves_the_table():
+    @dataclass
+    class Thing:
+        a: int
+
+    registry = MessageRegistry()
+    registry.register("thing", Thing)
+    assert len(registry.flat) == 1
+
+    @dataclass(kw_only=True)
+    class Keyed:
+        a: int
+
+    Keyed.__qualname__ = Thing.__qualname__
+    registry.register("thing", Keyed)
+    codec = PayloadCodec(registry)
+
+    assert registry.flat == {}
+    assert codec.decode_message(codec.encode(Keyed(a=1))) == Keyed(a=1)
+
+
+def test_a_constructor_that_refuses_is_the_peers_error():
+    @dataclass
+    class Even:
+        a: int
+
+        def __post_init__(self):
+            if self.a % 2:
+                raise ArithmeticError("odd")  # noqa: EM101
+
+    registry = MessageRegistry()
+    registry.register("even", Even)
+    codec = PayloadCodec(registry)
+    payload = codec.encode(Even(2))[:-1] + b"\x03"
+
+    with pytest.raises(MalformedPayload, match="ArithmeticError: odd"):
+        codec.decode_message(payload)

@@ -1,0 +1,120 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from basp.errors import MessageTooLarge, PayloadTooLarge, RemoteProtocolError, UnknownOperation
+from basp.frame import FrameReader, pack_frame, pack_limited_frame, repack_frame
+from basp.header import HEADER
+from tests.basp.strategies import frame_arguments
+
+A, B = b"a" * 18, b"b" * 18
+FIELDS = (2, 5, A, B, 16, 17)
+
+
+@given(st.lists(frame_arguments, max_size=8), st.data())
+def test_frames_survive_any_cut_of_the_stream(arguments, data):
+    packed = [pack_frame(*one) for one in arguments]
+    stream = b"".join(packed)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=20)))
+    reader = FrameReader()
+
+    frames = []
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        frames += reader.feed(stream[start:end])
+
+    assert [repack_frame(frame) for frame in frames] == packed
+    assert [(f[0], *f[2:]) for f in frames] == arguments
+    assert all(frame[1] == len(frame[7]) for frame in frames)
+    assert reader.error is None
+    assert reader.buffered == 0
+
+
+def test_byte_by_byte_gives_the_same_as_whole():
+    stream = b"".join(pack_frame(*FIELDS, b"x" * n) for n in (0, 1, 61, 200))
+    reader = FrameReader()
+
+    frames = [frame for i in range(len(stream)) for frame in reader.feed(stream[i : i + 1])]
+
+    assert frames == FrameReader().feed(stream)
+    assert len(frames) == 4
+
+
+def test_every_truncation_gives_only_whole_frames():
+    whole = pack_frame(*FIELDS, b"abc")
+    stream = whole + pack_frame(*FIELDS, b"defgh")
+    for end in range(len(stream)):
+        reader = FrameReader()
+
+        assert len(reader.feed(stream[:end])) == int(end >= len(whole))
+        assert reader.error is None
+        assert reader.buffered == end - len(whole) * int(end >= len(whole))
+
+
+def test_length_over_the_limit_is_refused_before_the_payload_comes():
+    good = pack_frame(*FIELDS, b"ok")
+    bad = HEADER.pack(2, 1025, 5, A, B, 16, 17)
+    reader = FrameReader(1024)
+
+    frames = reader.feed(good + bad)
+
+    assert [f[7] for f in frames] == [b"ok"]
+    assert isinstance(reader.error, PayloadTooLarge)
+    assert "1,025 B" in str(reader.error)
+    assert "1,024 B" in str(reader.error)
+    assert reader.feed(good) == []
+    assert reader.buffered == 0
+
+
+def test_payload_of_exactly_the_limit_passes():
+    reader = FrameReader(1024)
+
+    assert len(reader.feed(pack_frame(*FIELDS, bytes(1024)))) == 1
+
+
+@pytest.mark.parametrize("operation", [14, 2**32 - 1])
+def test_unknown_operation_is_refused(operation):
+    reader = FrameReader()
+
+    assert reader.feed(HEADER.pack(operation, 0, 0, A, B, 0, 0)) == []
+    assert isinstance(reader.error, UnknownOperation)
+    assert str(operation) in str(reader.error)
+
+
+def test_large_frame_in_small_reads_is_joined_once():
+    payload = bytes(range(256)) * 4096
+    stream = pack_frame(*FIELDS, payload) + pack_frame(*FIELDS, b"next")
+    reader = FrameReader()
+
+    pieces = [reader.feed(stream[i : i + 1000]) for i in range(0, len(stream), 1000)]
+
+    assert [f[7] for piece in pieces for f in piece] == [payload, b"next"]
+    assert sum(map(bool, pieces)) == 1
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_give_frames_or_a_typed_error(data):
+    reader = FrameReader(1000)
+    frames = reader.feed(data)
+
+    assert reader.error is None or isinstance(reader.error, RemoteProtocolError)
+    consumed = b"".join(map(repack_frame, frames))
+    assert data.startswith(consumed)
+    if reader.error is None:
+        assert reader.buffered == len(data) - len(consumed)
+
+
+@given(st.integers(0, 8 * 126 - 1))
+def test_any_flipped_bit_gives_frames_or_a_typed_error(bit):
+    stream = bytearray(pack_frame(*FIELDS, b"abc") * 2)
+    stream[bit // 8] ^= 1 << bit % 8
+    reader = FrameReader(1000)
+    frames = reader.feed(bytes(stream))
+
+    assert reader.error is None or isinstance(reader.error, RemoteProtocolError)
+    assert bytes(stream).startswith(b"".join(map(repack_frame, frames)))
+
+
+def test_local_oversize_is_told_to_the_sender():
+    assert pack_limited_frame(FIELDS, b"abc", 3) == pack_frame(*FIELDS, b"abc")
+    with pytest.raises(MessageTooLarge, match="4 B exceeds limit 3 B"):
+        pack_limited_frame(FIELDS, b"abcd", 3)

@@ -1,0 +1,218 @@
+import random
+from collections import defaultdict, deque
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from basp.errors import LocalProtocolError, MalformedPayload, RemoteProtocolError
+from basp.node_id import NodeId
+from basp.plain_cbor import write_plain
+from basp.routing import Router
+from basp.routing_update import PATH_LIMIT, PathVector, read_update, write_update
+
+
+def node(number):
+    return NodeId(bytes([number + 1]) * 18)
+
+
+class Network:
+    """Routers and FIFO links; the order between links is chance."""
+
+    def __init__(self, size, chance):
+        self.chance = chance
+        self.nodes = [node(i) for i in range(size)]
+        self.routers = {n: Router(n) for n in self.nodes}
+        self.queues = {}
+        self.known = defaultdict(set)
+
+    def carry_out(self, me, changes):
+        for peer, payload in changes.updates:
+            self.queues[me, peer].append(payload)
+        known = self.known[me]
+        assert not known & set(changes.gained)
+        assert set(changes.lost) <= known
+        known |= set(changes.gained)
+        known -= set(changes.lost)
+        assert set(changes.moved) <= known
+        assert known == self.routers[me].reachable == set(self.routers[me].next_hops)
+
+    def toggle(self, a, b):
+        if (a, b) in self.queues:
+            del self.queues[a, b], self.queues[b, a]
+            for me, peer in ((a, b), (b, a)):
+                self.carry_out(me, self.routers[me].remove_peer(peer))
+        else:
+            self.queues[a, b], self.queues[b, a] = deque(), deque()
+            for me, peer in ((a, b), (b, a)):
+                self.carry_out(me, self.routers[me].add_peer(peer))
+
+    def step(self):
+        ready = [pair for pair, queue in self.queues.items() if queue]
+        if not ready:
+            return False
+        sender, receiver = self.chance.choice(ready)
+        payload = self.queues[sender, receiver].popleft()
+        self.carry_out(receiver, self.routers[receiver].receive(sender, payload))
+        return True
+
+    def settle(self):
+        for _ in range(200_000):
+            if not self.step():
+                return
+        pytest.fail("the updates never end")
+
+    def distances(self, start):
+        found, todo = {start: 0}, deque([start])
+        while todo:
+            here = todo.popleft()
+            for a, b in self.queues:
+                if a == here and b not in found:
+                    found[b] = found[here] + 1
+                    todo.append(b)
+        del found[start]
+        return found
+
+    def check(self):
+        for me, router in self.routers.items():
+            expected = {
+                n: length for n, length in self.distances(me).items() if length <= PATH_LIMIT
+            }
+            assert {n: len(router.path(n)) for n in router.reachable} == expected
+            for destination in expected:
+                hops = [me, *router.path(destination)]
+                assert router.next_hop(destination) == router.next_hops[destination] == hops[1]
+                assert hops[-1] == destination
+                assert len(set(hops)) == len(hops)
+                assert all(pair in self.queues for pair in zip(hops, hops[1:], strict=False))
+
+
+@given(st.integers(2, 9), st.integers(0, 2**32))
+@settings(max_examples=60)
+def test_routes_are_the_shortest_after_any_changes(size, seed):
+    chance = random.Random(seed)
+    network = Network(size, chance)
+    for _ in range(chance.randrange(1, 40)):
+        network.toggle(*chance.sample(network.nodes, 2))
+        for _ in range(chance.randrange(6)):
+            network.step()
+
+    network.settle()
+    network.check()
+
+
+def line(size):
+    network = Network(size, random.Random(1))
+    for a, b in zip(network.nodes, network.nodes[1:], strict=False):
+        network.toggle(a, b)
+    network.settle()
+    return network
+
+
+def test_a_partition_is_noticed_without_counting_to_infinity():
+    network = line(6)
+    network.toggle(node(0), node(2))
+    network.settle()
+    network.toggle(node(4), node(5))
+    steps = 0
+    while network.step():
+        steps += 1
+
+    assert steps < 40
+    assert node(5) not in network.routers[node(0)].reachable
+    network.check()
+
+
+def test_paths_end_at_the_limit():
+    network = line(PATH_LIMIT + 3)
+
+    assert len(network.routers[node(0)].reachable) == PATH_LIMIT
+    network.check()
+
+
+def test_equal_paths_are_chosen_the_same_everywhere():
+    network = Network(4, random.Random(3))
+    for a, b in ((0, 2), (2, 3), (0, 1), (1, 3)):
+        network.toggle(node(a), node(b))
+    network.settle()
+
+    assert network.routers[node(0)].path(node(3)) == (node(1), node(3))
+
+
+def test_changes_tell_gained_moved_and_lost():
+    me, b, c, d = (node(i) for i in range(4))
+    router = Router(me)
+    changes = router.add_peer(b)
+    assert (changes.gained, changes.updates) == ([b], [])
+    changes = router.add_peer(c)
+    assert changes.gained == [c]
+    assert [peer for peer, _ in changes.updates] == [b, c]
+    assert read_update(me, changes.updates[0][1])[0][0].path == (me, c)
+
+    via = write_update([PathVector((c, d), (1, 1))], [])
+    assert router.receive(c, via).gained == [d]
+    short = write_update([PathVector((b, d), (1, 1))], [])
+    assert router.receive(b, short).moved == [d]
+    assert router.receive(b, write_update([], [d])).moved == [d]
+    changes = router.remove_peer(c)
+    assert changes.lost == [c, d]
+    assert router.remove_peer(c).lost == []
+    assert router.receive(c, via).gained == []
+    assert router.path(d) == ()
+    assert router.next_hop(d) is None
+    assert router.peers == {b}
+
+
+def test_vectors_through_ourselves_withdraw():
+    me, b, d = (node(i) for i in range(3))
+    router = Router(me)
+    router.add_peer(b)
+    router.receive(b, write_update([PathVector((b, d), (1, 1))], []))
+
+    loop = write_update([PathVector((b, me, d), (1, 1, 1))], [])
+
+    assert router.receive(b, loop).lost == [d]
+
+
+def test_late_vectors_are_ignored_by_their_stamps():
+    me, b, d = (node(i) for i in range(3))
+    router = Router(me)
+    router.add_peer(b)
+    router.receive(b, write_update([PathVector((b, d), (5, 5))], []))
+    router.receive(b, write_update([PathVector((b, d), (5, 4))], []))
+
+    assert router._heard[b][d].stamps == (5, 5)
+
+
+def test_a_neighbor_is_added_once_and_is_not_oneself():
+    router = Router(node(0))
+    router.add_peer(node(1))
+    for wrong in (node(0), node(1)):
+        with pytest.raises(LocalProtocolError):
+            router.add_peer(wrong)
+
+
+N = bytes(range(18))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        5, [], [[]], [[], [], []], [{}, []], [[], [b"short"]], [[], ["x" * 18]], [[5], []],
+        [[[[N], 5]], []], [[[[N], [1, 2]]], []], [[[[], []]], []], [[[["x"], [1]]], []],
+        [[[[N], [-1]]], []], [[[[N], [True]]], []], [[[[N, N], [1, 1]]], []],
+        [[[[bytes(18)], [1]]], []], [[[[N] * 17, [1] * 17]], []],
+        [[], [N] * 65_537],
+    ],
+)  # fmt: skip
+def test_malformed_updates_are_refused(content):
+    with pytest.raises(MalformedPayload, match="routing update of node"):
+        read_update(NodeId(N), write_plain(content))
+
+
+@given(st.binary(max_size=80))
+def test_any_bytes_are_an_update_or_refused(payload):
+    try:
+        read_update(NodeId(N), payload)
+    except RemoteProtocolError:
+        event("refused")

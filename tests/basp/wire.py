@@ -1,0 +1,130 @@
+"""Two or more nodes and the connections between them, in memory, without time of its own."""
+
+from basp.effects import Closed, Deliver, Effect, Established, Parked, Redundant, Transmit, Wake
+from basp.handshake import LinkConfig
+from basp.link import Link
+from basp.link_pairs import LinkPairs
+from basp.link_state import LinkState
+from basp.node_id import NodeId
+
+A = NodeId(b"a" * 18)
+B = NodeId(b"b" * 18)
+
+
+class End:
+    """One end of a connection with what its driver would hold."""
+
+    def __init__(
+        self, config: LinkConfig, pairs: LinkPairs, dialer: bool, serial: int, now: float
+    ) -> None:
+        nonce = bytes([serial]) * 15 + bytes([dialer])
+        self.link = Link(config, dialer=dialer, nonce=nonce, now=now, pairs=pairs)
+        self.incoming: list[bytes] = []
+        self.events: list[Effect] = []
+        self.other: End
+        self.is_cut = False
+
+    def names(self) -> list[str]:
+        return [type(event).__name__ for event in self.events]
+
+    @property
+    def closed(self) -> Closed | None:
+        return next((e for e in self.events if isinstance(e, Closed)), None)
+
+
+class Wire:
+    """Drives the links: every Transmit is queued for the other end."""
+
+    def __init__(self, configs: dict[NodeId, LinkConfig], dials: list[tuple[NodeId, NodeId]]):
+        self.now = 0.0
+        self.pairs = {node: LinkPairs() for node in configs}
+        self.ends: list[End] = []
+        self.configs = configs
+        for dialer, acceptor in dials:
+            self.dial(dialer, acceptor)
+
+    def dial(self, dialer: NodeId, acceptor: NodeId) -> tuple[End, End]:
+        serial = len(self.ends)
+        first = End(self.configs[dialer], self.pairs[dialer], True, serial, self.now)
+        second = End(self.configs[acceptor], self.pairs[acceptor], False, serial, self.now)
+        first.other, second.other = second, first
+        self.ends += [first, second]
+        for end in (first, second):
+            self.carry_out(end, end.link.start())
+        return first, second
+
+    def carry_out(self, end: End, effects: list[Effect]) -> None:
+        wakes: list[Link] = []
+        for effect in effects:
+            end.events.append(effect)
+            if isinstance(effect, Transmit):
+                if not end.is_cut and not end.other.closed:
+                    end.other.incoming.append(effect.data)
+            elif isinstance(effect, Wake):
+                wakes.append(effect.link)
+            elif isinstance(effect, Closed):
+                if not end.is_cut:
+                    end.other.incoming.append(b"")
+            else:
+                assert isinstance(effect, (Established, Deliver, Parked, Redundant))
+        for link in wakes:
+            woken = next(e for e in self.ends if e.link is link)
+            self.carry_out(woken, woken.link.resume(self.now))
+
+    def deliver(self, end: End) -> None:
+        data = end.incoming.pop(0)
+        if data == b"":
+            effects = end.link.lost("end of stream")
+        else:
+            effects = end.link.receive(data, self.now)
+        self.carry_out(end, effects)
+
+    def cut(self, end: End) -> None:
+        """Lose the connection silently: nothing more arrives at either end."""
+        for side in (end, end.other):
+            side.is_cut = True
+            side.incoming.clear()
+
+    def break_off(self, end: End) -> None:
+        """Lose the connection; both ends find the end of stream behind what is under way."""
+        for side in (end, end.other):
+            side.is_cut = True
+            side.incoming.append(b"")
+
+    def settle(self, seconds: float = 0.0, step: float = 0.5) -> None:
+        until = self.now + seconds
+        while True:
+            while ready := [end for end in self.ends if end.incoming]:
+                self.deliver(ready[0])
+                self.check()
+            if self.now >= until:
+                return
+            self.now += step
+            for end in self.ends:
+                self.carry_out(end, end.link.tick(self.now))
+                self.check()
+
+    def established(self) -> list[End]:
+        return [end for end in self.ends if end.link.state is LinkState.ESTABLISHED]
+
+    def check(self) -> None:
+        """At most one link for each pair and node, always."""
+        up = [end.link._config.node_id for end in self.established()]
+        assert len(up) == len(set(up)), [end.link.state for end in self.ends]
+
+    def state(self) -> tuple[object, ...]:
+        """Identify this state among all that an exhaustive search meets."""
+        order = {id(end.link): index for index, end in enumerate(self.ends)}
+        parked = tuple(
+            tuple(order[id(link)] for link in pairs.parked(peer))
+            for pairs, peer in zip(self.pairs.values(), (B, A), strict=False)
+        )
+        holders = tuple(
+            order.get(id(pairs.holder(peer)))
+            for pairs, peer in zip(self.pairs.values(), (B, A), strict=False)
+        )
+        ends = tuple(
+            (end.link.state, end.link._is_confirmed, tuple(end.incoming), end.is_cut)
+            for end in self.ends
+        )
+        return ends, parked, holders
