@@ -34,12 +34,13 @@ RESERVED: Final = frozenset(
 class Actor(ThespianActor):  # type: ignore[misc]  # Thespian has no annotations
     """An actor: state that only its own handlers touch, one message at a time.
 
-    Mark methods with `@handler` to take messages by their type; public methods can be called from
-    anywhere with `ref.call`. Thespian's `receiveMessage` and `receiveMsg_TYPE` work as well. Inside,
-    `self.me` is this actor's ref, `self.sender` that of the current message's sender.
+    Mark methods with `@handler` to take messages by their type; public methods can be called
+    from anywhere with `ref.call`. Thespian's `receiveMessage` and `receiveMsg_TYPE` work as
+    well. Inside, `self.me` is this actor's ref, `self.sender` that of the current message's
+    sender.
 
-    An exception in a handler ends the actor with reason `error`; what follows is its supervisor's
-    matter.
+    An exception in a handler ends the actor with reason `error`; what follows is its
+    supervisor's matter.
     """
 
     #: Receive an `Exit` message when a linked actor ends, instead of ending too.
@@ -266,4 +267,3 @@ class ThespianContext:
 
     def notifyOnSystemRegistrationChanges(self, address: ActorRef[Any], enable: bool) -> None:  # noqa: N802, FBT001
         """One system without a convention: nobody joins or leaves."""
-

@@ -1,15 +1,16 @@
 """A cell: one actor's mailbox, its place in the run queue, and its life.
 
-A message comes in through `post`, on any thread: it is appended to the mailbox, and the cell goes to
-the run queue unless it is there. The runner calls `run`, which takes messages and calls handlers until
-the mailbox is empty or the cell has had its share. Two flags keep that right:
+A message comes in through `post`, on any thread: it is appended to the mailbox, and the cell
+goes to the run queue unless it is there. The runner calls `run`, which takes messages and calls
+handlers until the mailbox is empty or the cell has had its share. Two flags keep that right:
 
-- `scheduled` is True from the moment the cell is put into the run queue until a run found nothing left.
-- `running` is True while a thread is inside `run`. A thread that finds it set leaves the cell to the
-  one that runs it. So handlers of one actor never overlap, however threads come and go.
+- `scheduled` is True from the moment the cell is put into the run queue until a run found
+  nothing left.
+- `running` is True while a thread is inside `run`. A thread that finds it set leaves the cell
+  to the one that runs it. So handlers of one actor never overlap, however threads come and go.
 
-When the actor ends, whatever is in the mailbox or comes later goes to the dead letters: asks fail at
-once with `ActorDown`, tells are counted.
+When the actor ends, whatever is in the mailbox or comes later goes to the dead letters: asks
+fail at once with `ActorDown`, tells are counted.
 """
 
 import threading
@@ -36,7 +37,8 @@ MESSAGES_A_TURN: Final = 128
 Sender = Union["Cell", "Asker"]
 """Where a message came from; None stands for an anonymous one."""
 
-_LIFE = threading.Lock()  # guards the tables of watchers while actors end; held for a few operations
+#: Guards the tables of watchers while actors end; held for a few operations.
+_LIFE = threading.Lock()
 
 Watcher = Callable[[Down], object]
 
@@ -53,6 +55,9 @@ class Asker(Protocol):
 
     def set_exception(self, error: BaseException, /) -> bool:
         """Take the error instead of an answer; False when there was one."""
+
+    def owed(self) -> None:
+        """Take note that the message was handled; the answer may come later."""
 
     def reference(self, runtime: "Runtime", /) -> "ActorRef[Any] | None":
         """Return what `self.sender` is while the message is handled."""
@@ -239,7 +244,9 @@ class Cell:
         except Exception as error:
             self.failed(error, sender)
         except BaseException as error:  # sys.exit() in a handler ends its actor, not the node
-            self.failed(error, sender, ExitReason.NORMAL if _is_clean_exit(error) else ExitReason.ERROR)
+            self.failed(
+                error, sender, ExitReason.NORMAL if _is_clean_exit(error) else ExitReason.ERROR
+            )
         finally:
             self.handled += handled
 
@@ -265,7 +272,11 @@ class Cell:
             return False
         except BaseException as error:
             self.task = None
-            self.failed(error, task.sender, ExitReason.NORMAL if _is_clean_exit(error) else ExitReason.ERROR)
+            self.failed(
+                error,
+                task.sender,
+                ExitReason.NORMAL if _is_clean_exit(error) else ExitReason.ERROR,
+            )
             return False
         self.task = None
         return True
@@ -302,7 +313,9 @@ class Cell:
         if call.method not in callable_methods(type(actor)):
             if sender is not None and sender.expects:
                 sender.set_exception(
-                    NoSuchMethod(f"{type(actor).__name__} has no callable method {call.method!r}")
+                    NoSuchMethod(
+                        f"{type(actor).__name__} has no callable method {call.method!r}"
+                    )
                 )
             return
         result = getattr(actor, call.method)(*call.args, **(call.kwargs or {}))
@@ -337,10 +350,13 @@ class Cell:
 
     def owe(self, sender: "Asker") -> None:
         """Remember an asker that is still to be answered, so that it fails if the actor ends."""
+        sender.owed()
         if self._promises is None:
             self._promises = []
         elif len(self._promises) >= 64:
-            self._promises = [asker for asker in self._promises if not getattr(asker, "done_", False)]
+            self._promises = [
+                asker for asker in self._promises if not getattr(asker, "done_", False)
+            ]
         self._promises.append(sender)
 
     # --- the end ---
@@ -415,7 +431,9 @@ class Cell:
                 continue
             if sender is not None and sender.expects:
                 sender.set_exception(
-                    ActorDown(f"{self.ref} ended ({self.reason})", self.reason or "", self.detail)
+                    ActorDown(
+                        f"{self.ref} ended ({self.reason})", self.reason or "", self.detail
+                    )
                 )
             self.runtime.dead_letter(self.ref, message, sender)
 
@@ -460,7 +478,10 @@ class Cell:
         key = ("link", self)
         target = other.target
         self._links[other] = lambda: target.demonitor(key)
-        target.monitor(key, lambda down: self.post(LinkExit(other, ExitReason(down.reason), down.detail), None))
+        target.monitor(
+            key,
+            lambda down: self.post(LinkExit(other, ExitReason(down.reason), down.detail), None),
+        )
 
     def unlink(self, other: "ActorRef[Any]") -> None:
         """Undo `link`."""
@@ -491,4 +512,3 @@ class Monitor:
 
 def _is_clean_exit(error: BaseException) -> bool:
     return isinstance(error, SystemExit)
-

@@ -1,8 +1,8 @@
 """The deadlines of asks.
 
-Nearly every ask is answered long before its deadline, so an ask costs one append when it is made. A
-sweep looks at the asks made since the last one, drops those that are answered, and gives the rest a
-place in a heap.
+Nearly every ask is answered long before its deadline, so an ask costs one append when it is
+made. A sweep looks at the asks made since the last one, drops those that are answered, and
+gives the rest a place in a heap.
 """
 
 import heapq

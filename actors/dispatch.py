@@ -1,8 +1,8 @@
 """Which function of an actor handles a message of which type.
 
-A class is read once: every function marked with `@handler` is entered under the types of its first
-parameter's annotation. A message is looked up by its class, then along the class's ancestors, and the
-answer is kept, so that later look-ups are one dictionary access.
+A class is read once: every function marked with `@handler` is entered under the types of its
+first parameter's annotation. A message is looked up by its class, then along the class's
+ancestors, and the answer is kept, so that later look-ups are one dictionary access.
 """
 
 import inspect
@@ -30,9 +30,9 @@ def handler() -> Callable[[F], F]: ...
 def handler(function: F | None = None) -> F | Callable[[F], F]:
     """Mark a method as the handler of the message type that its parameter is annotated with.
 
-    The method takes the message as its only argument; a union names several types, `object` or `Any`
-    all that no other handler takes. What it returns answers an ask. It may be a coroutine: while it
-    awaits, its actor takes no other message, and every other actor goes on.
+    The method takes the message as its only argument; a union names several types, `object` or
+    `Any` all that no other handler takes. What it returns answers an ask. It may be a
+    coroutine: while it awaits, its actor takes no other message, and every other actor goes on.
     """
     if function is None:
         return handler
@@ -95,14 +95,18 @@ def _message_types(actor_class: type, function: Callable[..., Any]) -> list[type
     where = f"{actor_class.__qualname__}.{function.__name__}"
     parameters = list(inspect.signature(function).parameters.values())
     if len(parameters) < 2:
-        raise InvalidHandler(f"{where} takes no message; declare it as ({parameters}, msg: Type)")
+        raise InvalidHandler(
+            f"{where} takes no message; declare it as ({parameters}, msg: Type)"
+        )
     name = parameters[1].name
     try:
         hints = typing.get_type_hints(function)
     except NameError:
         hints = _hints_from_frames(function)
     if name not in hints:
-        raise InvalidHandler(f"{where}: annotate {name!r} with the message type that it handles")
+        raise InvalidHandler(
+            f"{where}: annotate {name!r} with the message type that it handles"
+        )
     return list(_flatten(hints[name], where))
 
 
@@ -140,4 +144,6 @@ def _flatten(annotation: Any, where: str) -> typing.Iterator[type]:
     elif isinstance(annotation, type):
         yield annotation
     else:
-        raise InvalidHandler(f"{where}: {annotation!r} is not a class; annotate with a message class")
+        raise InvalidHandler(
+            f"{where}: {annotation!r} is not a class; annotate with a message class"
+        )

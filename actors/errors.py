@@ -1,20 +1,20 @@
 """What can go wrong with actors, as one small tree.
 
-    CallboardError                    everything a user of callboard has to catch
-    ├── ActorDown                     the actor asked ended before it answered
-    ├── NodeUnreachable               no path is left to the actor's node        (ConnectionError)
-    ├── AskTimeout                    an ask ran out of the time it was given    (TimeoutError)
-    ├── ResultTimeout                 waiting ran out, the ask itself goes on    (TimeoutError)
-    ├── UnexpectedMessage             the actor has no handler for the message   (TypeError)
-    ├── NoSuchMethod                  the actor has no such callable method      (AttributeError)
-    ├── RemoteError                   the handler raised; carries its traceback as text
-    ├── WouldBlock                    a blocking call on the thread of an event loop
-    ├── WouldDeadlock                 a wait inside a handler that could never end
-    ├── ReservedName                  an actor class redefines a name of the framework
-    ├── NotSpawnable                  the target node does not offer that class
-    ├── NotRegistered                 nobody has that name                       (LookupError)
-    ├── NodeClosed                    the node was closed already
-    └── InvalidAddress                a text that is no actor or node address    (ValueError)
+CallboardError                    everything a user of callboard has to catch
+├── ActorDown                     the actor asked ended before it answered
+├── NodeUnreachable               no path is left to the actor's node        (ConnectionError)
+├── AskTimeout                    an ask ran out of the time it was given    (TimeoutError)
+├── ResultTimeout                 waiting ran out, the ask itself goes on    (TimeoutError)
+├── UnexpectedMessage             the actor has no handler for the message   (TypeError)
+├── NoSuchMethod                  the actor has no such callable method      (AttributeError)
+├── RemoteError                   the handler raised; carries its traceback as text
+├── WouldBlock                    a blocking call on the thread of an event loop
+├── WouldDeadlock                 a wait inside a handler that could never end
+├── ReservedName                  an actor class redefines a name of the framework
+├── NotSpawnable                  the target node does not offer that class
+├── NotRegistered                 nobody has that name                       (LookupError)
+├── NodeClosed                    the node was closed already
+└── InvalidAddress                a text that is no actor or node address    (ValueError)
 """
 
 

@@ -6,8 +6,8 @@ from enum import StrEnum
 class ExitReason(StrEnum):
     """The reasons that monitors and links are told.
 
-    A reason equals its own text (`ExitReason.NORMAL == "normal"`). Its place in this list travels in
-    the header of a down message, so new ones go to the end.
+    A reason equals its own text (`ExitReason.NORMAL == "normal"`). Its place in this list
+    travels in the header of a down message, so new ones go to the end.
     """
 
     NORMAL = "normal"

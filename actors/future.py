@@ -1,14 +1,15 @@
 """The answer to an ask, before it is there.
 
-A future is a result slot. It costs no lock until a thread waits for it, can be awaited from a handler
-and from any asyncio loop, and can be waited for with `.result(timeout)`.
+A future is a result slot. It costs no lock until a thread waits for it, can be awaited from a
+handler and from any asyncio loop, and can be waited for with `.result(timeout)`.
 
-States: pending → done, once; whoever comes first wins and every later answer is dropped. Completion
-stores the outcome before it looks for waiters; a waiter registers before it looks at the outcome. So
-one of the two always sees the other, on any interleaving of threads.
+States: pending → done, once; whoever comes first wins and every later answer is dropped.
+Completion stores the outcome before it looks for waiters; a waiter registers before it looks at
+the outcome. So one of the two always sees the other, on any interleaving of threads.
 """
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -24,9 +25,12 @@ if TYPE_CHECKING:
     from actors.runtime import Runtime
     from actors.task import HandlerTask
 
+log = logging.getLogger("callboard.actors")
+
 T = TypeVar("T")
 
-_CALLBACKS = threading.Lock()  # guards every future's list of callbacks; held for a few operations
+#: Guards every future's list of callbacks; held for a few operations.
+_CALLBACKS = threading.Lock()
 
 
 class Future(Generic[T]):
@@ -42,11 +46,18 @@ class Future(Generic[T]):
         "asked",
         "deadline",
         "done_",
+        "message_id",
         "timeout",
     )
 
     #: As the sender of a message, a future wants the answer.
     expects: Final = True
+
+    #: Seconds that the ask was given; set together with `deadline`.
+    timeout: float
+
+    _error: BaseException | None
+    _value: T
 
     def __init__(self, asked: object = None) -> None:
         """Make a pending future; `asked` is the ref whose answer it stands for."""
@@ -55,6 +66,13 @@ class Future(Generic[T]):
         self.deadline: float | None = None
         self._callbacks: list[Callable[[Future[T]], object]] | None = None
         self._task: HandlerTask | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        # asyncio looks at this flag before anything awaited the future; setting it in each future
+        # would cost every ask.
+        if name == "_asyncio_future_blocking":
+            return False
+        raise AttributeError(name)
 
     def done(self) -> bool:
         """Return True when there is a result, an error, or a cancellation."""
@@ -65,15 +83,15 @@ class Future(Generic[T]):
         return isinstance(self._error, asyncio.CancelledError) if self.done_ else False
 
     def cancel(self, msg: object = None) -> bool:
-        """Give up waiting: the answer will be dropped. Returns False when it was there already."""
+        """Give up waiting: the answer will be dropped. Returns False when it was there."""
         return self.set_exception(asyncio.CancelledError(*(() if msg is None else (msg,))))
 
     def set_result(self, value: T) -> bool:
-        """Store the answer and wake who waits; False (and no effect) when there was one already."""
+        """Store the answer and wake who waits; False (and no effect) when there was one."""
         if self.done_:
             return False
         self._value = value
-        self._error: BaseException | None = None
+        self._error = None
         self.done_ = True
         if self._task is not None:
             self._task.wake(self)
@@ -82,7 +100,7 @@ class Future(Generic[T]):
         return True
 
     def set_exception(self, error: BaseException) -> bool:
-        """Store an error as the outcome; False (and no effect) when there was an outcome already."""
+        """Store an error as the outcome; False (and no effect) when there was an outcome."""
         if self.done_:
             return False
         self._error = error
@@ -96,7 +114,8 @@ class Future(Generic[T]):
     def exception(self) -> BaseException | None:
         """Return the error of a done future, or None."""
         if not self.done_:
-            raise ResultTimeout("the future is not done; wait with .result(timeout) or await it")
+            msg = "the future is not done; wait with .result(timeout) or await it"
+            raise ResultTimeout(msg)
         return self._error
 
     def result(self, timeout: float | None = None) -> T:
@@ -121,18 +140,12 @@ class Future(Generic[T]):
     ) -> None:
         """Call `callback(future)` once it is done, at once if it is.
 
-        With a context (as asyncio's tasks pass it) the call is handed to the running event loop;
-        without, it runs on whichever thread completes the future and has to be quick.
+        On the thread of a running event loop (asyncio's tasks, `gather`, `wait_for` …) the call
+        is handed to that loop; elsewhere it runs on whichever thread completes the future and
+        has to be quick.
         """
-        if context is not None:
-            loop = asyncio.get_running_loop()
-
-            def hand_over(future: "Future[T]") -> None:
-                loop.call_soon_threadsafe(callback, future, context=context)
-
-            self._add(hand_over)
-        else:
-            self._add(callback)
+        loop = asyncio._get_running_loop()
+        self._add(callback if loop is None else _HandOver(loop, callback, context))
 
     def remove_done_callback(self, callback: Callable[["Future[T]"], object]) -> int:
         """Remove a callback that has not run; returns how many were removed."""
@@ -148,7 +161,8 @@ class Future(Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         if not self.done_:
-            self._asyncio_future_blocking = True  # the protocol by which asyncio's tasks know futures
+            # The protocol by which asyncio's tasks know futures.
+            self._asyncio_future_blocking = True
             yield self
         if self._error is not None:
             raise self._error
@@ -157,6 +171,9 @@ class Future(Generic[T]):
     def __repr__(self) -> str:
         state = "pending" if not self.done_ else repr(self._error or self._value)
         return f"<Future of {self.asked}: {state}>"
+
+    def owed(self) -> None:
+        """The answer will come later: nothing to note here."""
 
     def reference(self, runtime: "Runtime") -> "ActorRef[Any]":
         """As the sender of a message: a one-shot address that answers this future."""
@@ -188,7 +205,10 @@ class Future(Generic[T]):
         with _CALLBACKS:
             callbacks, self._callbacks = self._callbacks, None
         for callback in callbacks or ():
-            callback(self)
+            try:
+                callback(self)
+            except Exception:  # noqa: BLE001  # a waiter's trouble is not the answering actor's
+                log.exception("a callback of %r failed", self)
 
     def _wait(self, timeout: float | None) -> None:
         self._refuse_endless_wait()
@@ -206,20 +226,51 @@ class Future(Generic[T]):
             woken.release()
 
         self._add(wake)
-        if woken.acquire(timeout=-1 if limit is None else max(limit, 0.0)):
+        seconds = -1 if limit is None else min(max(limit, 0.0), threading.TIMEOUT_MAX)
+        if woken.acquire(timeout=seconds):
             return
         self.remove_done_callback(wake)
         if own:
             self.expire()
         elif not self.done_:
-            raise ResultTimeout(f"no answer from {self.asked} within {timeout:g} s; the ask goes on")
+            msg = f"no answer from {self.asked} within {timeout:g} s; the ask goes on"
+            raise ResultTimeout(msg)
 
     def _refuse_endless_wait(self) -> None:
         cell: Cell | None = current_cell.get()
         if cell is not None and cell.runner.is_runner_thread():
-            raise WouldDeadlock(
-                f".result() in a handler of {cell.ref} would hold up the actor that the answer has "
-                "to reach; make the handler `async def` and await the future"
+            msg = (
+                f".result() in a handler of {cell.ref} would hold up the actor that the answer "
+                "has to reach; make the handler `async def` and await the future"
             )
+            raise WouldDeadlock(msg)
         if asyncio._get_running_loop() is not None:
-            raise WouldBlock(".result() would block the running event loop; await the future instead")
+            msg = ".result() would block the running event loop; await the future instead"
+            raise WouldBlock(msg)
+
+
+class _HandOver:
+    """Calls a callback of a future on the thread of the event loop that it belongs to."""
+
+    __slots__ = ("_callback", "_context", "_loop")
+
+    __hash__ = None  # type: ignore[assignment]  # equal to the callback that it stands for
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        callback: Callable[["Future[Any]"], object],
+        context: Context | None,
+    ) -> None:
+        self._loop = loop
+        self._callback = callback
+        self._context = context
+
+    def __call__(self, future: "Future[Any]") -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._callback, future, context=self._context)
+        except RuntimeError:  # the loop is closed: nobody waits there any more
+            pass
+
+    def __eq__(self, other: object) -> bool:
+        return self._callback == other

@@ -1,9 +1,10 @@
 """asyncio's event loop on a node's runner.
 
-Coroutine handlers and the libraries that they use find a running loop on the runner's threads: this
-one. Its callbacks wait in the run queue like actors, its timers among the runner's timers, its file
-descriptors in the runner's poller. So there is one thread, one poll and no hand-over between asyncio
-and actors, and a callback that blocks holds up the others no more than a handler does.
+Coroutine handlers and the libraries that they use find a running loop on the runner's threads:
+this one. Its callbacks wait in the run queue like actors, its timers among the runner's timers,
+its file descriptors in the runner's poller. So there is one thread, one poll and no hand-over
+between asyncio and actors, and a callback that blocks holds up the others no more than a
+handler does.
 """
 
 import asyncio
@@ -33,12 +34,14 @@ class RunnerLoop(asyncio.SelectorEventLoop):
         """Run the callbacks that are ready, as one turn of the run queue."""
         self._scheduled_in_runner = False
         ready = self._ready  # type: ignore[attr-defined]
-        for _ in range(min(len(ready), _HANDLES_A_TURN)):
-            handle = ready.popleft()
-            if not handle._cancelled:
-                handle._run()
-        if ready:
-            self._schedule()
+        try:
+            for _ in range(min(len(ready), _HANDLES_A_TURN)):
+                handle = ready.popleft()
+                if not handle._cancelled:
+                    handle._run()
+        finally:  # sys.exit() in a callback comes through here
+            if ready:
+                self._schedule()
 
     def _schedule(self) -> None:
         if not self._scheduled_in_runner:
@@ -48,6 +51,7 @@ class RunnerLoop(asyncio.SelectorEventLoop):
     # asyncio's side.
 
     def time(self) -> float:
+        """Return the clock's time in seconds."""
         return time.monotonic()
 
     def call_soon(
@@ -105,7 +109,9 @@ class RunnerLoop(asyncio.SelectorEventLoop):
         self._runner.wake()
 
     def run_forever(self) -> None:
-        raise RuntimeError("this loop belongs to a node and runs while the node does")
+        """Refuse: the runner runs the loop."""
+        msg = "this loop belongs to a node and runs while the node does"
+        raise RuntimeError(msg)
 
     def close(self) -> None:
         """End the loop with its runner."""
@@ -113,7 +119,8 @@ class RunnerLoop(asyncio.SelectorEventLoop):
         super().close()
 
 
-# The current task of a loop, as asyncio keeps it: one function from 3.12 on, a dictionary before.
+# The current task of a loop, as asyncio keeps it: one function from 3.12 on, a dictionary
+# before.
 _current_tasks: dict[asyncio.AbstractEventLoop, Any]
 try:
     from asyncio.tasks import _swap_current_task  # type: ignore[attr-defined]
@@ -126,6 +133,12 @@ try:
         """Leave the loop without a current task."""
         _swap_current_task(loop, None)
 
+    def current_task_left(loop: asyncio.AbstractEventLoop, task: Any) -> None:
+        """Leave the loop without a current task, unless another thread has set its own."""
+        current = _swap_current_task(loop, None)
+        if current is not task:
+            _swap_current_task(loop, current)
+
 except ImportError:
     from asyncio.tasks import _current_tasks  # type: ignore[attr-defined,no-redef]
 
@@ -136,3 +149,8 @@ except ImportError:
     def current_task_cleared(loop: asyncio.AbstractEventLoop) -> None:
         """Leave the loop without a current task."""
         _current_tasks.pop(loop, None)
+
+    def current_task_left(loop: asyncio.AbstractEventLoop, task: Any) -> None:
+        """Leave the loop without a current task, unless another thread has set its own."""
+        if _current_tasks.get(loop) is task:
+            del _current_tasks[loop]

@@ -13,13 +13,16 @@ _NEVER: Final = frozenset({"receiveMessage", "receiveUnrecognizedMessage"})
 def callable_methods(actor_class: type) -> frozenset[str]:
     """Return the names that `ref.call` and `ref.proxy()` reach.
 
-    These are the public functions defined in the user's own classes: not those of callboard's or
-    Thespian's classes, no handlers, no properties, no static or class methods. An attribute
+    These are the public functions defined in the user's own classes: not those of callboard's
+    or Thespian's classes, no handlers, no properties, no static or class methods. An attribute
     `remote_methods = {"name", …}` narrows them.
     """
     names: set[str] = set()
     for ancestor in reversed(actor_class.__mro__):
-        if ancestor is object or ancestor.__module__.partition(".")[0] in ("actors", "thespian"):
+        if ancestor is object or ancestor.__module__.partition(".")[0] in (
+            "actors",
+            "thespian",
+        ):
             continue
         for name, value in vars(ancestor).items():
             if _is_callable_from_outside(name, value):

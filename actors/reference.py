@@ -2,7 +2,16 @@
 
 import functools
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    overload,
+)
 
 from thespian.actors import ActorAddress
 
@@ -51,8 +60,9 @@ class Target(Protocol):
 class ActorRef(ActorAddress, Generic[A]):  # type: ignore[misc]  # Thespian has no annotations
     """The address of an actor on this node or any other; A is the actor's class.
 
-    Refs are equal when they name the same actor, whichever node they came from; they can be keys of
-    dictionaries and travel inside messages. A ref says nothing about whether the actor still lives.
+    Refs are equal when they name the same actor, whichever node they came from; they can be
+    keys of dictionaries and travel inside messages. A ref says nothing about whether the actor
+    still lives.
     """
 
     __slots__ = ("_home", "_key", "target")
@@ -84,8 +94,8 @@ class ActorRef(ActorAddress, Generic[A]):  # type: ignore[misc]  # Thespian has 
             message: any message; a `Query[R]` is answered by an R.
             timeout: seconds that the answer may take; None for no limit.
 
-        The future fails with `ActorDown`, `AskTimeout`, `NodeUnreachable`, `UnexpectedMessage` or
-        `RemoteError`.
+        The future fails with `ActorDown`, `AskTimeout`, `NodeUnreachable`, `UnexpectedMessage`
+        or `RemoteError`.
         """
         future: Future[Any] = Future(self)
         if timeout is not None:
@@ -107,8 +117,8 @@ class ActorRef(ActorAddress, Generic[A]):  # type: ignore[misc]  # Thespian has 
     def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
         """Call a public method of the actor: `ref.call(Counter.add, 1)`.
 
-        The method runs in the actor, serial with its messages; only its name travels. The future fails
-        as that of `ask` does, or with `NoSuchMethod`.
+        The method runs in the actor, serial with its messages; only its name travels. The
+        future fails as that of `ask` does, or with `NoSuchMethod`.
         """
         return self.ask(Call(method.__name__, args, kwargs or None))
 
@@ -194,7 +204,9 @@ class ActorRef(ActorAddress, Generic[A]):  # type: ignore[misc]  # Thespian has 
         return self
 
     def __reduce__(self) -> str:
-        raise TypeError("an ActorRef is bound to its node; send str(ref) and use node.ref(text)")
+        raise TypeError(
+            "an ActorRef is bound to its node; send str(ref) and use node.ref(text)"
+        )
 
 
 class ReplyRef(ActorRef[Any]):

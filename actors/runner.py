@@ -1,13 +1,15 @@
 """The runner of a node: one thread that polls sockets and runs actors, and never stays stuck.
 
-One turn: run what is ready (cells, and asyncio's callbacks), run the calls that other threads posted,
-fire timers, let the links write, poll the sockets. Everything but the first happens with the role lock
-held: the state of links and timers is touched by one thread at a time, whoever holds the role.
+One turn: run what is ready (cells, and asyncio's callbacks), run the calls that other threads
+posted, fire timers, let the links write, poll the sockets. Everything but the first happens
+with the role lock held: the state of links and timers is touched by one thread at a time,
+whoever holds the role.
 
-A handler may block. The watcher (`actors.watcher`) notices that a turn makes no progress and passes
-the role to a spare thread, which goes on polling and running; the thread that was stuck finishes its
-handler, sees that it lost the role, and becomes the spare. Each actor stays serial: a cell that is
-running is never run by another thread. Decision 2 in `docs/decisions` has the measurements.
+A handler may block. The watcher (`actors.watcher`) notices that a turn makes no progress and
+passes the role to a spare thread, which goes on polling and running; the thread that was stuck
+finishes its handler, sees that it lost the role, and becomes the spare. Each actor stays
+serial: a cell that is running is never run by another thread. Decision 2 in `docs/decisions`
+has the measurements.
 """
 
 import asyncio
@@ -31,6 +33,9 @@ log = logging.getLogger("callboard.runner")
 
 CELLS_A_TURN: Final = 64
 """How many ready cells run before sockets and timers are looked at again."""
+
+LONGEST_POLL: Final = 24 * 3600.0
+"""Seconds that one poll may last: pollers refuse what is much longer, or infinite."""
 
 SPARE_IDLE: Final = 1.0
 """Seconds after which a thread that lost the role and is not needed ends."""
@@ -83,7 +88,8 @@ class Runner:
         self._holder: int | None = None
         self._threads: set[int] = set()
         self._spare_lock = threading.Lock()
-        self._spares: list[threading.Lock] = []  # one locked lock for each spare thread that waits
+        #: One locked lock for each spare thread that waits.
+        self._spares: list[threading.Lock] = []
         self._started = False
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -167,7 +173,8 @@ class Runner:
         asyncio._set_running_loop(self.loop)
         try:
             while self._serve(me):
-                if not self._wait_as_spare():
+                current_cell.set(None)
+                if not self._wait_as_spare() or self.stopped.is_set():
                     return
         finally:
             asyncio._set_running_loop(None)
@@ -182,19 +189,8 @@ class Runner:
         while not self.closed:
             if ready:
                 role.release()
-                for _ in range(CELLS_A_TURN):
-                    try:
-                        runnable = ready.popleft()
-                    except IndexError:
-                        break
-                    self.turns += 1
-                    try:
-                        runnable.run()
-                    except Exception:
-                        log.exception("a turn of %r failed", runnable)
-                    if self._holder != me:
-                        return True
-                current_cell.set(None)
+                if not self._run_ready(me):
+                    return True
                 role.acquire()
                 if self._holder != me:
                     role.release()
@@ -210,6 +206,24 @@ class Runner:
         self._shut()
         role.release()
         return False
+
+    def _run_ready(self, me: int) -> bool:
+        """Run a batch of what is ready, without the role lock; False when the role is lost."""
+        take = self.ready.popleft
+        for _ in range(CELLS_A_TURN):
+            try:
+                runnable = take()
+            except IndexError:
+                break
+            self.turns += 1
+            try:
+                runnable.run()
+            except BaseException:  # noqa: BLE001  # sys.exit() in a task ends no node
+                log.exception("a turn of %r failed", runnable)
+            if self._holder != me:
+                return False
+        current_cell.set(None)
+        return True
 
     def _run_posted(self) -> None:
         posted = self._posted
@@ -227,7 +241,7 @@ class Runner:
     def _call(self, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
         try:
             callback(*args)
-        except Exception:
+        except BaseException:  # noqa: BLE001  # the role lock is held: nothing may get past here
             log.exception("%r failed", callback)
 
     def _poll(self, now: float) -> None:
@@ -240,8 +254,11 @@ class Runner:
             if self._timers:
                 until_timer = self._timers[0][0] - now
                 timeout = until_timer if timeout is None else min(timeout, until_timer)
-            if timeout is not None and timeout < 0.0:
-                timeout = 0.0
+            if timeout is not None:
+                if timeout < 0.0:
+                    timeout = 0.0
+                elif timeout > LONGEST_POLL:
+                    timeout = LONGEST_POLL
         events = self.selector.select(timeout)
         self.sleeping = False
         if WATCHER.dormant:
@@ -273,7 +290,8 @@ class Runner:
     def pass_role_on(self) -> bool:
         """Give the role to a spare thread, because the holder is stuck in a handler.
 
-        Returns False when the holder is not in a handler (it polls, or works with the role lock held).
+        Returns False when the holder is not in a handler (it polls, or works with the role lock
+        held).
         """
         if not self._role.acquire(blocking=False):
             return False

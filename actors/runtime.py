@@ -1,7 +1,7 @@
 """The runtime of one node's local actors: who lives, who ends, and what is counted.
 
-`actors` knows a node as opaque bytes. Whatever leads to other nodes comes in through `Remote`, which
-`proxies` implements.
+`actors` knows a node as opaque bytes. Whatever leads to other nodes comes in through `Remote`,
+which `proxies` implements.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from actors.events import ActorFailed, ActorStarted, ActorStopped, DeadLetter, U
 from actors.exit_reason import ExitReason
 from actors.future import Future
 from actors.options import SpawnOptions, options_of
-from actors.reference import ActorRef, ReplyRef, ReplyTarget, Target
+from actors.reference import ActorRef, ReplyRef, ReplyTarget
 from actors.runner import Runner
 from actors.signals import Down
 
@@ -50,8 +50,8 @@ class Remote(Protocol):
     def ref_text(self, node: bytes, number: int) -> str:
         """Return the text of a ref."""
 
-    def target(self, node: bytes, number: int) -> Target:
-        """Return the proxy of an actor on another node."""
+    def remote_ref(self, node: bytes, number: int) -> ActorRef[Any]:
+        """Return the ref of an actor on another node."""
 
 
 class LocalOnly:
@@ -61,9 +61,11 @@ class LocalOnly:
         """Return the text of a ref; without an address it names only node and number."""
         return f"basp:///{number}@{node.hex()}"
 
-    def target(self, node: bytes, number: int) -> Target:
+    def remote_ref(self, node: bytes, number: int) -> ActorRef[Any]:
         """Refuse: there is no way to other nodes."""
-        raise InvalidAddress(f"actor {number} lives on {node.hex()}; this system has no other nodes")
+        raise InvalidAddress(
+            f"actor {number} lives on {node.hex()}; this system has no other nodes"
+        )
 
 
 @dataclass(slots=True)
@@ -84,7 +86,9 @@ class Runtime:
 
     def __init__(self, name: str = "", node_id: bytes | None = None) -> None:
         self.name = name or "node"
-        self.node_id = node_id if node_id is not None else os.urandom(15) + os.getpid().to_bytes(3)
+        self.node_id = (
+            node_id if node_id is not None else os.urandom(15) + os.getpid().to_bytes(3)
+        )
         self.runner = Runner(self.name)
         self.remote: Remote = LocalOnly()
         self.cells: dict[int, Cell] = {}
@@ -92,11 +96,13 @@ class Runtime:
         self.closed = False
         #: The object that actors see as `self.node`.
         self.node: Any = None
-        #: How actors of plain Thespian classes are made, and the system base; see `actors.system`.
+        #: How actors of plain Thespian classes are made, and the system base; see
+        #: `actors.system`.
         self.plain: Any = None
         self.thespian: Any = None
         self.on_dead_letter: list[Callable[[ActorRef[Any], Any, Sender | None], None]] = []
-        #: Told of each actor that ended, on the runner's thread: the proxies' side announces it.
+        #: Told of each actor that ended, on the runner's thread: the proxies' side announces
+        #: it.
         self.on_end: list[Callable[[Cell, Down], None]] = []
         self._subscribers: list[Callable[[object], None]] = []
         self._number = random.Random().randrange(FIRST_NUMBER, 2**31)
@@ -206,7 +212,7 @@ class Runtime:
     def ref_to(self, node: bytes, number: int) -> ActorRef[Any]:
         """Return the ref of an actor by its node and number, local or remote, alive or not."""
         if node != self.node_id:
-            return ActorRef(self, node, number, self.remote.target(node, number))
+            return self.remote.remote_ref(node, number)
         cell = self.cells.get(number)
         return cell.ref if cell is not None else self.ended_ref(number)
 
@@ -264,7 +270,9 @@ class Runtime:
     def note_failure(self, cell: Cell, text: str, error: BaseException) -> None:
         """Count and log an exception that ends an actor."""
         self.counters.failures += 1
-        log.error("%s (%s) failed: %s", type(cell.actor).__name__, cell.ref, text, exc_info=error)
+        log.error(
+            "%s (%s) failed: %s", type(cell.actor).__name__, cell.ref, text, exc_info=error
+        )
         if self._subscribers:
             self.emit(ActorFailed(cell.ref, text))
 
@@ -280,7 +288,9 @@ class Runtime:
         try:
             yield
         finally:
-            self._subscribers = [known for known in self._subscribers if known is not subscriber]
+            self._subscribers = [
+                known for known in self._subscribers if known is not subscriber
+            ]
 
     @property
     def handled(self) -> int:

@@ -21,9 +21,11 @@ class Child:
     """What a supervisor starts: `Child(Counter, 40, restart="permanent", name="till")`.
 
     Attributes:
-        restart: `permanent` children are always started again, `transient` ones unless they ended
+        restart: `permanent` children are always started again, `transient` ones unless they
+        ended
             normally, `temporary` ones never.
-        name: the name that each incarnation is registered under on the node, so that others find the
+        name: the name that each incarnation is registered under on the node, so that others
+        find the
             one that runs.
     """
 
@@ -46,7 +48,9 @@ class Child:
 
     def wants_restart(self, reason: str) -> bool:
         """Return True when a child that ended for this reason is to be started again."""
-        return self.restart == "permanent" or (self.restart == "transient" and reason not in _CLEAN)
+        return self.restart == "permanent" or (
+            self.restart == "transient" and reason not in _CLEAN
+        )
 
 
 class Supervisor(Actor):

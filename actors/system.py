@@ -1,11 +1,13 @@
 """Thespian programs on callboard's runtime: the system base that Thespian's `ActorSystem` takes.
 
     ActorSystem(systemBase=SystemBase(), transientUnique=True)     handed over as an object
-    ActorSystem("callboard")                                       by name, once `actors` is imported
+    ActorSystem("callboard")                                       by name, once `actors` is
+    imported
 
-Plain Thespian actors keep Thespian's rules: the runtime is attached after `__init__`, a message whose
-handler raised is tried a second time with a copy and then returned as `PoisonMessage`, a parent
-receives `ChildActorExited` once for each child, and only `ActorExitRequest` ends an actor.
+Plain Thespian actors keep Thespian's rules: the runtime is attached after `__init__`, a message
+whose handler raised is tried a second time with a copy and then returned as `PoisonMessage`, a
+parent receives `ChildActorExited` once for each child, and only `ActorExitRequest` ends an
+actor.
 """
 
 import copy
@@ -81,6 +83,8 @@ class PlainCell(Cell):
                 return
             if isinstance(result, types.CoroutineType):
                 self.start_task(result, None)
+            if sender is not None and sender.expects:
+                self.owe(sender)
             return
 
     def _return_poison(self, message: Any, address: ActorRef[Any] | None) -> None:
@@ -136,7 +140,8 @@ class PlainActors:
                 capabilities=self._capabilities, requirements=None
             ).create(actor_class)
         if hasattr(actor_class, "_post_init_pending"):
-            # Thespian keeps this list on the class; in one process the instances must not share it.
+            # Thespian keeps this list on the class; in one process the instances must not share
+            # it.
             actor._post_init_pending = []
         actor._myRef = ThespianContext(cell)
         return actor
@@ -166,6 +171,9 @@ class External:
     def set_exception(self, error: BaseException) -> bool:
         """Thespian's `ask` learns nothing of errors: it runs out of time."""
         return True
+
+    def owed(self) -> None:
+        """Answers come as ordinary messages."""
 
     def reference(self, _: Runtime) -> ActorRef[Any]:
         """Return the address that actors see as the sender."""
@@ -198,7 +206,9 @@ class ExternalContext:
         if isinstance(address, ActorRef):
             address.target.post(message, self._external)
 
-    def ask(self, address: ActorAddress, message: Any, timeout: timedelta | float | None) -> Any:
+    def ask(
+        self, address: ActorAddress, message: Any, timeout: timedelta | float | None
+    ) -> Any:
         """Send, then return the next message that anybody sends here; None when time is over."""
         self.tell(address, message)
         return self.listen(timeout)
@@ -283,7 +293,10 @@ class SystemBase(ExternalContext):
         return ref
 
     def _find_class(
-        self, actor_class: type | str, requirements: dict[str, Any] | None, source_hash: str | None
+        self,
+        actor_class: type | str,
+        requirements: dict[str, Any] | None,
+        source_hash: str | None,
     ) -> type:
         if source_hash:
             raise InvalidActorSourceHash(source_hash)

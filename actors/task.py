@@ -1,8 +1,8 @@
 """A coroutine handler that is under way.
 
-The runner drives it: each step runs until the coroutine awaits something that is not there, and the
-task asks to be woken by it. To asyncio's own parts (timeouts, task groups, libraries) a handler looks
-like the current task of a running loop.
+The runner drives it: each step runs until the coroutine awaits something that is not there, and
+the task asks to be woken by it. To asyncio's own parts (timeouts, task groups, libraries) a
+handler looks like the current task of a running loop.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors.errors import WouldDeadlock
 from actors.future import Future
-from actors.loop import current_task_cleared, current_task_set
+from actors.loop import current_task_left, current_task_set
 
 if TYPE_CHECKING:
     from actors.cell import Cell, Sender
@@ -68,7 +68,7 @@ class HandlerTask:
                     self.cell.answer(self.sender, stop.value)
                 return False
             finally:
-                current_task_cleared(loop)
+                current_task_left(loop, self)
             if awaited.__class__ is Future:
                 if awaited.asked is self.cell.ref:
                     self.throw = WouldDeadlock(
@@ -104,10 +104,17 @@ class HandlerTask:
     # What asyncio's timeouts, task groups and libraries ask of the current task.
 
     def cancel(self, msg: object = None) -> bool:
-        """Raise `CancelledError` at the await where the handler stands."""
+        """Raise `CancelledError` at the await where the handler stands.
+
+        What it awaits of asyncio's (a task, a `gather`) is cancelled too, as by asyncio's own
+        tasks; the answer to an ask can have other waiters, and is left alone.
+        """
         self._cancels += 1
+        awaited = self.waiting_for
+        if _is_foreign(awaited) and not self.ready and awaited.cancel(msg):
+            return True  # its end wakes the handler
         self.throw = asyncio.CancelledError(*(() if msg is None else (msg,)))
-        self.wake(self.waiting_for)
+        self.wake(awaited)
         return True
 
     def uncancel(self) -> int:
@@ -136,10 +143,16 @@ class HandlerTask:
         return self.cell.runner.loop
 
     def abandon(self) -> None:
-        """End the handler where it stands: its `finally` blocks run, but may not await any more."""
+        """End the handler where it stands; its `finally` blocks run, but may not await."""
+        if _is_foreign(self.waiting_for):
+            self.waiting_for.cancel()
         try:
             self.context.run(self.coroutine.throw, asyncio.CancelledError("the actor ended"))
         except (StopIteration, asyncio.CancelledError):
             return
         finally:
             self.coroutine.close()
+
+
+def _is_foreign(awaited: Any) -> bool:
+    return awaited is not None and awaited.__class__ is not Future

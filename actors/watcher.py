@@ -1,7 +1,7 @@
 """The watcher: one thread of the process that notices runners stuck in a handler.
 
-It looks every few milliseconds, and only while some runner is busy: a runner that polls is not stuck.
-When all runners have been idle for a while it sleeps until one of them wakes it.
+It looks every few milliseconds, and only while some runner is busy: a runner that polls is not
+stuck. When all runners have been idle for a while it sleeps until one of them wakes it.
 """
 
 import threading
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from actors.runner import Runner
 
 TICK: Final = 0.002
-"""Seconds between two looks; a handler that blocks holds the others up for one to two of them."""
+"""Seconds between two looks; a handler that blocks holds others up for one to two of them."""
 
 
 IDLE_TICKS: Final = 50
-"""Looks in a row at nothing but idle runners, after which the watcher sleeps until it is woken."""
+"""Looks in a row at nothing but idle runners, after which the watcher sleeps."""
 
 
 class Watcher:
@@ -82,7 +82,7 @@ class Watcher:
     def _sleep(self) -> None:
         self._busy.clear()
         self.dormant = True
-        if all(runner.sleeping for runner in self._runners):
+        if self._runners and all(runner.sleeping for runner in self._runners):
             self._busy.wait()
         self.dormant = False
 

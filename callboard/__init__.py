@@ -1,0 +1,46 @@
+"""callboard runs your Python classes as actors on any number of machines.
+
+It tells you within a second when one dies, and accounts for every message.
+
+    from callboard import Actor, Node, handler
+
+    class Echo(Actor):
+        @handler
+        def text(self, message: str) -> str:
+            return message
+
+    with Node() as node:
+        print(node.spawn(Echo).ask("hi").result(5))
+"""
+
+from actors import errors
+from actors.actor import Actor, Promise
+from actors.dispatch import handler
+from actors.errors import CallboardError
+from actors.exit_reason import ExitReason
+from actors.future import Future
+from actors.reference import ActorRef
+from actors.signals import Down, Exit, Query
+from actors.supervisor import Child, Supervisor
+from proxies.events import NodeDown
+from proxies.messages import message
+from proxies.node import Node
+
+__all__ = [
+    "Actor",
+    "ActorRef",
+    "CallboardError",
+    "Child",
+    "Down",
+    "Exit",
+    "ExitReason",
+    "Future",
+    "Node",
+    "NodeDown",
+    "Promise",
+    "Query",
+    "Supervisor",
+    "errors",
+    "handler",
+    "message",
+]

@@ -1,0 +1,99 @@
+"""Addresses of nodes and actors as text.
+
+    basp://HOST:PORT              a node
+    basp://HOST:PORT/NAME         an actor by its registered name
+    basp://HOST:PORT/ID@NODE      an actor by number and node id, with where to find it
+    basp:///ID@NODE               the same without a known address
+
+HOST is a name, an IPv4 address, or an IPv6 address in brackets. NODE has 36 hexadecimal digits.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from actors.errors import InvalidAddress
+from basp.node_id import NodeId
+
+_ADDRESS: Final = re.compile(
+    r"basp://(?:(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\[\]:/@\s]+):(?P<port>\d{1,5}))?"
+    r"(?:/(?:(?P<number>\d{1,10})@(?P<node>[0-9A-Fa-f]{36})|(?P<name>[A-Za-z_][\w.-]*))?)?",
+    re.ASCII,
+)
+_NAME: Final = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
+
+Endpoint = tuple[str, int]
+"""Host and port."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A parsed address; what the text does not say is None."""
+
+    endpoint: Endpoint | None
+    name: str | None = None
+    number: int | None = None
+    node: NodeId | None = None
+
+
+def parse_address(text: str) -> Address:
+    """Read an address.
+
+    Raises:
+        InvalidAddress: the text has another form.
+    """
+    match = _ADDRESS.fullmatch(text)
+    if match is None:
+        raise InvalidAddress(
+            f"{text!r} is no address; write basp://HOST:PORT, basp://HOST:PORT/NAME or "
+            "basp://HOST:PORT/ID@NODE"
+        )
+    endpoint = None
+    if match["host"] is not None:
+        port = int(match["port"])
+        if not 0 < port < 65536:
+            raise InvalidAddress(f"{text!r}: port {port} is not between 1 and 65535")
+        endpoint = (match["host"].strip("[]"), port)
+    if match["number"] is None:
+        return Address(endpoint, name=match["name"])
+    number = int(match["number"])
+    if number >= 2**32:
+        raise InvalidAddress(f"{text!r}: actor number {number} is larger than 4,294,967,295")
+    return Address(endpoint, number=number, node=NodeId(bytes.fromhex(match["node"])))
+
+
+def parse_node_address(text: str) -> Endpoint:
+    """Read the address of a node; a path behind it is refused.
+
+    Raises:
+        InvalidAddress: the text is no node's address.
+    """
+    address = parse_address(text)
+    if address.endpoint is None or address.name is not None or address.number is not None:
+        raise InvalidAddress(f"{text!r} does not name a node; write basp://HOST:PORT")
+    return address.endpoint
+
+
+def check_name(name: str) -> str:
+    """Return a name that an actor may be registered under.
+
+    Raises:
+        InvalidAddress: the name could not stand in an address.
+    """
+    if _NAME.fullmatch(name) is None:
+        raise InvalidAddress(
+            f"{name!r} cannot be a name: begin with a letter or _, then letters, digits, _ . -"
+        )
+    return name
+
+
+def endpoint_text(endpoint: Endpoint) -> str:
+    """Write a node's address."""
+    host, port = endpoint
+    return f"basp://[{host}]:{port}" if ":" in host else f"basp://{host}:{port}"
+
+
+def actor_text(endpoint: Endpoint | None, node: bytes, number: int) -> str:
+    """Write an actor's address."""
+    where = "basp://" if endpoint is None else endpoint_text(endpoint)
+    return f"{where}/{number}@{node.hex()}"

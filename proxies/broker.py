@@ -1,0 +1,584 @@
+"""The BASP broker: where messages leave a node, arrive, and pass through.
+
+Out: a proxy hands over a message; it is serialized once, on the caller's thread, gets its header and
+goes to the wire of the next hop. In: the frames of one read come as a run; those for this node are
+decoded and put into mailboxes, those for others go on unchanged. Announce, down and release keep the
+proxies of all nodes true; routing updates say what is in reach; delivery reports close the accounts.
+
+`dispatch`, `respond` and `command` may be called from any thread. Everything else runs on the runner
+with its role, so routes, proxies and accounts change on one thread at a time.
+"""
+
+import itertools
+import logging
+import sys
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from actors.cell import Cell, Sender
+from actors.current import current_cell
+from actors.errors import ActorDown, NodeUnreachable
+from actors.exit_reason import ExitReason
+from actors.future import Future
+from actors.reference import ActorRef
+from actors.signals import Down
+from basp.accounting import Accounts
+from basp.control import pack_announce, pack_down, pack_release, read_down
+from basp.errors import BaspError, LocalProtocolError, MalformedPayload, RemoteProtocolError
+from basp.frame import pack_frame, repack_frame
+from basp.handshake import LinkConfig
+from basp.header import (
+    DIRECTORY,
+    EPOCH_COUNT,
+    EPOCH_SHIFT,
+    FIRST_ACTOR,
+    HEADER,
+    MESSAGE_ID_MASK,
+    NODE_ACTOR,
+    RESPONSE,
+    Operation,
+)
+from basp.node_id import NodeId
+from basp.payload import PayloadCodec
+from basp.plain_cbor import read_plain, write_plain
+from basp.registry import DEFAULT_REGISTRY
+from basp.routing import Changes, Router
+from proxies.address import Endpoint, actor_text
+from proxies.arrival import RemoteAsker, RemoteTeller
+from proxies.connector import Connector, Dial
+from proxies.errors import NotSerializable
+from proxies.events import LinkDown, LinkUp, NodeDown, NodeUp, Undeliverable
+from proxies.messages import Describe, Failure, LinkActors, StopActor, error_of, failure_of
+from proxies.proxy import Proxy
+from proxies.registry import HolderRegistry
+from proxies.stats import Passage
+from proxies.wire import Wire
+
+if TYPE_CHECKING:
+    from actors.runtime import Runtime
+    from basp.effects import PeerIdentity
+    from basp.frame import Frame
+
+log = logging.getLogger("callboard.broker")
+
+_DISPATCH: Final = int(Operation.DISPATCH_MESSAGE)
+_EPOCH_BITS: Final = EPOCH_COUNT - 1
+
+REPORT_INTERVAL: Final = 1.0
+"""Seconds between delivery reports, and between looks for proxies that nobody uses."""
+
+_REFS_OF_OUR_OWN: Final = 4
+"""Counted references to a ref that only the broker holds: table, copy of the table, loop, argument."""
+
+PASSAGES: Final = 256
+"""Asks of others that a node remembers to have forwarded."""
+
+DIAL_TIMEOUT: Final = 5.0
+"""Seconds that the first use of a ref with an address waits for a link."""
+
+
+class Broker:
+    """The node's end of BASP; it is the runtime's way to other nodes."""
+
+    def __init__(self, runtime: "Runtime", node_id: NodeId, name: str) -> None:
+        self.runtime = runtime
+        self.node_id = node_id
+        self.name = name
+        self.accounts = Accounts()
+        self.router = Router(node_id)
+        self.connector = Connector(runtime.runner, node_id, self)
+        self.connector.upper_state = write_plain([name])
+        self.names: dict[bytes, str] = {}
+        self.passages: deque[Passage] = deque(maxlen=PASSAGES)
+        self.forwarded = 0
+        self.undeliverable = 0
+        #: Where this node listens, for the text of its refs.
+        self.endpoint: Endpoint | None = None
+        #: Where other nodes listen, as far as links and texts told.
+        self.endpoints: dict[bytes, Endpoint] = {}
+        self.wires: dict[bytes, Wire] = {}
+        self.pending: dict[int, tuple[Future[Any], bytes]] = {}
+        self.secret: bytes | None = None
+        self._lock = threading.Lock()  # order of epoch, count and write of one dispatch
+        self._message_ids = itertools.count(1)
+        self._refs: dict[tuple[bytes, int], ActorRef[Any]] = {}
+        self._watchers: dict[bytes, list[Future[NodeDown]]] = {}
+        self._holders = HolderRegistry(runtime.cells.__contains__)
+        self._dialing: dict[Endpoint, set[Proxy]] = {}
+        self._codec = PayloadCodec(
+            DEFAULT_REGISTRY,
+            ref_types=(ActorRef,),
+            ref_to_pair=_pair_of,
+            pair_to_ref=runtime.ref_to,
+        )
+        runtime.remote = self
+        runtime.on_end.append(self._actor_ended)
+        runtime.runner.call_later(REPORT_INTERVAL, self._every_second)
+
+    # --- refs and proxies ---
+
+    def ref_text(self, node: bytes, number: int) -> str:
+        """Return a ref's text, with an address where the node is known to listen."""
+        endpoint = self.endpoint if node == self.node_id else self.endpoints.get(node)
+        return actor_text(endpoint, node, number)
+
+    def remote_ref(self, node: bytes, number: int) -> ActorRef[Any]:
+        """Return the ref of an actor elsewhere; its proxy is made, and announced, when new."""
+        ref = self._refs.get((node, number))
+        if ref is None:
+            with self._lock:
+                ref = self._refs.get((node, number))
+                if ref is not None:
+                    return ref
+                proxy = Proxy(self, node, number)
+                ref = self._refs[node, number] = ActorRef(self.runtime, node, number, proxy)
+            if number >= FIRST_ACTOR:
+                self._send_to(node, pack_announce(self.node_id, node, number))
+        return ref
+
+    def _proxies_of(self, node: bytes) -> list[Proxy]:
+        return [ref.target for (host, _), ref in list(self._refs.items()) if host == node]  # type: ignore[misc]
+
+    @property
+    def proxy_count(self) -> int:
+        """How many remote actors this node knows."""
+        return len(self._refs)
+
+    # --- out, from any thread ---
+
+    def dispatch(self, proxy: Proxy, message: Any, sender: Sender | None) -> None:
+        """Send a message to a proxy's actor: serialized here, counted, written."""
+        try:
+            payload = self._codec.encode(message)
+        except LocalProtocolError as error:
+            raise NotSerializable(str(error)) from None
+        node = proxy.node
+        hop = self.router.next_hops.get(node)
+        if hop is None or proxy.waiting is not None:
+            self._no_route(proxy, message, sender)
+            return
+        message_id = asker = 0
+        if sender is None:
+            pass
+        elif sender.expects:
+            message_id = self._expect(sender, node)
+            cell = current_cell.get()
+            if cell is not None and cell.runtime is self.runtime:
+                asker = cell.number
+        elif sender.runtime is self.runtime:
+            asker = sender.number
+        wire = self.wires.get(hop)
+        account = self.accounts.account(node)
+        with self._lock:
+            account.sent += 1
+            header = HEADER.pack(
+                _DISPATCH,
+                len(payload),
+                account.epoch << EPOCH_SHIFT | message_id,
+                self.node_id,
+                node,
+                asker,
+                proxy.number,
+            )
+            if wire is not None:
+                wire.write(header + payload, at_once=message_id != 0)
+
+    def _expect(self, asker: Any, node: bytes) -> int:
+        message_id = next(self._message_ids) & MESSAGE_ID_MASK
+        asker.message_id = message_id
+        self.pending[message_id] = (asker, node)
+        return message_id
+
+    def _no_route(self, proxy: Proxy, message: Any, sender: Sender | None) -> None:
+        """Dial where the ref's text says, or refuse."""
+        endpoint = proxy.endpoint or self.endpoints.get(proxy.node)
+        if endpoint is None:
+            proxy.refuse(message, sender, proxy.no_path())
+            return
+        with self._lock:
+            if proxy.waiting is None:
+                proxy.waiting = []
+            proxy.waiting.append((message, sender))
+        self.runtime.runner.post(self._dial_for, proxy, endpoint)
+
+    def command(self, proxy: Proxy, command: object) -> None:
+        """Send a message to a proxy's node itself."""
+        node_proxy = self.remote_ref(proxy.node, NODE_ACTOR).target
+        if isinstance(node_proxy, Proxy):
+            node_proxy.endpoint = proxy.endpoint
+            self.dispatch(node_proxy, command, None)
+
+    def respond(self, node: bytes, number: int, message_id: int, value: Any) -> None:
+        """Answer an ask from another node."""
+        try:
+            payload = self._codec.encode(value)
+        except LocalProtocolError as error:
+            payload = self._codec.encode(failure_of(NotSerializable(str(error))))
+        self._send_response(node, number, message_id, payload)
+
+    def respond_error(
+        self, node: bytes, number: int, message_id: int, error: BaseException
+    ) -> None:
+        """Let an ask from another node fail."""
+        self._send_response(node, number, message_id, self._codec.encode(failure_of(error)))
+
+    def _send_response(self, node: bytes, number: int, message_id: int, payload: bytes) -> None:
+        wire = self._wire_to(node)
+        account = self.accounts.account(node)
+        with self._lock:
+            if wire is None:
+                self.undeliverable += 1
+                return
+            account.sent += 1
+            data = RESPONSE | account.epoch << EPOCH_SHIFT | message_id
+            head = HEADER.pack(_DISPATCH, len(payload), data, self.node_id, node, 0, number)
+            wire.write(head + payload, at_once=True)
+
+    def _wire_to(self, node: bytes) -> Wire | None:
+        hop = self.router.next_hops.get(node)
+        return None if hop is None else self.wires.get(hop)
+
+    def _send_to(self, node: bytes, frame: bytes) -> None:
+        wire = self._wire_to(node)
+        if wire is not None:
+            wire.write(frame)
+
+    # --- in: the frames of one read ---
+
+    def deliver(self, wire: Wire, frames: "list[Frame]") -> None:
+        """Take a run of frames: the hot loop for everything that arrives."""
+        me, cells = self.node_id, self.runtime.cells
+        decode = self._codec.decode_message
+        wire.frames_received += len(frames)
+        teller: RemoteTeller | None = None
+        last: tuple[int, bytes, int] | None = None
+        for frame in frames:
+            operation, _, data, source, destination, source_actor, number, payload = frame
+            if destination != me:
+                self._forward(frame)
+                continue
+            if operation != _DISPATCH:
+                self._take_control(wire, frame)
+                continue
+            if data & RESPONSE:
+                self._take_response(frame)
+                continue
+            try:
+                message = decode(payload)
+            except RemoteProtocolError as error:
+                self._refuse_payload(wire, frame, error)
+                continue
+            sender: Any
+            if data & MESSAGE_ID_MASK:
+                arrivals = self.accounts.arrivals_of(source, data >> EPOCH_SHIFT & _EPOCH_BITS)
+                sender = RemoteAsker(self, source, source_actor, data & MESSAGE_ID_MASK, arrivals)
+            elif last == (data, source, source_actor):
+                sender = teller  # many messages of one sender come in a row
+            else:
+                last = (data, source, source_actor)
+                arrivals = self.accounts.arrivals_of(source, data >> EPOCH_SHIFT & _EPOCH_BITS)
+                sender = teller = RemoteTeller(source, source_actor, arrivals)
+                if source_actor:
+                    self.remote_ref(source, source_actor)
+            cell = cells.get(number)
+            if cell is not None:
+                cell.post(message, sender)
+            else:
+                self._no_such_actor(number, message, sender)
+
+    def _forward(self, frame: "Frame") -> None:
+        destination = frame[4]
+        wire = self._wire_to(destination)
+        if wire is None:
+            self.undeliverable += 1
+            self.runtime.emit(Undeliverable(frame[3], destination))
+            return
+        self.forwarded += 1
+        wire.write(repack_frame(frame))
+        if frame[0] == _DISPATCH and frame[2] & MESSAGE_ID_MASK:
+            self.passages.append(
+                Passage(
+                    frame[3],
+                    destination,
+                    frame[2] & MESSAGE_ID_MASK,
+                    bool(frame[2] & RESPONSE),
+                    time.monotonic_ns(),
+                )
+            )
+
+    def _take_response(self, frame: "Frame") -> None:
+        data, source, payload = frame[2], frame[3], frame[7]
+        arrivals = self.accounts.arrivals_of(source, data >> EPOCH_SHIFT & _EPOCH_BITS)
+        arrivals.delivered += 1
+        waiting = self.pending.pop(data & MESSAGE_ID_MASK, None)
+        if waiting is None or waiting[1] != source:
+            self.runtime.counters.late_answers += 1
+            return
+        future = waiting[0]
+        try:
+            value = self._codec.decode_message(payload)
+        except RemoteProtocolError as error:
+            future.set_exception(error_of(failure_of(error)))
+            return
+        if isinstance(value, Failure):
+            future.set_exception(error_of(value))
+        else:
+            future.set_result(value)
+
+    def _no_such_actor(self, number: int, message: Any, sender: Any) -> None:
+        if number == NODE_ACTOR:
+            self._take_command(message)
+            sender.set_result(None)
+            return
+        ref = self.runtime.ended_ref(number)
+        sender.set_exception(ActorDown(f"there is no actor {ref}"))
+        self.runtime.dead_letter(ref, message, sender)
+
+    def _refuse_payload(self, wire: Wire, frame: "Frame", error: RemoteProtocolError) -> None:
+        """A payload that cannot be read: its asker is told; garbage of a neighbour ends the link."""
+        data, source, source_actor = frame[2], frame[3], frame[5]
+        arrivals = self.accounts.arrivals_of(source, data >> EPOCH_SHIFT & _EPOCH_BITS)
+        arrivals.dead_letters += 1
+        self.runtime.counters.dead_letters += 1
+        log.warning("a message from node %s cannot be read: %s", source.hex(), error)
+        message_id = data & MESSAGE_ID_MASK
+        if message_id:
+            self.respond_error(source, source_actor, message_id, error)
+        if type(error) is MalformedPayload and source == wire.peer:
+            wire.end(str(error))
+
+    def _take_command(self, message: Any) -> None:
+        """Carry out what another node asks of this node itself."""
+        if isinstance(message, StopActor):
+            cell = self.runtime.cells.get(message.number)
+            if cell is not None and message.number >= FIRST_ACTOR:
+                if message.kill:
+                    cell.kill()
+                else:
+                    cell.stop()
+        elif isinstance(message, LinkActors):
+            target = self.runtime.ref_to(self.node_id, message.number).target
+            if isinstance(target, Cell):
+                if message.undo:
+                    target.unlink(message.other)
+                else:
+                    target.link(message.other)
+        else:
+            self.runtime.counters.unexpected += 1
+
+    # --- control frames for this node ---
+
+    def _take_control(self, wire: Wire, frame: "Frame") -> None:
+        operation, source = frame[0], frame[3]
+        try:
+            if operation == Operation.ANNOUNCE_PROXY_INSTANCE:
+                if not self._holders.announced(source, frame[6]):
+                    reason = ExitReason.NOT_FOUND.ordinal
+                    self._send_to(source, pack_down(self.node_id, frame[6], source, reason))
+            elif operation == Operation.DOWN_MESSAGE:
+                number, reason, detail = read_down(frame)
+                ref = self._refs.get((source, number))
+                if ref is not None and isinstance(ref.target, Proxy):
+                    ref.target.ended(ExitReason.from_ordinal(reason), detail)
+            elif operation == Operation.RELEASE_PROXY_INSTANCE:
+                self._holders.released(source, frame[6])
+            elif operation == Operation.ROUTING_UPDATE:
+                self._routes_changed(self.router.receive(NodeId(source), frame[7]), "routes changed")
+            elif operation == Operation.DELIVERY_REPORT:
+                self.accounts.receive_report(NodeId(source), frame[7])
+        except BaspError as error:
+            log.warning("a control frame from node %s cannot be read: %s", source.hex(), error)
+            if source == wire.peer:
+                wire.end(str(error))
+
+    def _actor_ended(self, cell: Cell, down: Down) -> None:
+        """Tell the nodes that hold a proxy of an actor that it ended."""
+        self.runtime.runner.post(self._announce_end, cell.number, down)
+
+    def _announce_end(self, number: int, down: Down) -> None:
+        reason = ExitReason(down.reason).ordinal
+        for node in self._holders.ended(number):
+            self._send_to(node, pack_down(self.node_id, number, node, reason, down.detail))
+
+    # --- links and routes ---
+
+    def link_up(self, wire: Wire, peer: "PeerIdentity") -> None:
+        """A link is established: exchange routes."""
+        node = peer.node_id
+        wire.peer_name = self.names[node] = _read_name(peer.state)
+        self.wires[node] = wire
+        if wire.endpoint is not None:
+            self.endpoints[node] = wire.endpoint
+        self.runtime.emit(LinkUp(node, wire.peer_name))
+        self._routes_changed(self.router.add_peer(node), "")
+
+    def link_down(self, wire: Wire, reason: str) -> None:
+        """An established link ended: find other paths, and tell what is out of reach."""
+        node = wire.peer
+        if node is None or self.wires.get(node) is not wire:
+            return
+        del self.wires[node]
+        self.runtime.emit(LinkDown(node, wire.peer_name, reason))
+        self._routes_changed(self.router.remove_peer(node), reason)
+
+    def _routes_changed(self, changes: Changes, reason: str) -> None:
+        for peer, payload in changes.updates:
+            wire = self.wires.get(peer)
+            if wire is not None:
+                wire.write(
+                    pack_frame(Operation.ROUTING_UPDATE, 0, self.node_id, peer, 0, 0, payload)
+                )
+        for node in changes.lost:
+            self._node_lost(node, reason)
+        for node in changes.moved:
+            with self._lock:
+                self.accounts.path_moved(node)
+        for node in changes.gained:
+            self._node_found(node)
+
+    def _node_found(self, node: NodeId) -> None:
+        self.accounts.repeat_report(node)
+        for proxy in self._proxies_of(node):
+            if proxy.number >= FIRST_ACTOR and proxy.down is None:
+                self._send_to(node, pack_announce(self.node_id, node, proxy.number))
+        hops = len(self.router.path(node))
+        self.runtime.emit(NodeUp(node, self.names.get(node, ""), hops))
+        if node not in self.names:
+            described = self.remote_ref(node, DIRECTORY).ask(Describe(), timeout=DIAL_TIMEOUT)
+            described.add_done_callback(lambda future: self._described(node, future))
+
+    def _described(self, node: NodeId, future: Future[Any]) -> None:
+        if future.exception() is None and isinstance(future.result(), str):
+            self.names[node] = future.result()
+
+    def _node_lost(self, node: NodeId, reason: str) -> None:
+        with self._lock:
+            lost = self.accounts.node_lost(node)
+        name = self.names.get(node, "")
+        down = NodeDown(node, name, reason, lost)
+        self._holders.node_lost(node)
+        text = f"no path leads to node {name or node.hex()} any more ({reason})"
+        for message_id, (future, asked) in list(self.pending.items()):
+            if asked == node:
+                self.pending.pop(message_id, None)
+                future.set_exception(NodeUnreachable(text))
+        for proxy in self._proxies_of(node):
+            proxy.unreachable(text)
+        for watcher in self._watchers.pop(node, ()):
+            watcher.set_result(down)
+        self.runtime.emit(down)
+
+    def monitor_node(self, node: bytes, future: Future[NodeDown]) -> None:
+        """Complete the future when the node is out of reach; at once if it is."""
+        if node in self.router.next_hops:
+            self._watchers.setdefault(node, []).append(future)
+        else:
+            future.set_result(NodeDown(node, self.names.get(node, ""), "not in reach"))
+
+    def ensure_watched(self, proxy: Proxy) -> None:
+        """A monitor was set: the host knows of the proxy, unless no path leads there."""
+        if proxy.node not in self.router.next_hops:
+            self.runtime.runner.post(self._watch_unrouted, proxy)
+
+    def _watch_unrouted(self, proxy: Proxy) -> None:
+        endpoint = proxy.endpoint or self.endpoints.get(proxy.node)
+        if proxy.node in self.router.next_hops:
+            return
+        if endpoint is None:
+            proxy.unreachable("no path leads to its node")
+        else:
+            proxy.waiting = proxy.waiting or []
+            self._dial_for(proxy, endpoint)
+
+    # --- first use of a ref with an address ---
+
+    def _dial_for(self, proxy: Proxy, endpoint: Endpoint) -> None:
+        if proxy.node in self.router.next_hops:
+            self._dialed(endpoint, {proxy}, "")
+            return
+        proxies = self._dialing.get(endpoint)
+        if proxies is not None:
+            proxies.add(proxy)
+            return
+        self._dialing[endpoint] = {proxy}
+        waiter: Future[Dial] = Future()
+        waiter.add_done_callback(
+            lambda done: self.runtime.runner.post(self._dial_done, endpoint, done)
+        )
+        self.runtime.runner.call_later(DIAL_TIMEOUT, waiter.set_exception, TimeoutError("timed out"))
+        self.connector.dial(endpoint, waiter, secret=self.secret, keep=False)
+
+    def _dial_done(self, endpoint: Endpoint, waiter: Future[Dial]) -> None:
+        error = waiter.exception()
+        proxies = self._dialing.pop(endpoint, set())
+        self._dialed(endpoint, proxies, "" if error is None else str(error))
+
+    def _dialed(self, endpoint: Endpoint, proxies: set[Proxy], error: str) -> None:
+        for proxy in proxies:
+            with self._lock:
+                waiting, proxy.waiting = proxy.waiting or [], None
+            if proxy.node in self.router.next_hops:
+                for message, sender in waiting:
+                    self.dispatch(proxy, message, sender)
+                continue
+            text = error or f"another node listens at {endpoint[0]}:{endpoint[1]}"
+            for message, sender in waiting:
+                proxy.refuse(message, sender, NodeUnreachable(text))
+            proxy.unreachable(text)
+
+    # --- once a second ---
+
+    def _every_second(self) -> None:
+        self.report()
+        self._release_unused()
+        for message_id, (future, _) in list(self.pending.items()):
+            if future.done_:  # it timed out or was cancelled
+                self.pending.pop(message_id, None)
+        self.runtime.runner.call_later(REPORT_INTERVAL, self._every_second)
+
+    def report(self) -> None:
+        """Tell the other nodes what arrived from them."""
+        for node, payload in self.accounts.reports():
+            frame = pack_frame(Operation.DELIVERY_REPORT, 0, self.node_id, node, 0, 0, payload)
+            self._send_to(node, frame)
+
+    def _release_unused(self) -> None:
+        """Forget proxies that nobody here holds a ref to, and tell their hosts."""
+        for key, ref in list(self._refs.items()):
+            node, number = key
+            proxy = ref.target
+            if not isinstance(proxy, Proxy) or proxy.is_watched or proxy.waiting:
+                continue
+            if sys.getrefcount(ref) <= _REFS_OF_OUR_OWN:
+                self._refs.pop(key, None)
+                if number >= FIRST_ACTOR and proxy.down is None:
+                    self._send_to(node, pack_release(self.node_id, node, number, 1))
+
+    def listening_config(self, secret: bytes | None, published: ActorRef[Any] | None) -> LinkConfig:
+        """Return what the links of one port have in common."""
+        shown = None if published is None else (published.actor_id, ())
+        return LinkConfig(self.node_id, secret=secret, published=shown)
+
+    def close(self) -> None:
+        """End all links; asks that wait for other nodes fail."""
+        self.report()
+        for _, (future, _) in list(self.pending.items()):
+            future.set_exception(NodeUnreachable("the node was closed"))
+        self.pending.clear()
+        self.connector.close()
+
+
+def _pair_of(ref: ActorRef[Any]) -> tuple[bytes, int]:
+    return ref.node_id, ref.actor_id
+
+
+def _read_name(state: bytes) -> str:
+    """Read what a peer says about itself; what is not there or odd counts as no name."""
+    try:
+        said = read_plain(state)
+    except BaspError:
+        return ""
+    return said[0] if isinstance(said, list) and said and isinstance(said[0], str) else ""
+

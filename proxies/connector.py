@@ -1,0 +1,332 @@
+"""The connector: listens, dials, dials again, and hands established links to the broker.
+
+Only the side that dialed dials again: after 0.1 s, then twice as long each time up to 5 s, each time a
+random part more, so that nodes which lost the same peer do not come back in one moment.
+"""
+
+import errno
+import logging
+import os
+import random
+import selectors
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from actors.errors import NodeClosed, NodeUnreachable
+from actors.future import Future
+from basp.effects import Closed, Deliver, Effect, Established, Parked, Redundant, Transmit, Wake
+from basp.handshake import LinkConfig
+from basp.link import Link
+from basp.link_pairs import LinkPairs
+from proxies.address import Endpoint, endpoint_text
+from proxies.wire import Wire
+
+if TYPE_CHECKING:
+    from actors.runner import Runner, Timer
+    from basp.effects import PeerIdentity
+    from basp.frame import Frame
+    from basp.node_id import NodeId
+
+log = logging.getLogger("callboard.links")
+
+FIRST_RETRY: Final = 0.1
+LAST_RETRY: Final = 5.0
+ACCEPT_BACKLOG: Final = 512
+
+
+class Dial:
+    """The wish to be linked to whoever listens at an address."""
+
+    def __init__(self, endpoint: Endpoint, *, secret: bytes | None, keep: bool) -> None:
+        self.endpoint = endpoint
+        self.secret = secret
+        self.keep = keep
+        self.attempts = 0
+        self.peer: NodeId | None = None
+        self.published: tuple[int, tuple[str, ...]] | None = None
+        self.wire: Wire | None = None
+        self.timer: Timer | None = None
+        self.waiters: list[Future[Dial]] = []
+        self.is_busy = False
+
+    def succeed(self) -> None:
+        """Tell who waits: the peer is linked."""
+        self.attempts = 0
+        waiters, self.waiters = self.waiters, []
+        for waiter in waiters:
+            waiter.set_result(self)
+
+    def fail(self, text: str) -> None:
+        """Tell who waits: it did not work (a kept dial goes on all the same)."""
+        waiters, self.waiters = self.waiters, []
+        for waiter in waiters:
+            waiter.set_exception(NodeUnreachable(text))
+
+
+class LinkUser(Protocol):
+    """Who uses established links: the broker."""
+
+    def link_up(self, wire: Wire, peer: "PeerIdentity") -> None:
+        """A link is established."""
+
+    def link_down(self, wire: Wire, reason: str) -> None:
+        """An established link ended."""
+
+    def deliver(self, wire: Wire, frames: "list[Frame]") -> None:
+        """Frames arrived, in order."""
+
+
+class Connector:
+    """All connections of one node. Its methods run on the runner with its role."""
+
+    def __init__(self, runner: "Runner", node_id: "NodeId", user: LinkUser) -> None:
+        self._runner = runner
+        self._node_id = node_id
+        self._user = user
+        self._pairs = LinkPairs()
+        self._wires: dict[Link, Wire] = {}
+        self._dials: dict[Endpoint, Dial] = {}
+        self._listeners: list[socket.socket] = []
+        self._dirty: list[Wire] = []
+        self._barred: dict[bytes, float] = {}
+        self._random = random.Random()
+        self._closed = False
+        #: What each new link tells its peer once it is proven.
+        self.upper_state = b""
+        runner.before_poll.append(self._flush)
+
+    # --- listening ---
+
+    def listen(self, sock: socket.socket, config: LinkConfig) -> None:
+        """Accept connections on a bound socket."""
+        sock.listen(ACCEPT_BACKLOG)
+        sock.setblocking(False)
+        self._listeners.append(sock)
+
+        def accept(_: int) -> None:
+            self._accept(sock, config)
+
+        self._runner.selector.register(sock, selectors.EVENT_READ, accept)
+
+    def _accept(self, listener: socket.socket, config: LinkConfig) -> None:
+        try:
+            sock, address = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                log.warning("no descriptor is free for a connection; raise the limit (ulimit -n)")
+                return
+            raise
+        self._open(sock, config, dialer=False, endpoint=(address[0], address[1]))
+
+    # --- dialing ---
+
+    def dial(
+        self, endpoint: Endpoint, waiter: "Future[Dial]", *, secret: bytes | None, keep: bool
+    ) -> None:
+        """Link with who listens there; `keep` dials again whenever the link is lost."""
+        if self._closed:
+            waiter.set_exception(NodeClosed("the node is closed"))
+            return
+        dial = self._dials.get(endpoint)
+        if dial is None:
+            dial = self._dials[endpoint] = Dial(endpoint, secret=secret, keep=keep)
+        dial.keep = dial.keep or keep
+        dial.waiters.append(waiter)
+        if dial.peer is not None and self._is_linked(dial.peer):
+            dial.succeed()
+        elif not dial.is_busy:
+            self._start(dial)
+
+    def forget_waiter(self, endpoint: Endpoint, waiter: "Future[Any]") -> None:
+        """Whoever waited gave up."""
+        dial = self._dials.get(endpoint)
+        if dial is not None and waiter in dial.waiters:
+            dial.waiters.remove(waiter)
+
+    def _start(self, dial: Dial) -> None:
+        dial.timer = None
+        if self._closed or dial.is_busy:
+            return
+        dial.is_busy = True
+        host, port = dial.endpoint
+        try:
+            found = socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
+            )
+        except socket.gaierror:
+            threading.Thread(target=self._resolve, args=(dial,), daemon=True).start()
+            return
+        self._connect(dial, found[0])
+
+    def _resolve(self, dial: Dial) -> None:
+        """Look a host name up: that blocks, so on a thread of its own."""
+        host, port = dial.endpoint
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            self._runner.post(self._failed, dial, f"the name {host!r} is not known ({error})")
+            return
+        self._runner.post(self._connect, dial, found[0])
+
+    def _connect(self, dial: Dial, found: Any) -> None:
+        family, kind, protocol, _, address = found
+        sock = socket.socket(family, kind, protocol)
+        sock.setblocking(False)
+        code = sock.connect_ex(address)
+        if code not in (0, errno.EINPROGRESS):
+            sock.close()
+            self._failed(dial, os.strerror(code))
+            return
+
+        def connected(_: int) -> None:
+            self._runner.selector.unregister(sock)
+            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code or self._closed:
+                sock.close()
+                self._failed(dial, os.strerror(code) if code else "the node is closing")
+                return
+            config = LinkConfig(self._node_id, secret=dial.secret)
+            dial.wire = self._open(sock, config, dialer=True, endpoint=dial.endpoint)
+
+        self._runner.selector.register(sock, selectors.EVENT_WRITE, connected)
+
+    def _failed(self, dial: Dial, why: str) -> None:
+        dial.is_busy = False
+        dial.wire = None
+        if self._closed:
+            dial.fail("the node was closed")
+            return
+        dial.fail(f"no node answers at {endpoint_text(dial.endpoint)} ({why}); is it running there?")
+        if dial.keep:
+            self._retry(dial)
+        else:
+            self._dials.pop(dial.endpoint, None)
+
+    def _retry(self, dial: Dial) -> None:
+        pause = min(LAST_RETRY, FIRST_RETRY * 2 ** min(dial.attempts, 10))
+        dial.attempts += 1
+        pause *= 1.0 + self._random.random() / 2
+        if dial.timer is not None:
+            dial.timer.cancel()
+        dial.timer = self._runner.call_later(pause, self._start, dial)
+
+    def _is_linked(self, peer: "NodeId") -> bool:
+        holder = self._pairs.holder(peer)
+        return holder is not None and holder.is_established
+
+    # --- connections ---
+
+    def _open(
+        self, sock: socket.socket, config: LinkConfig, *, dialer: bool, endpoint: Endpoint
+    ) -> Wire:
+        link = Link(
+            config, dialer=dialer, nonce=os.urandom(16), now=time.monotonic(), pairs=self._pairs
+        )
+        link.upper_state = self.upper_state
+        wire = Wire(
+            self._runner, sock, link, endpoint if dialer else None, self._carry_out, self._dirty
+        )
+        self._wires[link] = wire
+        wire.start()
+        return wire
+
+    def _carry_out(self, wire: Wire, effects: list[Effect]) -> None:
+        """Do what a link asks for, in its order."""
+        wakes: list[Link] = []
+        for effect in effects:
+            if isinstance(effect, Deliver):
+                self._user.deliver(wire, effect.frames)
+            elif isinstance(effect, Transmit):
+                wire.write(effect.data)
+            elif isinstance(effect, Established):
+                self._established(wire, effect.peer)
+            elif isinstance(effect, Closed):
+                self._ended(wire, effect)
+            elif isinstance(effect, Wake):
+                wakes.append(effect.link)
+            elif isinstance(effect, Parked | Redundant):
+                self._known(wire, effect.peer)
+        for link in wakes:
+            if link in self._wires:
+                self._wires[link].resume()
+
+    def _known(self, wire: Wire, peer: "NodeId") -> None:
+        """Another connection of the pair is there or on its way: a dial may use that one."""
+        for dial in self._dials.values():
+            if dial.wire is wire:
+                dial.peer = peer
+                if self._is_linked(peer):
+                    dial.succeed()
+
+    def _established(self, wire: Wire, peer: "PeerIdentity") -> None:
+        if self._barred.get(peer.node_id, 0.0) > time.monotonic():
+            self._runner.post(wire.end, "the link is cut on purpose")
+            return
+        wire.peer = peer.node_id
+        self._user.link_up(wire, peer)
+        for dial in list(self._dials.values()):
+            if dial.wire is wire:
+                dial.peer = peer.node_id
+                dial.published = peer.published
+            if dial.peer == peer.node_id:
+                dial.succeed()
+
+    def _ended(self, wire: Wire, closed: Closed) -> None:
+        wire.shut()
+        self._wires.pop(wire.link, None)
+        peer, wire.peer = wire.peer, None
+        if closed.error is not None and peer is None:
+            log.info("connection with %s ended: %s", wire.endpoint or "a peer", closed.reason)
+        if peer is not None:
+            wire.peer = peer
+            self._user.link_down(wire, closed.reason)
+        for dial in list(self._dials.values()):
+            if dial.wire is wire:
+                self._dial_ended(dial, closed)
+            elif peer is not None and dial.peer == peer and not dial.is_busy and dial.keep:
+                self._retry(dial)
+
+    def _dial_ended(self, dial: Dial, closed: Closed) -> None:
+        dial.wire = None
+        dial.is_busy = False
+        if dial.peer is not None and self._is_linked(dial.peer):
+            dial.succeed()
+        elif dial.peer is not None and self._pairs.holder(dial.peer) is not None:
+            return  # another connection of the pair is in its handshake
+        else:
+            self._failed(dial, closed.reason)
+
+    def bar(self, peer: "NodeId", seconds: float) -> bool:
+        """Cut the link with a neighbour and refuse it for a time; False when there is none."""
+        self._barred[peer] = time.monotonic() + seconds
+        for wire in list(self._wires.values()):
+            if wire.peer == peer:
+                wire.end("the link is cut on purpose")
+                return True
+        return False
+
+    # --- every turn, and the end ---
+
+    def _flush(self) -> None:
+        dirty = self._dirty
+        while dirty:
+            dirty.pop().flush()
+
+    def close(self) -> None:
+        """End all links and stop listening."""
+        self._closed = True
+        for listener in self._listeners:
+            self._runner.selector.unregister(listener)
+            listener.close()
+        self._listeners.clear()
+        for wire in list(self._wires.values()):
+            wire.end("the node is closing")
+        for dial in self._dials.values():
+            if dial.timer is not None:
+                dial.timer.cancel()
+            dial.fail("the node was closed")
+        self._dials.clear()

@@ -1,0 +1,31 @@
+"""Errors of the network side, under callboard's one root.
+
+    CallboardError
+    ├── LinkError                     a link ended or was refused; wraps the protocol's own error
+    ├── NotSerializable               a message cannot travel to another node      (TypeError)
+    ├── DuplicateMessageType          a message name belongs to another class      (TypeError)
+    ├── LinkFull                      more waits to be sent to a node than may     (BufferError)
+    └── PublicAddress                 listening to the world without a secret      (ValueError)
+"""
+
+from actors.errors import CallboardError
+
+
+class LinkError(CallboardError, ConnectionError):
+    """A link to another node ended or was refused; `__cause__` is the protocol's error, if any."""
+
+
+class NotSerializable(CallboardError, TypeError):
+    """A message for another node holds something that cannot travel."""
+
+
+class DuplicateMessageType(CallboardError, TypeError):
+    """Another class is registered under that message name."""
+
+
+class LinkFull(CallboardError, BufferError):
+    """A peer does not read as fast as this node sends; send less, or wait for answers."""
+
+
+class PublicAddress(CallboardError, ValueError):
+    """Anybody could reach this port; set a secret, or say `insecure=True`."""

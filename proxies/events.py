@@ -1,0 +1,47 @@
+"""What a node tells about links and other nodes, as it happens."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUp:
+    """A link to a neighbour is established."""
+
+    peer: bytes
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDown:
+    """The link to a neighbour ended."""
+
+    peer: bytes
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUp:
+    """A node came into reach; `hops` is the number of links to it."""
+
+    node_id: bytes
+    name: str
+    hops: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDown:
+    """No path leads to a node any more; `lost` messages to it are lost or unconfirmed."""
+
+    node_id: bytes
+    name: str
+    reason: str
+    lost: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Undeliverable:
+    """A frame for another node was dropped because no path leads there."""
+
+    source: bytes
+    destination: bytes

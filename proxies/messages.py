@@ -1,0 +1,140 @@
+"""Messages between the nodes' own actors, and the form in which an error answers an ask."""
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from actors import errors
+from actors.errors import ActorDown, CallboardError, RemoteError
+from actors.exit_reason import ExitReason
+from actors.reference import ActorRef
+from actors.signals import Call, Down, Exit
+from basp.errors import BaspError
+from basp.errors import DuplicateMessageType as BaspDuplicate
+from basp.errors import NotSerializable as BaspNotSerializable
+from basp.registry import DEFAULT_REGISTRY
+from collections.abc import Callable
+
+from proxies.errors import DuplicateMessageType, NotSerializable
+
+T = TypeVar("T", bound=type)
+
+
+def message(name: str) -> Callable[[T], T]:
+    """Register a message type under the name that it has on the wire.
+
+    The class is a dataclass, an enum or a named tuple. Fields that a later release adds need a
+    default, so that messages of earlier releases can still be read.
+
+    Raises:
+        DuplicateMessageType: another class has that name.
+        NotSerializable: the class is of another kind.
+    """
+
+    def register(cls: T) -> T:
+        try:
+            DEFAULT_REGISTRY.register(name, cls)
+        except BaspDuplicate as error:
+            raise DuplicateMessageType(str(error)) from None
+        except BaspNotSerializable as error:
+            raise NotSerializable(str(error)) from None
+        return cls
+
+    return register
+
+
+@message("callboard.Spawn")
+@dataclass(frozen=True, slots=True)
+class Spawn:
+    """To the spawn server: make an actor of an offered class; answered by its ref."""
+
+    name: str
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] | None = None
+
+
+@message("callboard.Lookup")
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """To a directory: who is registered under this name? Answered by a ref, or None."""
+
+    name: str
+
+
+@message("callboard.Describe")
+@dataclass(frozen=True, slots=True)
+class Describe:
+    """To a directory: what is your node called? Answered by a text."""
+
+
+@message("callboard.Stop")
+@dataclass(frozen=True, slots=True)
+class StopActor:
+    """To the node itself: end the actor with that number; `kill` does not wait for its mailbox."""
+
+    number: int
+    kill: bool = False
+
+
+@message("callboard.Link")
+@dataclass(frozen=True, slots=True)
+class LinkActors:
+    """To the node itself: link its actor `number` to `other`; with `undo`, unlink."""
+
+    number: int
+    other: ActorRef[Any]
+    undo: bool = False
+
+
+@message("callboard.Failure")
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error as the answer to an ask."""
+
+    kind: str
+    text: str = ""
+    detail: str = ""
+    trace: str = ""
+
+
+_KINDS: dict[str, type[CallboardError]] = {
+    kind.__name__: kind
+    for kind in (
+        errors.NodeUnreachable,
+        errors.AskTimeout,
+        errors.UnexpectedMessage,
+        errors.NoSuchMethod,
+        errors.NotSpawnable,
+        errors.NotRegistered,
+        errors.NodeClosed,
+        errors.WouldDeadlock,
+        NotSerializable,
+    )
+}
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Turn an error into its form for the wire."""
+    if isinstance(error, RemoteError):
+        return Failure("RemoteError", error.text, error.type_name, error.traceback)
+    if isinstance(error, ActorDown):
+        return Failure("ActorDown", str(error), str(error.reason), error.detail)
+    kind = type(error).__name__
+    if kind in _KINDS or isinstance(error, BaspError):
+        return Failure(kind, str(error))
+    return Failure("RemoteError", str(error), type(error).__qualname__)
+
+
+def error_of(failure: Failure) -> CallboardError:
+    """Turn an error from the wire into the exception that the asker gets."""
+    if failure.kind == "ActorDown":
+        return ActorDown(failure.text, failure.detail, failure.trace)
+    kind = _KINDS.get(failure.kind)
+    if kind is not None:
+        return kind(failure.text)
+    return RemoteError(failure.detail or failure.kind, failure.text, failure.trace)
+
+
+message("callboard.Call")(Call)
+message("callboard.Down")(Down)
+message("callboard.Exit")(Exit)
+message("callboard.ExitReason")(ExitReason)

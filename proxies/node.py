@@ -1,0 +1,550 @@
+"""A node: local actors, links to other nodes, and everything a user calls to work with both."""
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Self, TypeVar
+
+from actors.actor import Actor
+from actors.current import current_cell
+from actors.errors import (
+    InvalidAddress,
+    NodeClosed,
+    NodeUnreachable,
+    NotRegistered,
+    WouldBlock,
+    WouldDeadlock,
+)
+from actors.future import Future
+from actors.reference import DEFAULT_TIMEOUT, ActorRef
+from actors.runtime import Runtime
+from actors.signals import Down
+from actors.supervisor import Child, Supervisor
+from actors.system import PlainActors
+from basp.header import DIRECTORY, FIRST_ACTOR, SPAWN_SERVER
+from proxies.address import Endpoint, endpoint_text, parse_address, parse_node_address
+from proxies.broker import Broker
+from proxies.connector import Dial
+from proxies.errors import LinkError, PublicAddress
+from proxies.events import NodeDown
+from proxies.machine import new_node_id
+from proxies.messages import Lookup, Spawn
+from proxies.names import Names
+from proxies.proxy import Proxy
+from proxies.stats import AccountInfo, LinkInfo, NodeStats, Passage, ReachableNode
+from proxies.system_actors import Directory, SpawnServer
+
+A = TypeVar("A", bound=Actor)
+T = TypeVar("T")
+
+CONNECT_TIMEOUT = 5.0
+"""Seconds that `connect`, `remote_actor` and `remote_spawn` wait for a link unless told otherwise."""
+
+
+class Node:
+    """A container for actors that can be linked to others.
+
+    It runs in the background from the moment it is made; no port is open until `listen`. Use it as a
+    context manager, or call `close`. All methods may be called from any thread. Blocking methods have
+    an awaitable twin with an `a` in front.
+    """
+
+    def __init__(
+        self,
+        name: str = "",
+        *,
+        spawnable: Mapping[str, type[Actor]] | None = None,
+        join: Sequence[str] = (),
+        secret: str | bytes | None = None,
+    ) -> None:
+        """Make a node.
+
+        Args:
+            name: for people: logs, displays, errors.
+            spawnable: the classes that other nodes may spawn here, by name.
+            join: addresses to be linked with; tried again until they answer, and when lost.
+            secret: shared secret of the cluster, proved on every link before anything else.
+
+        Raises:
+            InvalidAddress: an address in `join` has another form than `basp://HOST:PORT`.
+        """
+        seeds = [parse_node_address(address) for address in join]
+        node_id = new_node_id()
+        self.name = name or f"node-{node_id.hex()[:6]}"
+        self.runtime = Runtime(self.name, node_id)
+        self.runtime.node = self
+        self.runtime.plain = PlainActors({})
+        self._runner = self.runtime.runner
+        self._broker = Broker(self.runtime, node_id, self.name)
+        self._broker.secret = secret.encode() if isinstance(secret, str) else secret
+        self._names = Names()
+        self._closed = False
+        self.runtime.spawn(SpawnServer, (dict(spawnable or {}),), number=SPAWN_SERVER)
+        self.runtime.spawn(Directory, (self._names, self.name), number=DIRECTORY)
+        for endpoint in seeds:
+            self._dial(endpoint, keep=True).cancel()
+
+    # --- who and where ---
+
+    @property
+    def node_id(self) -> bytes:
+        """The 18 bytes that name this node: a 120-bit hash and the process id."""
+        return self.runtime.node_id
+
+    @property
+    def address(self) -> str:
+        """Where this node listens, as `basp://HOST:PORT`.
+
+        Raises:
+            InvalidAddress: it does not listen.
+        """
+        if self._broker.endpoint is None:
+            raise InvalidAddress(f"{self.name} does not listen; call node.listen(address, port) first")
+        return endpoint_text(self._broker.endpoint)
+
+    def __repr__(self) -> str:
+        return f"<Node {self.name} {self.node_id.hex()}>"
+
+    # --- actors ---
+
+    def spawn(
+        self, actor_class: type[A], *args: Any, on: str | bytes | None = None, **kwargs: Any
+    ) -> ActorRef[A]:
+        """Spawn an actor here, or on another node that offers its class.
+
+        Args:
+            actor_class: a subclass of `Actor`, or of Thespian's.
+            args: for its `__init__`.
+            on: address or id of the node to spawn on; the class must be offered there under its name.
+            kwargs: for its `__init__`.
+        """
+        if on is not None:
+            return self._wait(self.aspawn(actor_class, *args, on=on, **kwargs))
+        return self.runtime.spawn(actor_class, args, kwargs)
+
+    async def aspawn(
+        self, actor_class: type[A], *args: Any, on: str | bytes | None = None, **kwargs: Any
+    ) -> ActorRef[A]:
+        """Awaitable twin of `spawn`."""
+        if on is None:
+            return self.runtime.spawn(actor_class, args, kwargs)
+        node = await self._reach(on)
+        request = Spawn(actor_class.__name__, args, kwargs or None)
+        return await self._spawn_on(node, request, fallback=_snake(actor_class.__name__))
+
+    def remote_spawn(self, on: str | bytes, name: str, *args: Any, **kwargs: Any) -> ActorRef[Any]:
+        """Spawn an actor on another node, by the name under which that node offers its class.
+
+        Args:
+            on: address (`basp://HOST:PORT`) or id of the node.
+            name: one of the keys of that node's `spawnable`.
+            args: for the actor's `__init__`; they travel as a message does.
+            kwargs: for the actor's `__init__`.
+
+        Raises:
+            NotSpawnable: the node offers no class of that name.
+            NodeUnreachable: no node answers there.
+            RemoteError: the actor's `__init__` raised.
+        """
+        return self._wait(self.aremote_spawn(on, name, *args, **kwargs))
+
+    async def aremote_spawn(
+        self, on: str | bytes, name: str, *args: Any, **kwargs: Any
+    ) -> ActorRef[Any]:
+        """Awaitable twin of `remote_spawn`."""
+        return await self._spawn_on(await self._reach(on), Spawn(name, args, kwargs or None))
+
+    async def _spawn_on(self, node: bytes, request: Spawn, fallback: str = "") -> ActorRef[Any]:
+        server = self.runtime.ref_to(node, SPAWN_SERVER)
+        return await server.ask(request)  # type: ignore[no-any-return]
+
+    def supervise(
+        self,
+        children: Sequence[Child],
+        *,
+        strategy: str = "one_for_one",
+        intensity: tuple[int, float] = (3, 5.0),
+    ) -> ActorRef[Supervisor]:
+        """Start children under a supervisor, which starts them again when they end.
+
+        Args:
+            children: what to start, in this order.
+            strategy: `one_for_one`: only the child that ended is started again.
+            intensity: more than this many restarts within this many seconds end the supervisor.
+        """
+        return self.runtime.spawn(Supervisor, (list(children), strategy, intensity))
+
+    def ref(self, text: str) -> ActorRef[Any]:
+        """Return the ref that a text stands for. Never blocks or dials.
+
+        Raises:
+            InvalidAddress: the text is no `basp://HOST:PORT/ID@NODE` or `basp:///ID@NODE`.
+        """
+        address = parse_address(text)
+        if address.number is None or address.node is None:
+            raise InvalidAddress(
+                f"{text!r} is no actor's address; use remote_actor() for basp://HOST:PORT/NAME"
+            )
+        ref = self.runtime.ref_to(address.node, address.number)
+        if isinstance(ref.target, Proxy):
+            ref.target.endpoint = address.endpoint
+        return ref
+
+    def monitor(self, ref: ActorRef[Any]) -> Future[Down]:
+        """Return a future that is done when the actor ends, is lost, or has ended already."""
+        return self.runtime.monitor(ref)
+
+    # --- names ---
+
+    def register(self, name: str, ref: ActorRef[Any]) -> None:
+        """Let other nodes find an actor under a name, until it ends or `unregister`.
+
+        Raises:
+            InvalidAddress: the name could not stand in an address.
+        """
+        self._names.register(name, ref)
+
+    def unregister(self, name: str) -> bool:
+        """Take a name back; False when nobody had it."""
+        return self._names.withdraw(name)
+
+    def find(self, name: str, timeout: float = CONNECT_TIMEOUT) -> Future[ActorRef[Any]]:
+        """Look a name up on this node and on all that are in reach.
+
+        The future fails with `NotRegistered` when nobody has the name.
+        """
+        return self._start(self._find(name, timeout))
+
+    def find_all(self, name: str, timeout: float = CONNECT_TIMEOUT) -> Future[list[ActorRef[Any]]]:
+        """Return all actors of that name in reach, this node's first."""
+        return self._start(self._find_all(name, timeout))
+
+    async def _find(self, name: str, timeout: float) -> ActorRef[Any]:
+        held = self._names.get(name)
+        if held is not None:
+            return held
+        found = await self._find_all(name, timeout)
+        if not found:
+            raise NotRegistered(f"no actor in reach of {self.name} is registered as {name!r}")
+        return found[0]
+
+    async def _find_all(self, name: str, timeout: float) -> list[ActorRef[Any]]:
+        held = self._names.get(name)
+        found = [] if held is None else [held]
+        asks = [
+            self.runtime.ref_to(node, DIRECTORY).ask(Lookup(name), timeout)
+            for node in sorted(self._broker.router.reachable)
+        ]
+        for answer in await asyncio.gather(*map(_settled, asks)):
+            if isinstance(answer, ActorRef) and answer not in found:
+                found.append(answer)
+        return found
+
+    # --- other nodes ---
+
+    def listen(
+        self,
+        address: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        publish: ActorRef[Any] | None = None,
+        secret: str | bytes | None = None,
+        insecure: bool = False,
+    ) -> int:
+        """Accept links on a port; returns the port (0 picks a free one).
+
+        Args:
+            address: local address; a public one needs a secret, or `insecure=True`.
+            port: TCP port.
+            publish: the actor that `remote_actor("basp://HOST:PORT")` returns.
+            secret: shared secret that every peer has to prove; default is the node's.
+            insecure: allow a public address without a secret.
+
+        Raises:
+            PublicAddress: anybody could reach the port.
+            OSError: the address is not ours or the port is taken.
+        """
+        self._refuse_closed()
+        proof = secret.encode() if isinstance(secret, str) else secret or self._broker.secret
+        if proof is None and not insecure and not _is_loopback(address):
+            raise PublicAddress(
+                f"{address} can be reached from other machines; pass secret=…, or insecure=True if "
+                "whoever gets through may do everything"
+            )
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        sock = socket.create_server((address, port), family=family)
+        endpoint: Endpoint = sock.getsockname()[:2]
+        self._broker.endpoint = self._broker.endpoint or endpoint
+        config = self._broker.listening_config(proof, publish)
+        self._runner.post(self._broker.connector.listen, sock, config)
+        return endpoint[1]
+
+    def connect(self, address: str, timeout: float = CONNECT_TIMEOUT) -> bytes:
+        """Link with the node at an address and stay linked; returns its id.
+
+        When the link is lost it is made again, by this side, until the node is closed.
+
+        Raises:
+            NodeUnreachable: no node answers there (this call gives up, and dials no more).
+        """
+        return self._wait(self.aconnect(address, timeout))
+
+    async def aconnect(self, address: str, timeout: float = CONNECT_TIMEOUT) -> bytes:
+        """Awaitable twin of `connect`."""
+        dial = await self._dialed(parse_node_address(address), timeout, keep=True)
+        assert dial.peer is not None
+        return dial.peer
+
+    def remote_actor(self, address: str, timeout: float = CONNECT_TIMEOUT) -> ActorRef[Any]:
+        """Return the ref of an actor of another node, by `basp://HOST:PORT/NAME`.
+
+        Without a name it is the actor published at the port.
+
+        Raises:
+            NodeUnreachable: no node answers there.
+            NotRegistered: nobody has that name there.
+        """
+        return self._wait(self.aremote_actor(address, timeout))
+
+    async def aremote_actor(self, address: str, timeout: float = CONNECT_TIMEOUT) -> ActorRef[Any]:
+        """Awaitable twin of `remote_actor`."""
+        parsed = parse_address(address)
+        if parsed.number is not None:
+            return self.ref(address)
+        if parsed.endpoint is None:
+            raise InvalidAddress(f"{address!r} does not say where the actor is")
+        if parsed.endpoint == self._broker.endpoint and parsed.name is not None:
+            return await self._find(parsed.name, timeout)
+        dial = await self._dialed(parsed.endpoint, timeout, keep=False)
+        assert dial.peer is not None
+        if parsed.name is None:
+            if dial.published is None:
+                raise NotRegistered(f"no actor is published at {address}; add /NAME")
+            return self.runtime.ref_to(dial.peer, dial.published[0])
+        directory = self.runtime.ref_to(dial.peer, DIRECTORY)
+        found = await directory.ask(Lookup(parsed.name), timeout)
+        if found is None:
+            raise NotRegistered(f"nobody is registered as {parsed.name!r} at {address}")
+        return found  # type: ignore[no-any-return]
+
+    async def _reach(self, on: str | bytes) -> bytes:
+        if isinstance(on, bytes):
+            return on
+        endpoint = parse_node_address(on)
+        if endpoint == self._broker.endpoint:
+            return self.node_id
+        dial = await self._dialed(endpoint, CONNECT_TIMEOUT, keep=False)
+        assert dial.peer is not None
+        return dial.peer
+
+    def _dial(self, endpoint: Endpoint, *, keep: bool) -> Future[Dial]:
+        waiter: Future[Dial] = Future()
+        self._runner.post(self._start_dial, endpoint, waiter, keep)
+        return waiter
+
+    def _start_dial(self, endpoint: Endpoint, waiter: Future[Dial], keep: bool) -> None:  # noqa: FBT001
+        self._broker.connector.dial(endpoint, waiter, secret=self._broker.secret, keep=keep)
+
+    async def _dialed(self, endpoint: Endpoint, timeout: float, *, keep: bool) -> Dial:
+        self._refuse_closed()
+        waiter = self._dial(endpoint, keep=False)
+        timer = self._runner.call_later(
+            timeout,
+            waiter.set_exception,
+            NodeUnreachable(f"no node answered at {endpoint_text(endpoint)} within {timeout:g} s"),
+        )
+        try:
+            dial = await waiter
+        finally:
+            timer.cancel()
+            self._runner.post(self._broker.connector.forget_waiter, endpoint, waiter)
+        dial.keep = dial.keep or keep
+        return dial
+
+    def nodes(self) -> list[ReachableNode]:
+        """List the nodes in reach, nearest first."""
+        router, names = self._broker.router, self._broker.names
+        found = [
+            ReachableNode(node, names.get(node, ""), len(path), path[0])
+            for node in router.reachable
+            if (path := router.path(node))
+        ]
+        return sorted(found, key=lambda node: (node.hops, node.name, node.node_id))
+
+    def links(self) -> list[LinkInfo]:
+        """List the links to neighbours."""
+        return [
+            LinkInfo(
+                peer,
+                wire.peer_name,
+                "" if wire.endpoint is None else endpoint_text(wire.endpoint),
+                wire.frames_sent,
+                wire.frames_received,
+                wire.bytes_sent,
+                wire.bytes_received,
+                wire.waiting,
+            )
+            for peer, wire in list(self._broker.wires.items())
+        ]
+
+    def monitor_node(self, node_id: bytes) -> Future[NodeDown]:
+        """Return a future that is done when no path leads to a node any more."""
+        future: Future[NodeDown] = Future()
+        self._runner.post(self._broker.monitor_node, node_id, future)
+        return future
+
+    def disconnect(self, node_id: bytes, seconds: float = 3.0) -> None:
+        """Cut the link with a neighbour and refuse it for some seconds (to try what happens then)."""
+        self._runner.post(self._broker.connector.bar, node_id, seconds)
+
+    # --- seeing ---
+
+    def accounts(self) -> dict[bytes, AccountInfo]:
+        """Return what was sent to each other node, and what became of it."""
+        return {
+            node: AccountInfo(
+                account.sent, account.confirmed, account.dead_letters, account.lost, account.in_flight
+            )
+            for node, account in list(self._broker.accounts.accounts.items())
+        }
+
+    def report_now(self) -> None:
+        """Tell the other nodes at once what arrived from them, instead of within the second."""
+        self._runner.post(self._broker.report)
+
+    def passages(self) -> list[Passage]:
+        """Return the latest asks that this node forwarded for others, oldest first."""
+        return list(self._broker.passages)
+
+    def stats(self) -> NodeStats:
+        """Return the node's counters."""
+        runtime, broker = self.runtime, self._broker
+        counters = runtime.counters
+        return NodeStats(
+            name=self.name,
+            node_id=self.node_id,
+            actors=sum(number >= FIRST_ACTOR for number in list(runtime.cells)),
+            spawned=counters.spawned,
+            handled=runtime.handled,
+            dead_letters=counters.dead_letters,
+            unexpected=counters.unexpected,
+            failures=counters.failures,
+            forwarded=broker.forwarded,
+            undeliverable=broker.undeliverable,
+            waiting_asks=len(broker.pending),
+            proxies=broker.proxy_count,
+            ends=dict(counters.ends),
+        )
+
+    def subscribed(self, subscriber: Callable[[object], None]) -> AbstractContextManager[None]:
+        """Call `subscriber(event)` for each event while the block runs; it has to be quick."""
+        return self.runtime.subscribed(subscriber)
+
+    async def events(self) -> AsyncIterator[object]:
+        """Iterate over what happens: dead letters, downs, links, restarts, as dataclasses."""
+        loop = asyncio.get_running_loop()
+        queue: asyncio.Queue[object] = asyncio.Queue()
+        with self.subscribed(lambda event: loop.call_soon_threadsafe(queue.put_nowait, event)):
+            while True:
+                yield await queue.get()
+
+    # --- the end ---
+
+    def close(self) -> None:
+        """End all actors, tell the neighbours, close all links and stop. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self.runtime.end_actors()
+        done: Future[None] = Future()
+        self._runner.post(self._shut, done)
+        if not self._runner.is_runner_thread():
+            done.result(CONNECT_TIMEOUT)
+        self.runtime.close()
+
+    def _shut(self, done: Future[None]) -> None:
+        try:
+            self._broker.close()
+        finally:
+            done.set_result(None)
+
+    async def aclose(self) -> None:
+        """Awaitable twin of `close`."""
+        await asyncio.get_running_loop().run_in_executor(None, self.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    # --- blocking calls and their twins ---
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T], timeout: float = DEFAULT_TIMEOUT) -> T:
+        """Run a twin to its end for a thread that may block."""
+        twin = coroutine.__name__
+        cell = current_cell.get()
+        if cell is not None and self._runner.is_runner_thread():
+            coroutine.close()
+            raise WouldDeadlock(f"this call would hold up {cell.ref}; await node.{twin}(…) instead")
+        if asyncio._get_running_loop() is not None:
+            coroutine.close()
+            raise WouldBlock(f"this call would block the event loop; await node.{twin}(…) instead")
+        return self._start(coroutine).result(timeout)
+
+    def _start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine on the runner's loop; its outcome comes as a future of ours."""
+        future: Future[T] = Future()
+        if self._closed:
+            coroutine.close()
+            raise NodeClosed(f"{self.name} is closed; make another node")
+
+        async def run() -> None:
+            try:
+                future.set_result(await coroutine)
+            except BaseException as error:
+                future.set_exception(error)
+                if not isinstance(error, Exception):
+                    raise
+
+        loop = self._runner.loop
+        loop.call_soon_threadsafe(_keep_task, loop, run())
+        return future
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise NodeClosed(f"{self.name} is closed; make another node")
+
+
+_TASKS: set[asyncio.Task[Any]] = set()  # asyncio itself keeps only weak references
+
+
+def _keep_task(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None]) -> None:
+    task = loop.create_task(coroutine)
+    _TASKS.add(task)
+    task.add_done_callback(_TASKS.discard)
+
+
+async def _settled(future: Future[T]) -> T | None:
+    """Await a future whose failure only means that there is no answer from there."""
+    try:
+        return await future
+    except (NodeUnreachable, TimeoutError, LinkError):
+        return None
+
+
+def _is_loopback(address: str) -> bool:
+    if address == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False

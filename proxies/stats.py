@@ -1,0 +1,74 @@
+"""Figures of a node, as values."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ReachableNode:
+    """A node in reach: through which neighbour, over how many links."""
+
+    node_id: bytes
+    name: str
+    hops: int
+    via: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LinkInfo:
+    """A link to a neighbour, with what went over it since it was established."""
+
+    peer: bytes
+    peer_name: str
+    address: str
+    frames_sent: int
+    frames_received: int
+    bytes_sent: int
+    bytes_received: int
+    bytes_waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class AccountInfo:
+    """Actor messages sent to one node: sent = confirmed + lost + in_flight, always.
+
+    Attributes:
+        confirmed: handled there, or counted there as dead letters.
+        dead_letters: those of the confirmed whose receiver had ended.
+        lost: lost or unconfirmed when the node, or the last path to it, was lost.
+    """
+
+    sent: int
+    confirmed: int
+    dead_letters: int
+    lost: int
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """An ask that this node forwarded for others; `at` is `time.monotonic_ns()`."""
+
+    source: bytes
+    destination: bytes
+    message_id: int
+    is_response: bool
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStats:
+    """A node's counters since it started, in messages."""
+
+    name: str
+    node_id: bytes
+    actors: int
+    spawned: int
+    handled: int
+    dead_letters: int
+    unexpected: int
+    failures: int
+    forwarded: int
+    undeliverable: int
+    waiting_asks: int
+    proxies: int
+    ends: dict[str, int]

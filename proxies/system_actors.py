@@ -1,0 +1,59 @@
+"""The actors that every node has: spawn server and directory."""
+
+from typing import TYPE_CHECKING, Any
+
+from actors.actor import Actor
+from actors.dispatch import handler
+from actors.errors import NotSpawnable
+from actors.reference import ActorRef
+from proxies.messages import Describe, Lookup, Spawn
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from proxies.names import Names
+
+
+class SpawnServer(Actor):
+    """Makes actors of the offered classes for other nodes; nothing else can be made."""
+
+    remote_methods = frozenset()
+
+    def __init__(self, offered: "Mapping[str, type[Actor]]") -> None:
+        self._offered = offered
+
+    @handler
+    def make(self, request: Spawn) -> ActorRef[Any] | None:
+        """Answer with the ref of the new actor."""
+        actor_class = self._offered.get(request.name)
+        if actor_class is None:
+            offers = ", ".join(sorted(self._offered)) or "nothing"
+            self.promise().set_exception(
+                NotSpawnable(f"{request.name!r} is not offered by {self.node.name}; it offers {offers}")
+            )
+            return None
+        try:
+            return self._cell.runtime.spawn(actor_class, request.args, request.kwargs)
+        except Exception as error:  # the user's __init__: its failure is the asker's, not ours
+            self.promise().set_exception(error)
+            return None
+
+
+class Directory(Actor):
+    """Answers who is registered under a name, and what the node is called."""
+
+    remote_methods = frozenset()
+
+    def __init__(self, names: "Names", node_name: str) -> None:
+        self._names = names
+        self._node_name = node_name
+
+    @handler
+    def lookup(self, question: Lookup) -> ActorRef[Any] | None:
+        """Return the actor of that name, or None."""
+        return self._names.get(question.name)
+
+    @handler
+    def describe(self, _: Describe) -> str:
+        """Return the node's name."""
+        return self._node_name

@@ -1,0 +1,225 @@
+"""One TCP connection of a node: a socket, its write buffer, and the link machine above it.
+
+Frames are collected and written once a turn, or as soon as 64 KiB are there. Writing is possible from
+any thread (under the wire's lock); everything else happens on the runner with its role.
+"""
+
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from basp.link import Link
+from proxies.errors import LinkFull
+
+if TYPE_CHECKING:
+    from actors.runner import Runner, Timer
+    from basp.effects import Effect
+    from basp.node_id import NodeId
+    from proxies.address import Endpoint
+
+READ_SIZE: Final = 65536
+"""Bytes of one read: larger ones cost more in fresh memory than they save in calls."""
+
+WRITE_SIZE: Final = 65536
+"""Bytes that are written at once instead of at the end of the turn."""
+
+WAITING_LIMIT: Final = 64 * 1024 * 1024
+"""Bytes that may wait for a peer that does not read. Threads outside then wait; a handler may go to
+twice as much before `LinkFull` is raised."""
+
+WAIT_FOR_ROOM: Final = 30.0
+"""Seconds that a thread outside of the node waits for room before it gets `LinkFull`."""
+
+
+class Wire:
+    """A connection and its link."""
+
+    def __init__(
+        self,
+        runner: "Runner",
+        sock: socket.socket,
+        link: Link,
+        endpoint: "Endpoint | None",
+        carry_out: "Callable[[Wire, list[Effect]], None]",
+        dirty: "list[Wire]",
+    ) -> None:
+        self.link = link
+        self.endpoint = endpoint
+        self.peer: NodeId | None = None
+        self.peer_name = ""
+        self.is_open = True
+        self.waiting = 0
+        self.bytes_received = 0
+        self.bytes_sent = 0
+        self.frames_sent = 0
+        self.frames_received = 0
+        self._runner = runner
+        self._socket = sock
+        self._carry_out = carry_out
+        self._dirty_wires = dirty
+        self._is_dirty = False
+        self._is_blocked = False
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._frames: list[bytes] = []
+        self._rest: memoryview | None = None
+        self._timer: Timer | None = None
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        runner.selector.register(sock, selectors.EVENT_READ, self._ready)
+
+    def start(self) -> None:
+        """Begin the handshake."""
+        self._carry_out(self, self.link.start())
+        self._arm()
+
+    # --- writing, from any thread ---
+
+    def write(self, frame: bytes, *, at_once: bool = False) -> None:
+        """Send a frame behind all others; `at_once` from a thread that will wait for the answer.
+
+        Raises:
+            LinkFull: the peer does not read and the buffer is full.
+        """
+        on_runner = self._runner.is_runner_thread()
+        with self._lock:
+            if self.waiting > WAITING_LIMIT:
+                self._make_room(on_runner=on_runner)
+            self._frames.append(frame)
+            self.waiting += len(frame)
+            self.frames_sent += 1
+            if self._is_blocked or not self.is_open:
+                return
+            if self.waiting >= WRITE_SIZE or (at_once and not on_runner):
+                self._flush()
+            elif not self._is_dirty:
+                self._is_dirty = True
+                self._dirty_wires.append(self)
+            else:
+                return
+        if not on_runner and self._runner.sleeping:
+            self._runner.wake()
+
+    def _make_room(self, *, on_runner: bool) -> None:
+        full = LinkFull(
+            f"{self.waiting:,} B wait for node {self.peer_name or self.peer!r}, which does not read; "
+            "send less or await answers"
+        )
+        if on_runner:
+            if self.waiting > 2 * WAITING_LIMIT:
+                raise full
+        elif not self._room.wait_for(lambda: self.waiting <= WAITING_LIMIT, WAIT_FOR_ROOM):
+            raise full
+
+    def flush(self) -> None:
+        """Write what was collected in this turn."""
+        with self._lock:
+            self._is_dirty = False
+            if not self._is_blocked and self.is_open:
+                self._flush()
+
+    def _flush(self) -> None:
+        """Write until all is out or the socket is full; with the lock held."""
+        while True:
+            rest = self._rest
+            if rest is None:
+                frames = self._frames
+                if not frames:
+                    return
+                rest = memoryview(frames[0] if len(frames) == 1 else b"".join(frames))
+                self._frames = []
+            try:
+                count = self._socket.send(rest)
+            except BlockingIOError:
+                count = 0
+            except OSError as error:
+                self._runner.post(self._lost, str(error.strerror or error))
+                self._rest = None
+                self._is_blocked = True  # nothing is written any more
+                return
+            self.waiting -= count
+            self.bytes_sent += count
+            if count < len(rest):
+                self._rest = rest[count:]
+                self._is_blocked = True
+                self._runner.post(self._await_room)
+                return
+            self._rest = None
+
+    def _await_room(self) -> None:
+        if self.is_open:
+            both = selectors.EVENT_READ | selectors.EVENT_WRITE
+            self._runner.selector.modify(self._socket, both, self._ready)
+
+    # --- on the runner ---
+
+    def _ready(self, mask: int) -> None:
+        if mask & selectors.EVENT_WRITE:
+            self._runner.selector.modify(self._socket, selectors.EVENT_READ, self._ready)
+            with self._lock:
+                self._is_blocked = False
+                self._flush()
+                if self.waiting <= WAITING_LIMIT:
+                    self._room.notify_all()
+        if mask & selectors.EVENT_READ and self.is_open:
+            self._read()
+
+    def _read(self) -> None:
+        try:
+            data = self._socket.recv(READ_SIZE)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._lost(str(error.strerror or error))
+            return
+        if not data:
+            self._lost("closed by the other side")
+            return
+        self.bytes_received += len(data)
+        effects = self.link.receive(data, time.monotonic())
+        if effects:
+            self._carry_out(self, effects)
+
+    def _lost(self, reason: str) -> None:
+        if self.is_open:
+            self._carry_out(self, self.link.lost(reason))
+
+    def resume(self) -> None:
+        """Let a parked link go on."""
+        self._carry_out(self, self.link.resume(time.monotonic()))
+
+    def end(self, reason: str) -> None:
+        """Close from our side: what waits is written as far as the socket takes it."""
+        if self.is_open:
+            self._carry_out(self, self.link.close(reason))
+
+    def shut(self) -> None:
+        """Close the socket; called when the link says `Closed`."""
+        with self._lock:
+            if not self.is_open:
+                return
+            if not self._is_blocked:
+                self._flush()
+            self.is_open = False
+            self._frames = []
+            self._rest = None
+            self._room.notify_all()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._runner.selector.unregister(self._socket)
+        self._socket.close()
+
+    def _arm(self) -> None:
+        if self.is_open:
+            self._timer = self._runner.call_at(self.link.next_tick_at, self._tick)
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        if self.is_open and now >= self.link.next_tick_at:
+            self._read()  # a node that was busy must not take its own delay for silence
+            if self.is_open:
+                self._carry_out(self, self.link.tick(now))
+        self._arm()
