@@ -1,0 +1,56 @@
+# callboard: every target sets up what it needs in .venv, from locks with hashes, and touches nothing outside this folder.
+#   PYTHON=/path/to/python3   the interpreter for .venv (default: the newest python3 that works, 3.11 or newer)
+#   ARGS="…"                  more arguments for run, test and bench
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check bench docs lock clean
+.DELETE_ON_ERROR:
+
+python := .venv/bin/python
+export PYTHON
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
+
+setup: .venv/.dev ## everything a developer needs: .venv with the locked development tools
+
+run: .venv/.run ## start the demo: four nodes, one is killed, the system heals
+	@$(python) -m callboard demo $(ARGS)
+
+test: .venv/.dev ## run the test suite
+	@$(python) -m pytest $(ARGS)
+
+check: .venv/.dev ## format, lint, types and the rules of who may import whom
+	@$(python) -m ruff format --check
+	@$(python) -m ruff check
+	@$(python) -m mypy
+	@.venv/bin/lint-imports
+
+bench: .venv/.run ## measure callboard and its rivals in one run (ARGS="local_ask --quick" for a part)
+	@$(python) -m benchmarks $(ARGS)
+
+docs: .venv/.docs ## build the documentation in docs/_build
+	@$(python) -m sphinx -W --keep-going --quiet -b html docs docs/_build
+
+lock: .venv/.run ## write requirements/*.txt again (UPGRADE=1 takes the newest versions)
+	@scripts/lock.sh
+
+clean: ## remove .venv, caches and everything that was built
+	@rm -rf .venv build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage
+	@find . -name __pycache__ -prune -exec rm -rf {} +
+
+# Set-up runs again only when a lock or pyproject.toml changed, or when the interpreter of .venv is gone.
+.venv/bin/python:
+	@scripts/setup.sh venv
+
+.venv/.run: requirements/build.txt requirements/run.txt pyproject.toml .venv/bin/python
+	@scripts/setup.sh run
+	@touch $@
+
+.venv/.dev: requirements/dev.txt .venv/.run
+	@scripts/setup.sh dev
+	@touch $@
+
+.venv/.docs: requirements/docs.txt .venv/.dev
+	@scripts/setup.sh docs
+	@touch $@

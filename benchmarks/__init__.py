@@ -1,0 +1,1 @@
+"""Figures: callboard and its rivals, measured in the same run (`make bench`)."""

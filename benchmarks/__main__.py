@@ -1,0 +1,149 @@
+"""Measure us and the peers; `make bench` calls it.
+
+    python -m benchmarks [MEASURE…] [--runs 5] [--quick] [--peers] [--json FILE]
+
+All subjects of a measure take turns (ours, peer, ours, peer, …), so that whatever else the
+machine does hits all of them. Every run is a process of its own, stopped after a limit, and
+nothing that it started outlives it. Peers are installed before anything is timed; one that
+cannot be is told, not an error.
+
+A full run writes `docs/benchmarks/results.json` and the chart beside it; a quick one, or one of
+named measures, prints only, and writes where `--json` says.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from benchmarks.chart import draw
+from benchmarks.measure import Measure, PeerMissingError
+from benchmarks.processes import ROOT, RunFailedError, run_bounded
+from benchmarks.results import Result, Taken, spoken
+from benchmarks.surroundings import machine, versions
+
+MEASURES = ("local_ask", "remote_flood", "remote_ask", "remote_pipeline", "down_after_kill")
+PUBLISHED = ROOT / "docs" / "benchmarks" / "results.json"
+RUN_LIMIT = 60.0
+"""Seconds for one run; the longest takes about five on a quiet machine."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure what is asked for; 1 when one of our own figures is missing."""
+    options = parse(arguments)
+    console = Console(stderr=True)
+    around = machine()
+    results = []
+    for name in options.measures or MEASURES:
+        result = take(name, options, console)
+        console.print(table(result))
+        results.append(result)
+    report = {
+        "machine": around,
+        "versions": versions(),
+        "runs": options.runs,
+        "measures": {result.name: result.as_json() for result in results},
+    }
+    target = target_of(options)
+    if target is not None:
+        write(target, report, results)
+        console.print(f"written: {escape(str(target))}")
+    ours = (each for result in results for each in result.taken if not each.subject.against)
+    return int(not all(each.figures for each in ours))
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    parser.add_argument(
+        "measures", nargs="*", metavar="MEASURE", help=f"of {', '.join(MEASURES)}"
+    )
+    parser.add_argument("--runs", type=int, default=5, help="of each subject (default: 5)")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work, one run")
+    parser.add_argument("--peers", action="store_true", help="leave callboard itself out")
+    parser.add_argument("--json", type=Path, help="write results there, and a chart beside it")
+    options = parser.parse_args(arguments)
+    if unknown := sorted(set(options.measures) - set(MEASURES)):
+        parser.error(f"no such measure: {', '.join(unknown)}")
+    if options.quick:
+        options.runs = 1
+    return options
+
+
+def take(name: str, options: argparse.Namespace, console: Console) -> Result:
+    """Take one measure: all subjects in turn, as often as asked for."""
+    measure: Measure = import_module(f"benchmarks.{name}").MEASURE
+    subjects = [each for each in measure.subjects if each.against or not options.peers]
+    taken = [prepared(Taken(subject), console) for subject in subjects]
+    share = 0.1 if options.quick else 1.0
+    for run in range(options.runs):
+        for each in taken:
+            if not each.trouble:
+                console.print(
+                    f"{measure.title}, run {run + 1}: {each.subject.name}", style="dim"
+                )
+                run_once(name, each, share)
+    return Result(name, measure, taken)
+
+
+def prepared(taken: Taken, console: Console) -> Taken:
+    """Install what a subject needs, or note why that was not possible."""
+    try:
+        with console.status(f"preparing {taken.subject.name}"):
+            taken.subject.prepare()
+    except PeerMissingError as missing:
+        taken.trouble = str(missing)
+    return taken
+
+
+def run_once(name: str, taken: Taken, share: float) -> None:
+    """Add one figure, or note why there is none; a subject that failed is not run again."""
+    command = [sys.executable, "-m", "benchmarks.once", name, taken.subject.name, f"{share}"]
+    try:
+        last = run_bounded(command, RUN_LIMIT).rstrip().rpartition("\n")[2]
+    except RunFailedError as failed:
+        taken.trouble = str(failed)
+    else:
+        taken.figures.append(float(last.removeprefix("figure ")))
+
+
+def table(result: Result) -> Table:
+    """Show one measure as people read it."""
+    measure = result.measure
+    shown = Table("", f"median {measure.unit}", "range", "we are", title=measure.title)
+    for taken in result.taken:
+        ratio = result.ratio(taken)
+        figures = taken.figures
+        shown.add_row(
+            taken.subject.name,
+            spoken(median(figures)) if figures else "",
+            f"{spoken(min(figures))} to {spoken(max(figures))}" if figures else "",
+            f"{ratio:.2f}x" if ratio is not None else escape(taken.trouble),
+        )
+    return shown
+
+
+def target_of(options: argparse.Namespace) -> Path | None:
+    """Tell where results go: only a full run replaces what is published."""
+    full = not (options.quick or options.peers or options.measures)
+    target: Path | None = options.json or (PUBLISHED if full else None)
+    return target
+
+
+def write(target: Path, report: dict[str, Any], results: Sequence[Result]) -> None:
+    """Write the results and, beside them, the chart."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(report, indent=2) + "\n")
+    target.with_suffix(".svg").write_text(draw(results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,210 @@
+"""callboard's side: the actors that are measured, and the node process that they talk to.
+
+    python -m benchmarks.ours [--join ADDRESS] [--offer]
+
+runs a node until stdin closes and prints its address. `--join` links it to another node first,
+`--offer` registers an echo and a sink there.
+"""
+
+import argparse
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from subprocess import Popen
+
+from benchmarks.processes import RunFailedError, serving
+from callboard import Actor, ActorRef, CallboardError, Node, handler
+
+LIMIT = 50.0
+"""Seconds for one measure."""
+
+WINDOW = 100
+"""Asks outstanding at once in the pipelined measure."""
+
+
+class Echo(Actor):
+    """Answers with the number that it was asked."""
+
+    @handler
+    def on_number(self, number: int) -> int:
+        """Answer."""
+        return number
+
+
+class Sink(Actor):
+    """Counts numbers; tells (and forgets) how many when asked in words."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    @handler
+    def on_number(self, number: int) -> None:
+        """Count one message."""
+        self.seen += 1
+
+    @handler
+    def on_question(self, question: str) -> int:
+        """Answer with the count."""
+        seen, self.seen = self.seen, 0
+        return seen
+
+
+class Asker(Actor):
+    """Asks so many times, one after the other, inside one coroutine handler."""
+
+    def __init__(self, partner: ActorRef) -> None:
+        self.partner = partner
+
+    @handler
+    async def on_count(self, count: int) -> float:
+        """Ask; answer with the seconds that it took."""
+        partner = self.partner
+        started = time.perf_counter()
+        for number in range(count):
+            await partner.ask(number)
+        return time.perf_counter() - started
+
+
+class PipelinedAsker(Asker):
+    """Keeps a window of asks outstanding."""
+
+    @handler
+    async def on_count(self, count: int) -> float:
+        """Ask; answer with the seconds that it took."""
+        partner = self.partner
+        started = time.perf_counter()
+        window = deque(partner.ask(number) for number in range(min(WINDOW, count)))
+        for number in range(len(window), count):
+            await window.popleft()
+            window.append(partner.ask(number))
+        for answer in window:
+            await answer
+        return time.perf_counter() - started
+
+
+class Flooder(Actor):
+    """Fires all messages inside one handler, then asks the sink for its count."""
+
+    def __init__(self, partner: ActorRef) -> None:
+        self.partner = partner
+
+    @handler
+    async def on_count(self, count: int) -> float:
+        """Send; answer with the seconds until the sink had all."""
+        partner, send = self.partner, self.send
+        started = time.perf_counter()
+        for number in range(count):
+            send(partner, number)
+        seen = await partner.ask("count")
+        took = time.perf_counter() - started
+        if seen != count:
+            message = f"the sink saw {seen} of {count}"
+            raise RunFailedError(message)
+        return took
+
+
+def rate_of(node: Node, worker: type[Actor], partner: ActorRef, count: int) -> float:
+    """Let a worker do a tenth of the work as warm-up, then all of it; return its rate."""
+    ref = node.spawn(worker, partner)
+    ref.ask(max(1, count // 10)).result(LIMIT)
+    return count / float(ref.ask(count).result(LIMIT))
+
+
+def local(worker: type[Actor], partner: type[Actor], count: int) -> float:
+    """Measure a worker with a partner on the same node."""
+    with Node() as node:
+        return rate_of(node, worker, node.spawn(partner), count)
+
+
+def remote(worker: type[Actor], name: str, count: int) -> float:
+    """Measure a worker with the partner of that name in another process."""
+    with remote_partner(name) as (node, partner):
+        return rate_of(node, worker, partner, count)
+
+
+def remote_from_thread(count: int) -> float:
+    """Ask from this plain thread, one after the other; return the rate."""
+    with remote_partner("echo") as (_, partner):
+        ask_in_sequence(partner.ask, max(1, count // 10))
+        started = time.perf_counter()
+        ask_in_sequence(partner.ask, count)
+        return count / (time.perf_counter() - started)
+
+
+def ask_in_sequence(ask: Callable, count: int) -> None:
+    """Ask and wait, so many times."""
+    for number in range(count):
+        ask(number).result(LIMIT)
+
+
+@contextmanager
+def remote_partner(name: str) -> Iterator[tuple[Node, ActorRef]]:
+    """Start another process with a node and give ours and the actor of that name there."""
+    with serving(node_program("--offer")) as (_, address), Node() as node:
+        yield node, node.remote_actor(f"{address}/{name}")
+
+
+def milliseconds_to_down(hops: int) -> float:
+    """Kill the last node of a line with SIGKILL; return when a monitor on the first one knew.
+
+    One hop is a direct link; with more, other processes forward between this node and the
+    victim.
+    """
+    with serving(node_program("--offer")) as (victim, address):
+        return time_to_down(victim, address, hops - 1)
+
+
+def time_to_down(victim: Popen[str], address: str, between: int) -> float:
+    """Put so many forwarding nodes before `address`, then a monitor, then kill."""
+    if between:
+        with serving(node_program("--join", address)) as (_, nearer):
+            return time_to_down(victim, nearer, between - 1)
+    with Node() as node:
+        node.connect(address)
+        watched = find_in_reach(node, "echo")
+        down = node.monitor(watched)
+        watched.ask(1).result(LIMIT)  # answered behind the monitor, on the same path
+        killed_at = time.perf_counter()
+        victim.kill()
+        down.result(LIMIT)
+        return (time.perf_counter() - killed_at) * 1e3
+
+
+def find_in_reach(node: Node, name: str) -> ActorRef:
+    """Find an actor, trying again until routes to nodes behind the first hop have arrived."""
+    give_up_at = time.monotonic() + LIMIT
+    while True:
+        try:
+            return node.find(name).result(LIMIT)
+        except CallboardError:
+            if time.monotonic() > give_up_at:
+                raise
+            time.sleep(0.01)
+
+
+def node_program(*arguments: str) -> list[str]:
+    """Build the command line of this file's `main`."""
+    return [sys.executable, "-m", "benchmarks.ours", *arguments]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one node until stdin closes."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--join")
+    parser.add_argument("--offer", action="store_true")
+    options = parser.parse_args(arguments)
+    with Node() as node:
+        node.listen("127.0.0.1", 0)
+        if options.offer:
+            node.register("echo", node.spawn(Echo))
+            node.register("sink", node.spawn(Sink))
+        if options.join:
+            node.connect(options.join)
+        print(node.address, flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""Where figures were taken: the machine, how busy it was, and the versions measured."""
+
+import os
+import platform
+import subprocess
+from contextlib import suppress
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import psutil
+
+from benchmarks.peers import caf, xoscar
+from benchmarks.processes import ROOT
+
+
+def machine() -> dict[str, str | int | float]:
+    """Describe this machine; `load` is the average of the last minute, before anything ran."""
+    return {
+        "processor": processor(),
+        "cores": os.cpu_count() or 0,
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "system": f"{platform.system()} {platform.release()}",
+        "load": round(os.getloadavg()[0], 2),
+        "taken": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def processor() -> str:
+    """Name the processor, from Linux's own list where there is one."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def versions() -> dict[str, str]:
+    """Tell the versions of us and the peers."""
+    return {
+        "callboard": f"{version('callboard')} ({commit()})",
+        "Python": platform.python_version(),
+        "CAF": caf.version(),
+        "xoscar": xoscar.version(),
+        "Thespian": version("thespian"),
+    }
+
+
+def commit() -> str:
+    """Name the commit that is checked out, with `+` when files differ from it."""
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "no commit"
+    return done.stdout.strip()

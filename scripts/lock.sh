@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Write requirements/*.txt: exact versions with hashes, for every Python we support on every platform.
+# Called by `make lock`; needs the network. Versions that are locked already stay; UPGRADE=1 takes the newest.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+python=.venv/bin/python
+tools=build/lock
+[ -x "$tools/bin/uv" ] || "$python" -m pip install --quiet --require-hashes --target "$tools" -r requirements/bootstrap.txt
+
+lock() { # lock NAME ARGUMENT…: compile requirements/NAME.txt; the machine's own pip and uv settings stay out of it
+  local name=$1
+  shift
+  echo "requirements/$name.txt"
+  "$tools/bin/uv" --no-config --quiet pip compile --universal --generate-hashes --python-version 3.11 \
+    --custom-compile-command "make lock" ${UPGRADE:+--upgrade} --output-file "requirements/$name.txt" "$@" >/dev/null
+}
+
+lock bootstrap requirements/bootstrap.in
+lock build requirements/build.in
+lock run pyproject.toml -c requirements/build.txt
+lock dev pyproject.toml --extra dev -c requirements/run.txt
+lock docs pyproject.toml --extra docs -c requirements/dev.txt
+
+# The rivals get an environment of their own, so their lock holds nothing of ours.
+"$python" - >build/bench.in <<'END'
+import pathlib, tomllib
+project = tomllib.loads(pathlib.Path("pyproject.toml").read_text())["project"]
+print(*project["optional-dependencies"]["bench"], sep="\n")
+END
+lock bench build/bench.in --no-annotate

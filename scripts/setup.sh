@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Make .venv and install locked requirements in it. Called by the Makefile:
+#
+#   scripts/setup.sh venv    the environment itself, empty
+#   scripts/setup.sh run     what callboard needs, and callboard itself, used in place
+#   scripts/setup.sh dev     besides, what its developers need; docs: what builds the documentation
+#
+# PYTHON=… names the interpreter; else the newest of those below that works is taken. Nothing outside this folder is
+# changed. Everything installed is in a lock with hashes, the tools that build thespian included.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+unset PYTHONPATH PYTHONHOME VIRTUAL_ENV
+export PIP_USER=0 PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_REQUIRE_VIRTUALENV=0
+
+fail() {
+  echo "callboard: $*" >&2
+  exit 1
+}
+
+version_of() { # prints 313 for Python 3.13; nothing where the command is missing, broken or too old
+  "$1" -c 'import sys; v = sys.version_info; v >= (3, 11) and print(v[0] * 100 + v[1])' 2>/dev/null </dev/null || true
+}
+
+find_python() {
+  local best='' best_version=0 candidate version
+  for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11}; do
+    version=$(version_of "$candidate")
+    if [ "${version:-0}" -gt "$best_version" ]; then
+      best=$candidate
+      best_version=$version
+    fi
+  done
+  [ -n "$best" ] || fail "needs Python 3.11 or newer; ${PYTHON:-python3} is not. Name one: make PYTHON=/path/to/python3"
+  echo "$best"
+}
+
+pip_install() { # .venv's own pip; where it has none, that of the interpreter the environment was made with
+  if .venv/bin/python -c 'import pip' 2>/dev/null; then
+    .venv/bin/python -m pip install --quiet "$@"
+  else
+    "$(find_python)" -m pip --python .venv/bin/python install --quiet "$@"
+  fi
+}
+
+make_venv() {
+  local python
+  python=$(find_python)
+  rm -rf .venv
+  "$python" -m venv .venv >/dev/null 2>&1 && return
+  rm -rf .venv
+  "$python" -m pip --version >/dev/null 2>&1 ||
+    fail "$python has neither venv nor pip: apt install python3-venv"
+  echo "callboard: $python lacks venv (python3-venv); uv makes the environment" >&2
+  "$python" -m pip install --quiet --require-hashes --target build/bootstrap -r requirements/bootstrap.txt ||
+    fail "$python lacks venv, and uv could not be installed: apt install python3-venv"
+  build/bootstrap/bin/uv --no-config --quiet venv --python "$("$python" -c 'import sys; print(sys.executable)')" .venv
+}
+
+install_locked() { # nothing unlocked is fetched: the locked setuptools builds thespian, which has no wheel
+  pip_install --use-pep517 --no-build-isolation --require-hashes -r "requirements/$1.txt"
+}
+
+case ${1:?venv, run, dev or docs} in
+  venv)
+    echo "callboard: making .venv (once)" >&2
+    make_venv
+    ;;
+  run)
+    echo "callboard: installing requirements/run.txt in .venv (once)" >&2
+    install_locked build
+    install_locked run
+    pip_install --no-deps --no-build-isolation --no-index --editable . # callboard itself, used in place
+    ;;
+  *)
+    echo "callboard: installing requirements/$1.txt in .venv (once)" >&2
+    install_locked "$1"
+    ;;
+esac
