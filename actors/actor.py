@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 A = TypeVar("A", bound="Actor")
 
 RESERVED: Final = frozenset(
-    "me sender node parent send spawn promise monitor link unlink sleep after become stash attach "
-    "cell_class with_options handle_thespian_style stop_self".split()
+    "me sender node parent send spawn promise monitor link unlink sleep after become stash "  # noqa: SIM905
+    "attach cell_class with_options handle_thespian_style stop_self".split()
 )
 
 
-class Actor(ThespianActor):  # type: ignore[misc]  # Thespian has no annotations
+class Actor(ThespianActor):
     """An actor: state that only its own handlers touch, one message at a time.
 
     Mark methods with `@handler` to take messages by their type; public methods can be called
@@ -54,11 +54,12 @@ class Actor(ThespianActor):  # type: ignore[misc]  # Thespian has no annotations
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        taken = sorted(RESERVED & vars(cls).keys())
+        before_actor = cls.__mro__[: cls.__mro__.index(Actor)]  # mixins may stand there too
+        taken = sorted({name for kind in before_actor for name in RESERVED & vars(kind).keys()})
         if taken:
-            raise ReservedName(
-                f"{cls.__qualname__} redefines {', '.join(taken)}, which every actor has; rename it"
-            )
+            names = ", ".join(taken)
+            msg = f"{cls.__qualname__} redefines {names}, which every actor has; rename it"
+            raise ReservedName(msg)
 
     @classmethod
     def attach(cls, cell: Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Self:
@@ -69,8 +70,11 @@ class Actor(ThespianActor):  # type: ignore[misc]  # Thespian has no annotations
         return actor
 
     @classmethod
-    def with_options(cls: type[A], *, trap_exit: bool | None = None) -> type[A]:
-        """Return this class with options for one spawn: `spawn(Counter.with_options(trap_exit=True))`."""
+    def with_options(cls, *, trap_exit: bool | None = None) -> type[Self]:
+        """Return this class with options for one spawn.
+
+        `spawn(Counter.with_options(trap_exit=True), 40)`: what follows goes to `__init__`.
+        """
         options = SpawnOptions(trap_exit=cls.trap_exit if trap_exit is None else trap_exit)
         return ClassWithOptions(cls, options)  # type: ignore[return-value]
 
@@ -163,7 +167,7 @@ class Actor(ThespianActor):  # type: ignore[misc]  # Thespian has no annotations
         if isinstance(message, ActorExitRequest):
             self.stop_self()
             with contextlib.suppress(Exception):
-                return self._receive(message)
+                self._receive(message)
             return True
         return self._receive(message)
 

@@ -44,7 +44,7 @@ Watcher = Callable[[Down], object]
 
 
 class Asker(Protocol):
-    """Whoever waits for the outcome of a message: the future of an ask, or a remote node's stand-in."""
+    """Whoever waits for a message's outcome: an ask's future, or a remote asker's double."""
 
     @property
     def expects(self) -> Literal[True]:
@@ -94,7 +94,7 @@ class Cell:
     )
 
     #: As the sender of a message, a cell wants no outcome.
-    expects: Final = False
+    expects: Final[Literal[False]] = False  # noqa: PYI064  # the type tells it from an asker
 
     def __init__(
         self, runtime: "Runtime", number: int, table: DispatchTable, parent: "Cell | None"
@@ -236,17 +236,16 @@ class Cell:
                     self.start_task(entry.function(actor, message), sender)
                 else:
                     result = entry.function(actor, message)
-                    if sender is not None and sender.expects and sender is not self.promised:
-                        sender.set_result(result)
+                    if sender is not None and sender.expects:
+                        if sender is self.promised:
+                            self.promised = None
+                        elif not sender.set_result(result):
+                            self.note_late(result)
                     continue
                 if self.task is not None:
                     break
-        except Exception as error:
+        except BaseException as error:  # noqa: BLE001  # sys.exit() ends its actor, not the node
             self.failed(error, sender)
-        except BaseException as error:  # sys.exit() in a handler ends its actor, not the node
-            self.failed(
-                error, sender, ExitReason.NORMAL if _is_clean_exit(error) else ExitReason.ERROR
-            )
         finally:
             self.handled += handled
 
@@ -257,7 +256,7 @@ class Cell:
             self.task = task
 
     def _resume(self) -> bool:
-        """Go on with the coroutine handler; True when it is done and messages may be handled."""
+        """Go on with the coroutine handler; True when it is done and messages come next."""
         task = self.task
         assert task is not None
         if not task.ready or self.end is not None:
@@ -266,28 +265,27 @@ class Cell:
         try:
             if task.step():
                 return False
-        except Exception as error:
+        except BaseException as error:  # noqa: BLE001  # as in `_handle_messages`
             self.task = None
             self.failed(error, task.sender)
-            return False
-        except BaseException as error:
-            self.task = None
-            self.failed(
-                error,
-                task.sender,
-                ExitReason.NORMAL if _is_clean_exit(error) else ExitReason.ERROR,
-            )
             return False
         self.task = None
         return True
 
     def answer(self, sender: "Asker", value: Any) -> None:
         """Pass a handler's result on, unless the handler took a promise to answer later."""
-        if sender is not self.promised:
-            sender.set_result(value)
+        if sender is self.promised:
+            self.promised = None
+        elif not sender.set_result(value):
+            self.note_late(value)
+
+    def note_late(self, value: Any) -> None:
+        """Count an answer that nobody takes: a second one, or one after the ask's time."""
+        if value is not None:  # what a handler returns that has sent its answer
+            self.runtime.counters.late_answers += 1
 
     def handle_other(self, message: Any, sender: "Sender | None") -> None:
-        """Handle what no `@handler` of the actor takes: calls, signals, Thespian's own styles."""
+        """Handle what no `@handler` takes: calls, signals, Thespian's own styles."""
         if isinstance(message, Call):
             self._call(message, sender)
         elif isinstance(message, Stop):
@@ -296,8 +294,11 @@ class Cell:
             self._linked_actor_ended(message)
         elif not self.actor.handle_thespian_style(message):
             self.unexpected(message, sender)
-        elif sender is not None and sender.expects and sender is not self.promised:
-            self.owe(sender)
+        elif sender is not None and sender.expects:
+            if sender is self.promised:
+                self.promised = None
+            else:
+                self.owe(sender)
 
     def unexpected(self, message: Any, sender: "Sender | None") -> None:
         """Tell the asker, or count it: nothing here handles such a message."""
@@ -310,23 +311,21 @@ class Cell:
 
     def _call(self, call: Call, sender: "Sender | None") -> None:
         actor = self.actor
-        if call.method not in callable_methods(type(actor)):
+        actor_class: type = type(actor)
+        if call.method not in callable_methods(actor_class):
             if sender is not None and sender.expects:
-                sender.set_exception(
-                    NoSuchMethod(
-                        f"{type(actor).__name__} has no callable method {call.method!r}"
-                    )
-                )
+                msg = f"{actor_class.__name__} has no callable method {call.method!r}"
+                sender.set_exception(NoSuchMethod(msg))
             return
         result = getattr(actor, call.method)(*call.args, **(call.kwargs or {}))
         if isinstance(result, Coroutine):
             self.start_task(result, sender)
-        elif sender is not None and sender.expects and sender is not self.promised:
-            sender.set_result(result)
+        elif sender is not None and sender.expects:
+            self.answer(sender, result)
 
     def _linked_actor_ended(self, signal: LinkExit) -> None:
-        if self._links is not None:
-            self._links.pop(signal.ref, None)
+        if self._links is None or self._links.pop(signal.ref, None) is None:
+            return  # the link was undone while its signal waited in the mailbox
         if self.trap_exit:
             self._handle_as_message(Exit(signal.ref, signal.reason, signal.detail))
         elif signal.reason is not ExitReason.NORMAL:
@@ -340,7 +339,7 @@ class Cell:
     # --- answers that come later ---
 
     def promise(self) -> "Asker | None":
-        """Keep the current message unanswered when its handler returns; returns its asker, if any."""
+        """Keep the current message unanswered when its handler returns; return its asker."""
         sender = self.sender
         if sender is None or not sender.expects:
             return None
@@ -349,7 +348,7 @@ class Cell:
         return sender
 
     def owe(self, sender: "Asker") -> None:
-        """Remember an asker that is still to be answered, so that it fails if the actor ends."""
+        """Remember an asker that is not answered yet, so that it fails if the actor ends."""
         sender.owed()
         if self._promises is None:
             self._promises = []
@@ -361,17 +360,14 @@ class Cell:
 
     # --- the end ---
 
-    def failed(
-        self,
-        error: BaseException,
-        sender: "Sender | None",
-        reason: ExitReason = ExitReason.ERROR,
-    ) -> None:
+    def failed(self, error: BaseException, sender: "Sender | None") -> None:
         """End the actor because its handler raised; an asker is told what."""
+        reason = ExitReason.NORMAL if isinstance(error, SystemExit) else ExitReason.ERROR
         trace = "".join(traceback.format_exception(error))
-        text = f"{type(error).__qualname__}: {error}"
+        name, said = type(error).__qualname__, _text_of(error)
+        text = f"{name}: {said}"
         if sender is not None and sender.expects:
-            sender.set_exception(RemoteError(type(error).__qualname__, str(error), trace))
+            sender.set_exception(RemoteError(name, said, trace))
         if reason is ExitReason.ERROR:
             self.runtime.note_failure(self, text, error)
         self.end = self.end or (reason, text if reason is ExitReason.ERROR else "")
@@ -405,11 +401,19 @@ class Cell:
             self.parent.child_ended(self, down)
         self.actor = None
 
+    def abort(self, reason: ExitReason, detail: str) -> None:
+        """End an actor whose `__init__` raised; on the thread that called it."""
+        self._terminate(reason, detail)
+        self.running = False
+        if self._mailbox:
+            self.scheduled = True
+            self.runner.schedule(self)
+
     def _abandon(self, task: HandlerTask) -> None:
         try:
             task.abandon()
-        except Exception as error:
-            self.runtime.note_failure(self, f"while it was cancelled: {error}", error)
+        except BaseException as error:  # noqa: BLE001  # the actor ends all the same
+            self.runtime.note_failure(self, f"while it was cancelled: {_text_of(error)}", error)
 
     def end_child(self, child: "Cell") -> None:
         """End a child because this actor ended."""
@@ -419,7 +423,7 @@ class Cell:
         """A child ended: forget it, and tell an actor that supervises."""
         if self.children is not None:
             self.children.pop(child, None)
-        if self.reason is None and self.table.get(ChildDown) is not None:
+        if self.reason is None and ChildDown in self.table.declared:
             self.post(ChildDown(down.ref, down.reason, down.detail), None)
 
     def _drain(self) -> None:
@@ -510,5 +514,8 @@ class Monitor:
         self._cell.post(down, None)
 
 
-def _is_clean_exit(error: BaseException) -> bool:
-    return isinstance(error, SystemExit)
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  # a user's __str__ must not keep its actor from ending
+        return "<its text could not be made>"

@@ -10,6 +10,8 @@ import itertools
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from actors.errors import NodeClosed
+
 if TYPE_CHECKING:
     from actors.future import Future
 
@@ -17,7 +19,7 @@ SWEEP_INTERVAL: Final = 0.01
 """Seconds between sweeps while there are asks to look at: the precision of an ask's timeout."""
 
 SWEEP_SIZE: Final = 4096
-"""Asks made since the last sweep that bring the next one forward, which bounds the memory held."""
+"""Asks made since the last sweep that bring the next one forward, which bounds memory."""
 
 
 class Deadlines:
@@ -56,8 +58,9 @@ class Deadlines:
         return heap[0][0] if heap else None
 
     def close(self) -> None:
-        """Cancel what still waits: the node is closing."""
+        """Fail what still waits: the node is closing."""
         for future in [*self.fresh, *(entry[2] for entry in self._heap)]:
-            future.cancel()
+            if not future.done_:
+                future.set_exception(NodeClosed(f"closed before {future.asked} answered"))
         self.fresh.clear()
         self._heap.clear()

@@ -9,7 +9,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable
-from typing import Any, TypeVar, Union, overload
+from typing import Any, Final, TypeVar, Union, overload
 
 from actors.errors import CallboardError
 from actors.signals import Call, LinkExit, Stop
@@ -17,6 +17,8 @@ from actors.signals import Call, LinkExit, Stop
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MARK = "__callboard_handler__"
+
+_OPTIONAL: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class InvalidHandler(CallboardError, TypeError):
@@ -66,9 +68,10 @@ class DispatchTable(dict[type, Entry | None]):
         self.declared: dict[type, Entry] = {}
         for name in _names_in_order(actor_class):
             function = inspect.getattr_static(actor_class, name)
-            if is_handler(function):
+            declared = _declaration(actor_class, name)
+            if declared is not None and callable(function):
                 entry = Entry(function)
-                for message_type in _message_types(actor_class, function):
+                for message_type in _message_types(actor_class, declared):
                     self.declared[message_type] = entry
 
     def __missing__(self, message_type: type) -> Entry | None:
@@ -82,7 +85,7 @@ class DispatchTable(dict[type, Entry | None]):
 
 
 def _names_in_order(actor_class: type) -> list[str]:
-    """List attribute names, those of the most distant ancestor first, so that subclasses win."""
+    """List attribute names, the most distant ancestor's first, so that subclasses win."""
     names: dict[str, None] = {}
     for ancestor in reversed(actor_class.__mro__):
         for name in vars(ancestor):
@@ -91,30 +94,49 @@ def _names_in_order(actor_class: type) -> list[str]:
     return list(names)
 
 
+def _declaration(actor_class: type, name: str) -> Callable[..., Any] | None:
+    """Return the function whose mark and annotation count: overriding a handler keeps them."""
+    for ancestor in actor_class.__mro__:
+        function = vars(ancestor).get(name)
+        if is_handler(function):
+            return function
+    return None
+
+
 def _message_types(actor_class: type, function: Callable[..., Any]) -> list[type]:
     where = f"{actor_class.__qualname__}.{function.__name__}"
     parameters = list(inspect.signature(function).parameters.values())
     if len(parameters) < 2:
-        raise InvalidHandler(
-            f"{where} takes no message; declare it as ({parameters}, msg: Type)"
-        )
+        msg = f"{where} takes no message; declare it as (self, msg: Type)"
+        raise InvalidHandler(msg)
+    for extra in parameters[2:]:
+        if extra.default is extra.empty and extra.kind not in _OPTIONAL:
+            msg = (
+                f"{where} wants {extra.name!r} besides the message; handlers take nothing else"
+            )
+            raise InvalidHandler(msg)
     name = parameters[1].name
     try:
         hints = typing.get_type_hints(function)
     except NameError:
-        hints = _hints_from_frames(function)
+        hints = _hints_from_frames(function, name)
     if name not in hints:
-        raise InvalidHandler(
-            f"{where}: annotate {name!r} with the message type that it handles"
-        )
+        msg = f"{where}: annotate {name!r} with the message type that it handles"
+        raise InvalidHandler(msg)
     return list(_flatten(hints[name], where))
 
 
-def _hints_from_frames(function: Callable[..., Any]) -> dict[str, Any]:
-    """Resolve annotations given as text against the functions that are being executed.
+def _hints_from_frames(function: Callable[..., Any], name: str) -> dict[str, Any]:
+    """Resolve a parameter's annotation, given as text, against the functions being executed.
 
     A message class that is local to a function (as in tests) is not in the module's namespace.
+    The other annotations do not matter: what is returned may be imported for checkers only.
     """
+    only = types.SimpleNamespace(
+        __annotations__={
+            key: hint for key, hint in function.__annotations__.items() if key == name
+        }
+    )
     scope: dict[str, Any] = {}
     frame = inspect.currentframe()
     while frame is not None:
@@ -122,12 +144,13 @@ def _hints_from_frames(function: Callable[..., Any]) -> dict[str, Any]:
             scope.setdefault(key, value)
         frame = frame.f_back
     try:
-        return typing.get_type_hints(function, localns=scope)
+        return typing.get_type_hints(only, inspect.unwrap(function).__globals__, scope)
     except NameError as error:
-        raise InvalidHandler(
+        msg = (
             f"{function.__qualname__}: the annotation cannot be resolved ({error}); "
             "define or import the message class before the actor class"
-        ) from error
+        )
+        raise InvalidHandler(msg) from error
 
 
 def _flatten(annotation: Any, where: str) -> typing.Iterator[type]:
@@ -144,6 +167,5 @@ def _flatten(annotation: Any, where: str) -> typing.Iterator[type]:
     elif isinstance(annotation, type):
         yield annotation
     else:
-        raise InvalidHandler(
-            f"{where}: {annotation!r} is not a class; annotate with a message class"
-        )
+        msg = f"{where}: {annotation!r} is not a class; annotate with a message class"
+        raise InvalidHandler(msg)

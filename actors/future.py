@@ -38,7 +38,7 @@ class Future(Generic[T]):
 
     __slots__ = (
         "__weakref__",
-        "_asyncio_future_blocking",
+        "_blocking",
         "_callbacks",
         "_error",
         "_task",
@@ -56,6 +56,7 @@ class Future(Generic[T]):
     #: Seconds that the ask was given; set together with `deadline`.
     timeout: float
 
+    _blocking: bool
     _error: BaseException | None
     _value: T
 
@@ -67,12 +68,17 @@ class Future(Generic[T]):
         self._callbacks: list[Callable[[Future[T]], object]] | None = None
         self._task: HandlerTask | None = None
 
-    def __getattr__(self, name: str) -> Any:
-        # asyncio looks at this flag before anything awaited the future; setting it in each future
-        # would cost every ask.
-        if name == "_asyncio_future_blocking":
+    @property
+    def _asyncio_future_blocking(self) -> bool:
+        """The flag by which asyncio's tasks know futures, and that one is awaited just now."""
+        try:
+            return self._blocking
+        except AttributeError:  # setting it in each future would cost every ask
             return False
-        raise AttributeError(name)
+
+    @_asyncio_future_blocking.setter
+    def _asyncio_future_blocking(self, value: bool) -> None:
+        self._blocking = value
 
     def done(self) -> bool:
         """Return True when there is a result, an error, or a cancellation."""
@@ -161,8 +167,7 @@ class Future(Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         if not self.done_:
-            # The protocol by which asyncio's tasks know futures.
-            self._asyncio_future_blocking = True
+            self._blocking = True  # as asyncio's tasks want it
             yield self
         if self._error is not None:
             raise self._error

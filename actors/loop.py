@@ -54,37 +54,40 @@ class RunnerLoop(asyncio.SelectorEventLoop):
         """Return the clock's time in seconds."""
         return time.monotonic()
 
-    def call_soon(
+    def call_soon(  # type: ignore[override]  # typeshed ties callback and args together
         self,
         callback: Callable[..., object],
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
+        """Call in one of the next turns; from any thread."""
         handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)  # type: ignore[attr-defined]
         self._schedule()
         return handle
 
-    call_soon_threadsafe = call_soon
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self,
         when: float,
         callback: Callable[..., object],
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
+        """Call at a time of `time()`; from any thread."""
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         self._runner.call_at(when, self._fire, timer)
         return timer
 
-    def call_later(
+    def call_later(  # type: ignore[override]
         self,
         delay: float,
         callback: Callable[..., object],
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
+        """Call in `delay` seconds; from any thread."""
         return self.call_at(time.monotonic() + delay, callback, *args, context=context)
 
     def _fire(self, timer: asyncio.TimerHandle) -> None:

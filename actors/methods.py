@@ -18,14 +18,15 @@ def callable_methods(actor_class: type) -> frozenset[str]:
     `remote_methods = {"name", …}` narrows them.
     """
     names: set[str] = set()
+    handlers: set[str] = set()  # what overrides a handler is one too
     for ancestor in reversed(actor_class.__mro__):
-        if ancestor is object or ancestor.__module__.partition(".")[0] in (
-            "actors",
-            "thespian",
-        ):
+        module = ancestor.__module__
+        if ancestor is object or module == "actors.actor" or module.startswith("thespian."):
             continue
         for name, value in vars(ancestor).items():
-            if _is_callable_from_outside(name, value):
+            if is_handler(value):
+                handlers.add(name)
+            if _is_callable_from_outside(name, value) and name not in handlers:
                 names.add(name)
             else:
                 names.discard(name)
@@ -38,5 +39,4 @@ def _is_callable_from_outside(name: str, value: object) -> bool:
         inspect.isfunction(value)
         and not name.startswith(("_", "receiveMsg_"))
         and name not in _NEVER
-        and not is_handler(value)
     )

@@ -57,7 +57,7 @@ class Target(Protocol):
         """Undo `link`."""
 
 
-class ActorRef(ActorAddress, Generic[A]):  # type: ignore[misc]  # Thespian has no annotations
+class ActorRef(ActorAddress, Generic[A]):
     """The address of an actor on this node or any other; A is the actor's class.
 
     Refs are equal when they name the same actor, whichever node they came from; they can be
@@ -68,7 +68,7 @@ class ActorRef(ActorAddress, Generic[A]):  # type: ignore[misc]  # Thespian has 
     __slots__ = ("_home", "_key", "target")
 
     def __init__(self, home: "Runtime", node: bytes, number: int, target: Target) -> None:
-        """Only the runtime makes refs; users get them from `spawn`, `remote_actor` and messages."""
+        """Only the runtime makes refs; users get them from `spawn` and in messages."""
         self._home = home
         self._key = (node, number)
         self.target = target
@@ -204,9 +204,8 @@ class ActorRef(ActorAddress, Generic[A]):  # type: ignore[misc]  # Thespian has 
         return self
 
     def __reduce__(self) -> str:
-        raise TypeError(
-            "an ActorRef is bound to its node; send str(ref) and use node.ref(text)"
-        )
+        msg = "an ActorRef is bound to its node; send str(ref) and use node.ref(text)"
+        raise TypeError(msg)
 
 
 class ReplyRef(ActorRef[Any]):
@@ -261,7 +260,8 @@ class MethodProxy:
 
     def __getattr__(self, name: str) -> Callable[..., Future[Any]]:
         if name.startswith("_"):
-            raise NoSuchMethod(f"{name!r} is not public; only public methods can be called")
+            msg = f"{name!r} is not public; only public methods can be called"
+            raise NoSuchMethod(msg)
         return functools.partial(_send_call, self._ref, name)
 
 

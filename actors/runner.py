@@ -91,6 +91,7 @@ class Runner:
         #: One locked lock for each spare thread that waits.
         self._spares: list[threading.Lock] = []
         self._started = False
+        self._ended = False
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
@@ -125,10 +126,17 @@ class Runner:
     def wake(self) -> None:
         """End the current poll."""
         self.sleeping = False
-        try:
-            os.write(self._wake_write, b"w")
-        except (BlockingIOError, OSError):  # full: it is awake anyway; closed: nothing to wake
-            pass
+        if not self._ended:
+            try:
+                os.write(self._wake_write, b"w")
+            except (
+                BlockingIOError,
+                OSError,
+            ):  # full: it is awake anyway; closed: nothing to wake
+                pass
+        if self._ended:
+            self.sleeping = True
+            self._run_leftovers()
 
     def is_runner_thread(self) -> bool:
         """Return True on the threads that run handlers."""
@@ -152,9 +160,10 @@ class Runner:
     def discard(self) -> None:
         """Free the poller of a runner that was never started."""
         with self._spare_lock:
-            if not self._started and not self.closed:
-                self.closed = self._started = True
-                self._shut()
+            if self._started or self.closed:
+                return
+            self.closed = self._started = True
+        self._shut()
 
     def stop(self) -> None:
         """Let the runner end after its current turn; `stopped` is set when it has."""
@@ -174,7 +183,7 @@ class Runner:
         try:
             while self._serve(me):
                 current_cell.set(None)
-                if not self._wait_as_spare() or self.stopped.is_set():
+                if not self._wait_as_spare() or self._ended:
                     return
         finally:
             asyncio._set_running_loop(None)
@@ -277,13 +286,30 @@ class Runner:
 
     def _shut(self) -> None:
         self._holder = None
+        self._ended = True  # before the pipe is closed: its number may soon be another file's
         self.deadlines.close()
         WATCHER.unwatch(self)
         self.selector.unregister(self._wake_read)
         os.close(self._wake_read)
         os.close(self._wake_write)
         self.loop.close()
+        with self._spare_lock:
+            spares, self._spares = self._spares, []
+        for spare in spares:
+            spare.release()
+        self.sleeping = True  # so that whoever posts from here on calls `wake`
+        self._run_leftovers()
         self.stopped.set()
+
+    def _run_leftovers(self) -> None:
+        """Run cells after the end: they fail the asks and count the messages that come late."""
+        while self.ready:
+            try:
+                runnable = self.ready.popleft()
+            except IndexError:  # another thread was faster
+                return
+            if runnable is not self.loop:
+                runnable.run()
 
     # --- from the watcher ---
 
@@ -315,6 +341,8 @@ class Runner:
         needed = threading.Lock()
         needed.acquire()
         with self._spare_lock:
+            if self._ended:
+                return False
             self._spares.append(needed)
         if needed.acquire(timeout=SPARE_IDLE):
             return True

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from actors.cell import Asker, Cell, Sender
 from actors.current import current_cell
 from actors.dispatch import DispatchTable
-from actors.errors import InvalidAddress, NodeClosed
+from actors.errors import ActorDown, InvalidAddress, NodeClosed
 from actors.events import ActorFailed, ActorStarted, ActorStopped, DeadLetter, Unexpected
 from actors.exit_reason import ExitReason
 from actors.future import Future
@@ -63,9 +63,8 @@ class LocalOnly:
 
     def remote_ref(self, node: bytes, number: int) -> ActorRef[Any]:
         """Refuse: there is no way to other nodes."""
-        raise InvalidAddress(
-            f"actor {number} lives on {node.hex()}; this system has no other nodes"
-        )
+        msg = f"actor {number} lives on {node.hex()}; this system has no other nodes"
+        raise InvalidAddress(msg)
 
 
 @dataclass(slots=True)
@@ -127,7 +126,11 @@ class Runtime:
         Raises whatever `__init__` raises, and `NodeClosed` after the end.
         """
         if self.closed:
-            raise NodeClosed(f"{self.name} is closed; spawn on a node that runs")
+            msg = f"{self.name} is closed; spawn on a node that runs"
+            raise NodeClosed(msg)
+        if parent is not None and not parent.alive:
+            msg = f"{parent.ref} has ended; its children would have nobody"
+            raise ActorDown(msg, str(parent.reason), parent.detail)
         self.runner.start()
         actor_class, options = options_of(actor_class)
         cell = self._new_cell(actor_class, parent, number)
@@ -138,8 +141,8 @@ class Runtime:
                 cell.actor = actor_class.attach(cell, args, kwargs or {})
             else:
                 cell.actor = self.plain.attach(actor_class, cell, args, kwargs or {})
-        except BaseException:
-            self._give_up(cell)
+        except BaseException as error:
+            self._give_up(cell, f"{type(error).__qualname__} in its __init__")
             raise
         finally:
             current_cell.set(before)
@@ -171,12 +174,12 @@ class Runtime:
                 self._number = number
                 return number
 
-    def _give_up(self, cell: Cell) -> None:
-        cell.reason = ExitReason.ERROR
-        self.forget(cell)
+    def _give_up(self, cell: Cell, detail: str) -> None:
+        """End an actor that was not made: it may have children, links and messages already."""
         if cell.parent is not None and cell.parent.children is not None:
             cell.parent.children.pop(cell, None)
-        cell.running = False
+        cell.parent = None  # its creator gets the exception instead
+        cell.abort(ExitReason.ERROR, detail)
 
     def _open(self, cell: Cell, options: SpawnOptions) -> None:
         cell.trap_exit = options.trap_exit
@@ -279,7 +282,10 @@ class Runtime:
     def emit(self, event: object) -> None:
         """Hand an event to all subscribers."""
         for subscriber in self._subscribers:
-            subscriber(event)
+            try:
+                subscriber(event)
+            except Exception:  # noqa: BLE001  # who only looks on must not break what is seen
+                log.exception("a subscriber failed at %r", event)
 
     @contextlib.contextmanager
     def subscribed(self, subscriber: Callable[[object], None]) -> Iterator[None]:
@@ -307,6 +313,10 @@ class Runtime:
             return True
         for cell in list(self.cells.values()):
             cell.kill(ExitReason.SHUTDOWN)
+        return self.await_ends(timeout)
+
+    def await_ends(self, timeout: float = SHUTDOWN_TIMEOUT) -> bool:
+        """Wait until no actor lives; returns whether that is so. A handler does not wait."""
         if self.runner.is_runner_thread():
             return not self.cells
         with self._emptied:
@@ -316,6 +326,8 @@ class Runtime:
         """Stop the runner; actors have been ended before."""
         self.closed = True
         if self.runner.is_started:
+            for cell in list(self.cells.values()):
+                cell.kill(ExitReason.SHUTDOWN)
             self.runner.stop()
             if not self.runner.is_runner_thread():
                 self.runner.stopped.wait(SHUTDOWN_TIMEOUT)

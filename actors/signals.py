@@ -12,9 +12,10 @@ R = TypeVar("R")
 
 
 class Query(Generic[R]):
-    """Base class for messages that are questions: `class Total(Query[int])` is answered by an int.
+    """Base class for messages that are questions.
 
-    It carries no behaviour; checkers take the type of `ref.ask(Total())` from it.
+    `class Total(Query[int])` is answered by an int. The class carries no behavior;
+    checkers take the type of `ref.ask(Total())` from it.
     """
 
     __slots__ = ()

@@ -22,11 +22,9 @@ class Child:
 
     Attributes:
         restart: `permanent` children are always started again, `transient` ones unless they
-        ended
-            normally, `temporary` ones never.
+            ended normally, `temporary` ones never.
         name: the name that each incarnation is registered under on the node, so that others
-        find the
-            one that runs.
+            find the one that runs.
     """
 
     def __init__(
@@ -38,13 +36,14 @@ class Child:
         **kwargs: Any,
     ) -> None:
         if restart not in ("permanent", "transient", "temporary"):
-            raise ValueError(f"restart={restart!r}: choose permanent, transient or temporary")
+            msg = f"restart={restart!r}: choose permanent, transient or temporary"
+            raise ValueError(msg)
         self.actor_class = actor_class
         self.args = args
         self.kwargs = kwargs
         self.restart = restart
         self.name = name
-        self.label = name or getattr(actor_class, "__name__", str(actor_class))
+        self.label: str = name or str(getattr(actor_class, "__name__", actor_class))
 
     def wants_restart(self, reason: str) -> bool:
         """Return True when a child that ended for this reason is to be started again."""
@@ -69,7 +68,8 @@ class Supervisor(Actor):
         intensity: tuple[int, float] = (3, 5.0),
     ) -> None:
         if strategy != "one_for_one":
-            raise ValueError(f"strategy={strategy!r} is not known; use one_for_one")
+            msg = f"strategy={strategy!r} is not known; use one_for_one"
+            raise ValueError(msg)
         self._limit, self._period = intensity
         self._restarts: deque[float] = deque()
         self._total = 0
@@ -102,7 +102,7 @@ class Supervisor(Actor):
         while self._may_restart(child):
             try:
                 ref = self._start(child)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  # a failed start counts as one more end
                 reason = f"{type(error).__name__}: {error}"
                 continue
             self._cell.runtime.emit(ActorRestarted(ref, child.label, self._total, reason))

@@ -1,4 +1,4 @@
-"""Thespian programs on callboard's runtime: the system base that Thespian's `ActorSystem` takes.
+"""Thespian programs on callboard's runtime: the base that Thespian's `ActorSystem` takes.
 
     ActorSystem(systemBase=SystemBase(), transientUnique=True)     handed over as an object
     ActorSystem("callboard")                                       by name, once `actors` is
@@ -67,6 +67,8 @@ class PlainCell(Cell):
             self._exit(message, sender)
         else:
             self._receive(message, sender)
+            if sender is not None and sender.expects and not getattr(sender, "done_", False):
+                self.owe(sender)  # it answers with a send, if it does before it ends
 
     def _receive(self, message: Any, sender: Sender | None) -> None:
         address = sender.reference(self.runtime) if sender is not None else None
@@ -74,10 +76,10 @@ class PlainCell(Cell):
         while True:
             try:
                 result = self.actor.receiveMessage(given, address or self.runtime.nobody)
-            except Exception:
+            except Exception:  # noqa: BLE001  # Thespian's rule: once more, then it is poison
                 if attempt < ATTEMPTS:
                     # Only a second attempt needs a copy that the first has not touched.
-                    attempt, given = attempt + 1, copy.deepcopy(message)
+                    attempt, given = attempt + 1, _copied(message)
                     continue
                 self._return_poison(message, address)
                 return
@@ -130,9 +132,10 @@ class PlainActors:
     ) -> Any:
         """Make the actor of a cell: `__init__` runs first, then the runtime is attached."""
         if not issubclass(actor_class, thespian_actors.Actor):
-            raise TypeError(
+            msg = (
                 f"{actor_class.__qualname__} is no actor class; derive it from callboard.Actor"
             )
+            raise TypeError(msg)
         if args or kwargs:
             actor = actor_class(*args, **kwargs)
         else:
@@ -151,7 +154,7 @@ class External:
     """A place outside the system that sends and receives: behind `ask`, `tell` and `listen`."""
 
     #: A `@handler` that returns something answers Thespian's `ask` with an ordinary message.
-    expects: Final[Literal[True]] = True
+    expects: Final[Literal[True]] = True  # noqa: PYI064  # the type tells it from a cell
     done_: Final = True  # nothing is owed to it when an actor ends
 
     def __init__(self, runtime: Runtime) -> None:
@@ -209,7 +212,7 @@ class ExternalContext:
     def ask(
         self, address: ActorAddress, message: Any, timeout: timedelta | float | None
     ) -> Any:
-        """Send, then return the next message that anybody sends here; None when time is over."""
+        """Send, then return the next message that comes here; None when time is over."""
         self.tell(address, message)
         return self.listen(timeout)
 
@@ -237,7 +240,7 @@ class SystemBase(ExternalContext):
     def __init__(
         self,
         capabilities: dict[str, Any] | None = None,
-        logDefs: Any = False,  # noqa: N803  # Thespian's name
+        logDefs: Any = False,  # noqa: FBT002, N803  # Thespian's name and type
         *,
         runtime: Runtime | None = None,
     ) -> None:
@@ -280,7 +283,7 @@ class SystemBase(ExternalContext):
             return self.runtime.nobody  # a parent that restarts children would never end
         try:
             found = self._find_class(actor_class, requirements, source_hash)
-            ref = self.runtime.spawn(found, parent=parent)
+            ref: ActorRef[Any] = self.runtime.spawn(found, parent=parent)
         except Exception as error:
             if parent is None:
                 raise
@@ -341,7 +344,7 @@ class SystemBase(ExternalContext):
             handler.target.post(DeadEnvelope(ref, message), sender)
 
     def update_capability(self, name: str, value: Any) -> None:
-        """Set a capability; None removes it. Actors that need what is gone are asked to exit."""
+        """Set a capability; None removes it. Actors that need what is gone have to exit."""
         if value is None:
             self.capabilities.pop(name, None)
         else:
@@ -362,11 +365,19 @@ class SystemBase(ExternalContext):
     def shutdown(self) -> None:
         """End all actors and stop the runtime's thread."""
         for cell in list(self.runtime.cells.values()):
-            if cell.parent is None and isinstance(cell, PlainCell):
+            if cell.parent is None or not cell.parent.alive:
                 cell.post(ActorExitRequest(), None)
                 cell.stop()
+        self.runtime.await_ends()  # handlers see the request; only who is stuck is killed
         self.runtime.end_actors()
         self.runtime.close()
+
+
+def _copied(message: Any) -> Any:
+    try:
+        return copy.deepcopy(message)
+    except Exception:  # noqa: BLE001  # what cannot be copied is tried again as it is
+        return message
 
 
 def _seconds(timeout: timedelta | float | None) -> float | None:
@@ -377,7 +388,7 @@ def _usual_capabilities() -> dict[str, Any]:
     return {
         "Python Version": tuple(sys.version_info),
         "Thespian Generation": ThespianGeneration,
-        "Thespian Version": str(int(time.time() * 1000)),
+        "Thespian Version": str(int(time.time() * 1000)),  # noqa: TID251  # a stamp of the start
         "Thespian ActorSystem Name": "callboard",
         "Thespian ActorSystem Version": 1,
         "Thespian Watch Supported": False,

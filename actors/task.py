@@ -71,9 +71,8 @@ class HandlerTask:
                 current_task_left(loop, self)
             if awaited.__class__ is Future:
                 if awaited.asked is self.cell.ref:
-                    self.throw = WouldDeadlock(
-                        f"{self.cell.ref} awaits an answer from itself; call the method directly"
-                    )
+                    text = f"{self.cell.ref} awaits its own answer; call the method directly"
+                    self.throw = WouldDeadlock(text)
                     continue
                 self.waiting_for = awaited
                 awaited.await_by(self)
@@ -96,7 +95,7 @@ class HandlerTask:
             awaited.add_done_callback(self.wake)
 
     def wake(self, awaited: Any) -> None:
-        """Go on: what was awaited is done. Late wake-ups for an earlier await have no effect."""
+        """Go on: what was awaited is done. Late wake-ups for an earlier await do nothing."""
         if awaited is self.waiting_for and not self.ready:
             self.ready = True
             self.cell.schedule()

@@ -44,21 +44,24 @@ def parse_address(text: str) -> Address:
     """
     match = _ADDRESS.fullmatch(text)
     if match is None:
-        raise InvalidAddress(
+        msg = (
             f"{text!r} is no address; write basp://HOST:PORT, basp://HOST:PORT/NAME or "
             "basp://HOST:PORT/ID@NODE"
         )
+        raise InvalidAddress(msg)
     endpoint = None
     if match["host"] is not None:
         port = int(match["port"])
         if not 0 < port < 65536:
-            raise InvalidAddress(f"{text!r}: port {port} is not between 1 and 65535")
+            msg = f"{text!r}: port {port} is not between 1 and 65535"
+            raise InvalidAddress(msg)
         endpoint = (match["host"].strip("[]"), port)
     if match["number"] is None:
         return Address(endpoint, name=match["name"])
     number = int(match["number"])
     if number >= 2**32:
-        raise InvalidAddress(f"{text!r}: actor number {number} is larger than 4,294,967,295")
+        msg = f"{text!r}: actor number {number} is larger than 4,294,967,295"
+        raise InvalidAddress(msg)
     return Address(endpoint, number=number, node=NodeId(bytes.fromhex(match["node"])))
 
 
@@ -70,7 +73,8 @@ def parse_node_address(text: str) -> Endpoint:
     """
     address = parse_address(text)
     if address.endpoint is None or address.name is not None or address.number is not None:
-        raise InvalidAddress(f"{text!r} does not name a node; write basp://HOST:PORT")
+        msg = f"{text!r} does not name a node; write basp://HOST:PORT"
+        raise InvalidAddress(msg)
     return address.endpoint
 
 
@@ -81,9 +85,10 @@ def check_name(name: str) -> str:
         InvalidAddress: the name could not stand in an address.
     """
     if _NAME.fullmatch(name) is None:
-        raise InvalidAddress(
+        msg = (
             f"{name!r} cannot be a name: begin with a letter or _, then letters, digits, _ . -"
         )
+        raise InvalidAddress(msg)
     return name
 
 

@@ -1,10 +1,10 @@
 """Where a message from another node came from, as its receiver's cell sees it.
 
-A message counts as delivered when its handler is done with it, not when it reaches the mailbox: what
-waits in the mailbox of a node that dies is then reported lost by its sender.
+A message counts as delivered when its handler is done with it, not when it reaches the
+mailbox: what waits in the mailbox of a node that dies is then reported lost by its sender.
 """
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from actors.errors import ActorDown
 
@@ -20,7 +20,7 @@ class RemoteTeller:
 
     __slots__ = ("_arrivals", "_node", "_number")
 
-    expects: Final[Literal[True]] = True  # of the outcome, only that there was one
+    expects: Final = True  # of the outcome, only that there was one
     done_: Final = True
 
     def __init__(self, node: bytes, number: int, arrivals: "Arrivals") -> None:
@@ -55,7 +55,7 @@ class RemoteAsker:
 
     __slots__ = ("_arrivals", "_broker", "_counted", "_node", "_number", "done_", "message_id")
 
-    expects: Final[Literal[True]] = True
+    expects: Final = True
 
     def __init__(
         self, broker: "Broker", node: bytes, number: int, message_id: int, arrivals: "Arrivals"

@@ -1,12 +1,13 @@
 """The BASP broker: where messages leave a node, arrive, and pass through.
 
-Out: a proxy hands over a message; it is serialized once, on the caller's thread, gets its header and
-goes to the wire of the next hop. In: the frames of one read come as a run; those for this node are
-decoded and put into mailboxes, those for others go on unchanged. Announce, down and release keep the
-proxies of all nodes true; routing updates say what is in reach; delivery reports close the accounts.
+Out: a proxy hands over a message; it is serialized once, on the caller's thread, gets its
+header and goes to the wire of the next hop. In: the frames of one read come as a run; those for
+this node are decoded and put into mailboxes, those for others go on unchanged. Announce, down
+and release keep the proxies of all nodes true; routing updates say what is in reach; delivery
+reports close the accounts.
 
-`dispatch`, `respond` and `command` may be called from any thread. Everything else runs on the runner
-with its role, so routes, proxies and accounts change on one thread at a time.
+`dispatch`, `respond` and `command` may be called from any thread. Everything else runs on
+the runner with its role, so routes, proxies and accounts change on one thread at a time.
 """
 
 import itertools
@@ -27,7 +28,7 @@ from actors.signals import Down
 from basp.accounting import Accounts
 from basp.control import pack_announce, pack_down, pack_release, read_down
 from basp.errors import BaspError, LocalProtocolError, MalformedPayload, RemoteProtocolError
-from basp.frame import pack_frame, repack_frame
+from basp.frame import DEFAULT_PAYLOAD_LIMIT, pack_frame, repack_frame
 from basp.handshake import LinkConfig
 from basp.header import (
     DIRECTORY,
@@ -45,18 +46,19 @@ from basp.payload import PayloadCodec
 from basp.plain_cbor import read_plain, write_plain
 from basp.registry import DEFAULT_REGISTRY
 from basp.routing import Changes, Router
-from proxies.address import Endpoint, actor_text
+from proxies.address import Endpoint, actor_text, endpoint_text
 from proxies.arrival import RemoteAsker, RemoteTeller
 from proxies.connector import Connector, Dial
-from proxies.errors import NotSerializable
+from proxies.errors import LinkFull, MessageTooLarge, NotSerializable
 from proxies.events import LinkDown, LinkUp, NodeDown, NodeUp, Undeliverable
 from proxies.messages import Describe, Failure, LinkActors, StopActor, error_of, failure_of
 from proxies.proxy import Proxy
 from proxies.registry import HolderRegistry
 from proxies.stats import Passage
-from proxies.wire import Wire
+from proxies.wire import WAITING_LIMIT, Wire
 
 if TYPE_CHECKING:
+    from actors.runner import Timer
     from actors.runtime import Runtime
     from basp.effects import PeerIdentity
     from basp.frame import Frame
@@ -69,14 +71,24 @@ _EPOCH_BITS: Final = EPOCH_COUNT - 1
 REPORT_INTERVAL: Final = 1.0
 """Seconds between delivery reports, and between looks for proxies that nobody uses."""
 
-_REFS_OF_OUR_OWN: Final = 4
-"""Counted references to a ref that only the broker holds: table, copy of the table, loop, argument."""
+_REFS_OF_OUR_OWN: Final = 3
+"""Counted references to a ref that only `_release_unused` holds: list, variable, argument."""
 
 PASSAGES: Final = 256
 """Asks of others that a node remembers to have forwarded."""
 
 DIAL_TIMEOUT: Final = 5.0
 """Seconds that the first use of a ref with an address waits for a link."""
+
+DOUBT: Final = 0.25
+"""Seconds in which neighbours may tell of another path before a node counts as lost.
+
+A neighbour whose own best path led through us tells us of its second best only when it has
+heard that the best is gone. Without any neighbour there is nothing to wait for.
+"""
+
+DIAL_QUEUE: Final = 100_000
+"""Messages to one actor that may wait for such a link; more are refused with `LinkFull`."""
 
 
 class Broker:
@@ -107,6 +119,8 @@ class Broker:
         self._watchers: dict[bytes, list[Future[NodeDown]]] = {}
         self._holders = HolderRegistry(runtime.cells.__contains__)
         self._dialing: dict[Endpoint, set[Proxy]] = {}
+        #: Nodes whose path is gone, until another one is found or they count as lost.
+        self._doubtful: dict[NodeId, Timer] = {}
         self._codec = PayloadCodec(
             DEFAULT_REGISTRY,
             ref_types=(ActorRef,),
@@ -148,42 +162,70 @@ class Broker:
 
     # --- out, from any thread ---
 
-    def dispatch(self, proxy: Proxy, message: Any, sender: Sender | None) -> None:
-        """Send a message to a proxy's actor: serialized here, counted, written."""
+    def dispatch(
+        self, proxy: Proxy, message: Any, sender: Sender | None, payload: bytes | None = None
+    ) -> None:
+        """Send a message to a proxy's actor: serialized here, counted, written.
+
+        A message that waited for a dial brings its payload along, and goes in front of those
+        that still wait.
+
+        Raises:
+            NotSerializable: it holds something that cannot travel.
+            MessageTooLarge: it is larger than the receiver accepts.
+            LinkFull: the next hop does not read.
+        """
+        has_waited = payload is not None
+        if payload is None:
+            payload = self._encode(message)
+        node = proxy.node
+        has_room = has_waited
+        while True:
+            with self._lock:
+                hop = self.router.next_hops.get(node)
+                if hop is None or (proxy.waiting is not None and not has_waited):
+                    break
+                wire = self.wires[hop]
+                if has_room or wire.waiting <= WAITING_LIMIT:
+                    message_id = asker = 0
+                    if sender is None:
+                        pass
+                    elif sender.expects:
+                        message_id = self._expect(sender, node)
+                        cell = current_cell.get()
+                        if cell is not None and cell.runtime is self.runtime:
+                            asker = cell.number
+                    elif sender.runtime is self.runtime:
+                        asker = sender.number
+                    account = self.accounts.account(node)
+                    account.sent += 1
+                    header = HEADER.pack(
+                        _DISPATCH,
+                        len(payload),
+                        account.epoch << EPOCH_SHIFT | message_id,
+                        self.node_id,
+                        node,
+                        asker,
+                        proxy.number,
+                    )
+                    wire.write(header + payload, at_once=message_id != 0)
+                    return
+            wire.make_room()  # without the lock: others have other ways
+            has_room = True
+        self._no_route(proxy, message, sender, payload)
+
+    def _encode(self, message: Any) -> bytes:
         try:
             payload = self._codec.encode(message)
         except LocalProtocolError as error:
             raise NotSerializable(str(error)) from None
-        node = proxy.node
-        hop = self.router.next_hops.get(node)
-        if hop is None or proxy.waiting is not None:
-            self._no_route(proxy, message, sender)
-            return
-        message_id = asker = 0
-        if sender is None:
-            pass
-        elif sender.expects:
-            message_id = self._expect(sender, node)
-            cell = current_cell.get()
-            if cell is not None and cell.runtime is self.runtime:
-                asker = cell.number
-        elif sender.runtime is self.runtime:
-            asker = sender.number
-        wire = self.wires.get(hop)
-        account = self.accounts.account(node)
-        with self._lock:
-            account.sent += 1
-            header = HEADER.pack(
-                _DISPATCH,
-                len(payload),
-                account.epoch << EPOCH_SHIFT | message_id,
-                self.node_id,
-                node,
-                asker,
-                proxy.number,
+        if len(payload) > DEFAULT_PAYLOAD_LIMIT:
+            msg = (
+                f"a {type(message).__qualname__} of {len(payload):,} B exceeds the limit of "
+                f"{DEFAULT_PAYLOAD_LIMIT:,} B for one message; send it in parts"
             )
-            if wire is not None:
-                wire.write(header + payload, at_once=message_id != 0)
+            raise MessageTooLarge(msg)
+        return payload
 
     def _expect(self, asker: Any, node: bytes) -> int:
         message_id = next(self._message_ids) & MESSAGE_ID_MASK
@@ -191,17 +233,25 @@ class Broker:
         self.pending[message_id] = (asker, node)
         return message_id
 
-    def _no_route(self, proxy: Proxy, message: Any, sender: Sender | None) -> None:
+    def _no_route(
+        self, proxy: Proxy, message: Any, sender: Sender | None, payload: bytes
+    ) -> None:
         """Dial where the ref's text says, or refuse."""
         endpoint = proxy.endpoint or self.endpoints.get(proxy.node)
-        if endpoint is None:
-            proxy.refuse(message, sender, proxy.no_path())
-            return
         with self._lock:
-            if proxy.waiting is None:
-                proxy.waiting = []
-            proxy.waiting.append((message, sender))
-        self.runtime.runner.post(self._dial_for, proxy, endpoint)
+            is_doubtful = proxy.node in self._doubtful
+            may_wait = endpoint is not None or proxy.node in self.router.next_hops
+            if may_wait or is_doubtful:
+                if proxy.waiting is None:
+                    proxy.waiting = []
+                elif len(proxy.waiting) >= DIAL_QUEUE:
+                    msg = f"{DIAL_QUEUE:,} messages wait for a path to node {proxy.node.hex()}"
+                    raise LinkFull(msg)
+                proxy.waiting.append((message, sender, payload))
+        if not may_wait and not is_doubtful:
+            proxy.refuse(message, sender, proxy.no_path())
+        elif not is_doubtful:
+            self.runtime.runner.post(self._dial_for, proxy, endpoint)
 
     def command(self, proxy: Proxy, command: object) -> None:
         """Send a message to a proxy's node itself."""
@@ -211,11 +261,11 @@ class Broker:
             self.dispatch(node_proxy, command, None)
 
     def respond(self, node: bytes, number: int, message_id: int, value: Any) -> None:
-        """Answer an ask from another node."""
+        """Answer an ask from another node; an answer that cannot travel fails it."""
         try:
-            payload = self._codec.encode(value)
-        except LocalProtocolError as error:
-            payload = self._codec.encode(failure_of(NotSerializable(str(error))))
+            payload = self._encode(value)
+        except (NotSerializable, MessageTooLarge) as error:
+            payload = self._codec.encode(failure_of(error))
         self._send_response(node, number, message_id, payload)
 
     def respond_error(
@@ -225,12 +275,12 @@ class Broker:
         self._send_response(node, number, message_id, self._codec.encode(failure_of(error)))
 
     def _send_response(self, node: bytes, number: int, message_id: int, payload: bytes) -> None:
-        wire = self._wire_to(node)
-        account = self.accounts.account(node)
         with self._lock:
+            wire = self._wire_to(node)
             if wire is None:
                 self.undeliverable += 1
                 return
+            account = self.accounts.account(node)
             account.sent += 1
             data = RESPONSE | account.epoch << EPOCH_SHIFT | message_id
             head = HEADER.pack(_DISPATCH, len(payload), data, self.node_id, node, 0, number)
@@ -273,7 +323,9 @@ class Broker:
             sender: Any
             if data & MESSAGE_ID_MASK:
                 arrivals = self.accounts.arrivals_of(source, data >> EPOCH_SHIFT & _EPOCH_BITS)
-                sender = RemoteAsker(self, source, source_actor, data & MESSAGE_ID_MASK, arrivals)
+                sender = RemoteAsker(
+                    self, source, source_actor, data & MESSAGE_ID_MASK, arrivals
+                )
             elif last == (data, source, source_actor):
                 sender = teller  # many messages of one sender come in a row
             else:
@@ -312,10 +364,11 @@ class Broker:
         data, source, payload = frame[2], frame[3], frame[7]
         arrivals = self.accounts.arrivals_of(source, data >> EPOCH_SHIFT & _EPOCH_BITS)
         arrivals.delivered += 1
-        waiting = self.pending.pop(data & MESSAGE_ID_MASK, None)
+        waiting = self.pending.get(data & MESSAGE_ID_MASK)
         if waiting is None or waiting[1] != source:
             self.runtime.counters.late_answers += 1
             return
+        del self.pending[data & MESSAGE_ID_MASK]
         future = waiting[0]
         try:
             value = self._codec.decode_message(payload)
@@ -337,7 +390,7 @@ class Broker:
         self.runtime.dead_letter(ref, message, sender)
 
     def _refuse_payload(self, wire: Wire, frame: "Frame", error: RemoteProtocolError) -> None:
-        """A payload that cannot be read: its asker is told; garbage of a neighbour ends the link."""
+        """Tell the asker that its message cannot be read; garbage ends a neighbour's link."""
         data, source, source_actor = frame[2], frame[3], frame[5]
         arrivals = self.accounts.arrivals_of(source, data >> EPOCH_SHIFT & _EPOCH_BITS)
         arrivals.dead_letters += 1
@@ -350,23 +403,24 @@ class Broker:
             wire.end(str(error))
 
     def _take_command(self, message: Any) -> None:
-        """Carry out what another node asks of this node itself."""
-        if isinstance(message, StopActor):
-            cell = self.runtime.cells.get(message.number)
-            if cell is not None and message.number >= FIRST_ACTOR:
-                if message.kill:
-                    cell.kill()
-                else:
-                    cell.stop()
-        elif isinstance(message, LinkActors):
-            target = self.runtime.ref_to(self.node_id, message.number).target
-            if isinstance(target, Cell):
-                if message.undo:
-                    target.unlink(message.other)
-                else:
-                    target.link(message.other)
-        else:
+        """Carry out what another node asks of this node itself, as far as that makes sense."""
+        number = message.number if isinstance(message, StopActor | LinkActors) else None
+        if type(number) is not int or number < FIRST_ACTOR:
             self.runtime.counters.unexpected += 1
+        elif isinstance(message, StopActor):
+            cell = self.runtime.cells.get(number)
+            if cell is None:
+                return
+            if message.kill:
+                cell.kill()
+            else:
+                cell.stop()
+        elif isinstance(message.other, ActorRef):
+            target = self.runtime.ref_to(self.node_id, number).target
+            if message.undo:
+                target.unlink(message.other)
+            else:
+                target.link(message.other)
 
     # --- control frames for this node ---
 
@@ -385,7 +439,9 @@ class Broker:
             elif operation == Operation.RELEASE_PROXY_INSTANCE:
                 self._holders.released(source, frame[6])
             elif operation == Operation.ROUTING_UPDATE:
-                self._routes_changed(self.router.receive(NodeId(source), frame[7]), "routes changed")
+                self._routes_changed(
+                    self.router.receive(NodeId(source), frame[7]), "routes changed"
+                )
             elif operation == Operation.DELIVERY_REPORT:
                 self.accounts.receive_report(NodeId(source), frame[7])
         except BaspError as error:
@@ -419,9 +475,11 @@ class Broker:
         node = wire.peer
         if node is None or self.wires.get(node) is not wire:
             return
-        del self.wires[node]
+        with self._lock:  # no sender sees a route without its wire
+            del self.wires[node]
+            changes = self.router.remove_peer(node)
         self.runtime.emit(LinkDown(node, wire.peer_name, reason))
-        self._routes_changed(self.router.remove_peer(node), reason)
+        self._routes_changed(changes, reason)
 
     def _routes_changed(self, changes: Changes, reason: str) -> None:
         for peer, payload in changes.updates:
@@ -431,12 +489,43 @@ class Broker:
                     pack_frame(Operation.ROUTING_UPDATE, 0, self.node_id, peer, 0, 0, payload)
                 )
         for node in changes.lost:
-            self._node_lost(node, reason)
+            self._doubt(node, reason)
+        if not self.wires:
+            for node in list(self._doubtful):
+                self._give_up(node, reason)
         for node in changes.moved:
-            with self._lock:
-                self.accounts.path_moved(node)
+            self._path_moved(node)
         for node in changes.gained:
-            self._node_found(node)
+            doubt = self._doubtful.get(node)
+            if doubt is None:
+                self._node_found(node)
+            else:
+                doubt.cancel()
+                self._path_moved(node)
+                self._doubt_over(node)
+
+    def _path_moved(self, node: NodeId) -> None:
+        with self._lock:
+            self.accounts.path_moved(node)
+        self.accounts.repeat_report(node)  # the last one may have been lost on the old path
+
+    def _doubt(self, node: NodeId, reason: str) -> None:
+        timer = self.runtime.runner.call_later(DOUBT, self._give_up, node, reason)
+        with self._lock:
+            self._doubtful[node] = timer
+
+    def _give_up(self, node: NodeId, reason: str) -> None:
+        self._doubtful[node].cancel()
+        self._node_lost(node, reason)
+        self._doubt_over(node)
+
+    def _doubt_over(self, node: NodeId) -> None:
+        """Send or refuse what waited for another path."""
+        with self._lock:
+            del self._doubtful[node]
+        for proxy in self._proxies_of(node):
+            if proxy.waiting is not None:
+                self._dial_for(proxy, proxy.endpoint or self.endpoints.get(node))
 
     def _node_found(self, node: NodeId) -> None:
         self.accounts.repeat_report(node)
@@ -472,7 +561,7 @@ class Broker:
 
     def monitor_node(self, node: bytes, future: Future[NodeDown]) -> None:
         """Complete the future when the node is out of reach; at once if it is."""
-        if node in self.router.next_hops:
+        if node in self.router.next_hops or node in self._doubtful:
             self._watchers.setdefault(node, []).append(future)
         else:
             future.set_result(NodeDown(node, self.names.get(node, ""), "not in reach"))
@@ -484,19 +573,25 @@ class Broker:
 
     def _watch_unrouted(self, proxy: Proxy) -> None:
         endpoint = proxy.endpoint or self.endpoints.get(proxy.node)
-        if proxy.node in self.router.next_hops:
+        if proxy.node in self.router.next_hops or proxy.node in self._doubtful:
             return
         if endpoint is None:
             proxy.unreachable("no path leads to its node")
         else:
-            proxy.waiting = proxy.waiting or []
+            with self._lock:
+                proxy.waiting = proxy.waiting or []
             self._dial_for(proxy, endpoint)
 
     # --- first use of a ref with an address ---
 
-    def _dial_for(self, proxy: Proxy, endpoint: Endpoint) -> None:
+    def _dial_for(self, proxy: Proxy, endpoint: Endpoint | None) -> None:
         if proxy.node in self.router.next_hops:
-            self._dialed(endpoint, {proxy}, "")
+            self._send_waiting(proxy)
+            return
+        if proxy.node in self._doubtful:
+            return
+        if endpoint is None:
+            self._refuse_waiting(proxy, str(proxy.no_path()))
             return
         proxies = self._dialing.get(endpoint)
         if proxies is not None:
@@ -507,7 +602,9 @@ class Broker:
         waiter.add_done_callback(
             lambda done: self.runtime.runner.post(self._dial_done, endpoint, done)
         )
-        self.runtime.runner.call_later(DIAL_TIMEOUT, waiter.set_exception, TimeoutError("timed out"))
+        self.runtime.runner.call_later(
+            DIAL_TIMEOUT, waiter.set_exception, TimeoutError("timed out")
+        )
         self.connector.dial(endpoint, waiter, secret=self.secret, keep=False)
 
     def _dial_done(self, endpoint: Endpoint, waiter: Future[Dial]) -> None:
@@ -517,16 +614,30 @@ class Broker:
 
     def _dialed(self, endpoint: Endpoint, proxies: set[Proxy], error: str) -> None:
         for proxy in proxies:
-            with self._lock:
-                waiting, proxy.waiting = proxy.waiting or [], None
             if proxy.node in self.router.next_hops:
-                for message, sender in waiting:
-                    self.dispatch(proxy, message, sender)
+                self._send_waiting(proxy)
                 continue
-            text = error or f"another node listens at {endpoint[0]}:{endpoint[1]}"
-            for message, sender in waiting:
-                proxy.refuse(message, sender, NodeUnreachable(text))
+            text = error or f"another node listens at {endpoint_text(endpoint)}"
+            self._refuse_waiting(proxy, text)
             proxy.unreachable(text)
+
+    def _send_waiting(self, proxy: Proxy) -> None:
+        """Send what waited for a link; whoever tells meanwhile queues up behind it."""
+        while True:
+            with self._lock:
+                waiting = proxy.waiting
+                if not waiting:
+                    proxy.waiting = None
+                    return
+                proxy.waiting = []
+            for message, sender, payload in waiting:
+                self.dispatch(proxy, message, sender, payload)
+
+    def _refuse_waiting(self, proxy: Proxy, text: str) -> None:
+        with self._lock:
+            waiting, proxy.waiting = proxy.waiting, None
+        for message, sender, _ in waiting or ():
+            proxy.refuse(message, sender, NodeUnreachable(text))
 
     # --- once a second ---
 
@@ -551,12 +662,17 @@ class Broker:
             proxy = ref.target
             if not isinstance(proxy, Proxy) or proxy.is_watched or proxy.waiting:
                 continue
-            if sys.getrefcount(ref) <= _REFS_OF_OUR_OWN:
+            with self._lock:  # out of the table first: then nobody can get hold of it any more
                 self._refs.pop(key, None)
-                if number >= FIRST_ACTOR and proxy.down is None:
-                    self._send_to(node, pack_release(self.node_id, node, number, 1))
+                is_held = sys.getrefcount(ref) > _REFS_OF_OUR_OWN or proxy.is_watched
+                if is_held:
+                    self._refs[key] = ref
+            if not is_held and number >= FIRST_ACTOR and proxy.down is None:
+                self._send_to(node, pack_release(self.node_id, node, number, 1))
 
-    def listening_config(self, secret: bytes | None, published: ActorRef[Any] | None) -> LinkConfig:
+    def listening_config(
+        self, secret: bytes | None, published: ActorRef[Any] | None
+    ) -> LinkConfig:
         """Return what the links of one port have in common."""
         shown = None if published is None else (published.actor_id, ())
         return LinkConfig(self.node_id, secret=secret, published=shown)
@@ -568,6 +684,9 @@ class Broker:
             future.set_exception(NodeUnreachable("the node was closed"))
         self.pending.clear()
         self.connector.close()
+        for ref in list(self._refs.values()):
+            if isinstance(ref.target, Proxy):
+                self._refuse_waiting(ref.target, "the node was closed")
 
 
 def _pair_of(ref: ActorRef[Any]) -> tuple[bytes, int]:
@@ -581,4 +700,3 @@ def _read_name(state: bytes) -> str:
     except BaspError:
         return ""
     return said[0] if isinstance(said, list) and said and isinstance(said[0], str) else ""
-

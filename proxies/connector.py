@@ -1,7 +1,8 @@
 """The connector: listens, dials, dials again, and hands established links to the broker.
 
-Only the side that dialed dials again: after 0.1 s, then twice as long each time up to 5 s, each time a
-random part more, so that nodes which lost the same peer do not come back in one moment.
+Only the side that dialed dials again: after 0.1 s, then twice as long each time up to 5 s,
+each time a random part more, so that nodes which lost the same peer do not come back in one
+moment.
 """
 
 import errno
@@ -35,6 +36,12 @@ FIRST_RETRY: Final = 0.1
 LAST_RETRY: Final = 5.0
 ACCEPT_BACKLOG: Final = 512
 
+ACCEPT_PAUSE: Final = 1.0
+"""Seconds without accepting when no descriptor is free: polls would report it without end."""
+
+CONNECT_LIMIT: Final = 10.0
+"""Seconds that one address may take to answer; the system itself would try for minutes."""
+
 
 class Dial:
     """The wish to be linked to whoever listens at an address."""
@@ -48,6 +55,8 @@ class Dial:
         self.published: tuple[int, tuple[str, ...]] | None = None
         self.wire: Wire | None = None
         self.timer: Timer | None = None
+        #: A connection that is being made.
+        self.sock: socket.socket | None = None
         self.waiters: list[Future[Dial]] = []
         self.is_busy = False
 
@@ -101,14 +110,20 @@ class Connector:
 
     def listen(self, sock: socket.socket, config: LinkConfig) -> None:
         """Accept connections on a bound socket."""
+        if self._closed:
+            sock.close()
+            return
         sock.listen(ACCEPT_BACKLOG)
-        sock.setblocking(False)
+        sock.setblocking(False)  # noqa: FBT003  # its signature
         self._listeners.append(sock)
+        self._watch_listener(sock, config)
 
+    def _watch_listener(self, sock: socket.socket, config: LinkConfig) -> None:
         def accept(_: int) -> None:
             self._accept(sock, config)
 
-        self._runner.selector.register(sock, selectors.EVENT_READ, accept)
+        if not self._closed:
+            self._runner.selector.register(sock, selectors.EVENT_READ, accept)
 
     def _accept(self, listener: socket.socket, config: LinkConfig) -> None:
         try:
@@ -117,7 +132,11 @@ class Connector:
             return
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
-                log.warning("no descriptor is free for a connection; raise the limit (ulimit -n)")
+                log.warning(
+                    "no descriptor is free for a connection; raise the limit (ulimit -n)"
+                )
+                self._runner.selector.unregister(listener)
+                self._runner.call_later(ACCEPT_PAUSE, self._watch_listener, listener, config)
                 return
             raise
         self._open(sock, config, dialer=False, endpoint=(address[0], address[1]))
@@ -160,7 +179,7 @@ class Connector:
         except socket.gaierror:
             threading.Thread(target=self._resolve, args=(dial,), daemon=True).start()
             return
-        self._connect(dial, found[0])
+        self._connect(dial, found)
 
     def _resolve(self, dial: Dial) -> None:
         """Look a host name up: that blocks, so on a thread of its own."""
@@ -168,40 +187,64 @@ class Connector:
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
-            self._runner.post(self._failed, dial, f"the name {host!r} is not known ({error})")
+            self._runner.post(self._failed, dial, f"host {host!r} is not known ({error})")
             return
-        self._runner.post(self._connect, dial, found[0])
+        self._runner.post(self._connect, dial, found)
 
-    def _connect(self, dial: Dial, found: Any) -> None:
-        family, kind, protocol, _, address = found
-        sock = socket.socket(family, kind, protocol)
-        sock.setblocking(False)
+    def _connect(self, dial: Dial, found: list[Any]) -> None:
+        """Connect to the first of the addresses that a host name stands for."""
+        if self._closed:
+            return
+        family, kind, protocol, _, address = found[0]
+        try:
+            sock = socket.socket(family, kind, protocol)
+        except OSError as error:  # no descriptor is free, or no such addresses on this machine
+            self._refused(dial, found, error.strerror or str(error))
+            return
+        sock.setblocking(False)  # noqa: FBT003  # its signature
         code = sock.connect_ex(address)
         if code not in (0, errno.EINPROGRESS):
             sock.close()
-            self._failed(dial, os.strerror(code))
+            self._refused(dial, found, os.strerror(code))
             return
+        dial.sock = sock
+        dial.timer = self._runner.call_later(
+            CONNECT_LIMIT, self._connected, dial, found, "timed out"
+        )
 
         def connected(_: int) -> None:
-            self._runner.selector.unregister(sock)
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if code or self._closed:
-                sock.close()
-                self._failed(dial, os.strerror(code) if code else "the node is closing")
-                return
-            config = LinkConfig(self._node_id, secret=dial.secret)
-            dial.wire = self._open(sock, config, dialer=True, endpoint=dial.endpoint)
+            self._connected(dial, found, os.strerror(code) if code else "")
 
         self._runner.selector.register(sock, selectors.EVENT_WRITE, connected)
 
-    def _failed(self, dial: Dial, why: str) -> None:
+    def _connected(self, dial: Dial, found: list[Any], error: str) -> None:
+        sock, dial.sock = dial.sock, None
+        assert sock is not None, "each attempt to connect ends once"
+        if dial.timer is not None:
+            dial.timer.cancel()
+            dial.timer = None
+        self._runner.selector.unregister(sock)
+        if error:
+            sock.close()
+            self._refused(dial, found, error)
+            return
+        config = LinkConfig(self._node_id, secret=dial.secret)
+        dial.wire = self._open(sock, config, dialer=True, endpoint=dial.endpoint)
+
+    def _refused(self, dial: Dial, found: list[Any], why: str) -> None:
+        """Go on with the next address of the name, if there is one."""
+        if len(found) > 1:
+            self._connect(dial, found[1:])
+            return
+        where = endpoint_text(dial.endpoint)
+        self._failed(dial, f"no node answers at {where} ({why}); is it running there?")
+
+    def _failed(self, dial: Dial, text: str) -> None:
         dial.is_busy = False
         dial.wire = None
-        if self._closed:
-            dial.fail("the node was closed")
-            return
-        dial.fail(f"no node answers at {endpoint_text(dial.endpoint)} ({why}); is it running there?")
-        if dial.keep:
+        dial.fail("the node was closed" if self._closed else text)
+        if dial.keep and not self._closed:
             self._retry(dial)
         else:
             self._dials.pop(dial.endpoint, None)
@@ -230,6 +273,7 @@ class Connector:
         wire = Wire(
             self._runner, sock, link, endpoint if dialer else None, self._carry_out, self._dirty
         )
+        wire.introduced = self._introduced
         self._wires[link] = wire
         wire.start()
         return wire
@@ -254,11 +298,18 @@ class Connector:
             if link in self._wires:
                 self._wires[link].resume()
 
+    def _introduced(self, wire: Wire) -> None:
+        """A connection that is not established was heard: its peer may be linked already."""
+        if wire.is_open and wire.link.peer is not None:
+            self._known(wire, wire.link.peer.node_id)
+
     def _known(self, wire: Wire, peer: "NodeId") -> None:
         """Another connection of the pair is there or on its way: a dial may use that one."""
         for dial in self._dials.values():
             if dial.wire is wire:
                 dial.peer = peer
+                if wire.link.peer is not None:
+                    dial.published = wire.link.peer.published
                 if self._is_linked(peer):
                     dial.succeed()
 
@@ -284,10 +335,15 @@ class Connector:
         if peer is not None:
             wire.peer = peer
             self._user.link_down(wire, closed.reason)
+        known = None if wire.link.peer is None else wire.link.peer.node_id
         for dial in list(self._dials.values()):
             if dial.wire is wire:
                 self._dial_ended(dial, closed)
-            elif peer is not None and dial.peer == peer and not dial.is_busy and dial.keep:
+            elif known is None or dial.peer != known or dial.is_busy:
+                continue
+            elif dial.waiters or peer is None:  # it relied on this one's handshake
+                self._dial_ended(dial, closed)
+            elif dial.keep:
                 self._retry(dial)
 
     def _dial_ended(self, dial: Dial, closed: Closed) -> None:
@@ -298,7 +354,8 @@ class Connector:
         elif dial.peer is not None and self._pairs.holder(dial.peer) is not None:
             return  # another connection of the pair is in its handshake
         else:
-            self._failed(dial, closed.reason)
+            where = endpoint_text(dial.endpoint)
+            self._failed(dial, f"no link with {where}: {closed.reason}")
 
     def bar(self, peer: "NodeId", seconds: float) -> bool:
         """Cut the link with a neighbour and refuse it for a time; False when there is none."""
@@ -320,13 +377,17 @@ class Connector:
         """End all links and stop listening."""
         self._closed = True
         for listener in self._listeners:
-            self._runner.selector.unregister(listener)
+            if listener in self._runner.selector.get_map():
+                self._runner.selector.unregister(listener)
             listener.close()
         self._listeners.clear()
         for wire in list(self._wires.values()):
             wire.end("the node is closing")
-        for dial in self._dials.values():
+        for dial in list(self._dials.values()):
             if dial.timer is not None:
                 dial.timer.cancel()
+            if dial.sock is not None:
+                self._runner.selector.unregister(dial.sock)
+                dial.sock.close()
             dial.fail("the node was closed")
         self._dials.clear()

@@ -1,18 +1,19 @@
 """Errors of the network side, under callboard's one root.
 
-    CallboardError
-    ├── LinkError                     a link ended or was refused; wraps the protocol's own error
-    ├── NotSerializable               a message cannot travel to another node      (TypeError)
-    ├── DuplicateMessageType          a message name belongs to another class      (TypeError)
-    ├── LinkFull                      more waits to be sent to a node than may     (BufferError)
-    └── PublicAddress                 listening to the world without a secret      (ValueError)
+CallboardError
+├── LinkError                     a link ended or was refused; wraps the protocol's own error
+├── NotSerializable               a message cannot travel to another node      (TypeError)
+├── DuplicateMessageType          a message name belongs to another class      (TypeError)
+├── MessageTooLarge               a message is larger than a frame may be      (ValueError)
+├── LinkFull                      more waits to be sent to a node than may     (BufferError)
+└── PublicAddress                 listening to the world without a secret      (ValueError)
 """
 
 from actors.errors import CallboardError
 
 
 class LinkError(CallboardError, ConnectionError):
-    """A link to another node ended or was refused; `__cause__` is the protocol's error, if any."""
+    """A link to another node ended or was refused; `__cause__` is the protocol's error."""
 
 
 class NotSerializable(CallboardError, TypeError):
@@ -21,6 +22,10 @@ class NotSerializable(CallboardError, TypeError):
 
 class DuplicateMessageType(CallboardError, TypeError):
     """Another class is registered under that message name."""
+
+
+class MessageTooLarge(CallboardError, ValueError):
+    """A message for another node is larger than one frame may be; send it in parts."""
 
 
 class LinkFull(CallboardError, BufferError):

@@ -19,7 +19,7 @@ def new_node_id() -> NodeId:
 
 def _machine_facts() -> bytes:
     facts = [*_network_addresses(), *_root_file_system()]
-    # A sandbox may hide both; chance does as well, since a restarted process has another id anyway.
+    # A sandbox may hide both; chance does as well: a restarted process has another id.
     return b"|".join(facts) if facts else os.urandom(16)
 
 

@@ -1,7 +1,8 @@
 """Messages between the nodes' own actors, and the form in which an error answers an ask."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from actors import errors
 from actors.errors import ActorDown, CallboardError, RemoteError
@@ -12,9 +13,7 @@ from basp.errors import BaspError
 from basp.errors import DuplicateMessageType as BaspDuplicate
 from basp.errors import NotSerializable as BaspNotSerializable
 from basp.registry import DEFAULT_REGISTRY
-from collections.abc import Callable
-
-from proxies.errors import DuplicateMessageType, NotSerializable
+from proxies.errors import DuplicateMessageType, MessageTooLarge, NotSerializable
 
 T = TypeVar("T", bound=type)
 
@@ -45,11 +44,15 @@ def message(name: str) -> Callable[[T], T]:
 @message("callboard.Spawn")
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """To the spawn server: make an actor of an offered class; answered by its ref."""
+    """To the spawn server: make an actor of an offered class; answered by its ref.
+
+    `by_class` says that `name` is that of the class and not the one that it is offered under.
+    """
 
     name: str
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] | None = None
+    by_class: bool = False
 
 
 @message("callboard.Lookup")
@@ -69,7 +72,7 @@ class Describe:
 @message("callboard.Stop")
 @dataclass(frozen=True, slots=True)
 class StopActor:
-    """To the node itself: end the actor with that number; `kill` does not wait for its mailbox."""
+    """To the node itself: end an actor; `kill` does not wait for its mailbox."""
 
     number: int
     kill: bool = False
@@ -108,20 +111,32 @@ _KINDS: dict[str, type[CallboardError]] = {
         errors.NodeClosed,
         errors.WouldDeadlock,
         NotSerializable,
+        MessageTooLarge,
     )
 }
+
+TEXT_LIMIT: Final = 65_536
+"""Characters of an error's text or traceback that travel: enough to read, never too large."""
 
 
 def failure_of(error: BaseException) -> Failure:
     """Turn an error into its form for the wire."""
     if isinstance(error, RemoteError):
-        return Failure("RemoteError", error.text, error.type_name, error.traceback)
+        return Failure(
+            "RemoteError", _clean(error.text), _clean(error.type_name), _clean(error.traceback)
+        )
     if isinstance(error, ActorDown):
-        return Failure("ActorDown", str(error), str(error.reason), error.detail)
+        detail = _clean(error.detail)
+        return Failure("ActorDown", _clean(str(error)), str(error.reason), detail)
     kind = type(error).__name__
     if kind in _KINDS or isinstance(error, BaspError):
-        return Failure(kind, str(error))
-    return Failure("RemoteError", str(error), type(error).__qualname__)
+        return Failure(kind, _clean(str(error)))
+    return Failure("RemoteError", _clean(str(error)), type(error).__qualname__)
+
+
+def _clean(text: str) -> str:
+    """Cut a text, and replace what UTF-8 cannot express: an error must always get through."""
+    return text[:TEXT_LIMIT].encode(errors="replace").decode()
 
 
 def error_of(failure: Failure) -> CallboardError:

@@ -1,8 +1,10 @@
 """A node: local actors, links to other nodes, and everything a user calls to work with both."""
 
 import asyncio
+import contextlib
 import ipaddress
 import socket
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Self, TypeVar
@@ -14,15 +16,18 @@ from actors.errors import (
     NodeClosed,
     NodeUnreachable,
     NotRegistered,
+    ResultTimeout,
     WouldBlock,
     WouldDeadlock,
 )
 from actors.future import Future
-from actors.reference import DEFAULT_TIMEOUT, ActorRef
+from actors.options import options_of
+from actors.reference import ActorRef
 from actors.runtime import Runtime
 from actors.signals import Down
 from actors.supervisor import Child, Supervisor
 from actors.system import PlainActors
+from basp.accounting import Account
 from basp.header import DIRECTORY, FIRST_ACTOR, SPAWN_SERVER
 from proxies.address import Endpoint, endpoint_text, parse_address, parse_node_address
 from proxies.broker import Broker
@@ -40,15 +45,15 @@ A = TypeVar("A", bound=Actor)
 T = TypeVar("T")
 
 CONNECT_TIMEOUT = 5.0
-"""Seconds that `connect`, `remote_actor` and `remote_spawn` wait for a link unless told otherwise."""
+"""Seconds that `connect`, `remote_actor` and `remote_spawn` wait for a link by default."""
 
 
 class Node:
     """A container for actors that can be linked to others.
 
-    It runs in the background from the moment it is made; no port is open until `listen`. Use it as a
-    context manager, or call `close`. All methods may be called from any thread. Blocking methods have
-    an awaitable twin with an `a` in front.
+    It runs in the background from the moment it is made; no port is open until `listen`. Use
+    it as a context manager, or call `close`. All methods may be called from any thread.
+    Blocking methods have an awaitable twin with an `a` in front.
     """
 
     def __init__(
@@ -69,8 +74,10 @@ class Node:
 
         Raises:
             InvalidAddress: an address in `join` has another form than `basp://HOST:PORT`.
+            ValueError: the secret is empty.
         """
         seeds = [parse_node_address(address) for address in join]
+        proof = None if secret is None else _secret_bytes(secret)
         node_id = new_node_id()
         self.name = name or f"node-{node_id.hex()[:6]}"
         self.runtime = Runtime(self.name, node_id)
@@ -78,9 +85,11 @@ class Node:
         self.runtime.plain = PlainActors({})
         self._runner = self.runtime.runner
         self._broker = Broker(self.runtime, node_id, self.name)
-        self._broker.secret = secret.encode() if isinstance(secret, str) else secret
+        self._broker.secret = proof
         self._names = Names()
         self._closed = False
+        #: What `_start` began and nobody has finished.
+        self._started: set[Future[Any]] = set()
         self.runtime.spawn(SpawnServer, (dict(spawnable or {}),), number=SPAWN_SERVER)
         self.runtime.spawn(Directory, (self._names, self.name), number=DIRECTORY)
         for endpoint in seeds:
@@ -101,7 +110,8 @@ class Node:
             InvalidAddress: it does not listen.
         """
         if self._broker.endpoint is None:
-            raise InvalidAddress(f"{self.name} does not listen; call node.listen(address, port) first")
+            msg = f"{self.name} does not listen; call node.listen(address, port) first"
+            raise InvalidAddress(msg)
         return endpoint_text(self._broker.endpoint)
 
     def __repr__(self) -> str:
@@ -117,8 +127,13 @@ class Node:
         Args:
             actor_class: a subclass of `Actor`, or of Thespian's.
             args: for its `__init__`.
-            on: address or id of the node to spawn on; the class must be offered there under its name.
+            on: address or id of the node to spawn on, which has to offer the class.
             kwargs: for its `__init__`.
+
+        Raises:
+            NotSpawnable: the other node does not offer the class.
+            NodeUnreachable: no node answers there.
+            RemoteError: the actor's `__init__` raised there.
         """
         if on is not None:
             return self._wait(self.aspawn(actor_class, *args, on=on, **kwargs))
@@ -131,10 +146,13 @@ class Node:
         if on is None:
             return self.runtime.spawn(actor_class, args, kwargs)
         node = await self._reach(on)
-        request = Spawn(actor_class.__name__, args, kwargs or None)
-        return await self._spawn_on(node, request, fallback=_snake(actor_class.__name__))
+        found, _ = options_of(actor_class)
+        request = Spawn(found.__qualname__, args, kwargs or None, by_class=True)
+        return await self._spawn_on(node, request)
 
-    def remote_spawn(self, on: str | bytes, name: str, *args: Any, **kwargs: Any) -> ActorRef[Any]:
+    def remote_spawn(
+        self, on: str | bytes, name: str, *args: Any, **kwargs: Any
+    ) -> ActorRef[Any]:
         """Spawn an actor on another node, by the name under which that node offers its class.
 
         Args:
@@ -156,7 +174,7 @@ class Node:
         """Awaitable twin of `remote_spawn`."""
         return await self._spawn_on(await self._reach(on), Spawn(name, args, kwargs or None))
 
-    async def _spawn_on(self, node: bytes, request: Spawn, fallback: str = "") -> ActorRef[Any]:
+    async def _spawn_on(self, node: bytes, request: Spawn) -> ActorRef[Any]:
         server = self.runtime.ref_to(node, SPAWN_SERVER)
         return await server.ask(request)  # type: ignore[no-any-return]
 
@@ -184,11 +202,12 @@ class Node:
         """
         address = parse_address(text)
         if address.number is None or address.node is None:
-            raise InvalidAddress(
+            msg = (
                 f"{text!r} is no actor's address; use remote_actor() for basp://HOST:PORT/NAME"
             )
+            raise InvalidAddress(msg)
         ref = self.runtime.ref_to(address.node, address.number)
-        if isinstance(ref.target, Proxy):
+        if isinstance(ref.target, Proxy) and address.endpoint is not None:
             ref.target.endpoint = address.endpoint
         return ref
 
@@ -217,7 +236,9 @@ class Node:
         """
         return self._start(self._find(name, timeout))
 
-    def find_all(self, name: str, timeout: float = CONNECT_TIMEOUT) -> Future[list[ActorRef[Any]]]:
+    def find_all(
+        self, name: str, timeout: float = CONNECT_TIMEOUT
+    ) -> Future[list[ActorRef[Any]]]:
         """Return all actors of that name in reach, this node's first."""
         return self._start(self._find_all(name, timeout))
 
@@ -227,7 +248,8 @@ class Node:
             return held
         found = await self._find_all(name, timeout)
         if not found:
-            raise NotRegistered(f"no actor in reach of {self.name} is registered as {name!r}")
+            msg = f"no actor in reach of {self.name} is registered as {name!r}"
+            raise NotRegistered(msg)
         return found[0]
 
     async def _find_all(self, name: str, timeout: float) -> list[ActorRef[Any]]:
@@ -267,17 +289,18 @@ class Node:
             OSError: the address is not ours or the port is taken.
         """
         self._refuse_closed()
-        proof = secret.encode() if isinstance(secret, str) else secret or self._broker.secret
+        proof = self._broker.secret if secret is None else _secret_bytes(secret)
         if proof is None and not insecure and not _is_loopback(address):
-            raise PublicAddress(
-                f"{address} can be reached from other machines; pass secret=…, or insecure=True if "
-                "whoever gets through may do everything"
+            msg = (
+                f"{address} can be reached from other machines; pass secret=…, or "
+                "insecure=True if whoever gets through may do everything"
             )
+            raise PublicAddress(msg)
+        config = self._broker.listening_config(proof, publish)
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         sock = socket.create_server((address, port), family=family)
         endpoint: Endpoint = sock.getsockname()[:2]
         self._broker.endpoint = self._broker.endpoint or endpoint
-        config = self._broker.listening_config(proof, publish)
         self._runner.post(self._broker.connector.listen, sock, config)
         return endpoint[1]
 
@@ -308,25 +331,30 @@ class Node:
         """
         return self._wait(self.aremote_actor(address, timeout))
 
-    async def aremote_actor(self, address: str, timeout: float = CONNECT_TIMEOUT) -> ActorRef[Any]:
+    async def aremote_actor(
+        self, address: str, timeout: float = CONNECT_TIMEOUT
+    ) -> ActorRef[Any]:
         """Awaitable twin of `remote_actor`."""
         parsed = parse_address(address)
         if parsed.number is not None:
             return self.ref(address)
         if parsed.endpoint is None:
-            raise InvalidAddress(f"{address!r} does not say where the actor is")
+            msg = f"{address!r} does not say where the actor is"
+            raise InvalidAddress(msg)
         if parsed.endpoint == self._broker.endpoint and parsed.name is not None:
             return await self._find(parsed.name, timeout)
         dial = await self._dialed(parsed.endpoint, timeout, keep=False)
         assert dial.peer is not None
         if parsed.name is None:
             if dial.published is None:
-                raise NotRegistered(f"no actor is published at {address}; add /NAME")
+                msg = f"no actor is published at {address}; add /NAME"
+                raise NotRegistered(msg)
             return self.runtime.ref_to(dial.peer, dial.published[0])
         directory = self.runtime.ref_to(dial.peer, DIRECTORY)
         found = await directory.ask(Lookup(parsed.name), timeout)
         if found is None:
-            raise NotRegistered(f"nobody is registered as {parsed.name!r} at {address}")
+            msg = f"nobody is registered as {parsed.name!r} at {address}"
+            raise NotRegistered(msg)
         return found  # type: ignore[no-any-return]
 
     async def _reach(self, on: str | bytes) -> bytes:
@@ -353,7 +381,9 @@ class Node:
         timer = self._runner.call_later(
             timeout,
             waiter.set_exception,
-            NodeUnreachable(f"no node answered at {endpoint_text(endpoint)} within {timeout:g} s"),
+            NodeUnreachable(
+                f"no node answered at {endpoint_text(endpoint)} within {timeout:g} s"
+            ),
         )
         try:
             dial = await waiter
@@ -396,19 +426,15 @@ class Node:
         return future
 
     def disconnect(self, node_id: bytes, seconds: float = 3.0) -> None:
-        """Cut the link with a neighbour and refuse it for some seconds (to try what happens then)."""
+        """Cut the link with a neighbour and refuse it for some seconds, to see what happens."""
         self._runner.post(self._broker.connector.bar, node_id, seconds)
 
     # --- seeing ---
 
     def accounts(self) -> dict[bytes, AccountInfo]:
         """Return what was sent to each other node, and what became of it."""
-        return {
-            node: AccountInfo(
-                account.sent, account.confirmed, account.dead_letters, account.lost, account.in_flight
-            )
-            for node, account in list(self._broker.accounts.accounts.items())
-        }
+        accounts = list(self._broker.accounts.accounts.items())
+        return {node: _account_info(account) for node, account in accounts}
 
     def report_now(self) -> None:
         """Tell the other nodes at once what arrived from them, instead of within the second."""
@@ -446,23 +472,41 @@ class Node:
         """Iterate over what happens: dead letters, downs, links, restarts, as dataclasses."""
         loop = asyncio.get_running_loop()
         queue: asyncio.Queue[object] = asyncio.Queue()
-        with self.subscribed(lambda event: loop.call_soon_threadsafe(queue.put_nowait, event)):
+
+        def put(event: object) -> None:
+            loop.call_soon_threadsafe(queue.put_nowait, event)
+
+        with self.subscribed(put):
             while True:
                 yield await queue.get()
 
     # --- the end ---
 
     def close(self) -> None:
-        """End all actors, tell the neighbours, close all links and stop. Idempotent."""
+        """End all actors, tell the neighbours, close all links and stop. Idempotent.
+
+        In a handler of this node it returns at once; the node ends when the handler has.
+
+        Raises:
+            WouldBlock: called on the thread of a running event loop; nothing was closed.
+        """
         if self._closed:
             return
+        if self._runner.is_runner_thread():
+            threading.Thread(target=self.close, name="callboard-close", daemon=True).start()
+            return
+        if asyncio._get_running_loop() is not None:  # noqa: SLF001
+            msg = "close() would block the event loop; await node.aclose() instead"
+            raise WouldBlock(msg)
         self._closed = True
         self.runtime.end_actors()
         done: Future[None] = Future()
         self._runner.post(self._shut, done)
-        if not self._runner.is_runner_thread():
+        with contextlib.suppress(ResultTimeout):  # a handler holds the node up: stop anyway
             done.result(CONNECT_TIMEOUT)
         self.runtime.close()
+        for future in list(self._started):
+            future.set_exception(NodeClosed(f"{self.name} was closed"))
 
     def _shut(self, done: Future[None]) -> None:
         try:
@@ -488,24 +532,23 @@ class Node:
 
     # --- blocking calls and their twins ---
 
-    def _wait(self, coroutine: Coroutine[Any, Any, T], timeout: float = DEFAULT_TIMEOUT) -> T:
-        """Run a twin to its end for a thread that may block."""
-        twin = coroutine.__name__
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a twin to its end for a thread that may block; twins have limits of their own."""
+        twin = getattr(coroutine, "__name__", "")
         cell = current_cell.get()
         if cell is not None and self._runner.is_runner_thread():
             coroutine.close()
-            raise WouldDeadlock(f"this call would hold up {cell.ref}; await node.{twin}(…) instead")
-        if asyncio._get_running_loop() is not None:
+            msg = f"this call would hold up {cell.ref}; await node.{twin}(…) instead"
+            raise WouldDeadlock(msg)
+        if asyncio._get_running_loop() is not None:  # noqa: SLF001
             coroutine.close()
-            raise WouldBlock(f"this call would block the event loop; await node.{twin}(…) instead")
-        return self._start(coroutine).result(timeout)
+            msg = f"this call would block the event loop; await node.{twin}(…) instead"
+            raise WouldBlock(msg)
+        return self._start(coroutine).result()
 
     def _start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine on the runner's loop; its outcome comes as a future of ours."""
         future: Future[T] = Future()
-        if self._closed:
-            coroutine.close()
-            raise NodeClosed(f"{self.name} is closed; make another node")
 
         async def run() -> None:
             try:
@@ -514,14 +557,22 @@ class Node:
                 future.set_exception(error)
                 if not isinstance(error, Exception):
                     raise
+            finally:
+                self._started.discard(future)
 
+        self._started.add(future)
+        if self._closed:
+            coroutine.close()
+            self._started.discard(future)
+            self._refuse_closed()
         loop = self._runner.loop
         loop.call_soon_threadsafe(_keep_task, loop, run())
         return future
 
     def _refuse_closed(self) -> None:
         if self._closed:
-            raise NodeClosed(f"{self.name} is closed; make another node")
+            msg = f"{self.name} is closed; make another node"
+            raise NodeClosed(msg)
 
 
 _TASKS: set[asyncio.Task[Any]] = set()  # asyncio itself keeps only weak references
@@ -539,6 +590,20 @@ async def _settled(future: Future[T]) -> T | None:
         return await future
     except (NodeUnreachable, TimeoutError, LinkError):
         return None
+
+
+def _account_info(account: Account) -> AccountInfo:
+    # What was sent is read last: other threads send meanwhile, and nothing is in flight twice.
+    confirmed, dead_letters, lost = account.confirmed, account.dead_letters, account.lost
+    sent = account.sent
+    return AccountInfo(sent, confirmed, dead_letters, lost, sent - confirmed - lost)
+
+
+def _secret_bytes(secret: str | bytes) -> bytes:
+    if not secret:
+        msg = "secret must not be empty; leave it out for no authentication"
+        raise ValueError(msg)
+    return secret.encode() if isinstance(secret, str) else secret
 
 
 def _is_loopback(address: str) -> bool:

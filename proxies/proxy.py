@@ -1,7 +1,7 @@
 """A proxy: a remote actor as a local one.
 
-It takes what a local cell takes (messages, stop, monitors, links) and hands it to the broker. It
-remembers that its actor ended, so that later asks fail at once.
+It takes what a local cell takes (messages, stop, monitors, links) and hands it to the
+broker. It remembers that its actor ended, so that later asks fail at once.
 """
 
 import threading
@@ -24,7 +24,16 @@ _LIFE = threading.Lock()  # guards the tables of watchers; held for a few operat
 class Proxy:
     """The stand-in for one actor of another node."""
 
-    __slots__ = ("__weakref__", "_broker", "_watchers", "down", "endpoint", "node", "number", "waiting")
+    __slots__ = (
+        "__weakref__",
+        "_broker",
+        "_watchers",
+        "down",
+        "endpoint",
+        "node",
+        "number",
+        "waiting",
+    )
 
     def __init__(self, broker: "Broker", node: bytes, number: int) -> None:
         self._broker = broker
@@ -35,7 +44,7 @@ class Proxy:
         #: Where the node listens, if the ref's text said so: used when no path leads there.
         self.endpoint: Endpoint | None = None
         #: Messages that wait for a dial that is under way.
-        self.waiting: list[tuple[Any, Sender | None]] | None = None
+        self.waiting: list[tuple[Any, Sender | None, bytes]] | None = None
         self._watchers: dict[object, Watcher] = {}
 
     # --- messages ---
@@ -124,7 +133,9 @@ class Proxy:
 
     def no_path(self) -> NodeUnreachable:
         """Return the error of a message that has no way to go."""
-        return NodeUnreachable(f"no path leads to node {self.node.hex()}; connect to it or a neighbour")
+        return NodeUnreachable(
+            f"no path leads to node {self.node.hex()}; connect to it or a neighbour"
+        )
 
     def _ref(self) -> ActorRef[Any]:
         return self._broker.runtime.ref_to(self.node, self.number)

@@ -1,12 +1,13 @@
 """Which nodes hold proxies of our actors, and who is to be told of an end. Pure.
 
-A node that learns the address of one of our actors announces its proxy here; when the actor ends, every
-announced node gets one down message. An announce for an actor that is not there is answered with down
-at once, so whoever watches a dead actor learns it. A release takes the entry back.
+A node that learns the address of one of our actors announces its proxy here; when the actor
+ends, every announced node gets one down message. An announce for an actor that is not there is
+answered with down at once, so whoever watches a dead actor learns it. A release takes the entry
+back.
 
-Announce and release of one node come in order, and a node announces again when it learns an address
-that it had released; so a ref that is under way while its proxy is released only leads to one more
-announce.
+Announce and release of one node come in order, and a node announces again when it learns an
+address that it had released; so a ref that is under way while its proxy is released only
+leads to one more announce.
 """
 
 from collections.abc import Callable, Collection

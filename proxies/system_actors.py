@@ -1,10 +1,11 @@
 """The actors that every node has: spawn server and directory."""
 
+import traceback
 from typing import TYPE_CHECKING, Any
 
 from actors.actor import Actor
 from actors.dispatch import handler
-from actors.errors import NotSpawnable
+from actors.errors import NotSpawnable, RemoteError
 from actors.reference import ActorRef
 from proxies.messages import Describe, Lookup, Spawn
 
@@ -25,18 +26,28 @@ class SpawnServer(Actor):
     @handler
     def make(self, request: Spawn) -> ActorRef[Any] | None:
         """Answer with the ref of the new actor."""
-        actor_class = self._offered.get(request.name)
+        actor_class = self._find(request)
         if actor_class is None:
             offers = ", ".join(sorted(self._offered)) or "nothing"
             self.promise().set_exception(
-                NotSpawnable(f"{request.name!r} is not offered by {self.node.name}; it offers {offers}")
+                NotSpawnable(
+                    f"{request.name!r} is not offered by {self.node.name}; it offers {offers}"
+                )
             )
             return None
         try:
             return self._cell.runtime.spawn(actor_class, request.args, request.kwargs)
-        except Exception as error:  # the user's __init__: its failure is the asker's, not ours
-            self.promise().set_exception(error)
+        except BaseException as error:  # noqa: BLE001  # the failure of __init__ is the asker's
+            trace = "".join(traceback.format_exception(error))
+            failure = RemoteError(type(error).__qualname__, str(error), trace)
+            self.promise().set_exception(failure)
             return None
+
+    def _find(self, request: Spawn) -> "type[Actor] | None":
+        if not request.by_class:
+            return self._offered.get(str(request.name))
+        classes = (self._offered[name] for name in sorted(self._offered))
+        return next((found for found in classes if found.__qualname__ == request.name), None)
 
 
 class Directory(Actor):
@@ -51,7 +62,7 @@ class Directory(Actor):
     @handler
     def lookup(self, question: Lookup) -> ActorRef[Any] | None:
         """Return the actor of that name, or None."""
-        return self._names.get(question.name)
+        return self._names.get(str(question.name))
 
     @handler
     def describe(self, _: Describe) -> str:

@@ -1,7 +1,8 @@
 """One TCP connection of a node: a socket, its write buffer, and the link machine above it.
 
-Frames are collected and written once a turn, or as soon as 64 KiB are there. Writing is possible from
-any thread (under the wire's lock); everything else happens on the runner with its role.
+Frames are collected and written once a turn, or as soon as 64 KiB are there. Writing is
+possible from any thread (under the wire's lock); everything else happens on the runner with
+its role.
 """
 
 import selectors
@@ -27,8 +28,15 @@ WRITE_SIZE: Final = 65536
 """Bytes that are written at once instead of at the end of the turn."""
 
 WAITING_LIMIT: Final = 64 * 1024 * 1024
-"""Bytes that may wait for a peer that does not read. Threads outside then wait; a handler may go to
-twice as much before `LinkFull` is raised."""
+"""Bytes that may wait for a peer that does not read: senders on other threads then wait.
+
+A handler may go to twice as much before it gets `LinkFull`. What cannot be refused (answers,
+frames of other nodes, control) may go to three times as much; then the link is cut, so that one
+peer that does not read takes bounded memory and holds nobody else up.
+"""
+
+TICK_INTERVAL: Final = 0.5
+"""Seconds after which a link is looked at in any case: its times change with its state."""
 
 WAIT_FOR_ROOM: Final = 30.0
 """Seconds that a thread outside of the node waits for room before it gets `LinkFull`."""
@@ -51,6 +59,8 @@ class Wire:
         self.peer: NodeId | None = None
         self.peer_name = ""
         self.is_open = True
+        #: Called after each read until the link is established.
+        self.introduced: Callable[[Wire], None] | None = None
         self.waiting = 0
         self.bytes_received = 0
         self.bytes_sent = 0
@@ -67,7 +77,7 @@ class Wire:
         self._frames: list[bytes] = []
         self._rest: memoryview | None = None
         self._timer: Timer | None = None
-        sock.setblocking(False)
+        sock.setblocking(False)  # noqa: FBT003  # its signature
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         runner.selector.register(sock, selectors.EVENT_READ, self._ready)
 
@@ -79,19 +89,18 @@ class Wire:
     # --- writing, from any thread ---
 
     def write(self, frame: bytes, *, at_once: bool = False) -> None:
-        """Send a frame behind all others; `at_once` from a thread that will wait for the answer.
+        """Send a frame behind all others; `at_once`: a thread outside waits for the answer.
 
-        Raises:
-            LinkFull: the peer does not read and the buffer is full.
+        Never blocks or raises: senders that can wait or be refused call `make_room` before.
         """
         on_runner = self._runner.is_runner_thread()
         with self._lock:
-            if self.waiting > WAITING_LIMIT:
-                self._make_room(on_runner=on_runner)
             self._frames.append(frame)
             self.waiting += len(frame)
             self.frames_sent += 1
             if self._is_blocked or not self.is_open:
+                if self.waiting > 3 * WAITING_LIMIT:
+                    self._give_up()
                 return
             if self.waiting >= WRITE_SIZE or (at_once and not on_runner):
                 self._flush()
@@ -100,19 +109,34 @@ class Wire:
                 self._dirty_wires.append(self)
             else:
                 return
-        if not on_runner and self._runner.sleeping:
+        if self._runner.sleeping:  # also when a handler lost the runner's role while it blocked
             self._runner.wake()
 
-    def _make_room(self, *, on_runner: bool) -> None:
-        full = LinkFull(
-            f"{self.waiting:,} B wait for node {self.peer_name or self.peer!r}, which does not read; "
-            "send less or await answers"
-        )
-        if on_runner:
-            if self.waiting > 2 * WAITING_LIMIT:
-                raise full
-        elif not self._room.wait_for(lambda: self.waiting <= WAITING_LIMIT, WAIT_FOR_ROOM):
-            raise full
+    def make_room(self) -> None:
+        """Wait until the peer has read, before a message is written to a wire that is full.
+
+        Raises:
+            LinkFull: it did not read in time, or a handler, which must not wait, went too far.
+        """
+        with self._lock:
+            if self._runner.is_runner_thread():
+                has_room = self.waiting <= 2 * WAITING_LIMIT
+            else:
+                has_room = self._room.wait_for(self._has_room, WAIT_FOR_ROOM)
+        if not has_room:
+            name = self.peer_name or (self.peer or b"").hex()
+            msg = f"{self.waiting:,} B wait for node {name}, which does not read; send less"
+            raise LinkFull(msg)
+
+    def _has_room(self) -> bool:
+        return self.waiting <= WAITING_LIMIT or not self.is_open
+
+    def _give_up(self) -> None:
+        """Cut the link to a peer that does not read, once."""
+        frames, self._frames = self._frames, []
+        self.waiting -= sum(map(len, frames))
+        if self.is_open:
+            self._runner.post(self._lost, f"{self.waiting:,} B wait and it does not read")
 
     def flush(self) -> None:
         """Write what was collected in this turn."""
@@ -182,6 +206,8 @@ class Wire:
         effects = self.link.receive(data, time.monotonic())
         if effects:
             self._carry_out(self, effects)
+        if self.peer is None and self.introduced is not None:
+            self.introduced(self)
 
     def _lost(self, reason: str) -> None:
         if self.is_open:
@@ -214,7 +240,8 @@ class Wire:
 
     def _arm(self) -> None:
         if self.is_open:
-            self._timer = self._runner.call_at(self.link.next_tick_at, self._tick)
+            soon = time.monotonic() + TICK_INTERVAL
+            self._timer = self._runner.call_at(min(self.link.next_tick_at, soon), self._tick)
 
     def _tick(self) -> None:
         now = time.monotonic()

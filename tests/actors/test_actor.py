@@ -1,0 +1,293 @@
+"""What an actor has inside: names, promises, timers, options, Thespian's styles."""
+
+import threading
+
+import pytest
+from thespian.actors import ActorExitRequest, InvalidActorAddress
+
+from actors import Actor, Down, handler
+from actors.actor import RESERVED
+from actors.errors import ActorDown, RemoteError, ReservedName, UnexpectedMessage
+from tests.actors.sample import Collector, Echo, Parent, instance
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED))
+def test_a_reserved_name_is_refused_when_the_class_is_made(name):
+    with pytest.raises(ReservedName, match=name):
+        type("Bad", (Actor,), {name: lambda self: None})
+
+
+def test_a_reserved_name_is_refused_in_a_mixin_too():
+    class Mixin:
+        def send(self): ...
+
+    with pytest.raises(ReservedName, match="Bad redefines send"):
+        type("Bad", (Mixin, Actor), {})
+
+
+def test_the_runtime_is_there_before_init(runtime):
+    class Early(Actor):
+        def __init__(self):
+            self.child = self.spawn(Echo)
+            self.seen = self.me, self.parent, self.node
+            self.send(self.child, "hello")
+
+    runtime.node = "node"
+    ref = runtime.spawn(Early)
+
+    assert instance(ref).seen == (ref, None, "node")
+
+
+def test_a_child_knows_its_parent(runtime):
+    class Child(Actor):
+        @handler
+        def who(self, msg: str) -> object:
+            return self.parent
+
+    parent = runtime.spawn(Parent)
+
+    assert parent.ask(Child).result(5).ask("who").result(5) == parent
+
+
+# --- answers ---
+
+
+class Promising(Actor):
+    def __init__(self):
+        self.promises = []
+
+    @handler
+    def later(self, msg: str) -> str:
+        self.promises.append(self.promise())
+        return "not the answer"
+
+    @handler
+    async def later_too(self, msg: bytes) -> str:
+        self.promises.append(self.promise())
+        await self.sleep(0)
+        return "not the answer"
+
+    @handler
+    def keep(self, msg: int) -> bool:
+        return self.promises.pop(0).set_result(msg)
+
+    @handler
+    def fail(self, msg: float) -> bool:
+        return self.promises.pop(0).set_exception(RemoteError("E", str(msg)))
+
+
+@pytest.mark.parametrize("question", ["x", b"x"])
+def test_a_promise_answers_later(runtime, question):
+    ref = runtime.spawn(Promising)
+    answer, plain = ref.ask(question), ref.ask(5)
+
+    assert plain.result(5) is True
+    assert answer.result(5) == 5
+
+
+def test_a_promise_can_fail_the_ask(runtime):
+    ref = runtime.spawn(Promising)
+    answer = ref.ask("x")
+
+    assert ref.ask(1.5).result(5) is True
+    with pytest.raises(RemoteError, match="1.5"):
+        answer.result(5)
+
+
+def test_a_promise_to_nobody_is_kept_in_vain(runtime):
+    ref = runtime.spawn(Promising)
+    ref.tell("x")
+
+    assert ref.ask(5).result(5) is False
+
+
+def test_a_promise_fails_with_its_actor(runtime):
+    ref = runtime.spawn(Promising)
+    answer = ref.ask("x")
+    ref.stop()
+
+    with pytest.raises(ActorDown):
+        answer.result(5)
+
+
+def test_many_promises_are_all_kept_or_fail(runtime):
+    ref = runtime.spawn(Promising)
+    answers = [ref.ask("x") for _ in range(200)]
+    kept = [ref.ask(i).result(5) for i in range(150)]
+    ref.stop()
+
+    assert kept == [True] * 150
+    assert [answer.result(5) for answer in answers[:150]] == list(range(150))
+    for answer in answers[150:]:
+        with pytest.raises(ActorDown):
+            answer.result(5)
+
+
+def test_the_first_message_to_the_sender_of_an_ask_is_its_answer(runtime):
+    class Sending(Actor):
+        @handler
+        def go(self, msg: str) -> str:
+            for answer in ("first", "second"):
+                self.sender.tell(answer)
+            return "third"
+
+    assert runtime.spawn(Sending).ask("x").result(5) == "first"
+
+
+def test_second_answers_are_counted(runtime):
+    class Sending(Actor):
+        @handler
+        def go(self, msg: str) -> str:
+            self.sender.tell("first")
+            self.sender.tell("second")
+            return "third"
+
+        @handler
+        def silent(self, msg: int) -> None:
+            self.sender.tell(msg)
+
+    ref = runtime.spawn(Sending)
+    ref.ask("x").result(5)
+
+    assert ref.ask(1).result(5) == 1
+    assert ref.ask(2).result(5) == 2
+    assert runtime.counters.late_answers == 2
+
+
+# --- timers ---
+
+
+class Alarm(Collector):
+    def wake_me(self, seconds, msg):
+        return self.after(seconds, msg)
+
+
+def test_after_sends_a_message_to_oneself(runtime):
+    ref = runtime.spawn(Alarm)
+    ref.call(Alarm.wake_me, 0.02, "second").result(5)
+    ref.call(Alarm.wake_me, 0.01, "first").result(5)
+    cancelled = ref.call(Alarm.wake_me, 0.015, "never").result(5)
+    cancelled.cancel()
+    done = threading.Event()
+    runtime.runner.call_later(0.05, done.set)
+
+    assert done.wait(5)
+    assert ref.ask(list).result(5) == ["first", "second"]
+
+
+def test_a_timer_of_an_actor_that_ended_does_nothing(runtime):
+    ref = runtime.spawn(Alarm)
+    down = runtime.monitor(ref)
+    ref.call(Alarm.wake_me, 0.01, "never").result(5)
+    ref.stop()
+    down.result(5)
+    done = threading.Event()
+    runtime.runner.call_later(0.03, done.set)
+
+    assert done.wait(5)
+    assert runtime.counters.dead_letters == 0
+
+
+# --- options ---
+
+
+def test_options_can_be_given_at_the_spawn(runtime):
+    class Counter(Actor):
+        def __init__(self, start, *, step):
+            self.total = start + step
+
+    trapping = runtime.spawn(Counter.with_options(trap_exit=True), (40,), {"step": 2})
+    plain = runtime.spawn(Counter, (1,), {"step": 1})
+
+    assert (trapping.target.trap_exit, instance(trapping).total) == (True, 42)
+    assert plain.target.trap_exit is False
+
+
+# --- Thespian's styles ---
+
+
+class Thespian(Actor):
+    def __init__(self):
+        self.seen = []
+
+    def receiveMsg_str(self, msg, sender):  # noqa: N802
+        self.send(sender, f"str {msg}")
+        return "not the answer"
+
+    def receiveMsg_int(self, msg, sender):  # noqa: N802
+        raise KeyError(msg)
+
+    def receiveUnrecognizedMessage(self, msg, sender):  # noqa: N802
+        self.seen.append(msg)
+        if isinstance(msg, bytes):
+            self.send(sender, b"unrecognized")
+
+
+class Plain(Actor):
+    def receiveMessage(self, msg, sender):  # noqa: N802
+        self.send(sender, ("plain", msg))
+
+    @handler
+    def number(self, msg: int) -> int:
+        return msg
+
+
+def test_thespians_styles_work(runtime):
+    ref, plain = runtime.spawn(Thespian), runtime.spawn(Plain)
+
+    assert ref.ask("x").result(5) == "str x"
+    assert ref.ask(b"x").result(5) == b"unrecognized"
+    assert plain.ask("x").result(5) == ("plain", "x")
+    assert plain.ask(5).result(5) == 5
+
+
+def test_an_ask_that_no_send_answers_fails_with_the_actor(runtime):
+    ref = runtime.spawn(Thespian)
+    answer = ref.ask(1.5)
+    ref.stop()
+
+    with pytest.raises(ActorDown):
+        answer.result(5)
+
+
+def test_a_failure_in_thespians_style_ends_the_actor_at_once(runtime):
+    ref = runtime.spawn(Thespian)
+    down = runtime.monitor(ref)
+
+    with pytest.raises(RemoteError):
+        ref.ask(1).result(5)
+    assert down.result(5).reason == "error"
+
+
+def test_an_exit_request_is_shown_to_the_actor_and_ends_it(runtime):
+    ref = runtime.spawn(Thespian)
+    actor, down = instance(ref), runtime.monitor(ref)
+
+    ref.tell(ActorExitRequest())
+
+    assert down.result(5) == Down(ref, "normal")
+    assert [type(msg) for msg in actor.seen] == [ActorExitRequest]
+
+
+def test_an_exit_request_ends_actors_that_have_no_handler_for_it(runtime):
+    ref = runtime.spawn(Echo)
+    down = runtime.monitor(ref)
+    ref.tell(ActorExitRequest())
+
+    assert down.result(5).reason == "normal"
+    assert runtime.counters.unexpected == 0
+
+
+def test_an_ask_to_an_actor_without_any_handler_is_unexpected(runtime):
+    with pytest.raises(UnexpectedMessage):
+        runtime.spawn(Actor).ask("x").result(5)
+
+
+def test_send_wants_an_address(runtime):
+    class Sending(Actor):
+        @handler
+        def go(self, msg: str) -> None:
+            self.send(msg, "x")
+
+    with pytest.raises(RemoteError, match=InvalidActorAddress.__name__):
+        runtime.spawn(Sending).ask("nowhere").result(5)

@@ -1,0 +1,566 @@
+"""Design, section 3: one handler at a time, order for each sender, and what an end does."""
+
+import asyncio
+import sys
+import threading
+import time
+from collections import Counter as Tally
+
+import pytest
+
+from actors import Actor, Down, Exit, ExitReason, handler
+from actors.cell import MESSAGES_A_TURN
+from actors.errors import ActorDown, RemoteError, UnexpectedMessage
+from tests.actors.sample import Collector, Echo, Fail, Gate, Parent, Waiter, instance
+
+
+class Overlap(Actor):
+    """Notes whether a handler was entered while another one ran."""
+
+    def __init__(self):
+        self.inside = 0
+        self.overlaps = 0
+        self.seen = []
+
+    def enter(self, msg, seconds):
+        self.inside += 1
+        self.overlaps += self.inside > 1
+        time.sleep(seconds)
+        self.seen.append(msg)
+        self.inside -= 1
+
+    @handler
+    def number(self, msg: tuple) -> None:
+        self.enter(msg, 0.005 if msg[1] % 50 == 0 else 0)
+
+    @handler
+    async def pause(self, msg: float) -> None:
+        self.inside += 1
+        self.overlaps += self.inside > 1
+        await asyncio.sleep(msg)
+        self.inside -= 1
+
+    @handler
+    def report(self, msg: str) -> tuple:
+        return self.overlaps, self.seen
+
+
+class Watching(Actor):
+    """Keeps the `Down` and `Exit` messages that it gets."""
+
+    def __init__(self):
+        self.kept = []
+
+    @handler
+    def watch(self, msg: tuple) -> object:
+        verb, ref = msg
+        return getattr(self, verb)(ref)
+
+    @handler
+    def cancel(self, msg: str) -> None:
+        self.monitors.cancel()
+
+    @handler
+    def signal(self, msg: Down | Exit) -> None:
+        self.kept.append(msg)
+
+    @handler
+    def give(self, msg: type) -> list:
+        return list(self.kept)
+
+
+class Trapping(Watching):
+    trap_exit = True
+
+
+class Quitter(Actor):
+    @handler
+    def quit(self, msg: int) -> None:
+        sys.exit(msg)
+
+
+def tell_all(ref, sender, count):
+    for i in range(count):
+        ref.tell((sender, i))
+
+
+def from_threads(*calls):
+    threads = [threading.Thread(target=call[0], args=call[1:]) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+
+
+# --- one at a time, in order, nothing lost ---
+
+
+def test_handlers_never_overlap_while_many_threads_tell_and_handlers_block(runtime):
+    ref = runtime.spawn(Overlap)
+
+    from_threads(*((tell_all, ref, sender, 500) for sender in range(8)))
+    overlaps, seen = ref.ask("report").result(20)
+
+    assert overlaps == 0
+    assert Tally(sender for sender, _ in seen) == dict.fromkeys(range(8), 500)
+
+
+def test_messages_of_one_sender_keep_their_order(runtime):
+    ref = runtime.spawn(Overlap)
+
+    from_threads(*((tell_all, ref, sender, 500) for sender in range(8)))
+    _, seen = ref.ask("report").result(20)
+
+    for sender in range(8):
+        assert [i for who, i in seen if who == sender] == list(range(500))
+
+
+def test_no_message_is_handled_while_a_coroutine_handler_awaits(runtime):
+    ref = runtime.spawn(Overlap)
+
+    ref.tell(0.05)
+    tell_all(ref, "a", 10)
+    overlaps, seen = ref.ask("report").result(5)
+
+    assert overlaps == 0
+    assert len(seen) == 10
+
+
+def test_an_actor_with_a_full_mailbox_lets_others_have_their_turn(runtime):
+    busy, other = runtime.spawn(Collector), runtime.spawn(Echo)
+
+    class Feeder(Actor):
+        @handler
+        def feed(self, msg: str) -> object:
+            for i in range(10 * MESSAGES_A_TURN):
+                busy.tell(i)
+            return other.ask("first"), busy.ask(list)
+
+    first, all_of_it = runtime.spawn(Feeder).ask("go").result(5)
+
+    assert first.result(5) == "first"
+    assert all_of_it.result(5) == list(range(10 * MESSAGES_A_TURN))
+
+
+def test_messages_to_an_actor_in_its_init_wait_for_it(runtime):
+    class Starting(Collector):
+        def __init__(self):
+            super().__init__()
+            self.me.tell("first")
+
+    assert runtime.spawn(Starting).ask(list).result(5) == ["first"]
+
+
+# --- failures ---
+
+
+def test_an_exception_reaches_the_asker_as_remote_error(runtime):
+    with pytest.raises(RemoteError) as caught:
+        runtime.spawn(Echo).ask(Fail("no luck")).result(5)
+
+    assert (caught.value.type_name, caught.value.text) == ("ValueError", "no luck")
+    assert "raise ValueError(msg.text)" in caught.value.traceback
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_an_exception_ends_the_actor_with_error_and_its_text(runtime, late):
+    class Failing(Actor):
+        @handler
+        async def go(self, msg: str) -> None:
+            await asyncio.sleep(0.01 if late else 0)
+            raise KeyError(msg)
+
+    ref = runtime.spawn(Failing)
+    down = runtime.monitor(ref)
+    with pytest.raises(RemoteError, match="KeyError"):
+        ref.ask("x").result(5)
+
+    assert down.result(5) == Down(ref, ExitReason.ERROR, "KeyError: 'x'")
+
+
+def test_an_exception_without_text_of_its_own_ends_the_actor_too(runtime):
+    class Mute(Exception):
+        def __str__(self):
+            raise RuntimeError
+
+    class Failing(Actor):
+        @handler
+        def go(self, msg: str) -> None:
+            raise Mute
+
+    ref = runtime.spawn(Failing)
+    down = runtime.monitor(ref)
+
+    with pytest.raises(RemoteError):
+        ref.ask("x").result(5)
+    assert down.result(5).reason == "error"
+
+
+def test_sys_exit_ends_the_actor_normally_and_nothing_else(runtime):
+    ref, other = runtime.spawn(Quitter), runtime.spawn(Echo)
+    down = runtime.monitor(ref)
+
+    ref.tell(1)
+
+    assert down.result(5) == Down(ref, ExitReason.NORMAL)
+    assert other.ask("alive").result(5) == "alive"
+
+
+def test_an_unexpected_message_fails_the_ask_and_is_counted(runtime):
+    ref = runtime.spawn(Echo)
+
+    with pytest.raises(UnexpectedMessage, match="Echo has no handler for bytes"):
+        ref.ask(b"?").result(5)
+    ref.tell(b"?")
+
+    assert ref.ask("still here").result(5) == "still here"
+    assert runtime.counters.unexpected == 2
+
+
+# --- stop and kill ---
+
+
+def test_stop_comes_behind_earlier_messages(runtime):
+    ref = runtime.spawn(Gate)
+    down = runtime.monitor(ref)
+    first, second = ref.ask("first"), ref.ask("second")
+    ref.stop()
+    third = ref.ask("third")
+    instance(ref).opened.set()
+
+    assert (first.result(5), second.result(5)) == ("first", "second")
+    assert down.result(5) == Down(ref, ExitReason.NORMAL)
+    with pytest.raises(ActorDown):
+        third.result(5)
+
+
+def test_kill_comes_before_messages_that_wait(runtime):
+    ref = runtime.spawn(Gate)
+    down = runtime.monitor(ref)
+    gate = instance(ref)
+    first, second = ref.ask("first"), ref.ask("second")
+    assert gate.entered.wait(5)
+    ref.kill()
+    gate.opened.set()
+
+    assert first.result(5) == "first"
+    with pytest.raises(ActorDown) as caught:
+        second.result(5)
+    assert caught.value.reason == "killed"
+    assert down.result(5) == Down(ref, ExitReason.KILLED)
+
+
+def test_kill_cancels_a_handler_that_awaits_and_runs_its_finally(runtime):
+    ref = runtime.spawn(Waiter)
+    actor = instance(ref)
+    answer = ref.ask("x")
+    assert actor.entered.wait(5)
+
+    ref.kill()
+
+    with pytest.raises(ActorDown):
+        answer.result(5)
+    assert actor.left.wait(5)
+    assert actor.cancelled
+
+
+def test_stop_waits_for_a_handler_that_awaits(runtime):
+    ref = runtime.spawn(Overlap)
+    answer, down = ref.ask(0.05), runtime.monitor(ref)
+
+    ref.stop()
+
+    assert answer.result(5) is None
+    assert down.result(5).reason == "normal"
+
+
+def test_a_finally_that_awaits_does_not_keep_the_actor_alive(runtime):
+    class Stubborn(Actor):
+        def __init__(self):
+            self.entered = threading.Event()
+
+        @handler
+        async def go(self, msg: str) -> None:
+            try:
+                self.entered.set()
+                await asyncio.sleep(60)
+            finally:
+                await asyncio.sleep(60)
+
+    ref = runtime.spawn(Stubborn)
+    down, answer = runtime.monitor(ref), ref.ask("x")
+    assert instance(ref).entered.wait(5)
+    ref.kill()
+
+    assert down.result(5).reason == "killed"
+    with pytest.raises(ActorDown):
+        answer.result(5)
+
+
+def test_an_ask_to_a_dead_actor_fails_at_once(runtime):
+    ref = runtime.spawn(Echo)
+    down = runtime.monitor(ref)
+    ref.stop()
+    down.result(5)
+
+    with pytest.raises(ActorDown) as caught:
+        ref.ask("x", timeout=None).result(5)
+
+    assert caught.value.reason == "normal"
+
+
+def test_a_tell_to_a_dead_actor_is_a_dead_letter(runtime):
+    ref = runtime.spawn(Echo)
+    down, letters = runtime.monitor(ref), []
+    arrived = threading.Event()
+    runtime.on_dead_letter.append(lambda *letter: (letters.append(letter), arrived.set()))
+    ref.stop()
+    down.result(5)
+
+    ref.tell("nobody reads this")
+
+    assert arrived.wait(5)
+    assert letters == [(ref, "nobody reads this", None)]
+    assert runtime.counters.dead_letters == 1
+
+
+# --- children ---
+
+
+def test_children_end_with_their_parent(runtime):
+    parent = runtime.spawn(Parent)
+    child = parent.ask(Waiter).result(5)
+    down = runtime.monitor(child)
+
+    parent.stop()
+
+    assert down.result(5) == Down(child, ExitReason.SHUTDOWN)
+
+
+def test_children_of_children_end_when_the_first_of_them_fails(runtime):
+    class FailingParent(Parent):
+        @handler
+        def fail(self, msg: Fail) -> None:
+            raise ValueError
+
+    parent = runtime.spawn(FailingParent)
+    child = parent.ask(Parent).result(5)
+    grandchild = child.ask(Echo).result(5)
+    down = runtime.monitor(grandchild)
+
+    parent.tell(Fail())
+
+    assert down.result(5).reason == "shutdown"
+
+
+def test_a_parent_outlives_its_children(runtime):
+    parent = runtime.spawn(Parent)
+    child = parent.ask(Echo).result(5)
+    down = runtime.monitor(child)
+    child.tell(Fail())
+    down.result(5)
+
+    assert parent.ask(Echo).result(5) != child
+
+
+def test_an_actor_that_ended_can_have_no_children(runtime):
+    parent = runtime.spawn(Parent)
+    cell, down = parent.target, runtime.monitor(parent)
+    parent.stop()
+    down.result(5)
+
+    with pytest.raises(ActorDown):
+        runtime.spawn(Echo, parent=cell)
+
+
+# --- monitors ---
+
+
+def test_each_monitor_gets_one_down(runtime):
+    watching, target = runtime.spawn(Watching), runtime.spawn(Echo)
+    first = watching.ask(("monitor", target)).result(5)
+    second = watching.ask(("monitor", target)).result(5)
+    outside = runtime.monitor(target)
+
+    target.kill()
+    outside.result(5)
+
+    assert first is not second
+    assert watching.ask(list).result(5) == [Down(target, ExitReason.KILLED)] * 2
+
+
+def test_a_cancelled_monitor_gets_none(runtime):
+    watching, target = runtime.spawn(Watching), runtime.spawn(Echo)
+    kept = watching.ask(("monitor", target)).result(5)
+    cancelled = watching.ask(("monitor", target)).result(5)
+    outside = runtime.monitor(target)
+
+    cancelled.cancel()
+    target.stop()
+    outside.result(5)
+
+    assert kept is not cancelled
+    assert watching.ask(list).result(5) == [Down(target, ExitReason.NORMAL)]
+
+
+def test_a_monitor_of_a_dead_actor_fires_at_once_with_not_found(runtime):
+    watching, target = runtime.spawn(Watching), runtime.spawn(Echo)
+    down = runtime.monitor(target)
+    target.stop()
+    down.result(5)
+
+    watching.ask(("monitor", target)).result(5)
+    [seen] = watching.ask(list).result(5)
+
+    assert (seen.ref, seen.reason) == (target, "not_found")
+    assert runtime.monitor(target).result(5).reason == "not_found"
+
+
+# --- links ---
+
+
+@pytest.mark.parametrize("linked_by", ["link"])
+def test_an_abnormal_end_takes_linked_actors_along(runtime, linked_by):
+    one, other = runtime.spawn(Watching), runtime.spawn(Watching)
+    one.ask((linked_by, other)).result(5)
+    downs = [runtime.monitor(one), runtime.monitor(other)]
+
+    other.kill()
+
+    assert [down.result(5).reason for down in downs] == ["killed", "killed"]
+
+
+def test_links_hold_in_both_directions(runtime):
+    one, other = runtime.spawn(Watching), runtime.spawn(Watching)
+    one.ask(("link", other)).result(5)
+    down = runtime.monitor(other)
+
+    one.kill()
+
+    assert down.result(5).reason == "killed"
+
+
+def test_a_normal_end_does_not_take_linked_actors_along(runtime):
+    one, other = runtime.spawn(Watching), runtime.spawn(Watching)
+    one.ask(("link", other)).result(5)
+    down = runtime.monitor(other)
+
+    other.stop()
+
+    assert down.result(5).reason == "normal"
+    assert one.ask(list).result(5) == []
+
+
+@pytest.mark.parametrize(("end", "reason"), [("stop", "normal"), ("kill", "killed")])
+def test_trap_exit_turns_the_end_of_a_linked_actor_into_a_message(runtime, end, reason):
+    one, other = runtime.spawn(Trapping), runtime.spawn(Watching)
+    one.ask(("link", other)).result(5)
+    down = runtime.monitor(other)
+
+    getattr(other, end)()
+    down.result(5)
+
+    assert one.ask(list).result(5) == [Exit(other, reason)]
+
+
+def test_a_link_to_a_dead_actor_ends_the_linker(runtime):
+    one, other = runtime.spawn(Watching), runtime.spawn(Watching)
+    gone, down = runtime.monitor(other), runtime.monitor(one)
+    other.stop()
+    gone.result(5)
+
+    one.tell(("link", other))
+
+    assert down.result(5).reason == "not_found"
+
+
+def test_a_link_to_a_dead_actor_is_an_exit_for_those_who_trap(runtime):
+    one, other = runtime.spawn(Trapping), runtime.spawn(Watching)
+    gone = runtime.monitor(other)
+    other.stop()
+    gone.result(5)
+
+    one.ask(("link", other)).result(5)
+    [seen] = one.ask(list).result(5)
+
+    assert (seen.ref, seen.reason) == (other, "not_found")
+
+
+def test_an_undone_link_has_no_effect(runtime):
+    one, other = runtime.spawn(Watching), runtime.spawn(Watching)
+    one.ask(("link", other)).result(5)
+    one.ask(("unlink", other)).result(5)
+    down = runtime.monitor(other)
+
+    other.kill()
+    down.result(5)
+
+    assert one.ask(list).result(5) == []
+
+
+def test_a_link_undone_while_its_signal_waits_has_no_effect(runtime):
+    other = runtime.spawn(Watching)
+    down = runtime.monitor(other)
+
+    class Late(Watching):
+        @handler
+        def late(self, msg: str) -> None:
+            self.link(other)
+            other.kill()
+            while not down.done():
+                time.sleep(0.001)
+            self.unlink(other)
+
+    one = runtime.spawn(Late)
+    one.ask("go").result(5)
+
+    assert one.ask(list).result(5) == []
+
+
+# --- who is the sender ---
+
+
+def test_a_message_carries_its_sender_also_after_an_await(runtime):
+    collector = runtime.spawn(Collector)
+
+    class Known(Actor):
+        @handler
+        def tell_me(self, msg: str) -> object:
+            return self.sender
+
+    known = runtime.spawn(Known)
+
+    class Asking(Actor):
+        @handler
+        async def go(self, msg: str) -> None:
+            await asyncio.sleep(0.01)
+            collector.tell(self.me)
+            self.send(Answering, "who")
+
+    class Answer(Actor):
+        @handler
+        def who(self, msg: str) -> None:
+            collector.tell(self.sender)
+
+    Answering = runtime.spawn(Answer)  # noqa: N806
+    asking = runtime.spawn(Asking)
+    asking.ask("go").result(5)
+    Answering.ask("who").result(5)
+
+    assert collector.ask(list).result(5)[:2] == [asking, asking]
+    known.tell("x")
+
+
+def test_outside_of_actors_the_sender_is_nobody(runtime):
+    collector = runtime.spawn(Collector)
+
+    class Told(Actor):
+        @handler
+        def go(self, msg: str) -> None:
+            collector.tell(self.sender)
+
+    told = runtime.spawn(Told)
+    told.tell("x")
+    told.ask("y").result(5)
+
+    assert collector.ask(list).result(5)[0] is None

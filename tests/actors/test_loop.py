@@ -1,0 +1,92 @@
+"""The event loop that handlers and libraries find on the runner's threads."""
+
+import asyncio
+import sys
+
+import pytest
+
+from actors import Actor, handler
+
+
+class Running(Actor):
+    @handler
+    async def go(self, msg: object) -> object:
+        return await msg()
+
+
+@pytest.fixture
+def run(runtime):
+    return lambda function: runtime.spawn(Running).ask(function).result(10)
+
+
+def test_the_running_loop_is_the_runners(runtime, run):
+    async def go():
+        return asyncio.get_running_loop()
+
+    loop = run(go)
+
+    assert loop is runtime.runner.loop
+    assert loop.is_running()
+
+
+def test_a_loop_that_belongs_to_a_node_cannot_be_run(runtime):
+    with pytest.raises(RuntimeError, match="belongs to a node"):
+        runtime.runner.loop.run_forever()
+
+
+def test_callbacks_run_in_their_order(run):
+    async def go():
+        loop, done, order = asyncio.get_running_loop(), asyncio.Event(), []
+        for i in range(300):
+            loop.call_soon(order.append, i)
+        loop.call_soon(done.set)
+        await done.wait()
+        return order
+
+    assert run(go) == list(range(300))
+
+
+def test_a_cancelled_call_is_not_made(run):
+    async def go():
+        loop, made = asyncio.get_running_loop(), []
+        loop.call_soon(made.append, "soon").cancel()
+        loop.call_later(0.001, made.append, "later").cancel()
+        loop.call_at(loop.time() + 0.001, made.append, "at")
+        await asyncio.sleep(0.02)
+        return made
+
+    assert run(go) == ["at"]
+
+
+def test_calls_from_other_threads_arrive(run):
+    async def go():
+        loop, arrived = asyncio.get_running_loop(), asyncio.Event()
+        await asyncio.to_thread(loop.call_soon_threadsafe, arrived.set)
+        await arrived.wait()
+        return True
+
+    assert run(go)
+
+
+def test_a_callback_that_fails_does_not_hold_up_the_next(run):
+    async def go():
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+        loop.set_exception_handler(lambda *_: None)
+        loop.call_soon(lambda: 1 / 0)
+        loop.call_soon(sys.exit)
+        loop.call_soon(done.set)
+        await asyncio.wait_for(done.wait(), 5)
+        return True
+
+    assert run(go)
+
+
+def test_subprocesses(run):
+    async def go():
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", "print('hello')", stdout=asyncio.subprocess.PIPE
+        )
+        out, _ = await process.communicate()
+        return out, process.returncode
+
+    assert run(go) == (b"hello\n", 0)

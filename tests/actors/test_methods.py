@@ -1,0 +1,124 @@
+"""Which methods may be called from outside, and how."""
+
+import asyncio
+
+import pytest
+
+from actors import Actor, Child, Supervisor, handler
+from actors.errors import NoSuchMethod, RemoteError
+from actors.methods import callable_methods
+from tests.actors.sample import Echo
+
+
+class Mixin:
+    def mixed_in(self):
+        return "mixin"
+
+
+class Account(Mixin, Actor):
+    rate = 3
+
+    def __init__(self, total=0):
+        self.total = total
+
+    def add(self, k, *, times=1):
+        self.total += k * times
+        return self.total
+
+    async def slowly(self, k):
+        await asyncio.sleep(0.001)
+        return self.add(k)
+
+    def later(self):
+        promise = self.promise()
+        self._cell.runner.call_later(0.001, promise.set_result, "later")
+
+    def fail(self):
+        raise KeyError("no")
+
+    def _private(self): ...
+
+    @property
+    def shown(self): ...
+
+    @staticmethod
+    def static(): ...
+
+    @classmethod
+    def of_class(cls): ...
+
+    @handler
+    def number(self, msg: int) -> int:
+        return msg
+
+    def receiveMsg_str(self, msg, sender): ...  # noqa: N802
+
+    def receiveUnrecognizedMessage(self, msg, sender): ...  # noqa: N802
+
+
+class Narrow(Account):
+    remote_methods = frozenset({"add", "_private"})
+
+
+def test_public_functions_of_the_users_classes_can_be_called():
+    assert callable_methods(Account) == {"add", "slowly", "later", "fail", "mixed_in"}
+
+
+def test_remote_methods_narrows_them():
+    assert callable_methods(Narrow) == {"add"}
+
+
+def test_a_subclass_can_hide_a_method_and_overrides_handlers_as_handlers():
+    class Less(Account):
+        add = None
+
+        def number(self, msg):
+            return msg
+
+    assert callable_methods(Less) == {"slowly", "later", "fail", "mixed_in"}
+
+
+def test_methods_run_in_the_actor(runtime):
+    account = runtime.spawn(Account, (40,))
+
+    assert account.call(Account.add, 1).result(5) == 41
+    assert account.call(Account.add, 1, times=2).result(5) == 43
+    assert account.call(Account.slowly, 1).result(5) == 44
+    assert account.call(Account.later).result(5) == "later"
+    assert account.proxy().add(1, times=0).result(5) == 44
+    assert account.proxy().mixed_in().result(5) == "mixin"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["send", "spawn", "number", "shown", "static", "of_class", "total", "createActor", "x"],
+)
+def test_anything_else_is_no_such_method_and_harms_nobody(runtime, name):
+    account = runtime.spawn(Account)
+
+    with pytest.raises(NoSuchMethod, match=f"Account has no callable method '{name}'"):
+        getattr(account.proxy(), name)().result(5)
+    assert account.call(Account.add, 1).result(5) == 1
+
+
+def test_a_private_name_is_refused_before_it_is_sent(runtime):
+    with pytest.raises(NoSuchMethod, match="not public"):
+        runtime.spawn(Account).proxy()._private()
+
+
+def test_a_narrowed_method_is_no_such_method(runtime):
+    with pytest.raises(NoSuchMethod):
+        runtime.spawn(Narrow).call(Narrow.slowly, 1).result(5)
+
+
+def test_a_method_that_raises_fails_the_call(runtime):
+    with pytest.raises(RemoteError, match="KeyError: 'no'"):
+        runtime.spawn(Account).call(Account.fail).result(5)
+
+
+def test_a_supervisor_can_be_asked_for_its_children(runtime):
+    supervisor = runtime.spawn(Supervisor, ([Child(Echo)],))
+
+    [child] = supervisor.call(Supervisor.children).result(5)
+
+    assert child.ask("x").result(5) == "x"

@@ -1,0 +1,204 @@
+"""A handler that blocks freezes neither other actors, nor timers, nor sockets."""
+
+import asyncio
+import socket
+import threading
+import time
+
+import pytest
+
+from actors import Actor, Runtime, handler
+from actors.errors import NodeClosed
+from tests.actors.conftest import runtime_threads
+from tests.actors.sample import Echo, Gate, instance
+
+PROMPTLY = 0.5  # seconds; on a quiet machine it takes milliseconds
+
+
+class Computing(Actor):
+    """Computes in pure Python until it is told to end."""
+
+    def __init__(self):
+        self.entered = threading.Event()
+        self.enough = False
+
+    @handler
+    def compute(self, msg: str) -> int:
+        self.entered.set()
+        count = 0
+        while not self.enough:
+            count += 1
+        return count
+
+
+@pytest.fixture(params=[Gate, Computing])
+def stuck(runtime, request):
+    """An actor inside a handler that does not return before the test is over."""
+    ref = runtime.spawn(request.param)
+    actor = instance(ref)
+    ref.tell("x")
+    assert actor.entered.wait(5)
+    yield ref
+    actor.enough = True
+    getattr(actor, "opened", threading.Event()).set()
+
+
+def test_other_actors_go_on_while_one_is_stuck(runtime, stuck):
+    echo = runtime.spawn(Echo)
+    echo.ask("warm").result(5)
+    started = time.monotonic()
+
+    assert [echo.ask(str(i)).result(5) for i in range(10)] == [str(i) for i in range(10)]
+    assert time.monotonic() - started < PROMPTLY
+
+
+def test_timers_go_on_while_an_actor_is_stuck(runtime, stuck):
+    fired, started = threading.Event(), time.monotonic()
+    runtime.runner.call_later(0.05, fired.set)
+
+    assert fired.wait(5)
+    assert 0.05 <= time.monotonic() - started < 0.05 + PROMPTLY
+
+
+def test_sockets_are_polled_while_an_actor_is_stuck(runtime, stuck):
+    class Server(Actor):
+        @handler
+        async def start(self, msg: str) -> int:
+            async def serve(reader, writer):
+                writer.write(await reader.readline())
+                writer.close()
+
+            self.server = await asyncio.start_server(serve, "127.0.0.1", 0)
+            return self.server.sockets[0].getsockname()[1]
+
+        @handler
+        def end(self, msg: bytes) -> None:
+            self.server.close()
+
+    server = runtime.spawn(Server)
+    port = server.ask("x").result(5)
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
+        client.sendall(b"hello\n")
+        assert client.recv(100) == b"hello\n"
+    server.ask(b"").result(5)
+
+
+def test_coroutine_handlers_go_on_while_an_actor_is_stuck(runtime, stuck):
+    class Sleeping(Actor):
+        @handler
+        async def go(self, msg: str) -> str:
+            async with asyncio.timeout(5):
+                await asyncio.gather(asyncio.sleep(0.01), self.sleep(0.01))
+            return msg
+
+    assert runtime.spawn(Sleeping).ask("x").result(5) == "x"
+
+
+def test_many_stuck_actors_are_stuck_together(runtime):
+    gates = [runtime.spawn(Gate) for _ in range(10)]
+    asks = [gate.ask("x") for gate in gates]
+    inside = [instance(gate).entered.wait(5) for gate in gates]
+    for gate in gates:
+        instance(gate).opened.set()
+
+    assert inside == [True] * 10
+    assert [ask.result(5) for ask in asks] == ["x"] * 10
+
+
+def test_threads_are_not_added_without_end_by_one_that_computes(runtime):
+    before = len(runtime_threads())
+    computing, echo = runtime.spawn(Computing), runtime.spawn(Echo)
+    count = computing.ask("x")
+    assert instance(computing).entered.wait(5)
+    for _ in range(100):
+        echo.ask("x").result(5)
+    threads = len(runtime_threads()) - before
+    instance(computing).enough = True
+
+    assert count.result(5) > 0
+    assert threads <= 8
+
+
+def test_a_coroutine_handler_that_blocks_goes_on_after_it(runtime):
+    class Blocking(Actor):
+        @handler
+        async def go(self, msg: float) -> str:
+            time.sleep(msg)  # noqa: ASYNC251  # what this test is about
+            await asyncio.sleep(0)
+            async with asyncio.timeout(5):
+                await asyncio.sleep(0.001)
+            return "done"
+
+    ref, echo = runtime.spawn(Blocking), runtime.spawn(Echo)
+    answer = ref.ask(0.05)
+
+    assert echo.ask("x").result(5) == "x"
+    assert answer.result(5) == "done"
+
+
+def test_a_cancelled_timer_does_not_fire(runtime):
+    runtime.spawn(Echo)
+    fired, later = [], threading.Event()
+    runtime.runner.call_later(0.01, fired.append, 1).cancel()
+    runtime.runner.call_later(0.02, later.set)
+
+    assert later.wait(5)
+    assert fired == []
+
+
+def test_timers_fire_in_the_order_of_their_times(runtime):
+    runtime.spawn(Echo)
+    fired, done = [], threading.Event()
+    for delay in (0.03, 0.01, 0.02):
+        runtime.runner.call_later(delay, fired.append, delay)
+    runtime.runner.call_later(0.04, done.set)
+
+    assert done.wait(5)
+    assert fired == [0.01, 0.02, 0.03]
+
+
+def test_a_timer_that_never_comes_does_not_stop_the_poller(runtime):
+    runtime.runner.call_later(float("inf"), print)
+
+    assert runtime.spawn(Echo).ask("x").result(5) == "x"
+
+
+def test_a_posted_call_that_fails_ends_nothing(runtime):
+    runtime.spawn(Echo)
+    done = threading.Event()
+    runtime.runner.post(lambda: 1 / 0)
+    runtime.runner.post(done.set)
+
+    assert done.wait(5)
+
+
+def test_a_runner_that_never_started_is_freed(no_thread_left):
+    Runtime("idle").close()
+
+
+def test_no_thread_stays_after_the_end_though_the_role_moved(no_thread_left):
+    runtime = Runtime("moved")
+    gates = [runtime.spawn(Gate) for _ in range(3)]
+    for gate in gates:
+        gate.tell("x")
+        assert instance(gate).entered.wait(5)
+        instance(gate).opened.set()
+    runtime.end_actors()
+    started = time.monotonic()
+    runtime.close()
+
+    assert time.monotonic() - started < PROMPTLY
+
+
+def test_a_runtime_can_be_closed_while_an_actor_is_stuck(no_thread_left):
+    runtime = Runtime("stuck")
+    gate = runtime.spawn(Gate)
+    actor, answer = instance(gate), gate.ask("x")
+    assert actor.entered.wait(5)
+
+    assert not runtime.end_actors(0.05)
+    runtime.close()
+    actor.opened.set()
+
+    with pytest.raises(NodeClosed):
+        answer.result(5)

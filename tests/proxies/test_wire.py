@@ -1,0 +1,183 @@
+"""A wire over a socket pair whose other end the test holds."""
+
+import random
+import socket
+import threading
+
+import pytest
+
+from actors.runner import Runner
+from basp.effects import Closed, Transmit
+from basp.handshake import LinkConfig
+from basp.link import Link
+from basp.link_pairs import LinkPairs
+from basp.node_id import NodeId
+from proxies import wire as wire_module
+from proxies.errors import LinkFull
+from proxies.wire import Wire
+from tests.proxies.cast import eventually
+
+A = NodeId(b"a" * 18)
+
+
+class Bench:
+    """A runner, one wire of it, and the other end."""
+
+    def __init__(self) -> None:
+        self.runner = Runner("bench")
+        self.closed: list[str] = []
+        self.dirty: list[Wire] = []
+        ours, self.far = socket.socketpair()
+        for sock in (ours, self.far):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        self.far.settimeout(10)
+        link = Link(LinkConfig(A), dialer=True, nonce=bytes(16), now=0.0, pairs=LinkPairs())
+        self.wire = Wire(self.runner, _Plain(ours), link, None, self.carry_out, self.dirty)
+        self.runner.before_poll.append(self.flush)
+        self.runner.start()
+
+    def carry_out(self, wire, effects):
+        for effect in effects:
+            if isinstance(effect, Transmit):
+                wire.write(effect.data)
+            elif isinstance(effect, Closed):
+                self.closed.append(effect.reason)
+                wire.shut()
+
+    def flush(self) -> None:
+        while self.dirty:
+            self.dirty.pop().flush()
+
+    def read(self, size: int) -> bytes:
+        got = bytearray()
+        while len(got) < size:
+            got += self.far.recv(min(65536, size - len(got)))
+        return bytes(got)
+
+    def close(self) -> None:
+        self.runner.post(self.wire.end, "done")
+        eventually(lambda: not self.wire.is_open)
+        self.runner.stop()
+        self.runner.stopped.wait(5)
+        self.far.close()
+
+
+class _Plain:
+    """A socket of a pair, which knows no TCP options."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+
+    def setsockopt(self, *_: object) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._sock, name)
+
+
+@pytest.fixture
+def bench():
+    made = Bench()
+    yield made
+    made.close()
+
+
+def test_frames_arrive_whole_and_in_order_through_a_socket_that_takes_little_at_once(bench):
+    source = random.Random(5)
+    frames = [source.randbytes(source.randrange(1, 50_000)) for _ in range(100)]
+
+    for frame in frames:
+        bench.wire.write(frame)
+
+    assert bench.read(sum(map(len, frames))) == b"".join(frames)
+    eventually(lambda: bench.wire.waiting == 0)
+    assert bench.wire.frames_sent == 100
+    assert bench.wire.bytes_sent == sum(map(len, frames))
+
+
+def test_frames_of_one_thread_keep_their_order_while_others_write(bench):
+    def write(mark: int) -> None:
+        for number in range(2000):
+            bench.wire.write(bytes([mark]) + number.to_bytes(3), at_once=number % 7 == 0)
+
+    writers = [threading.Thread(target=write, args=(mark,)) for mark in range(4)]
+    for writer in writers:
+        writer.start()
+    got = bench.read(4 * 2000 * 4)
+    for writer in writers:
+        writer.join()
+
+    frames = [got[at : at + 4] for at in range(0, len(got), 4)]
+    for mark in range(4):
+        numbers = [int.from_bytes(frame[1:]) for frame in frames if frame[0] == mark]
+        assert numbers == list(range(2000))
+
+
+def test_a_thread_waits_for_a_peer_that_does_not_read_and_goes_on_when_it_does(
+    bench, monkeypatch
+):
+    monkeypatch.setattr(wire_module, "WAITING_LIMIT", 100_000)
+    bench.wire.write(bytes(400_000))
+    done = threading.Event()
+    waiter = threading.Thread(target=lambda: (bench.wire.make_room(), done.set()))
+    waiter.start()
+
+    assert not done.wait(0.05)
+    bench.read(400_000)
+
+    assert done.wait(5)
+    waiter.join()
+
+
+def test_a_thread_that_waits_for_room_is_refused_in_the_end(bench, monkeypatch):
+    monkeypatch.setattr(wire_module, "WAITING_LIMIT", 100_000)
+    monkeypatch.setattr(wire_module, "WAIT_FOR_ROOM", 0.01)
+    bench.wire.write(bytes(400_000))
+
+    with pytest.raises(LinkFull, match="does not read"):
+        bench.wire.make_room()
+
+
+def test_a_thread_that_waits_for_room_goes_on_when_the_link_ends(bench, monkeypatch):
+    monkeypatch.setattr(wire_module, "WAITING_LIMIT", 100_000)
+    bench.wire.write(bytes(400_000))
+    done = threading.Event()
+    waiter = threading.Thread(target=lambda: (bench.wire.make_room(), done.set()))
+    waiter.start()
+
+    bench.runner.post(bench.wire.end, "over")
+
+    assert done.wait(5)
+    waiter.join()
+
+
+def test_what_cannot_be_refused_is_bounded_by_cutting_the_link(bench, monkeypatch):
+    monkeypatch.setattr(wire_module, "WAITING_LIMIT", 100_000)
+    peak = 0
+
+    for _ in range(1000):
+        bench.wire.write(bytes(5000))
+        peak = max(peak, bench.wire.waiting)
+
+    assert peak <= 300_000 + 5000
+    eventually(lambda: bench.closed)
+    assert "does not read" in bench.closed[0]
+
+
+def test_the_end_of_the_stream_closes_the_wire(bench):
+    bench.far.close()
+
+    eventually(lambda: bench.closed)
+
+    assert "closed by the other side" in bench.closed[0]
+    assert not bench.wire.is_open
+
+
+def test_writing_to_a_closed_wire_has_no_effect(bench):
+    bench.runner.post(bench.wire.end, "over")
+    eventually(lambda: not bench.wire.is_open)
+
+    bench.wire.write(b"late", at_once=True)
+    bench.wire.flush()
+
+    assert bench.far.recv(10) == b""

@@ -1,0 +1,29 @@
+"""Every example runs, and prints what it says."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+PRINTED = {
+    "two_nodes.py": ["HELLO", "killed"],
+    "supervised.py": ["2.0", "RemoteError: ZeroDivisionError: division by zero", "3.0"],
+    "thespian_program.py": ["HELLO, WORLD!"],
+}
+
+
+def test_every_example_is_listed():
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(PRINTED)
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_example_prints_what_it_says(name):
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / name], capture_output=True, text=True, timeout=30, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == PRINTED[name]
