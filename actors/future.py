@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from actors.current import current_cell
+from actors.current import current_cell, waiting
 from actors.errors import AskTimeout, ResultTimeout, WouldBlock, WouldDeadlock
 
 if TYPE_CHECKING:
@@ -217,6 +217,10 @@ class Future(Generic[T]):
 
     def _wait(self, timeout: float | None) -> None:
         self._refuse_endless_wait()
+        wait = waiting.get()
+        if wait is not None:
+            wait(self, timeout)
+            return
         if self.deadline is not None:
             # The waiting thread keeps the ask's own deadline too, so that it is exact.
             left = self.deadline - time.monotonic()

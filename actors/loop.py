@@ -9,7 +9,6 @@ handler does.
 
 import asyncio
 import contextvars
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +51,7 @@ class RunnerLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         """Return the clock's time in seconds."""
-        return time.monotonic()
+        return self._runner.now()
 
     def call_soon(  # type: ignore[override]  # typeshed ties callback and args together
         self,
@@ -88,7 +87,7 @@ class RunnerLoop(asyncio.SelectorEventLoop):
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         """Call in `delay` seconds; from any thread."""
-        return self.call_at(time.monotonic() + delay, callback, *args, context=context)
+        return self.call_at(self._runner.now() + delay, callback, *args, context=context)
 
     def _fire(self, timer: asyncio.TimerHandle) -> None:
         if not timer.cancelled():

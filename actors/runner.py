@@ -17,6 +17,7 @@ import heapq
 import itertools
 import logging
 import os
+import random
 import selectors
 import threading
 import time
@@ -68,13 +69,31 @@ class Timer:
 class Runner:
     """Runs the cells of one node and polls its sockets."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        selector: selectors.BaseSelector | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        rng: random.Random | None = None,
+    ) -> None:
+        """Make a runner that has no thread yet.
+
+        Args:
+            name: of the node, for the names of threads.
+            selector: what tells which sockets are ready; the system's best by default.
+            clock: monotonic time in seconds.
+            rng: where chance comes from; the system's by default.
+        """
         self.name = name
+        #: Monotonic time in seconds; everything on this node reads the time here.
+        self.now = clock
+        self.random = rng or random.SystemRandom()  # nonces of handshakes come from it too
         self.ready: deque[Runnable] = deque()
         self.turns = 0
         self.sleeping = False
         self.closed = False
-        self.selector = selectors.DefaultSelector()
+        self.selector = selector or selectors.DefaultSelector()
         self.deadlines = Deadlines()
         self.loop = RunnerLoop(self)
         #: Called with the role lock held before each poll: links write what was buffered.
@@ -92,10 +111,7 @@ class Runner:
         self._spares: list[threading.Lock] = []
         self._started = False
         self._ended = False
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_read, False)
-        os.set_blocking(self._wake_write, False)
-        self.selector.register(self._wake_read, selectors.EVENT_READ, self._woken)
+        self._open_wake_up()
 
     # --- from any thread ---
 
@@ -112,7 +128,7 @@ class Runner:
             self.wake()
 
     def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> Timer:
-        """Call at a time of `time.monotonic()`, with the role lock held."""
+        """Call at a time of `now()`, with the role lock held."""
         timer = Timer(callback, args)
         heapq.heappush(self._timers, (when, next(self._timer_numbers), timer))
         if self.sleeping:
@@ -121,7 +137,7 @@ class Runner:
 
     def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> Timer:
         """Call in `delay` seconds, with the role lock held."""
-        return self.call_at(time.monotonic() + delay, callback, *args)
+        return self.call_at(self.now() + delay, callback, *args)
 
     def wake(self) -> None:
         """End the current poll."""
@@ -204,17 +220,22 @@ class Runner:
                 if self._holder != me:
                     role.release()
                     return True
-            if self._posted:
-                self._run_posted()
-            now = time.monotonic()
-            if self._timers and self._timers[0][0] <= now:
-                self._fire_timers(now)
-            for before_poll in self.before_poll:
-                before_poll()
+            now = self._housekeep()
             self._poll(now)
         self._shut()
         role.release()
         return False
+
+    def _housekeep(self) -> float:
+        """Run what was posted, fire timers, let the links write; returns the time."""
+        if self._posted:
+            self._run_posted()
+        now = self.now()
+        if self._timers and self._timers[0][0] <= now:
+            self._fire_timers(now)
+        for before_poll in self.before_poll:
+            before_poll()
+        return now
 
     def _run_ready(self, me: int) -> bool:
         """Run a batch of what is ready, without the role lock; False when the role is lost."""
@@ -272,11 +293,26 @@ class Runner:
         self.sleeping = False
         if WATCHER.dormant:
             WATCHER.awaken()
+        self._take_events(events)
+
+    def _take_events(self, events: list[tuple[selectors.SelectorKey, int]]) -> None:
+        """Hand what is ready to its owner: a link, or asyncio."""
         for key, mask in events:
             if callable(key.data):
                 self._call(key.data, (mask,))
             else:
                 self.loop._process_events([(key, mask)])
+
+    def _open_wake_up(self) -> None:
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        self.selector.register(self._wake_read, selectors.EVENT_READ, self._woken)
+
+    def _close_wake_up(self) -> None:
+        self.selector.unregister(self._wake_read)
+        os.close(self._wake_read)
+        os.close(self._wake_write)
 
     def _woken(self, _: int) -> None:
         try:
@@ -289,9 +325,7 @@ class Runner:
         self._ended = True  # before the pipe is closed: its number may soon be another file's
         self.deadlines.close()
         WATCHER.unwatch(self)
-        self.selector.unregister(self._wake_read)
-        os.close(self._wake_read)
-        os.close(self._wake_write)
+        self._close_wake_up()
         self.loop.close()
         with self._spare_lock:
             spares, self._spares = self._spares, []

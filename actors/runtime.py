@@ -8,9 +8,7 @@ import contextlib
 import itertools
 import logging
 import os
-import random
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
@@ -83,12 +81,15 @@ class Counters:
 class Runtime:
     """The actors of one node."""
 
-    def __init__(self, name: str = "", node_id: bytes | None = None) -> None:
+    def __init__(
+        self, name: str = "", node_id: bytes | None = None, runner: Runner | None = None
+    ) -> None:
         self.name = name or "node"
         self.node_id = (
             node_id if node_id is not None else os.urandom(15) + os.getpid().to_bytes(3)
         )
-        self.runner = Runner(self.name)
+        self.runner = runner or Runner(self.name)
+        self._now = self.runner.now
         self.remote: Remote = LocalOnly()
         self.cells: dict[int, Cell] = {}
         self.counters = Counters()
@@ -104,7 +105,7 @@ class Runtime:
         #: it.
         self.on_end: list[Callable[[Cell, Down], None]] = []
         self._subscribers: list[Callable[[object], None]] = []
-        self._number = random.Random().randrange(FIRST_NUMBER, 2**31)
+        self._number = self.runner.random.randrange(FIRST_NUMBER, 2**31)
         self._lock = threading.Lock()
         self._tables: dict[type, DispatchTable] = {}
         self._reply_numbers = itertools.count(1)
@@ -245,7 +246,7 @@ class Runtime:
     def set_deadline(self, future: Future[Any], timeout: float) -> None:
         """Let an ask fail after `timeout` seconds."""
         future.timeout = timeout
-        future.deadline = time.monotonic() + timeout
+        future.deadline = self._now() + timeout
         self.runner.deadlines.fresh.append(future)
 
     def monitor(self, ref: ActorRef[Any]) -> Future[Down]:

@@ -1,6 +1,5 @@
 """Supervisors: actors that start children and start them again when they end."""
 
-import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, Literal
@@ -113,7 +112,7 @@ class Supervisor(Actor):
         self.stop_self(ExitReason.SHUTDOWN, f"{child.label} ended too often, last: {reason}")
 
     def _may_restart(self, child: Child) -> bool:
-        now = time.monotonic()
+        now = self._cell.runner.now()
         while self._restarts and self._restarts[0] < now - self._period:
             self._restarts.popleft()
         if len(self._restarts) >= self._limit:

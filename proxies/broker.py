@@ -14,7 +14,6 @@ import itertools
 import logging
 import sys
 import threading
-import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
     from actors.runtime import Runtime
     from basp.effects import PeerIdentity
     from basp.frame import Frame
+    from proxies.surroundings import Network
 
 log = logging.getLogger("callboard.broker")
 
@@ -94,13 +94,15 @@ DIAL_QUEUE: Final = 100_000
 class Broker:
     """The node's end of BASP; it is the runtime's way to other nodes."""
 
-    def __init__(self, runtime: "Runtime", node_id: NodeId, name: str) -> None:
+    def __init__(
+        self, runtime: "Runtime", network: "Network", node_id: NodeId, name: str
+    ) -> None:
         self.runtime = runtime
         self.node_id = node_id
         self.name = name
         self.accounts = Accounts()
         self.router = Router(node_id)
-        self.connector = Connector(runtime.runner, node_id, self)
+        self.connector = Connector(runtime.runner, network, node_id, self)
         self.connector.upper_state = write_plain([name])
         self.names: dict[bytes, str] = {}
         self.passages: deque[Passage] = deque(maxlen=PASSAGES)
@@ -356,7 +358,7 @@ class Broker:
                     destination,
                     frame[2] & MESSAGE_ID_MASK,
                     bool(frame[2] & RESPONSE),
-                    time.monotonic_ns(),
+                    int(self.runtime.runner.now() * 1e9),
                 )
             )
 

@@ -8,17 +8,15 @@ moment.
 import errno
 import logging
 import os
-import random
 import selectors
 import socket
 import threading
-import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from actors.errors import NodeClosed, NodeUnreachable
 from actors.future import Future
 from basp.effects import Closed, Deliver, Effect, Established, Parked, Redundant, Transmit, Wake
-from basp.handshake import LinkConfig
+from basp.handshake import NONCE_SIZE, LinkConfig
 from basp.link import Link
 from basp.link_pairs import LinkPairs
 from proxies.address import Endpoint, endpoint_text
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from basp.effects import PeerIdentity
     from basp.frame import Frame
     from basp.node_id import NodeId
+    from proxies.surroundings import Network
 
 log = logging.getLogger("callboard.links")
 
@@ -90,8 +89,11 @@ class LinkUser(Protocol):
 class Connector:
     """All connections of one node. Its methods run on the runner with its role."""
 
-    def __init__(self, runner: "Runner", node_id: "NodeId", user: LinkUser) -> None:
+    def __init__(
+        self, runner: "Runner", network: "Network", node_id: "NodeId", user: LinkUser
+    ) -> None:
         self._runner = runner
+        self._network = network
         self._node_id = node_id
         self._user = user
         self._pairs = LinkPairs()
@@ -100,7 +102,6 @@ class Connector:
         self._listeners: list[socket.socket] = []
         self._dirty: list[Wire] = []
         self._barred: dict[bytes, float] = {}
-        self._random = random.Random()
         self._closed = False
         #: What each new link tells its peer once it is proven.
         self.upper_state = b""
@@ -172,20 +173,17 @@ class Connector:
             return
         dial.is_busy = True
         host, port = dial.endpoint
-        try:
-            found = socket.getaddrinfo(
-                host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
-            )
-        except socket.gaierror:
+        found = self._network.resolve(host, port, numeric=True)
+        if found is None:
             threading.Thread(target=self._resolve, args=(dial,), daemon=True).start()
-            return
-        self._connect(dial, found)
+        else:
+            self._connect(dial, found)
 
     def _resolve(self, dial: Dial) -> None:
         """Look a host name up: that blocks, so on a thread of its own."""
         host, port = dial.endpoint
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            found = self._network.resolve(host, port, numeric=False)
         except OSError as error:
             self._runner.post(self._failed, dial, f"host {host!r} is not known ({error})")
             return
@@ -195,15 +193,12 @@ class Connector:
         """Connect to the first of the addresses that a host name stands for."""
         if self._closed:
             return
-        family, kind, protocol, _, address = found[0]
         try:
-            sock = socket.socket(family, kind, protocol)
+            sock, code = self._network.connect(found[0])
         except OSError as error:  # no descriptor is free, or no such addresses on this machine
             self._refused(dial, found, error.strerror or str(error))
             return
-        sock.setblocking(False)  # noqa: FBT003  # its signature
-        code = sock.connect_ex(address)
-        if code not in (0, errno.EINPROGRESS):
+        if code:
             sock.close()
             self._refused(dial, found, os.strerror(code))
             return
@@ -252,7 +247,7 @@ class Connector:
     def _retry(self, dial: Dial) -> None:
         pause = min(LAST_RETRY, FIRST_RETRY * 2 ** min(dial.attempts, 10))
         dial.attempts += 1
-        pause *= 1.0 + self._random.random() / 2
+        pause *= 1.0 + self._runner.random.random() / 2
         if dial.timer is not None:
             dial.timer.cancel()
         dial.timer = self._runner.call_later(pause, self._start, dial)
@@ -266,8 +261,9 @@ class Connector:
     def _open(
         self, sock: socket.socket, config: LinkConfig, *, dialer: bool, endpoint: Endpoint
     ) -> Wire:
+        nonce = self._runner.random.randbytes(NONCE_SIZE)
         link = Link(
-            config, dialer=dialer, nonce=os.urandom(16), now=time.monotonic(), pairs=self._pairs
+            config, dialer=dialer, nonce=nonce, now=self._runner.now(), pairs=self._pairs
         )
         link.upper_state = self.upper_state
         wire = Wire(
@@ -314,7 +310,7 @@ class Connector:
                     dial.succeed()
 
     def _established(self, wire: Wire, peer: "PeerIdentity") -> None:
-        if self._barred.get(peer.node_id, 0.0) > time.monotonic():
+        if self._barred.get(peer.node_id, 0.0) > self._runner.now():
             self._runner.post(wire.end, "the link is cut on purpose")
             return
         wire.peer = peer.node_id
@@ -359,7 +355,7 @@ class Connector:
 
     def bar(self, peer: "NodeId", seconds: float) -> bool:
         """Cut the link with a neighbour and refuse it for a time; False when there is none."""
-        self._barred[peer] = time.monotonic() + seconds
+        self._barred[peer] = self._runner.now() + seconds
         for wire in list(self._wires.values()):
             if wire.peer == peer:
                 wire.end("the link is cut on purpose")

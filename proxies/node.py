@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import ipaddress
-import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -34,11 +33,11 @@ from proxies.broker import Broker
 from proxies.connector import Dial
 from proxies.errors import LinkError, PublicAddress
 from proxies.events import NodeDown
-from proxies.machine import new_node_id
 from proxies.messages import Lookup, Spawn
 from proxies.names import Names
 from proxies.proxy import Proxy
 from proxies.stats import AccountInfo, LinkInfo, NodeStats, Passage, ReachableNode
+from proxies.surroundings import Surroundings, real_surroundings
 from proxies.system_actors import Directory, SpawnServer
 
 A = TypeVar("A", bound=Actor)
@@ -63,6 +62,7 @@ class Node:
         spawnable: Mapping[str, type[Actor]] | None = None,
         join: Sequence[str] = (),
         secret: str | bytes | None = None,
+        surroundings: Surroundings | None = None,
     ) -> None:
         """Make a node.
 
@@ -71,6 +71,7 @@ class Node:
             spawnable: the classes that other nodes may spawn here, by name.
             join: addresses to be linked with; tried again until they answer, and when lost.
             secret: shared secret of the cluster, proved on every link before anything else.
+            surroundings: what the node stands on; simulations pass their own.
 
         Raises:
             InvalidAddress: an address in `join` has another form than `basp://HOST:PORT`.
@@ -78,13 +79,15 @@ class Node:
         """
         seeds = [parse_node_address(address) for address in join]
         proof = None if secret is None else _secret_bytes(secret)
-        node_id = new_node_id()
+        around = surroundings or real_surroundings()
+        node_id = around.make_node_id()
         self.name = name or f"node-{node_id.hex()[:6]}"
-        self.runtime = Runtime(self.name, node_id)
+        self._network = around.network
+        self.runtime = Runtime(self.name, node_id, around.make_runner(self.name))
         self.runtime.node = self
         self.runtime.plain = PlainActors({})
         self._runner = self.runtime.runner
-        self._broker = Broker(self.runtime, node_id, self.name)
+        self._broker = Broker(self.runtime, around.network, node_id, self.name)
         self._broker.secret = proof
         self._names = Names()
         self._closed = False
@@ -297,8 +300,7 @@ class Node:
             )
             raise PublicAddress(msg)
         config = self._broker.listening_config(proof, publish)
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        sock = socket.create_server((address, port), family=family)
+        sock = self._network.bind(address, port)
         endpoint: Endpoint = sock.getsockname()[:2]
         self._broker.endpoint = self._broker.endpoint or endpoint
         self._runner.post(self._broker.connector.listen, sock, config)

@@ -8,7 +8,6 @@ its role.
 import selectors
 import socket
 import threading
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -203,7 +202,7 @@ class Wire:
             self._lost("closed by the other side")
             return
         self.bytes_received += len(data)
-        effects = self.link.receive(data, time.monotonic())
+        effects = self.link.receive(data, self._runner.now())
         if effects:
             self._carry_out(self, effects)
         if self.peer is None and self.introduced is not None:
@@ -215,7 +214,7 @@ class Wire:
 
     def resume(self) -> None:
         """Let a parked link go on."""
-        self._carry_out(self, self.link.resume(time.monotonic()))
+        self._carry_out(self, self.link.resume(self._runner.now()))
 
     def end(self, reason: str) -> None:
         """Close from our side: what waits is written as far as the socket takes it."""
@@ -240,11 +239,11 @@ class Wire:
 
     def _arm(self) -> None:
         if self.is_open:
-            soon = time.monotonic() + TICK_INTERVAL
+            soon = self._runner.now() + TICK_INTERVAL
             self._timer = self._runner.call_at(min(self.link.next_tick_at, soon), self._tick)
 
     def _tick(self) -> None:
-        now = time.monotonic()
+        now = self._runner.now()
         if self.is_open and now >= self.link.next_tick_at:
             self._read()  # a node that was busy must not take its own delay for silence
             if self.is_open:

@@ -89,6 +89,7 @@ def test_everything_works_over_any_number_of_hops(four, hops):
 
 def test_nodes_tell_how_far_others_are_and_through_whom(four):
     a, b, c, d = four
+    eventually(lambda: all(n.name for n in a.nodes()))
 
     assert [(n.name, n.hops, n.via) for n in a.nodes()] == [
         ("b", 1, b.node_id),

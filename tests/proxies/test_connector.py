@@ -13,6 +13,7 @@ from basp.handshake import LinkConfig
 from basp.node_id import NodeId
 from proxies import connector as connector_module
 from proxies.connector import Connector
+from proxies.surroundings import TcpNetwork
 from tests.proxies.cast import Echo, connect, eventually, everybody_knows, line, recorded
 
 A, B = NodeId(b"a" * 18), NodeId(b"b" * 18)
@@ -41,7 +42,7 @@ class Side:
     def __init__(self, node_id: NodeId) -> None:
         self.runner = Runner("side")
         self.user = User()
-        self.connector = Connector(self.runner, node_id, self.user)
+        self.connector = Connector(self.runner, TcpNetwork(), node_id, self.user)
         self.config = LinkConfig(node_id, handshake_timeout=0.2, heartbeat=0.1)
         self.runner.start()
 
