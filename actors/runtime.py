@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from actors.cell import Asker, Cell, Sender
-from actors.current import current_cell
+from actors.current import current_cell, waiting
 from actors.dispatch import DispatchTable
-from actors.errors import ActorDown, InvalidAddress, NodeClosed
+from actors.errors import ActorDown, InvalidAddress, NodeClosed, ResultTimeout
 from actors.events import ActorFailed, ActorStarted, ActorStopped, DeadLetter, Unexpected
 from actors.exit_reason import ExitReason
 from actors.future import Future
@@ -110,6 +110,7 @@ class Runtime:
         self._tables: dict[type, DispatchTable] = {}
         self._reply_numbers = itertools.count(1)
         self._emptied = threading.Condition(self._lock)
+        self._when_empty: Future[None] | None = None  # the same for a simulation
 
     # --- actors ---
 
@@ -200,6 +201,8 @@ class Runtime:
             self.counters.handled_by_ended += cell.handled
             if not self.cells:
                 self._emptied.notify_all()
+                if self._when_empty is not None:
+                    self._when_empty.set_result(None)
         if self.on_end:
             down = Down(cell.ref, cell.reason or "", cell.detail)
             for told in self.on_end:
@@ -319,6 +322,13 @@ class Runtime:
     def await_ends(self, timeout: float = SHUTDOWN_TIMEOUT) -> bool:
         """Wait until no actor lives; returns whether that is so. A handler does not wait."""
         if self.runner.is_runner_thread():
+            return not self.cells
+        wait = waiting.get()
+        if wait is not None:
+            self._when_empty = Future(self.name)
+            if self.cells:
+                with contextlib.suppress(ResultTimeout):
+                    wait(self._when_empty, timeout)
             return not self.cells
         with self._emptied:
             return self._emptied.wait_for(lambda: not self.cells, timeout)

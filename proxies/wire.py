@@ -37,6 +37,8 @@ peer that does not read takes bounded memory and holds nobody else up.
 TICK_INTERVAL: Final = 0.5
 """Seconds after which a link is looked at in any case: its times change with its state."""
 
+SHORTEST_TICK: Final = 0.001
+
 WAIT_FOR_ROOM: Final = 30.0
 """Seconds that a thread outside of the node waits for room before it gets `LinkFull`."""
 
@@ -239,8 +241,10 @@ class Wire:
 
     def _arm(self) -> None:
         if self.is_open:
-            soon = self._runner.now() + TICK_INTERVAL
-            self._timer = self._runner.call_at(min(self.link.next_tick_at, soon), self._tick)
+            now = self._runner.now()
+            due = min(self.link.next_tick_at, now + TICK_INTERVAL)
+            # Rounding may put a deadline a hair before the link sees it as reached.
+            self._timer = self._runner.call_at(max(due, now + SHORTEST_TICK), self._tick)
 
     def _tick(self) -> None:
         now = self._runner.now()

@@ -1,0 +1,113 @@
+"""Loading a user's APP.py from its path."""
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from callboard import Actor
+from callboard.cli.failure import MISUSED, Failure
+
+
+def load_app(path: Path) -> ModuleType:
+    """Run a Python file as a module of its own name.
+
+    Its folder is put on the module path first, as `python APP.py` does.
+
+    Raises:
+        Failure: there is no such file, or it cannot be run.
+    """
+    if not path.is_file():
+        raise Failure(
+            why=f"there is no file {path}", step="give the path of a Python file", code=MISUSED
+        )
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    spec = importlib.util.spec_from_file_location(_module_name(path), path)
+    if spec is None or spec.loader is None:
+        raise Failure(
+            why=f"{path} is no Python file",
+            step="give a file whose name ends in .py",
+            code=MISUSED,
+        )
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and typing look modules up by name
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        where = f"{error.filename}:{error.lineno}"
+        raise Failure(
+            why=f"{where}: {error.msg}", step="correct that line and run it again"
+        ) from error
+    except Exception as error:
+        text = f"{path} failed when it was loaded{_where(error, path)}: {_name_of(error)}"
+        raise Failure(why=text, step=f"python {path} shows the traceback") from error
+    return module
+
+
+def spawnable_classes(module: ModuleType) -> dict[str, type[Actor]]:
+    """Return what other nodes may spawn: the module's `spawnable`, or its public actor classes.
+
+    Raises:
+        Failure: `spawnable` is something else than a mapping of names to actor classes.
+    """
+    given: Any = getattr(module, "spawnable", None)
+    if given is None:
+        return {
+            name: value
+            for name, value in vars(module).items()
+            if inspect.isclass(value)
+            and issubclass(value, Actor)
+            and value.__module__ == module.__name__
+            and not name.startswith("_")
+        }
+    is_right = isinstance(given, Mapping) and all(
+        isinstance(name, str) and inspect.isclass(value) for name, value in given.items()
+    )
+    if not is_right:
+        raise Failure(
+            why=f"spawnable of {module.__name__} is no mapping of names to actor classes",
+            step='write it like spawnable = {"counter": Counter}',
+        )
+    return dict(given)
+
+
+def set_up(module: ModuleType, node: object, path: Path) -> None:
+    """Call the module's `setup(node)`, if it has one.
+
+    Raises:
+        Failure: it raised.
+    """
+    setup = getattr(module, "setup", None)
+    if setup is None:
+        return
+    try:
+        setup(node)
+    except Exception as error:
+        text = f"setup(node) failed{_where(error, path)}: {_name_of(error)}"
+        raise Failure(why=text, step="correct it and run it again") from error
+
+
+def _module_name(path: Path) -> str:
+    """Return the file's own name, unless another file's module of that name is loaded."""
+    loaded = sys.modules.get(path.stem)
+    is_free = loaded is None or getattr(loaded, "__file__", None) == str(path)
+    return path.stem if is_free else f"callboard_app_{path.stem}"
+
+
+def _name_of(error: Exception) -> str:
+    return f"{type(error).__qualname__}: {error}" if str(error) else type(error).__qualname__
+
+
+def _where(error: Exception, path: Path) -> str:
+    """Return the deepest line of the user's file that the error came through."""
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        if Path(trace.tb_frame.f_code.co_filename).name == path.name:
+            found = f" at line {trace.tb_lineno}"
+        trace = trace.tb_next
+    return found

@@ -1,0 +1,59 @@
+"""`callboard node …`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+node_app = typer.Typer(help="Run nodes.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@node_app.callback()
+def node() -> None:
+    """Run nodes."""
+
+
+@node_app.command()
+def run(
+    app: Annotated[
+        Path, typer.Argument(metavar="APP.py", help="Python file with your actors.")
+    ],
+    *,
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where others reach the node.")
+    ] = ("127.0.0.1:0"),
+    join: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ADDRESS", help="A node to be linked with; repeatable."),
+    ] = None,
+    name: Annotated[
+        str, typer.Option(help="What people see; default is the file's name.")
+    ] = "",
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen on a public address without a secret.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the address as JSON.")] = False,
+) -> None:
+    """Host the actors of a file until Ctrl-C or SIGTERM.
+
+    If the file defines setup(node), that is called with the node first: spawn and register
+    there. Each public Actor subclass that the file defines can be spawned by other nodes under
+    its name; a mapping
+    `spawnable = {"name": Class}` in the file replaces that list.
+
+    \b
+    Examples:
+      callboard node run shop.py
+      callboard node run shop.py --listen 127.0.0.1:4222 --name shop
+      callboard node run till.py --join basp://127.0.0.1:4222
+    """  # noqa: D301
+    from callboard.cli.hosting import host
+
+    host(
+        app,
+        listen=listen,
+        join=tuple(join or ()),
+        name=name,
+        insecure=insecure,
+        as_json=as_json,
+    )

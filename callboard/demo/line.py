@@ -1,0 +1,237 @@
+"""The line A-B-C-D: four processes, their pipes, and what one can do to them.
+
+Each process is in a process group of its own, so that Ctrl-C in the terminal reaches only the
+parent, which ends the others in order. Should the parent be killed, their input ends, and they
+with it; one that is frozen then gets SIGHUP and SIGCONT from the kernel, as the stopped member
+of an orphaned group.
+"""
+
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+NAMES: Final = ("A", "B", "C", "D")
+
+LINKS: Final = (("A", "B"), ("B", "C"), ("C", "D"))
+
+CLOSE_LIMIT: Final = 3.0
+"""Seconds that the processes have to end by themselves before they are killed."""
+
+ERROR_LINES: Final = 40
+"""Lines of a process's standard error that are kept."""
+
+
+class NodeProcess:
+    """One child process and its pipes."""
+
+    def __init__(self, name: str, port: int, join: str | None) -> None:
+        self.name = name
+        self.is_frozen = False
+        self.errors: deque[str] = deque(maxlen=ERROR_LINES)
+        command = [sys.executable, "-m", "callboard.demo.node_process", name, str(port)]
+        if join is not None:
+            command.append(join)
+        self.popen = subprocess.Popen(  # noqa: S603  # this very interpreter, no shell
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=_environment(),
+            process_group=0,
+        )
+        assert self.popen.stdin is not None
+        assert self.popen.stdout is not None
+        assert self.popen.stderr is not None
+        self.stdin, self.stdout, self.stderr = (
+            self.popen.stdin,
+            self.popen.stdout,
+            self.popen.stderr,
+        )
+        self.started_ns = time.monotonic_ns()
+        self._partial = b""
+        for pipe in (self.stdout, self.stderr):
+            os.set_blocking(pipe.fileno(), False)
+
+    @property
+    def is_alive(self) -> bool:
+        """False once the process ended."""
+        return self.popen.poll() is None
+
+    def send(self, command: dict[str, Any]) -> None:
+        """Send a command; no effect on a process that ended."""
+        try:
+            self.stdin.write(json.dumps(command).encode() + b"\n")
+            self.stdin.flush()
+        except BrokenPipeError:
+            pass
+
+    def read_reports(self) -> Iterator[dict[str, Any]]:
+        """Yield the reports that came in; a line that a kill cut off is dropped."""
+        chunk = _read(self.stdout.fileno())
+        *lines, self._partial = (self._partial + chunk).split(b"\n")
+        for line in lines:
+            yield json.loads(line)
+
+    def read_errors(self) -> None:
+        """Keep what the process wrote to its standard error."""
+        self.errors.extend(_read(self.stderr.fileno()).decode(errors="replace").splitlines())
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process, if it is there."""
+        if self.is_alive:
+            self.popen.send_signal(number)
+
+    def close_pipes(self) -> None:
+        """Close this side of all pipes."""
+        for pipe in (self.stdin, self.stdout, self.stderr):
+            try:
+                pipe.close()
+            except BrokenPipeError:
+                pass  # closing the input flushes what a dead process did not read
+
+
+class Line:
+    """The four processes. As a context manager it leaves none behind."""
+
+    def __init__(self) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.processes: dict[str, NodeProcess] = {}
+        # Bound but not listening: nobody else gets these ports, so a node that starts again
+        # listens where it did before, and nobody's dialling socket is given the port it dials.
+        self._reserved = [_reserve_port() for _ in NAMES]
+        self._ports = {
+            name: sock.getsockname()[1]
+            for name, sock in zip(NAMES, self._reserved, strict=True)
+        }
+
+    def start(self, name: str) -> None:
+        """Start the process of a node, the first time or again."""
+        join = None
+        for left, right in LINKS:
+            if right == name:
+                join = f"basp://127.0.0.1:{self._ports[left]}"
+        before = self.processes.get(name)
+        if before is not None:
+            self._release(before)
+        process = self.processes[name] = NodeProcess(name, self._ports[name], join)
+        self.selector.register(process.stdout, selectors.EVENT_READ, process)
+        self.selector.register(process.stderr, selectors.EVENT_READ, process)
+
+    def alive(self) -> list[NodeProcess]:
+        """Return the processes that have not ended."""
+        return [process for process in self.processes.values() if process.is_alive]
+
+    def kill(self, name: str) -> int:
+        """End a process with SIGKILL; returns when, in nanoseconds of the monotonic clock."""
+        process = self.processes[name]
+        at_ns = time.monotonic_ns()
+        process.signal(signal.SIGKILL)
+        process.popen.wait()
+        process.is_frozen = False
+        return at_ns
+
+    def freeze(self, name: str) -> int:
+        """Stop a process with SIGSTOP, or let a stopped one go on; returns the moment."""
+        process = self.processes[name]
+        at_ns = time.monotonic_ns()
+        process.signal(signal.SIGCONT if process.is_frozen else signal.SIGSTOP)
+        process.is_frozen = not process.is_frozen
+        return at_ns
+
+    def thaw_all(self) -> bool:
+        """Let all stopped processes go on; True when there were any."""
+        frozen = [process.name for process in self.alive() if process.is_frozen]
+        for name in frozen:
+            self.freeze(name)
+        return bool(frozen)
+
+    def tell_all(self, command: dict[str, Any]) -> None:
+        """Send a command to all processes."""
+        for process in self.alive():
+            process.send(command)
+
+    def read(self, key: selectors.SelectorKey) -> list[tuple[str, dict[str, Any]]]:
+        """Read a pipe that is ready; returns (node, report) pairs."""
+        process: NodeProcess = key.data
+        if key.fileobj is process.stderr:
+            process.read_errors()
+            reports = []
+        else:
+            reports = [(process.name, report) for report in process.read_reports()]
+        if not process.is_alive:
+            self._forget(key.fileobj)  # an ended pipe stays readable for ever
+        return reports
+
+    def close(self) -> bool:
+        """End all processes; False when some had to be killed."""
+        self.thaw_all()
+        self.tell_all({"do": "close"})
+        deadline = time.monotonic() + CLOSE_LIMIT
+        for process in self.processes.values():
+            self._release(process)  # its input ends, which means close as well
+        clean = True
+        for process in self.processes.values():
+            try:
+                process.popen.wait(max(deadline - time.monotonic(), 0.0))
+            except subprocess.TimeoutExpired:
+                clean = False
+                process.signal(signal.SIGKILL)
+                process.popen.wait()
+        for sock in self._reserved:
+            sock.close()
+        self.selector.close()
+        return clean
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        _: TracebackType | None,
+    ) -> None:
+        if self.selector.get_map() is not None:  # not closed yet
+            self.close()
+
+    def _release(self, process: NodeProcess) -> None:
+        self._forget(process.stdout)
+        self._forget(process.stderr)
+        process.close_pipes()
+
+    def _forget(self, pipe: Any) -> None:
+        try:
+            self.selector.unregister(pipe)
+        except (KeyError, ValueError):
+            pass  # ended before
+
+
+def _reserve_port() -> socket.socket:
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind(("127.0.0.1", 0))
+    return sock
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of a child: it finds the same callboard as this process."""
+    root = str(Path(__file__).resolve().parents[2])
+    known = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": root if not known else root + os.pathsep + known}
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 1 << 20)
+    except BlockingIOError:
+        return b""

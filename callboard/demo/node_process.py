@@ -1,0 +1,149 @@
+"""One node of the demo: `python -m callboard.demo.node_process NAME PORT [JOIN]`.
+
+The parent holds no node: it sends commands as JSON lines to this process's standard input and
+reads reports as JSON lines from its standard output, so nothing of the control is among the
+messages that are counted. The process ends when its input does: a parent that died leaves
+nothing behind.
+
+| command | effect |
+|---|---|
+| `{"do": "rest"}` | sensors send, and the overseer heals, nothing more |
+| `{"do": "settle", "round": N}` | delivery reports go out; one with this round comes |
+| `{"do": "cut", "peer": NAME, "seconds": S}` | that link is cut and refused for S seconds |
+| `{"do": "close"}` | the node closes and the process ends |
+"""
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from callboard import ActorRef, Node
+from callboard.demo.aggregator import Aggregator
+from callboard.demo.desk import Desk
+
+REPORT_INTERVAL: Final = 0.1
+"""Seconds between two reports."""
+
+CLOSE_LIMIT: Final = 3
+"""Seconds that closing may take before the process is ended by an alarm."""
+
+OVERSEER_ON: Final = "A"
+SENSORS_ON: Final = ("A", "D")
+
+
+class NodeProcess:
+    """A node, its desk, and the pipes to the parent."""
+
+    def __init__(self, name: str, node: Node) -> None:
+        self._name = name
+        self._node = node
+        self._desk = Desk(node)
+        self._resting: list[ActorRef[Any]] = []
+        self._round = 0
+        self._is_closing = False
+
+    def run(self, port: int) -> None:
+        """Spawn the actors, then serve the parent until it says close or is gone."""
+        with self._node.subscribed(self._desk.on_event):
+            self._spawn()
+            self._node.listen("127.0.0.1", port)
+            self._report(ready=self._node.node_id.hex(), port=port)
+            for command in _commands(REPORT_INTERVAL):
+                if command is not None:
+                    self._obey(command)
+                if self._is_closing:
+                    break
+                self._report()
+
+    def _spawn(self) -> None:
+        if self._name not in SENSORS_ON:
+            return
+        from callboard.demo.overseer import Overseer
+        from callboard.demo.sampling import SUBJECTS, machine_samplers
+        from callboard.demo.sensor import Sensor
+
+        note, sensors = self._desk.note, {}
+        for subject, sample in machine_samplers().items():
+            name = f"{self._name}.{subject}"
+            is_followed = name == f"{OVERSEER_ON}.cpu"
+            ref = self._node.spawn(Sensor, name, sample, note, is_followed=is_followed)
+            self._node.register(name, ref)
+            sensors[name] = ref
+        self._resting.extend(sensors.values())
+        if self._name == OVERSEER_ON:
+            elsewhere = {
+                node: [f"{node}.{subject}" for subject in SUBJECTS]
+                for node in SENSORS_ON
+                if node != self._name
+            }
+            self._desk.overseer = self._node.spawn(Overseer, note, sensors, elsewhere)
+            self._resting.append(self._desk.overseer)
+
+    def _obey(self, command: dict[str, Any]) -> None:
+        match command["do"]:
+            case "rest":
+                from callboard.demo.sensor import Rest
+
+                for ref in self._resting:
+                    ref.tell(Rest())
+            case "settle":
+                self._round = command["round"]
+                self._node.report_now()
+            case "cut":
+                for link in self._node.links():
+                    if link.peer_name == command["peer"]:
+                        self._node.disconnect(link.peer, command["seconds"])
+            case "close":
+                self._is_closing = True
+
+    def _report(self, **more: Any) -> None:
+        report = {
+            **self._desk.report(),
+            "at": time.monotonic_ns(),
+            "round": self._round,
+            **more,
+        }
+        sys.stdout.write(json.dumps(report) + "\n")
+        sys.stdout.flush()
+
+
+def _commands(interval: float) -> Iterator[dict[str, Any] | None]:
+    """Yield each command, and None when `interval` went by; end with the input."""
+    source = sys.stdin.fileno()
+    buffer = b""
+    due = time.monotonic() + interval
+    while True:
+        ready, _, _ = select.select([source], [], [], max(due - time.monotonic(), 0.0))
+        if not ready:
+            due = time.monotonic() + interval
+            yield None
+            continue
+        chunk = os.read(source, 65536)
+        if not chunk:
+            return
+        *lines, buffer = (buffer + chunk).split(b"\n")
+        for line in lines:
+            yield json.loads(line)
+
+
+def main(arguments: list[str]) -> int:
+    """Run one node; the parent starts this."""
+    name, port, *join = arguments
+    node = Node(name=name, spawnable={"aggregator": Aggregator}, join=join)
+    try:
+        NodeProcess(name, node).run(int(port))
+    except BrokenPipeError:
+        pass  # the parent is gone, and so is whoever could be told
+    finally:
+        signal.alarm(CLOSE_LIMIT)
+        node.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,207 @@
+"""Everything that the parent knows about the four nodes, from their reports. Pure."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, Final, Literal
+
+from callboard.demo.balance import Balance
+from callboard.demo.hops import Asked, Follower
+from callboard.demo.news import WITNESS, Tone, describe
+from callboard.demo.story import Chronicle, Incident
+from callboard.demo.window import Rate
+
+EVENTS_KEPT: Final = 200
+
+NodeState = Literal["starting", "up", "unreachable", "frozen", "dead"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line of the log.
+
+    Attributes:
+        at_ns: when, on the monotonic clock.
+        since_ms: milliseconds since the blow that it belongs to; None before the first.
+        text: what happened.
+        tone: for the color.
+    """
+
+    at_ns: int
+    since_ms: float | None
+    text: str
+    tone: Tone
+
+
+@dataclass(slots=True)
+class NodeView:
+    """What is known about one node."""
+
+    name: str
+    pid: int = 0
+    has_reported: bool = False
+    is_alive: bool = True
+    is_frozen: bool = False
+    is_reachable: bool = True
+    round: int = 0
+    reach: dict[str, int] = field(default_factory=dict)
+    links: dict[str, int] = field(default_factory=dict)
+    link_rates: dict[str, Rate] = field(default_factory=dict)
+    balance: Balance = field(default_factory=Balance)
+    sent_rate: Rate = field(default_factory=Rate)
+    actors: int = 0
+    dead_letters: int = 0
+
+    @property
+    def state(self) -> NodeState:
+        """How the node is doing, worst first."""
+        if not self.is_alive:
+            return "dead"
+        if self.is_frozen:
+            return "frozen"
+        if not self.has_reported:
+            return "starting"
+        return "up" if self.is_reachable else "unreachable"
+
+    def take(self, report: dict[str, Any]) -> None:
+        """Take the figures of a report in."""
+        now = report["at"] / 1e9
+        self.has_reported = True
+        self.round = report["round"]
+        self.reach, self.links = report["reach"], report["links"]
+        for peer, frames in self.links.items():
+            self.link_rates.setdefault(peer, Rate()).update(now, frames)
+        self.balance = Balance(**report["account"])
+        self.sent_rate.update(now, self.balance.sent)
+        self.actors, self.dead_letters = report["actors"], report["dead_letters"]
+
+
+class Scene:
+    """The four nodes, the log, the figures of the aggregator, the reading that is followed."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.nodes = {name: NodeView(name) for name in names}
+        self.chronicle = Chronicle()
+        self.follower = Follower()
+        self.events: deque[Event] = deque(maxlen=EVENTS_KEPT)
+        self.host = ""
+        self.snapshot: dict[str, Any] = {}
+        self._ids: dict[str, str] = {}  # node id: name
+
+    # --- what the parent does ---
+
+    def started(self, name: str, pid: int, at_ns: int, *, again: bool) -> Event | None:
+        """Note that a process was started; the first time is no event."""
+        self.nodes[name] = NodeView(name, pid)
+        if not again:
+            return None
+        incident = self.chronicle.at(at_ns)
+        if incident is not None and incident.target == name:
+            incident.reach("restarted", at_ns)
+        return self._log(at_ns, f"{name} is started again", "plain")
+
+    def struck(self, incident: Incident) -> Event:
+        """Note what was done to a node or link."""
+        target = incident.target
+        texts = {
+            "kill": f"{target} is killed (SIGKILL)",
+            "freeze": f"{target} is frozen (SIGSTOP)",
+            "thaw": f"{target} goes on (SIGCONT)",
+            "cut": f"link {target} is cut",
+        }
+        if incident.blow in ("kill", "freeze", "thaw"):
+            view = self.nodes[target]
+            view.is_alive = incident.blow != "kill"
+            view.is_frozen = incident.blow == "freeze"
+        return self._log(incident.at_ns, texts[incident.blow], "bad")
+
+    def ended(self, name: str, at_ns: int, status: int) -> Event:
+        """Note that a process ended though nobody killed it."""
+        self.nodes[name].is_alive = False
+        return self._log(at_ns, f"{name} ended by itself (status {status})", "bad")
+
+    # --- what the nodes say ---
+
+    def report(self, name: str, report: dict[str, Any]) -> list[Event]:
+        """Take a node's report in; returns the events that it brought."""
+        view = self.nodes[name]
+        view.take(report)
+        if "ready" in report:
+            self._ids[report["ready"]] = name
+        if name == WITNESS:
+            for other in self.nodes.values():
+                other.is_reachable = other.name == WITNESS or other.name in view.reach
+        for asker, message_id, at_ns in report["passages"]:
+            if asker in self._ids:
+                self.follower.passed(self._ids[asker], message_id, name, at_ns)
+        events = list(self._take_notes(name, report["notes"]))
+        if name == self.host and report["snapshot"] is not None:
+            self.snapshot = report["snapshot"]
+        return events
+
+    def _take_notes(self, name: str, notes: list[dict[str, Any]]) -> Iterator[Event]:
+        notes = sorted(map(self._with_names, notes), key=lambda note: note["at"])
+        for note in notes:
+            self.chronicle.note(name, note)
+            if note["kind"] == "answered":
+                self._take_answer(name, note)
+            elif note["kind"] == "spawned":
+                self.host, self.snapshot = note["host"], {}
+        for said, group in groupby(notes, lambda note: describe(name, note)):
+            if said is not None:
+                text, tone = said
+                alike = list(group)
+                many = f" ({len(alike)} actors)" if "sensor" in alike[0] else ""
+                yield self._log(alike[0]["at"], text + many, tone)
+
+    def _with_names(self, note: dict[str, Any]) -> dict[str, Any]:
+        """Write names instead of node ids into the reason of a note."""
+        reason = note.get("reason")
+        if reason:
+            for node_id, name in self._ids.items():
+                reason = reason.replace(node_id, name)
+            note = {**note, "reason": reason}
+        return note
+
+    def _take_answer(self, name: str, note: dict[str, Any]) -> None:
+        self.follower.answered(
+            Asked(
+                source=name,
+                host=self._ids.get(note["host"], "?"),
+                message_id=note["message_id"],
+                number=note["number"],
+                sent_ns=note["sent_ns"],
+                handled_ns=note["handled_ns"],
+                answered_ns=note["answered_ns"],
+            )
+        )
+
+    def _log(self, at_ns: int, text: str, tone: Tone) -> Event:
+        incident = self.chronicle.at(at_ns)
+        since_ms = None if incident is None else (at_ns - incident.at_ns) / 1e6
+        event = Event(at_ns, since_ms, text, tone)
+        self.events.append(event)
+        return event
+
+    # --- questions ---
+
+    def stands(self) -> bool:
+        """True when readings of both ends of the line have reached the aggregator."""
+        origins = {sensor.partition(".")[0] for sensor in self.snapshot.get("sensors", {})}
+        return {"A", "D"} <= origins
+
+    def balance(self) -> Balance:
+        """Return the sums of the accounts of all nodes that are alive."""
+        return Balance.of(view.balance for view in self.nodes.values() if view.is_alive)
+
+    def link_is_up(self, left: str, right: str) -> bool:
+        """True when every node at its ends that can say so has the link."""
+        ends = [(self.nodes[left], right), (self.nodes[right], left)]
+        able = [(view, peer) for view, peer in ends if view.is_alive and not view.is_frozen]
+        return len(able) == 2 and all(peer in view.links for view, peer in able)
+
+    def link_rate(self, left: str, right: str) -> float:
+        """Return the frames per second in both directions."""
+        rate = self.nodes[left].link_rates.get(right)
+        return rate.per_second if rate is not None else 0.0

@@ -1,0 +1,127 @@
+"""The sensor: an actor that looks at the machine ten times a second and tells what it saw."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from actors.cell import Monitor
+from callboard import Actor, ActorRef, Down, handler
+from callboard.demo.messages import Reading, Receipt, UseAggregator
+from callboard.demo.sampling import Sampler
+
+INTERVAL: Final = 0.1
+"""Seconds between two samples."""
+
+FOLLOWED: Final = 10
+"""One reading of so many is asked instead of told, so that its way can be followed."""
+
+ANSWER_LIMIT: Final = 5.0
+"""Seconds that a followed reading may take."""
+
+Note = Callable[..., None]
+"""Takes a kind and fields; from any thread. What it is told goes to the screen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time for the next sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Ends the sampling: the demo is about to settle its accounts."""
+
+
+class Sensor(Actor):
+    """Samples one subject of the machine.
+
+    It sends to whichever aggregator the overseer named last, at once when one is named, and
+    pauses from the moment that its monitor says the aggregator is gone. It watches the overseer
+    too.
+    """
+
+    def __init__(
+        self, name: str, sample: Sampler, note: Note, *, is_followed: bool = False
+    ) -> None:
+        self.name = name
+        self._sample = sample
+        self._note = note
+        self._is_followed = is_followed
+        self._number = 0
+        self._next_tick = time.monotonic()
+        self._is_resting = False
+        self._aggregator: ActorRef[Any] | None = None
+        self._overseer: ActorRef[Any] | None = None
+        self._monitors: list[Monitor] = []
+        self.on_tick(Tick())
+
+    @handler
+    def on_tick(self, _: Tick) -> None:
+        """Sample, send, and wake again at the next tenth of a second."""
+        if self._is_resting:
+            return
+        now = time.monotonic()
+        # Ticks that a busy or frozen machine missed are left out, not made up for.
+        self._next_tick = max(self._next_tick + INTERVAL, now)
+        self.after(self._next_tick - now, Tick())
+        self._send()
+
+    @handler
+    def on_use_aggregator(self, order: UseAggregator) -> None:
+        """Watch the aggregator and the overseer, and send a reading at once."""
+        for monitor in self._monitors:
+            monitor.cancel()
+        self._aggregator, self._overseer = order.aggregator, order.overseer
+        self._monitors = [self.monitor(order.aggregator), self.monitor(order.overseer)]
+        self._send()
+
+    @handler
+    def on_down(self, down: Down) -> None:
+        """Pause without an aggregator; report a lost overseer."""
+        if down.ref == self._aggregator:
+            self._aggregator = None
+        if down.ref == self._overseer:
+            self._overseer = None
+            self._note("overseer_down", sensor=self.name, reason=str(down.reason))
+
+    @handler
+    def on_rest(self, _: Rest) -> None:
+        """Send nothing more."""
+        self._is_resting = True
+
+    def _send(self) -> None:
+        sample = self._sample()
+        aggregator = self._aggregator
+        if aggregator is None or self._is_resting:
+            return
+        self._number += 1
+        reading = Reading(
+            self.name, self._number, time.monotonic_ns(), sample.level, sample.parts
+        )
+        if self._is_followed and self._number % FOLLOWED == 0:
+            self._ask(aggregator, reading)
+        else:
+            aggregator.tell(reading)
+
+    def _ask(self, aggregator: ActorRef[Any], reading: Reading) -> None:
+        sent_ns = time.monotonic_ns()
+        future = aggregator.ask(reading, timeout=ANSWER_LIMIT)
+        note, host = self._note, aggregator.node_id.hex()
+
+        def answered(_: object) -> None:
+            now_ns = time.monotonic_ns()
+            if future.exception() is not None:
+                return  # whatever went wrong shows up as a down
+            receipt: Receipt = future.result()
+            note(
+                "answered",
+                host=host,
+                message_id=getattr(future, "message_id", 0),  # a local ask has none
+                number=reading.number,
+                sent_ns=sent_ns,
+                handled_ns=receipt.handled_ns,
+                answered_ns=now_ns,
+            )
+
+        future.add_done_callback(answered)

@@ -1,0 +1,274 @@
+"""The demo's parent process: starts the nodes, plays the story, draws, and closes the books.
+
+It holds no node. One thread waits for reports, keys, signals and the next step of the story.
+"""
+
+import functools
+import os
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final
+
+from callboard.demo.balance import Outcome
+from callboard.demo.clock import process_start_ns
+from callboard.demo.keys import Command, Keyboard, KeyParser
+from callboard.demo.line import LINKS, NAMES, Line
+from callboard.demo.options import DemoOptions
+from callboard.demo.scene import Event, Scene
+from callboard.demo.screen import Screen
+from callboard.demo.story import Blow, Timeline
+
+STAND_LIMIT: Final = 20.0
+"""Seconds that the line may take to stand."""
+
+EARLY: Final = 0.1
+"""The line should stand within this part of the story; if it does not, the story is put off."""
+
+SETTLE_LIMIT: Final = 5.0
+"""Seconds that the accounts may take to close: an unreachable node is noticed after three."""
+
+ROUND: Final = 0.05
+"""Seconds between two rounds of delivery reports."""
+
+CUT_SECONDS: Final = 3.0
+"""How long a link that the user cut is refused."""
+
+
+class Show:
+    """One run of the demo."""
+
+    def __init__(
+        self, options: DemoOptions, line: Line, keyboard: Keyboard, screen: Screen
+    ) -> None:
+        self._options = options
+        self._line = line
+        self._keyboard = keyboard
+        self._keys = KeyParser()
+        self._screen = screen
+        self._scene = Scene(NAMES)
+        self._timeline = Timeline(None if options.forever else options.seconds)
+        self._origin_ns = process_start_ns()
+        self._delay = 0.0
+        self._next_draw = 0.0
+        self._is_ending = False
+        self._interrupts = 0
+        self.stood_ms = 0.0
+        self.start_ms = 0.0
+
+    # --- the run ---
+
+    def play(self) -> Outcome:
+        """Run from the first process to the closed books."""
+        for name in NAMES:
+            self._start(name, again=False)
+        self.start_ms = self._seconds() * 1000
+        self._screen.open(self.start_ms)
+        limit = time.monotonic() + STAND_LIMIT
+        self._pump(self._has_risen, limit)
+        problem = ""
+        if not self._scene.stands() and not self._is_ending:
+            problem = self._why_not_standing()
+        else:
+            self.stood_ms = self._seconds() * 1000
+            self._delay = max(self.stood_ms / 1000 - EARLY * self._options.seconds, 0.0)
+            self._pump(lambda: self._is_ending or self._timeline.is_over(self._played()))
+        return self._settle(problem)
+
+    def summary(self, outcome: Outcome) -> dict[str, Any]:
+        """Return the figures of the run as plain values."""
+        balance = outcome.balance
+        return {
+            "sent": balance.sent,
+            "delivered": balance.delivered,
+            "lost": balance.lost,
+            "in_flight": balance.in_flight,
+            "exact": balance.is_exact,
+            "down_ms": outcome.down_ms,
+            "service_ms": outcome.service_ms,
+            "first_picture_ms": self.start_ms,
+            "line_stood_ms": self.stood_ms,
+            "incidents": [
+                {
+                    "blow": incident.blow,
+                    "target": incident.target,
+                    "ms": {name: incident.ms(name) for name in incident.milestones},
+                }
+                for incident in self._scene.chronicle.incidents
+            ],
+            "problem": outcome.problem,
+        }
+
+    def interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        """End early, in order; the second time at once."""
+        self._is_ending = True
+        self._interrupts += 1
+        if self._interrupts > 1:
+            raise KeyboardInterrupt
+
+    # --- the clock ---
+
+    def _seconds(self, at_ns: int | None = None) -> float:
+        """Return seconds since this process started."""
+        return ((time.monotonic_ns() if at_ns is None else at_ns) - self._origin_ns) / 1e9
+
+    def _played(self) -> float:
+        """Return the seconds of the story."""
+        return self._seconds() - self._delay
+
+    # --- waiting and acting ---
+
+    def _pump(self, is_done: Callable[[], bool], limit: float | None = None) -> None:
+        """Take in what comes until `is_done` or the monotonic time `limit`."""
+        while not is_done():
+            now = time.monotonic()
+            if limit is not None and now >= limit:
+                return
+            if now >= self._next_draw:
+                self._draw()
+            wait = self._next_draw - now
+            if limit is not None:
+                wait = min(wait, limit - now)
+            due = self._timeline.next_at()
+            if due is not None and self.stood_ms:
+                wait = min(wait, due - self._played())
+            self._take(max(wait, 0.0))
+            if self.stood_ms and not self._is_ending:
+                self._act()
+
+    def _take(self, wait: float) -> None:
+        for key, _ in self._line.selector.select(wait):
+            if key.data is None:
+                os.read(key.fd, 64)  # a signal woke us; its handler has run
+            elif key.data is self._keyboard:
+                self._press(self._keyboard.read())
+            else:
+                for name, report in self._line.read(key):
+                    for event in self._scene.report(name, report):
+                        self._show(event)
+        self._look_for_ended()
+
+    def _act(self) -> None:
+        for step in self._timeline.due(self._played()):
+            if step.action == "kill" and self._line.processes[step.node].is_alive:
+                self._kill(step.node, is_scripted=True)
+            elif step.action == "start" and not self._line.processes[step.node].is_alive:
+                self._start(step.node, again=True)
+
+    def _start(self, name: str, *, again: bool) -> None:
+        at_ns = time.monotonic_ns()
+        self._line.start(name)
+        pid = self._line.processes[name].popen.pid
+        event = self._scene.started(name, pid, at_ns, again=again)
+        if event is not None:
+            self._show(event)
+
+    def _kill(self, name: str, *, is_scripted: bool = False) -> None:
+        at_ns = self._line.kill(name)
+        self._strike("kill", name, at_ns, is_scripted=is_scripted)
+        if not is_scripted and not self._timeline.will_start(name):
+            self._timeline.restart(name, self._played())
+
+    def _strike(
+        self, blow: Blow, target: str, at_ns: int, *, is_scripted: bool = False
+    ) -> None:
+        incident = self._scene.chronicle.strike(blow, target, at_ns, is_scripted=is_scripted)
+        self._show(self._scene.struck(incident))
+
+    def _look_for_ended(self) -> None:
+        for name, process in self._line.processes.items():
+            if self._scene.nodes[name].is_alive and not process.is_alive:
+                status = process.popen.returncode
+                self._show(self._scene.ended(name, time.monotonic_ns(), status))
+                if (
+                    self.stood_ms
+                    and not self._is_ending
+                    and not self._timeline.will_start(name)
+                ):
+                    self._timeline.restart(name, self._played())
+
+    def _press(self, keys: str) -> None:
+        for key in keys:
+            command = self._keys.press(key)
+            if command is not None and not self._is_ending:
+                self._obey(command)
+        self._next_draw = 0.0
+
+    def _obey(self, command: Command) -> None:
+        if command.verb == "quit":
+            self._is_ending = True
+        elif not self.stood_ms or not self._line.processes[command.target].is_alive:
+            return
+        elif command.verb == "kill":
+            self._kill(command.target)
+        elif command.verb == "freeze":
+            at_ns = self._line.freeze(command.target)
+            is_frozen = self._line.processes[command.target].is_frozen
+            self._strike("freeze" if is_frozen else "thaw", command.target, at_ns)
+        else:
+            self._cut(command.target)
+
+    def _cut(self, left: str) -> None:
+        right = dict(LINKS)[left]
+        at_ns = time.monotonic_ns()
+        # Both sides refuse the other: the one that dials would be back at once.
+        for name, peer in ((left, right), (right, left)):
+            command = {"do": "cut", "peer": peer, "seconds": CUT_SECONDS}
+            self._line.processes[name].send(command)
+        self._strike("cut", f"{left}─{right}", at_ns)
+
+    # --- the end ---
+
+    def _settle(self, problem: str) -> Outcome:
+        """Let the traffic rest, wait until nothing is in flight, and return what came out."""
+        self._is_ending = True
+        if self._line.thaw_all():
+            for view in self._scene.nodes.values():
+                view.is_frozen = False
+        self._line.tell_all({"do": "rest"})
+        limit = time.monotonic() + SETTLE_LIMIT
+        number, before = 0, None
+        while time.monotonic() < limit:
+            number += 1
+            self._line.tell_all({"do": "settle", "round": number})
+            self._pump(functools.partial(self._has_reported, number), limit)
+            balance = self._scene.balance()
+            if balance.is_exact and balance == before:
+                break
+            before = balance
+            self._pump(lambda: False, time.monotonic() + ROUND)
+        incident = self._scene.chronicle.headline()
+        return Outcome(
+            self._scene.balance(),
+            None if incident is None else incident.ms("down"),
+            None if incident is None else incident.ms("serving"),
+            problem,
+        )
+
+    def _has_reported(self, number: int) -> bool:
+        views = [view for view in self._scene.nodes.values() if view.is_alive]
+        return all(view.has_reported and view.round >= number for view in views)
+
+    def _has_risen(self) -> bool:
+        has_ended = any(not process.is_alive for process in self._line.processes.values())
+        return self._is_ending or has_ended or self._scene.stands()
+
+    def _why_not_standing(self) -> str:
+        for name, process in self._line.processes.items():
+            if process.errors:
+                return f"node {name}: {process.errors[-1]}"
+        missing = [name for name, view in self._scene.nodes.items() if view.state != "up"]
+        what = ", ".join(missing) or "readings"
+        return f"the line did not stand within {STAND_LIMIT:g} s; not there: {what}"
+
+    # --- showing ---
+
+    def _show(self, event: Event) -> None:
+        self._screen.event(event, self._seconds(event.at_ns))
+
+    def _draw(self) -> None:
+        prompt = self._keys.prompt if self._keyboard.is_there else ""
+        self._screen.draw(
+            self._scene, self._seconds(), "settling the accounts" if self._is_ending else prompt
+        )
+        self._next_draw = time.monotonic() + self._screen.interval

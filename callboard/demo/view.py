@@ -1,0 +1,226 @@
+"""The demo in a terminal: one picture, drawn again eight times a second with rich."""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from callboard.demo.line import LINKS, NAMES
+from callboard.demo.news import Tone
+from callboard.demo.plain import event_line
+from callboard.demo.sampling import SUBJECTS
+from callboard.demo.scene import Event, NodeState, NodeView, Scene
+
+DRAW_INTERVAL: Final = 0.125
+"""Seconds between two pictures."""
+
+FIXED_LINES: Final = 18
+"""Lines of the picture besides the log."""
+
+LINK_WIDTH: Final = 9
+"""Columns of a link; the nodes share the rest."""
+
+BARS: Final = "▁▂▃▄▅▆▇█"
+
+_LOOKS: Final[dict[NodeState, tuple[str, str]]] = {
+    "starting": ("○", "yellow"),
+    "up": ("●", "green"),
+    "unreachable": ("◌", "yellow"),
+    "frozen": ("❄", "cyan"),
+    "dead": ("✗", "bold red"),
+}
+
+_TONES: Final[dict[Tone, str]] = {"plain": "", "bad": "red", "good": "green"}
+
+
+class LiveScreen:
+    """Draws the scene on the terminal's alternate screen; the log is printed when it closes."""
+
+    #: Seconds between two pictures.
+    interval = DRAW_INTERVAL
+
+    def __init__(self, length: float | None) -> None:
+        """`length` is that of the story, in seconds; None without end."""
+        self._console = Console()
+        self._live = Live(console=self._console, screen=True, auto_refresh=False)
+        self._length = length
+        self._start_ms = 0.0
+        self._events: list[tuple[Event, float]] = []
+
+    def open(self, start_ms: float) -> None:
+        """Take the screen; `start_ms` is how long it took to get here."""
+        self._start_ms = start_ms
+        self._live.start()
+
+    def event(self, event: Event, seconds: float) -> None:
+        """Keep an event for the log."""
+        self._events.append((event, seconds))
+
+    def draw(self, scene: Scene, seconds: float, prompt: str) -> None:
+        """Draw the picture."""
+        lines = max(self._console.height - FIXED_LINES, 3)
+        picture = Group(
+            self._header(seconds),
+            line_of_nodes(scene),
+            figures(scene),
+            journey(scene),
+            Panel(
+                log(self._events[-lines:]),
+                title="log (ms since the last blow)",
+                title_align="left",
+            ),
+            Text(prompt, style="reverse", no_wrap=True),
+        )
+        self._live.update(picture, refresh=True)
+
+    def close(self) -> None:
+        """Give the screen back and print the log on the ordinary one."""
+        self._live.stop()
+        if self._events:
+            self._console.print(log(self._events), soft_wrap=True)
+
+    def _header(self, seconds: float) -> Text:
+        length = "" if self._length is None else f" of {self._length:g}"
+        first = f"first picture {self._start_ms:,.0f} ms after the start"
+        clock = f"  {max(seconds, 0.0):.1f}{length} s · {first}"
+        return Text.assemble(("callboard demo", "bold"), clock, no_wrap=True)
+
+
+def line_of_nodes(scene: Scene) -> RenderableType:
+    """Return the nodes and links as a line, with what runs on each node below it."""
+    table = Table.grid(expand=True)
+    rows: list[list[RenderableType]] = [[], [], [], []]
+    for number, name in enumerate(NAMES):
+        if number:
+            table.add_column(width=LINK_WIDTH, justify="center", no_wrap=True)
+            _add_to(rows, [_link(scene, *LINKS[number - 1]), "", "", ""])
+        table.add_column(ratio=1, justify="center", no_wrap=True)
+        _add_to(rows, _node(scene, scene.nodes[name]))
+    for row in rows:
+        table.add_row(*row)
+    return Panel(table)
+
+
+def _add_to(rows: list[list[RenderableType]], cells: list[RenderableType]) -> None:
+    for row, cell in zip(rows, cells, strict=True):
+        row.append(cell)
+
+
+def _link(scene: Scene, left: str, right: str) -> Text:
+    if scene.link_is_up(left, right):
+        return Text(f"━ {scene.link_rate(left, right):.0f}/s ━", style="green")
+    return Text("╌╌ ✂ ╌╌", style="red")
+
+
+def _node(scene: Scene, view: NodeView) -> list[RenderableType]:
+    sign, style = _LOOKS[view.state]
+    cells: list[RenderableType] = [Text(f"{sign} {view.name}", style=f"bold {style}")]
+    if view.state not in ("up", "unreachable"):
+        return [*cells, Text(view.state, style=style), "", Text(f"pid {view.pid}", style="dim")]
+    roles = [
+        *([_chief(scene, view.name)] if view.name in ("A", scene.host) else []),
+        *([f"{len(SUBJECTS)} sensors"] if view.name in ("A", "D") else []),
+    ]
+    below = (
+        [Text("out of reach", style=style), *map(Text, roles)]
+        if view.state != "up"
+        else [*map(Text, roles)]
+    )
+    below = [*below, Text(), Text()]
+    return [*cells, *below[:2], Text(f"{view.sent_rate.per_second:.0f} msg/s", style="dim")]
+
+
+def _chief(scene: Scene, name: str) -> str:
+    if name == scene.host:
+        return "AGGREGATOR" if name != "A" else "overseer+AGG"
+    return "overseer"
+
+
+def figures(scene: Scene) -> RenderableType:
+    """Return the machine as the aggregator sees it."""
+    table = Table(box=None, expand=True, padding=(0, 1), header_style="dim")
+    table.add_column("10 s at the aggregator", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for title in ("mean", "p95", "max"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True, overflow="ellipsis", ratio=1)
+    for name in SUBJECTS:
+        subject = scene.snapshot.get("subjects", {}).get(name)
+        if subject is None:
+            table.add_row(name, "", "", "", "", "")
+            continue
+        top = 100.0 if name in ("cpu", "memory") else None
+        table.add_row(
+            name,
+            Text(sparkline(subject["history"], top), style="cyan"),
+            *(amount(name, subject[key]) for key in ("mean", "p95", "max")),
+            Text(
+                ", ".join(
+                    f"{part} {amount(name, value)}" for part, value in _parts(name, subject)
+                )
+            ),
+        )
+    counts = scene.snapshot.get("sensors", {})
+    table.add_row("readings", "", "", "", "", _counts(counts))
+    return table
+
+
+def _parts(name: str, subject: dict[str, Any]) -> Iterable[tuple[str, float]]:
+    parts: dict[str, float] = subject["parts"]
+    return [] if name == "memory" else parts.items()
+
+
+def _counts(sensors: dict[str, dict[str, int]]) -> str:
+    texts = []
+    for node in ("A", "D"):
+        of_node = [count for sensor, count in sensors.items() if sensor.startswith(f"{node}.")]
+        received = sum(count["received"] for count in of_node)
+        missed = sum(count["missed"] for count in of_node)
+        texts.append(f"from {node} {received:,}, missed {missed}")
+    return " · ".join(texts)
+
+
+def journey(scene: Scene) -> Text:
+    """Return the way of the reading that was followed last."""
+    last = scene.follower.last
+    way = last.line() if last is not None else "…"
+    number = "" if last is None else f" {last.number}"
+    return Text.assemble(
+        (f" reading{number} of A.cpu: ", "dim"), way, no_wrap=True, overflow="ellipsis"
+    )
+
+
+def log(events: Iterable[tuple[Event, float]]) -> Text:
+    """Return the log, one event a line."""
+    lines = [
+        Text(event_line(event, seconds), style=_TONES[event.tone]) for event, seconds in events
+    ]
+    text = Text("\n").join(lines)
+    text.no_wrap = True
+    text.overflow = "ellipsis"
+    return text
+
+
+def amount(subject: str, value: float) -> str:
+    """Return a figure with its unit: percent, or bytes per second."""
+    if subject not in ("disk", "network"):
+        return f"{value:.0f} %"
+    for unit in ("B/s", "kB/s", "MB/s"):
+        if value < 1000:
+            return (
+                f"{value:.0f} {unit}" if value >= 10 or unit == "B/s" else f"{value:.1f} {unit}"
+            )
+        value /= 1000
+    return f"{value:.1f} GB/s"
+
+
+def sparkline(values: Iterable[float], top: float | None = None) -> str:
+    """Return values as bars; `top` is the full height, by default the largest value."""
+    row = list(values)
+    highest = max(top or max(row, default=0.0), 1e-9)
+    steps = len(BARS) - 1
+    return "".join(BARS[min(round(steps * value / highest), steps)] for value in row)

@@ -1,0 +1,97 @@
+"""Rolling statistics: figures over the last seconds, and a short history for sparklines.
+
+Pure: the time of each value is an argument, in seconds of any clock that rises.
+"""
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+VALUES_LIMIT: Final = 4096
+"""Values that a window holds at most; the oldest go first. Ten seconds of 400 a second fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The figures of one window."""
+
+    count: int
+    mean: float
+    p95: float
+    max: float
+
+
+EMPTY: Final = Summary(0, 0.0, 0.0, 0.0)
+
+
+class RollingWindow:
+    """Mean, 95th percentile and maximum of the values of the last `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._values: deque[tuple[float, float]] = deque(maxlen=VALUES_LIMIT)
+
+    def add(self, at: float, value: float) -> None:
+        """Take a value in; times must not fall."""
+        self._values.append((at, value))
+        self._forget(at)
+
+    def summary(self, now: float) -> Summary:
+        """Return the figures as of `now`; sorts the window, so call it some times a second."""
+        self._forget(now)
+        if not self._values:
+            return EMPTY
+        ordered = sorted(value for _, value in self._values)
+        rank = max(math.ceil(0.95 * len(ordered)), 1)  # nearest rank: a value that did occur
+        return Summary(
+            len(ordered), math.fsum(ordered) / len(ordered), ordered[rank - 1], ordered[-1]
+        )
+
+    def _forget(self, now: float) -> None:
+        oldest = now - self._seconds
+        while self._values and self._values[0][0] <= oldest:
+            self._values.popleft()
+
+
+class History:
+    """Means over short bins of time, the newest `bins` of them."""
+
+    def __init__(self, bin_seconds: float, bins: int) -> None:
+        self._bin_seconds = bin_seconds
+        self._sums: deque[tuple[int, float, int]] = deque(maxlen=bins)
+
+    def add(self, at: float, value: float) -> None:
+        """Take a value in; times must not fall."""
+        number = math.floor(at / self._bin_seconds)
+        if self._sums and self._sums[-1][0] == number:
+            _, total, count = self._sums.pop()
+            self._sums.append((number, total + value, count + 1))
+        else:
+            self._sums.append((number, value, 1))
+
+    def means(self) -> list[float]:
+        """Return the mean of each bin, oldest first; bins without values are left out."""
+        return [total / count for _, total, count in self._sums]
+
+
+class Rate:
+    """How fast a counter rises, per second, smoothed over about a second."""
+
+    def __init__(self) -> None:
+        self.per_second = 0.0
+        self._last: tuple[float, float] | None = None
+
+    def update(self, at: float, count: float) -> float:
+        """Take the counter's value in and return the rate; a counter that fell began again."""
+        if self._last is not None:
+            elapsed, risen = at - self._last[0], count - self._last[1]
+            if elapsed <= 0.0:
+                return self.per_second
+            if risen < 0:
+                self.per_second = 0.0
+            else:
+                weight = 1.0 - math.exp(-elapsed)
+                self.per_second += weight * (risen / elapsed - self.per_second)
+        self._last = (at, count)
+        return self.per_second

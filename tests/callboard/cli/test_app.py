@@ -1,0 +1,83 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from callboard.cli import main
+
+ROOT = Path(__file__).parents[3]
+
+COMMANDS = [["demo"], ["node", "run"], ["actor", "call"], ["actor", "ask"], ["actor", "tell"]]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_help_with_examples_and_json(command, capsys):
+    assert main([*command, "--help"]) == 0
+
+    out = capsys.readouterr().out
+    assert "Examples:" in out
+    assert f"callboard {' '.join(command)}" in out
+    assert "--json" in out
+
+
+def test_help_lists_the_nouns(capsys):
+    assert main(["--help"]) == 0
+
+    out = capsys.readouterr().out
+    assert all(noun in out for noun in ("demo", "node", "actor"))
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+
+    name, version = capsys.readouterr().out.split()
+    assert name == "callboard"
+    assert version[0].isdigit()
+
+
+@pytest.mark.parametrize("arguments", [[], ["node"], ["actor"]])
+def test_a_noun_alone_shows_its_help_as_wrong_use(arguments, capsys):
+    assert main(arguments) == 2
+    assert "Commands:" in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "next_step"),
+    [
+        (["nod"], "--help"),
+        (["node", "walk"], "node --help"),
+        (["demo", "--wrong"], "demo --help"),
+        (["demo", "--seconds", "1"], "demo --help"),
+        (["demo", "--seconds", "soon"], "demo --help"),
+        (["actor", "call"], "actor call --help"),
+        (["actor", "call", "nonsense", "add"], "basp://HOST:PORT/ID@NODE"),
+        (
+            ["actor", "ask", "basp://127.0.0.1:1/x", "m", "--type", "no.Such"],
+            "that registers it",
+        ),
+        (["node", "run", "no_such.py"], "give the path of a Python file"),
+        (["node", "run", __file__, "--listen", "here"], "--listen 127.0.0.1:4222"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_use_is_one_line_with_the_next_step_and_exit_code_2(arguments, next_step, capsys):
+    assert main(arguments) == 2
+
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    assert line.startswith("callboard: ")
+    assert line.endswith(next_step)
+
+
+def test_importing_the_command_line_loads_nothing_heavy():
+    code = (
+        "import sys, callboard.cli; "
+        "print(*sorted({'psutil', 'rich.live', 'callboard.demo.show'} & sys.modules.keys()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT
+    )
+
+    assert (done.stdout.strip(), done.returncode) == ("", 0), done.stderr

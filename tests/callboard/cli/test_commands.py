@@ -1,0 +1,215 @@
+"""`node run` in a process of its own, and the `actor` commands against it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from callboard.cli import main
+
+ROOT = Path(__file__).parents[3]
+
+APP = """
+from dataclasses import dataclass
+from callboard import Actor, handler, message
+
+@message("cli_test.Add")
+@dataclass(frozen=True)
+class Add:
+    amount: int
+
+class Till(Actor):
+    def __init__(self):
+        self.total = 0
+
+    @handler
+    def on_add(self, msg: Add) -> int:
+        return self.add(msg.amount)
+
+    @handler
+    def on_text(self, msg: str) -> str:
+        return msg.upper()
+
+    def add(self, amount):
+        self.total += amount
+        return self.total
+
+    def fail(self):
+        raise KeyError("no such coin")
+
+    async def wait(self):
+        await self.sleep(60)
+
+    def describe(self):
+        return {"total": self.total, "coins": (1, 2)}
+
+def setup(node):
+    for name in ("till", "weak", "slow"):
+        node.register(name, node.spawn(Till))
+"""
+
+
+def run_node(*arguments):
+    python_path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.Popen(
+        [sys.executable, "-m", "callboard", "node", "run", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": python_path},
+    )
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory):
+    path = tmp_path_factory.mktemp("app") / "cli_test_till.py"
+    path.write_text(APP)
+    return path
+
+
+@pytest.fixture(scope="module")
+def address(app):
+    process = run_node(app, "--json")
+    about = json.loads(process.stdout.readline())
+    yield about["address"]
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=10)
+
+
+def actor(capsys, *arguments):
+    code = main(["actor", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_node_run_says_how_it_is_reached_and_stops_at_a_signal(app, number):
+    process = run_node(app, "--name", "shop")
+    lines = [process.stdout.readline() for _ in range(3)]
+    process.send_signal(number)
+    out, err = process.communicate(timeout=10)
+
+    assert lines[0].startswith("shop listens on basp://127.0.0.1:")
+    assert lines[1] == "  spawnable: Till\n"
+    assert lines[2].startswith("  try: callboard actor call basp://127.0.0.1:")
+    assert (out, err, process.returncode) == ("shop stops\n", "", 0)
+
+
+def test_node_run_joins_another_node(app, address):
+    process = run_node(app, "--join", address, "--json")
+    try:
+        other = json.loads(process.stdout.readline())
+        assert other["spawnable"] == ["Till"]
+        assert other["name"] == "cli_test_till"
+        assert other["address"] != address
+    finally:
+        process.terminate()
+        process.communicate(timeout=10)
+    assert process.returncode == 0
+
+
+def test_call_prints_what_the_method_returns(capsys, address):
+    code, out, err = actor(capsys, "call", f"{address}/till", "add", "5")
+    assert (code, err) == (0, "")
+    first = int(out)
+
+    code, out, _ = actor(capsys, "call", f"{address}/till", "describe", "--json")
+    assert json.loads(out) == {"total": first, "coins": [1, 2]}
+
+
+def test_ask_prints_the_answer(capsys, address):
+    assert actor(capsys, "ask", f"{address}/till", "hello") == (0, "HELLO\n", "")
+    assert actor(capsys, "ask", f"{address}/till", "hello", "--json") == (0, '"HELLO"\n', "")
+
+
+def test_registered_types_are_built_from_the_fields(capsys, address, app):
+    typed = ["--type", "cli_test.Add", "--app", app]
+
+    before = int(actor(capsys, "call", f"{address}/till", "add", "0")[1])
+    answer = actor(capsys, "ask", f"{address}/till", '{"amount": 3}', *typed)
+    assert answer == (0, f"{before + 3}\n", "")
+
+    told = actor(capsys, "tell", f"{address}/till", '{"amount": 4}', *typed, "--json")
+    assert told == (0, '{"delivered": true}\n', "")
+    assert actor(capsys, "call", f"{address}/till", "add", "0")[1] == f"{before + 7}\n"
+
+
+def test_tell_prints_nothing_when_all_is_well(capsys, address):
+    assert actor(capsys, "tell", f"{address}/till", "hello") == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["call", "/till", "nothing"], "name a public method of the actor's class"),
+        (["call", "/till", "_add", "1"], "can be called"),
+        (["call", "/till", "add", "1", "--timeout", "0"], "actor call --help"),
+        (["call", "/nobody", "add", "1"], "call node.register(NAME, ref)"),
+        (["call", "/weak", "fail"], "see the log of its node for the traceback"),
+        (["call", "/slow", "wait", "--timeout", "0.3"], "--timeout SECONDS"),
+        (["call", "", "add", "1"], "add /NAME"),
+        (["ask", "/till", "1.5"], "add one with @handler"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_goes_wrong_is_one_line_that_ends_with_the_next_step(
+    capsys, address, arguments, line
+):
+    verb, place, *rest = arguments
+    code, out, err = actor(capsys, verb, address + place, *rest)
+
+    assert (code, out) == (2 if "--help" in line else 1, "")
+    assert err.count("\n") == 1
+    assert err.startswith("callboard: ")
+    assert err.rstrip().endswith(line)
+
+
+def test_fields_that_do_not_fit_name_those_that_do(capsys, address, app):
+    typed = ["--type", "cli_test.Add", "--app", app]
+
+    code, _, err = actor(capsys, "ask", f"{address}/till", '{"sum": 3}', *typed)
+    assert code == 2
+    assert err.rstrip().endswith("its fields are: amount")
+
+    code, _, err = actor(capsys, "ask", f"{address}/till", "3", *typed)
+    assert code == 1
+    assert err.rstrip().endswith("write the fields as a JSON object")
+
+
+def test_nobody_listens_there(capsys):
+    code, _, err = actor(capsys, "call", "basp://127.0.0.1:1/till", "add", "1")
+
+    assert code == 1
+    assert err.count("\n") == 1
+    assert "no node answers at basp://127.0.0.1:1" in err
+    assert err.rstrip().endswith("callboard node run APP.py --listen HOST:PORT")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--listen", "0.0.0.0:0"], "say --insecure if everybody may do everything"),
+        (["--join", "nonsense"], "basp://HOST:PORT"),
+    ],
+)
+def test_node_run_refuses_what_cannot_work(app, arguments, line):
+    process = run_node(app, *arguments)
+    out, err = process.communicate(timeout=10)
+
+    assert process.returncode in (1, 2)
+    assert out == ""
+    assert err.count("\n") == 1
+    assert line in err
+
+
+def test_a_port_that_is_taken_is_told(app, address):
+    process = run_node(app, "--listen", address.removeprefix("basp://"))
+    _, err = process.communicate(timeout=10)
+
+    assert process.returncode == 1
+    assert err.count("\n") == 1
+    assert err.rstrip().endswith("port 0 picks a free one")

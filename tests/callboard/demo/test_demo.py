@@ -1,0 +1,201 @@
+"""The demo with real processes, from the outside."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+import uuid
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parents[3]
+MARK = "CALLBOARD_DEMO_TEST"
+LAST_LINE = re.compile(
+    r"balance: sent ([\d,]+) = delivered ([\d,]+) \+ reported lost ([\d,]+)( · .*)?"
+)
+
+
+class Demo:
+    """One run of the demo; its processes are known by a mark in their environment."""
+
+    def __init__(self, *arguments, **streams):
+        self.mark = uuid.uuid4().hex
+        python_path = os.pathsep.join(
+            [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        )
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "callboard", "demo", *arguments],
+            env={**os.environ, MARK: self.mark, "PYTHONPATH": python_path, "TERM": "xterm"},
+            **streams,
+        )
+
+    def processes(self):
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(MARK) == self.mark and process.status() != "zombie":
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    def nodes(self):
+        return {
+            process.cmdline()[3]: process
+            for process in self.processes()
+            if "callboard.demo.node_process" in process.cmdline()
+        }
+
+    def close(self):
+        for process in self.processes():
+            process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def start():
+    demos = []
+
+    def start_demo(*arguments, **streams):
+        demos.append(Demo(*arguments, **streams))
+        return demos[-1]
+
+    yield start_demo
+    for demo in demos:
+        demo.close()
+
+
+def wait_for(condition, seconds=15.0):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.02)
+    pytest.fail(f"not within {seconds} s")
+
+
+def number(text):
+    return int(text.replace(",", ""))
+
+
+@pytest.mark.timeout(40)
+def test_the_story_ends_with_an_exact_balance_and_no_process_left(start):
+    demo = start("--seconds", "8", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    out, err = demo.process.communicate(timeout=30)
+
+    assert demo.process.returncode == 0, out + err
+    assert err == ""
+    assert "\x1b" not in out
+    match = LAST_LINE.fullmatch(out.splitlines()[-1])
+    sent, delivered, lost = map(number, match.groups()[:3])
+    assert sent == delivered + lost
+    assert sent > 100
+    assert re.search(
+        r"· down after [\d,]+ ms over 3 hops · back in service after [\d,]+ ms", match[4]
+    )
+    for told in (
+        "aggregator spawned on C",
+        "C is killed (SIGKILL)",
+        "A has no path to D any more",
+        "sensors on D down: unreachable",
+        "aggregator spawned on B",
+        "aggregator on B: first reading handled",
+        "C is started again",
+        "A reaches D, hops: 3",
+    ):
+        assert told in out
+    assert demo.processes() == []
+
+
+@pytest.mark.timeout(40)
+def test_json_is_all_that_is_printed_and_tells_every_milestone(start):
+    demo = start("--seconds", "8", "--json", stdout=subprocess.PIPE, text=True)
+    out, _ = demo.process.communicate(timeout=30)
+
+    summary = json.loads(out)
+    assert demo.process.returncode == 0
+    assert summary["exact"] is True
+    (incident,) = summary["incidents"]
+    assert incident["ms"].keys() == {
+        "down",
+        "down_far",
+        "unreachable",
+        "lost",
+        "respawned",
+        "serving",
+        "restarted",
+        "rejoined",
+        "resumed",
+    }
+
+
+@pytest.mark.timeout(40)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_in_order(start, number):
+    demo = start("--forever", stdout=subprocess.PIPE, text=True)
+    for line in demo.process.stdout:
+        if "first reading handled" in line:
+            break
+    demo.process.send_signal(number)
+    out, _ = demo.process.communicate(timeout=15)
+
+    assert demo.process.returncode == 0
+    assert LAST_LINE.fullmatch(out.splitlines()[-1])
+    assert demo.processes() == []
+
+
+@pytest.mark.timeout(40)
+def test_when_the_parent_is_killed_the_nodes_end_even_a_frozen_one(start):
+    demo = start("--forever", stdout=subprocess.PIPE, text=True)
+    for line in demo.process.stdout:
+        if "first reading handled" in line:
+            break
+    nodes = demo.nodes()
+    assert nodes.keys() == set("ABCD")
+    nodes["B"].suspend()
+    demo.process.kill()
+    demo.process.wait()
+
+    wait_for(lambda: not demo.processes())
+
+
+@pytest.mark.timeout(40)
+def test_in_a_terminal_keys_hurt_the_nodes_and_the_terminal_is_put_back(start):
+    outer, inner = pty.openpty()
+    fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 120, 0, 0))
+    before = termios.tcgetattr(inner)
+    demo = start("--forever", stdin=inner, stdout=inner, stderr=inner)
+    shown = bytearray()
+
+    def shows(text):
+        while select.select([outer], [], [], 0)[0]:
+            shown.extend(os.read(outer, 65536))
+        return text.encode() in shown
+
+    wait_for(lambda: shows("first reading handled"))
+    os.write(outer, b"pd")
+    wait_for(lambda: demo.nodes()["D"].status() == psutil.STATUS_STOPPED)
+    os.write(outer, b"pd")
+    wait_for(lambda: shows("D goes on"))
+    killed = demo.nodes()["C"].pid
+    os.write(outer, b"kc")
+    wait_for(lambda: demo.nodes().get("C", demo.process).pid != killed)
+    wait_for(lambda: shows("aggregator on B: first reading handled"))
+    os.write(outer, b"ca")
+    wait_for(lambda: shows("is cut"))
+    os.write(outer, b"q")
+    wait_for(lambda: shows("balance: sent") or demo.process.poll() is not None)
+
+    assert demo.process.wait(10) == 0
+    assert termios.tcgetattr(inner) == before
+    assert demo.processes() == []

@@ -1,0 +1,225 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from callboard.demo.balance import Balance
+from callboard.demo.news import describe
+from callboard.demo.plain import PlainScreen, event_line, status_line
+from callboard.demo.scene import Scene
+from callboard.demo.view import amount, figures, journey, line_of_nodes, sparkline
+
+SECOND = 1_000_000_000
+
+
+def report(at=SECOND, notes=(), **fields):
+    return {
+        "at": at,
+        "round": 0,
+        "notes": list(notes),
+        "reach": {},
+        "links": {},
+        "account": {"sent": 0, "delivered": 0, "lost": 0, "in_flight": 0},
+        "actors": 1,
+        "handled": 0,
+        "dead_letters": 0,
+        "passages": [],
+        "snapshot": None,
+        **fields,
+    }
+
+
+@pytest.fixture
+def scene():
+    scene = Scene("ABCD")
+    for name in "ABCD":
+        scene.started(name, 1, 0, again=False)
+        scene.report(name, report(ready=name.lower() * 4))
+    scene.report("A", report(reach={"B": 1, "C": 2, "D": 3}))
+    return scene
+
+
+def test_a_node_is_starting_until_it_reports_and_up_when_a_reaches_it():
+    scene = Scene("ABCD")
+    scene.started("B", 1, 0, again=False)
+    assert scene.nodes["B"].state == "starting"
+
+    scene.report("B", report())
+    scene.report("A", report(reach={"B": 1}))
+
+    assert scene.nodes["B"].state == "up"
+
+
+def test_nodes_that_a_cannot_reach_are_shown_as_such(scene):
+    scene.report("A", report(reach={"B": 1}))
+
+    assert [view.state for view in scene.nodes.values()] == [
+        "up",
+        "up",
+        "unreachable",
+        "unreachable",
+    ]
+
+
+def test_blows_show_at_once(scene):
+    scene.struck(scene.chronicle.strike("kill", "C", SECOND))
+    scene.struck(scene.chronicle.strike("freeze", "B", SECOND))
+    assert (scene.nodes["C"].state, scene.nodes["B"].state) == ("dead", "frozen")
+
+    scene.struck(scene.chronicle.strike("thaw", "B", SECOND))
+    scene.started("C", 2, 2 * SECOND, again=True)
+
+    assert (scene.nodes["C"].state, scene.nodes["B"].state) == ("starting", "up")
+
+
+def test_a_link_is_up_when_both_ends_say_so(scene):
+    scene.report("A", report(links={"B": 5}))
+    assert not scene.link_is_up("A", "B")
+
+    scene.report("B", report(links={"A": 5}))
+    assert scene.link_is_up("A", "B")
+
+    scene.struck(scene.chronicle.strike("kill", "B", SECOND))
+    assert not scene.link_is_up("A", "B")
+
+
+def test_the_line_stands_when_readings_of_both_ends_arrived(scene):
+    scene.report("A", report(notes=[{"kind": "spawned", "at": SECOND, "host": "C"}]))
+    only_a = {"sensors": {"A.cpu": {"received": 1, "missed": 0}}}
+    scene.report("C", report(snapshot=only_a))
+    assert not scene.stands()
+
+    scene.report("C", report(snapshot={"sensors": {**only_a["sensors"], "D.cpu": {}}}))
+    assert scene.stands()
+
+
+def test_only_nodes_that_are_alive_count_in_the_balance(scene):
+    account = {"sent": 10, "delivered": 9, "lost": 1, "in_flight": 0}
+    scene.report("A", report(account=account))
+    scene.report("C", report(account=account))
+    scene.struck(scene.chronicle.strike("kill", "C", SECOND))
+
+    assert scene.balance() == Balance(10, 9, 1, 0)
+
+
+def test_notes_of_one_kind_become_one_line_in_the_order_of_time(scene):
+    scene.struck(scene.chronicle.strike("kill", "C", SECOND))
+    notes = [
+        {"kind": "spawned", "at": SECOND + 4_000_000, "host": "B"},
+        {
+            "kind": "sensor_down",
+            "at": SECOND + 2_000_000,
+            "sensor": "D.cpu",
+            "reason": "unreachable",
+        },
+        {
+            "kind": "sensor_down",
+            "at": SECOND + 3_000_000,
+            "sensor": "D.disk",
+            "reason": "unreachable",
+        },
+    ]
+
+    events = scene.report("A", report(notes=notes))
+
+    assert [event.text for event in events] == [
+        "overseer on A: sensors on D down: unreachable (2 actors)",
+        "overseer on A: aggregator spawned on B",
+    ]
+    assert [event.since_ms for event in events] == [2.0, 4.0]
+
+
+def test_a_followed_reading_is_put_together_from_two_nodes(scene):
+    scene.report("B", report(passages=[["aaaa", 3, 1050_000]]))
+    answered = {
+        "kind": "answered",
+        "at": SECOND,
+        "host": "cccc",
+        "message_id": 3,
+        "number": 10,
+        "sent_ns": 1000_000,
+        "handled_ns": 1080_000,
+        "answered_ns": 1150_000,
+    }
+    assert scene.report("A", report(notes=[answered])) == []
+
+    assert scene.follower.last.line() == "A 0 µs → B 50 µs → C 80 µs → A 150 µs"
+    assert "B 50 µs" in journey(scene).plain
+
+
+def test_reasons_name_nodes_instead_of_their_ids(scene):
+    lost = {"kind": "link_down", "at": SECOND, "peer": "C", "reason": "node cccc is silent"}
+
+    (event,) = scene.report("B", report(notes=[lost]))
+
+    assert event.text == "B lost its link to C: node C is silent"
+
+
+def test_each_thing_is_told_by_one_node():
+    up = {"kind": "node_up", "name": "C", "hops": 2}
+    assert describe("A", up) == ("A reaches C, hops: 2", "good")
+    assert describe("B", up) is None
+    assert describe("B", {"kind": "link_up", "peer": "A"}) is None
+    assert describe("A", {"kind": "answered"}) is None
+
+
+def test_plain_lines_hold_no_control_characters(scene):
+    out = io.StringIO()
+    screen = PlainScreen(out)
+    screen.open(200.0)
+    event = scene.struck(scene.chronicle.strike("kill", "C", SECOND))
+    screen.event(event, 15.0)
+    screen.draw(scene, 16.0, "prompt")
+    screen.close()
+
+    first, second, third = out.getvalue().splitlines()
+    assert first.endswith("first picture 200 ms after the start")
+    assert second == event_line(event, 15.0)
+    assert second.split() == ["15.000", "s", "+0.0", "ms", "C", "is", "killed", "(SIGKILL)"]
+    assert third == status_line(scene, 16.0)
+    assert "A:up B:up C:dead D:up" in third
+    assert all(character.isprintable() for character in first + second + third)
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_the_picture_shows_nodes_links_and_figures(scene, width):
+    subject = {
+        "history": [1.0, 2.0],
+        "mean": 1.5,
+        "p95": 2.0,
+        "max": 2.0,
+        "parts": {"core 0": 2.0},
+    }
+    scene.report("A", report(notes=[{"kind": "spawned", "at": SECOND, "host": "C"}]))
+    scene.report("C", report(snapshot={"subjects": {"cpu": subject}, "sensors": {}}))
+    scene.struck(scene.chronicle.strike("kill", "B", SECOND))
+    console = Console(width=width, record=True, file=io.StringIO())
+
+    console.print(line_of_nodes(scene))
+    console.print(figures(scene))
+
+    text = console.export_text()
+    for shown in ("● A", "✗ B", "AGGREGATOR", "5 sensors", "✂", "cpu", "core 0 2 %"):
+        assert shown in text
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_sparklines_reach_from_the_lowest_bar_to_the_highest():
+    assert sparkline([0.0, 50.0, 100.0], 100.0) == "▁▅█"
+    assert sparkline([5.0, 10.0]) == "▅█"
+    assert sparkline([0.0]) == "▁"
+    assert sparkline([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("subject", "value", "text"),
+    [
+        ("cpu", 12.4, "12 %"),
+        ("disk", 0.0, "0 B/s"),
+        ("disk", 1234.0, "1.2 kB/s"),
+        ("network", 45_000_000.0, "45 MB/s"),
+        ("network", 2.5e9, "2.5 GB/s"),
+    ],
+)
+def test_amounts_carry_their_unit(subject, value, text):
+    assert amount(subject, value) == text
