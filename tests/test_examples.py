@@ -22,7 +22,11 @@ def test_every_example_is_listed():
 @pytest.mark.parametrize("name", PRINTED)
 def test_example_prints_what_it_says(name):
     done = subprocess.run(
-        [sys.executable, EXAMPLES / name], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, EXAMPLES / name],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
     )
 
     assert done.returncode == 0, done.stderr
