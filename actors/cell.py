@@ -341,7 +341,7 @@ class Cell:
     def promise(self) -> "Asker | None":
         """Keep the current message unanswered when its handler returns; return its asker."""
         sender = self.sender
-        if sender is None or not sender.expects:
+        if sender is None or not sender.expects or _only_counts(sender):
             return None
         self.promised = sender
         self.owe(sender)
@@ -350,12 +350,12 @@ class Cell:
     def owe(self, sender: "Asker") -> None:
         """Remember an asker that is not answered yet, so that it fails if the actor ends."""
         sender.owed()
+        if _wants_no_answer(sender):
+            return
         if self._promises is None:
             self._promises = []
         elif len(self._promises) >= 64:
-            self._promises = [
-                asker for asker in self._promises if not getattr(asker, "done_", False)
-            ]
+            self._promises = [asker for asker in self._promises if not _wants_no_answer(asker)]
         self._promises.append(sender)
 
     # --- the end ---
@@ -512,6 +512,16 @@ class Monitor:
         """Deliver the `Down`."""
         self._cell.unwatch(self)
         self._cell.post(down, None)
+
+
+def _wants_no_answer(sender: "Asker") -> bool:
+    """Return True for an ask that is over, and for whoever is owed nothing."""
+    return bool(getattr(sender, "done_", False))
+
+
+def _only_counts(sender: "Asker") -> bool:
+    """Return True for tells from elsewhere: they are counted, and nobody waits."""
+    return bool(getattr(sender, "only_counts", False))
 
 
 def _text_of(error: BaseException) -> str:

@@ -1,6 +1,6 @@
 """A supervisor: a worker that fails is started again, and found under its name."""
 
-from callboard import Actor, ActorRef, Child, Node, handler
+from callboard import Actor, ActorRef, CallboardError, Child, Node, handler
 
 
 class Divider(Actor):
@@ -29,7 +29,7 @@ def main() -> None:
         print(worker.ask((6, 3)).result(5))
         try:
             worker.ask((1, 0)).result(5)
-        except Exception as error:
+        except CallboardError as error:
             print(f"{type(error).__name__}: {error}")
         print(wait_for_another(node, worker).ask((9, 3)).result(5))
 

@@ -21,6 +21,7 @@ class RemoteTeller:
     __slots__ = ("_arrivals", "_node", "_number")
 
     expects: Final = True  # of the outcome, only that there was one
+    only_counts: Final = True
     done_: Final = True
 
     def __init__(self, node: bytes, number: int, arrivals: "Arrivals") -> None:

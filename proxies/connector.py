@@ -1,6 +1,6 @@
 """The connector: listens, dials, dials again, and hands established links to the broker.
 
-Only the side that dialed dials again: after 0.1 s, then twice as long each time up to 5 s,
+Only the side that dialed dials again: after 0.1 s, then twice as long each time up to 2 s,
 each time a random part more, so that nodes which lost the same peer do not come back in one
 moment.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("callboard.links")
 
 FIRST_RETRY: Final = 0.1
-LAST_RETRY: Final = 5.0
+LAST_RETRY: Final = 2.0
 ACCEPT_BACKLOG: Final = 512
 
 ACCEPT_PAUSE: Final = 1.0

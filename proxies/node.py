@@ -249,23 +249,28 @@ class Node:
         held = self._names.get(name)
         if held is not None:
             return held
-        found = await self._find_all(name, timeout)
-        if not found:
-            msg = f"no actor in reach of {self.name} is registered as {name!r}"
-            raise NotRegistered(msg)
-        return found[0]
+        # The first answer counts: a node that is frozen must not hold the others up.
+        for answer in asyncio.as_completed(self._look_everywhere(name, timeout)):
+            found = await answer
+            if isinstance(found, ActorRef):
+                return found
+        msg = f"no actor in reach of {self.name} is registered as {name!r}"
+        raise NotRegistered(msg)
 
     async def _find_all(self, name: str, timeout: float) -> list[ActorRef[Any]]:
         held = self._names.get(name)
         found = [] if held is None else [held]
-        asks = [
-            self.runtime.ref_to(node, DIRECTORY).ask(Lookup(name), timeout)
-            for node in sorted(self._broker.router.reachable)
-        ]
-        for answer in await asyncio.gather(*map(_settled, asks)):
+        for answer in await asyncio.gather(*self._look_everywhere(name, timeout)):
             if isinstance(answer, ActorRef) and answer not in found:
                 found.append(answer)
         return found
+
+    def _look_everywhere(self, name: str, timeout: float) -> list[Coroutine[Any, Any, Any]]:
+        """Ask the directories of all nodes in reach."""
+        return [
+            _settled(self.runtime.ref_to(node, DIRECTORY).ask(Lookup(name), timeout))
+            for node in sorted(self._broker.router.reachable)
+        ]
 
     # --- other nodes ---
 
