@@ -317,7 +317,13 @@ class Cell:
                 msg = f"{actor_class.__name__} has no callable method {call.method!r}"
                 sender.set_exception(NoSuchMethod(msg))
             return
-        result = getattr(actor, call.method)(*call.args, **(call.kwargs or {}))
+        try:
+            result = getattr(actor, call.method)(*call.args, **(call.kwargs or {}))
+        except TypeError as error:
+            if sender is None or not sender.expects or not _is_refused_call(error):
+                raise
+            sender.set_exception(RemoteError("TypeError", str(error)))
+            return
         if isinstance(result, Coroutine):
             self.start_task(result, sender)
         elif sender is not None and sender.expects:
@@ -522,6 +528,12 @@ def _wants_no_answer(sender: "Asker") -> bool:
 def _only_counts(sender: "Asker") -> bool:
     """Return True for tells from elsewhere: they are counted, and nobody waits."""
     return bool(getattr(sender, "only_counts", False))
+
+
+def _is_refused_call(error: TypeError) -> bool:
+    """Return True when the arguments did not fit, so that nothing of the method has run."""
+    trace = error.__traceback__
+    return trace is not None and trace.tb_next is None
 
 
 def _text_of(error: BaseException) -> str:

@@ -37,9 +37,9 @@ find_python() {
 
 pip_install() { # .venv's own pip; where it has none, that of the interpreter the environment was made with
   if .venv/bin/python -c 'import pip' 2>/dev/null; then
-    .venv/bin/python -m pip install --quiet "$@"
+    .venv/bin/python -m pip install -qq "$@"
   else
-    "$(find_python)" -m pip --python .venv/bin/python install --quiet "$@"
+    "$(find_python)" -m pip --python .venv/bin/python install -qq "$@"
   fi
 }
 

@@ -122,3 +122,13 @@ def test_a_supervisor_can_be_asked_for_its_children(runtime):
     [child] = supervisor.call(Supervisor.children).result(5)
 
     assert child.ask("x").result(5) == "x"
+
+
+def test_a_call_with_wrong_arguments_fails_and_harms_nobody(runtime):
+    account = runtime.spawn(Account, (1,))
+
+    with pytest.raises(RemoteError, match="TypeError: .*unexpected keyword argument"):
+        account.proxy().add(1, often=2).result(5)
+    with pytest.raises(RemoteError, match="TypeError: .*required positional argument"):
+        account.proxy().slowly().result(5)
+    assert account.call(Account.add, 1).result(5) == 2
