@@ -86,6 +86,11 @@ class Account:
         """Messages neither confirmed nor lost."""
         return self.sent - self.confirmed - self.lost
 
+    @property
+    def sent_in_epoch(self) -> int:
+        """Messages sent in the current epoch."""
+        return self.sent - self._base
+
     def next_epoch(self) -> int:
         """Begin an epoch because the path changed; earlier messages stay in flight.
 
@@ -108,6 +113,20 @@ class Account:
         written_off = oldest.sent - oldest.confirmed
         self.lost += written_off
         return written_off
+
+    def expire(self, epoch: int) -> int:
+        """Write off what is left of an epoch that is over; return how many messages that are.
+
+        For the driver to call when an old path had time enough to deliver everything. The
+        current epoch, and one that is closed, are left alone.
+        """
+        for over in self._open:
+            if over.number == epoch:
+                self._open.remove(over)
+                written_off = over.sent - over.confirmed
+                self.lost += written_off
+                return written_off
+        return 0
 
     def write_off(self) -> int:
         """Count everything in flight as lost; return how many messages that are."""

@@ -23,6 +23,9 @@ __all__ = [
 #: message comes near it.
 DEFAULT_PAYLOAD_LIMIT: Final = 16 * 1024 * 1024
 
+# Reads smaller than this are drops: their objects would cost more than their bytes.
+_DROP_SIZE: Final = 4096
+
 #: (operation, payload length, operation data, source node, destination node,
 #: source actor, destination actor, payload)
 Frame = tuple[int, int, int, bytes, bytes, int, int, bytes]
@@ -103,7 +106,8 @@ class FrameReader:
         self._head = b""
         # Once its length is known: the pieces so far, and how many bytes are to come. They
         # are joined once, so a 16 MiB frame that comes in 64 KiB reads is copied once.
-        self._pieces: list[bytes] = []
+        # Drops share one piece: as objects of their own they would take 25 times their size.
+        self._pieces: list[bytes | bytearray] = []
         self._missing = 0
 
     @property
@@ -120,7 +124,7 @@ class FrameReader:
             return []
         if self._missing:
             size = len(data)
-            self._pieces.append(data)
+            self._append(data, size)
             if size < self._missing:
                 self._missing -= size
                 return []
@@ -131,6 +135,17 @@ class FrameReader:
             data = self._head + data
             self._head = b""
         return self._cut(data)
+
+    def _append(self, data: bytes, size: int) -> None:
+        pieces = self._pieces
+        if size >= _DROP_SIZE:
+            pieces.append(data)
+            return
+        last = pieces[-1]
+        if isinstance(last, bytearray):
+            last += data
+        else:
+            pieces.append(bytearray(data))
 
     def _cut(self, data: bytes) -> list[Frame]:
         frames: list[Frame] = []

@@ -79,6 +79,7 @@ class Operation(IntEnum):
     ROUTING_UPDATE = 11
     RELEASE_PROXY_INSTANCE = 12
     DELIVERY_REPORT = 13
+    PATH_END = 14
 
 
 OPERATION_COUNT: Final = len(Operation)
@@ -143,11 +144,12 @@ NATIVE: Final = NativeProfile()
 
 _EMPTY = frozenset(
     {Operation.ANNOUNCE_PROXY_INSTANCE, Operation.HEARTBEAT, Operation.DROP_CONN}
-    | {Operation.RELEASE_PROXY_INSTANCE}
+    | {Operation.RELEASE_PROXY_INSTANCE, Operation.PATH_END}
 )
 _WITH_DATA = frozenset(
     {Operation.SERVER_HANDSHAKE, Operation.CLIENT_HANDSHAKE, Operation.DISPATCH_MESSAGE}
     | {Operation.DOWN_MESSAGE, Operation.DROP_CONN, Operation.RELEASE_PROXY_INSTANCE}
+    | {Operation.PATH_END}
 )
 _WITH_SOURCE_ACTOR = frozenset({Operation.DISPATCH_MESSAGE, Operation.DOWN_MESSAGE})
 _WITH_DESTINATION_ACTOR = frozenset(
@@ -169,6 +171,7 @@ def check_header(fields: Fields) -> None:
     release_proxy          none    >0   0            the actor
     heartbeat              none    0    0            0
     drop_conn              none    yes  0            0
+    path_end               none    yes  0            0
     all others             any     0    0            0
     ====================== ======= ==== ============ =================
 

@@ -11,9 +11,9 @@ from basp.node_id import node_id_text
 __all__ = ["check_neighbor", "describe_drop", "is_for_node"]
 
 #: Handed to the node; the rest is the link's own.
-_FOR_NODE: Final = frozenset({2, 3, 4, 11, 12, 13})
+_FOR_NODE: Final = frozenset({2, 3, 4, 11, 12, 13, 14})
 #: Meant for the next node only, never forwarded.
-_BETWEEN_NEIGHBORS: Final = frozenset(range(14)) - {2, 3, 4, 12, 13}
+_BETWEEN_NEIGHBORS: Final = frozenset(range(15)) - {2, 3, 4, 12, 13, 14}
 _IN_MIDLIFE: Final = _FOR_NODE | {Operation.HEARTBEAT, Operation.DROP_CONN}
 
 

@@ -9,23 +9,35 @@ id, so nothing counts to infinity, and after the last change every node has the 
 paths that exist (up to ``PATH_LIMIT`` nodes).
 
 Vector timestamps (see :mod:`basp.routing_update`): a vector that repeats the held path
-with an older stamp of any node came late and is ignored.
+with an older stamp of any node came late and is ignored. So is one with a link that its node
+has cut since: the cut itself travels to everybody, or each node would try all the dead paths
+of its neighbors, one after the other, before it believes that there is none.
+
+A node without any path is *active* for the destination until a path comes or it is lost for
+sure, see :mod:`basp.diffusion`.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
+from basp.diffusion import Diffusion
 from basp.errors import LocalProtocolError, MalformedPayload
 from basp.node_id import NodeId, node_id_text
 from basp.routing_update import (
     PATH_LIMIT,
     UPDATE_LIMIT,
+    Cut,
     PathVector,
+    Statement,
     read_update,
     write_update,
 )
 
 __all__ = ["Changes", "Router"]
+
+# Cuts to remember, the latest. They only save detours, so none is needed for long.
+_CUT_LIMIT: Final = 4096
 
 
 @dataclass(slots=True)
@@ -33,8 +45,9 @@ class Changes:
     """What follows from one event, for the driver to carry out in this order.
 
     Attributes:
-        lost: nodes that no path leads to any more.
-        moved: nodes whose path changed anywhere between here and there.
+        lost: nodes that no path leads to any more, for sure.
+        moved: nodes whose path changed anywhere between here and there, or came back while
+            we were active for them (even the same: others on it may have had none either).
         gained: nodes that a path leads to again or for the first time.
         updates: neighbor and payload of the ``routing_update`` frames to send, one for
             each neighbor at most.
@@ -51,14 +64,25 @@ class Router:
 
     Attributes:
         next_hops: neighbor to send to, by destination; read it directly on the hot path.
+        active: destinations that have no path now and may get one, or will be lost.
     """
 
-    __slots__ = ("_best", "_heard", "_self_id", "_stamp", "_told", "next_hops")
+    __slots__ = (
+        "_best",
+        "_cuts",
+        "_diffusion",
+        "_heard",
+        "_self_id",
+        "_stamp",
+        "_told",
+        "active",
+        "next_hops",
+    )
 
     def __init__(self, self_id: NodeId) -> None:
         """Make the router of node ``self_id``, without neighbors."""
         self._self_id = self_id
-        # Raised with each change of our own links.
+        # Raised with each change of our own links and each statement.
         self._stamp = 0
         # What each neighbor told us; its keys are the neighbors.
         self._heard: dict[NodeId, dict[NodeId, PathVector]] = {}
@@ -67,6 +91,10 @@ class Router:
         # Best paths, from the neighbor to the destination.
         self._best: dict[NodeId, PathVector] = {}
         self.next_hops: dict[bytes, NodeId] = {}
+        # Stamp since which a node has no link to another, the latest cut last.
+        self._cuts: dict[tuple[NodeId, NodeId], int] = {}
+        self._diffusion = Diffusion(self_id)
+        self.active: set[NodeId] = self._diffusion.active
 
     @property
     def reachable(self) -> frozenset[NodeId]:
@@ -100,8 +128,7 @@ class Router:
         self._heard[peer] = {}
         self._told[peer] = {}
         changes = Changes()
-        changed = self._choose({peer}, changes)
-        self._tell(changed, changes, fresh=peer)
+        self._finish({peer}, changes, fresh=peer)
         return changes
 
     def remove_peer(self, peer: NodeId) -> Changes:
@@ -112,7 +139,7 @@ class Router:
             return changes
         del self._told[peer]
         self._stamp += 1
-        self._tell(self._choose({peer, *heard}, changes), changes)
+        self._finish({peer, *heard}, changes, cuts=[Cut(self._self_id, peer, self._stamp)])
         return changes
 
     def receive(self, peer: NodeId, payload: bytes) -> Changes:
@@ -121,28 +148,90 @@ class Router:
         Raises:
             MalformedPayload: the payload breaks the layout, or names too many nodes.
         """
-        announced, withdrawn = read_update(peer, payload)
+        update = read_update(peer, payload)
         changes = Changes()
         heard = self._heard.get(peer)
         if heard is None:
             return changes
-        touched = set(withdrawn)
-        for destination in withdrawn:
+        cuts = self._take_cuts(update.cuts)
+        touched = self._drop_dead() if cuts else set()
+        touched.update(update.withdrawn)
+        for destination in update.withdrawn:
             heard.pop(destination, None)
-        for vector in announced:
+        for vector in update.announced:
             destination = vector.path[-1]
             if destination == peer or _is_late(vector, heard.get(destination)):
                 continue
             touched.add(destination)
-            if self._self_id in vector.path:
+            if self._self_id in vector.path or self._is_dead(vector):
                 heard.pop(destination, None)
             else:
                 heard[destination] = vector
         if len(heard) > UPDATE_LIMIT:
             msg = f"node {node_id_text(peer)} announced more than {UPDATE_LIMIT:,} nodes"
             raise MalformedPayload(msg)
-        self._tell(self._choose(touched, changes), changes)
+        self._finish(touched, changes, peer, cuts, update.statements)
         return changes
+
+    def _take_cuts(self, cuts: list[Cut]) -> list[Cut]:
+        """Remember what is news, and return it."""
+        news = []
+        for cut in cuts:
+            link = (cut.node, cut.neighbor)
+            if cut.node != self._self_id and self._cuts.get(link, -1) < cut.stamp:
+                self._cuts.pop(link, None)
+                self._cuts[link] = cut.stamp
+                news.append(cut)
+        while len(self._cuts) > _CUT_LIMIT:
+            del self._cuts[next(iter(self._cuts))]
+        return news
+
+    def _drop_dead(self) -> set[NodeId]:
+        """Forget what neighbors told before they knew of a cut; return the destinations."""
+        touched = set()
+        for heard in self._heard.values():
+            for destination in [d for d, vector in heard.items() if self._is_dead(vector)]:
+                del heard[destination]
+                touched.add(destination)
+        return touched
+
+    def _is_dead(self, vector: PathVector) -> bool:
+        path, cuts = vector.path, self._cuts
+        return any(
+            cuts.get(link, -1) > stamp
+            for link, stamp in zip(
+                zip(path, path[1:], strict=False), vector.stamps, strict=False
+            )
+        )
+
+    def _finish(
+        self,
+        touched: Iterable[NodeId],
+        changes: Changes,
+        source: NodeId | None = None,
+        cuts: list[Cut] | None = None,
+        statements: list[Statement] | None = None,
+        fresh: NodeId | None = None,
+    ) -> None:
+        """Draw all conclusions; what the ``source`` told goes on to the other neighbors."""
+        changed = self._choose(touched, changes)
+        news = self._diffusion.take(statements or [], self._best)
+        own = self._diffusion.restate(self._best, self._heard.keys(), self._stamp + 1)
+        if own is not None:
+            self._stamp += 1
+        changes.lost += self._diffusion.find_lost()
+        for peer, told in self._told.items():
+            announced, withdrawn = self._compare(
+                peer, told, self._best if peer == fresh else changed
+            )
+            if peer == fresh:
+                said = list(self._diffusion.statements.values())
+            else:
+                said = [*([] if own is None else [own]), *([] if peer == source else news)]
+            passed_on = [] if peer in (source, fresh) else cuts or []
+            if announced or withdrawn or said or passed_on:
+                payload = write_update(announced, withdrawn, passed_on, said)
+                changes.updates.append((peer, payload))
 
     def _choose(self, touched: Iterable[NodeId], changes: Changes) -> list[NodeId]:
         """Choose the best paths of ``touched`` anew; return those that changed."""
@@ -153,14 +242,16 @@ class Router:
             if best is None:
                 if held is None:
                     continue
+                self.active.add(destination)  # first: no reader sees it in neither
                 del self._best[destination], self.next_hops[destination]
-                changes.lost.append(destination)
             else:
                 self._best[destination] = best
                 if held is not None and held.path == best.path:
                     continue
                 self.next_hops[destination] = best.path[0]
-                (changes.gained if held is None else changes.moved).append(destination)
+                is_known = held is not None or destination in self.active
+                self.active.discard(destination)
+                (changes.moved if is_known else changes.gained).append(destination)
             changed.append(destination)
         return changed
 
@@ -172,22 +263,20 @@ class Router:
         ]
         return min(found, key=_rank, default=None)
 
-    def _tell(
-        self, changed: list[NodeId], changes: Changes, fresh: NodeId | None = None
-    ) -> None:
-        """Make the updates about ``changed``; the ``fresh`` peer gets all we have."""
-        for peer, told in self._told.items():
-            announced: list[PathVector] = []
-            withdrawn: list[NodeId] = []
-            for destination in self._best if peer == fresh else changed:
-                vector = self._vector_for(peer, destination)
-                if vector is not None:
-                    told[destination] = vector
-                    announced.append(vector)
-                elif told.pop(destination, None) is not None:
-                    withdrawn.append(destination)
-            if announced or withdrawn:
-                changes.updates.append((peer, write_update(announced, withdrawn)))
+    def _compare(
+        self, peer: NodeId, told: dict[NodeId, PathVector], changed: Iterable[NodeId]
+    ) -> tuple[list[PathVector], list[NodeId]]:
+        """Return what to announce to ``peer`` and what to withdraw, and note it as told."""
+        announced: list[PathVector] = []
+        withdrawn: list[NodeId] = []
+        for destination in changed:
+            vector = self._vector_for(peer, destination)
+            if vector is not None:
+                told[destination] = vector
+                announced.append(vector)
+            elif told.pop(destination, None) is not None:
+                withdrawn.append(destination)
+        return announced, withdrawn
 
     def _vector_for(self, peer: NodeId, destination: NodeId) -> PathVector | None:
         """Return what ``peer`` should hold; None for paths of no use to it."""

@@ -1,25 +1,41 @@
-"""The payload of a routing update: path vectors with vector timestamps.
+"""The payload of a routing update: path vectors, and what helps to know what is lost.
 
-A CBOR array ``[announced, withdrawn]``:
+A CBOR array ``[announced, withdrawn, cuts, statements]``; items that follow are of a later
+release and ignored, items that are absent count as empty:
 
-========= ===========================================================================
-announced ``[[path, stamps], …]``: ``path`` is the nodes from the sender (first) to the
-          destination (last), ``stamps`` the sequence number of each of them, as many
-withdrawn ``[destination, …]``: the sender has no path there any more
-========= ===========================================================================
+========== ==========================================================================
+announced  ``[[path, stamps], …]``: ``path`` is the nodes from the sender (first) to the
+           destination (last), ``stamps`` the sequence number of each of them, as many
+withdrawn  ``[destination, …]``: the sender has no path there any more
+cuts       ``[[node, neighbor, stamp], …]``: ``node`` has no link to ``neighbor`` since
+           its ``stamp``, so paths with that link and an older stamp are dead
+statements ``[[node, stamp, neighbors, seeking, missing, beyond], …]``: query and reply
+           of the diffusing computation, see :mod:`basp.diffusion`
+========== ==========================================================================
 
-A node raises its own sequence number with each change of its links, so of two
-vectors with the same path the later one is known, also when it came first.
+A node raises its own sequence number with each change of its links and each statement,
+so of two vectors with the same path, and of two statements of one node, the later one is
+known, also when it came first.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from basp.errors import MalformedPayload
 from basp.node_id import NODE_ID_SIZE, NodeId, node_id_text
 from basp.plain_cbor import is_natural, read_plain, write_plain
 
-__all__ = ["PATH_LIMIT", "UPDATE_LIMIT", "PathVector", "read_update", "write_update"]
+__all__ = [
+    "PATH_LIMIT",
+    "UPDATE_LIMIT",
+    "Cut",
+    "PathVector",
+    "Statement",
+    "Update",
+    "read_update",
+    "write_update",
+]
 
 #: Nodes on a path, the first and last included. Longer paths would cost more in
 #: forwarding than any cluster of people's making needs.
@@ -36,31 +52,93 @@ class PathVector:
     stamps: tuple[int, ...]
 
 
-def write_update(announced: list[PathVector], withdrawn: list[NodeId]) -> bytes:
+class Cut(NamedTuple):
+    """``node`` has had no link to ``neighbor`` since its sequence number ``stamp``."""
+
+    node: NodeId
+    neighbor: NodeId
+    stamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What one node lacks, and whom else to ask; the one with the highest stamp holds.
+
+    Attributes:
+        node: who states it.
+        stamp: its sequence number.
+        neighbors: all its neighbors then.
+        seeking: destinations it lost its last path to and is active for.
+        missing: others it has no path to either, because somebody seeks them.
+        beyond: such that its path is too long to be told on.
+    """
+
+    node: NodeId
+    stamp: int
+    neighbors: frozenset[NodeId] = frozenset()
+    seeking: frozenset[NodeId] = frozenset()
+    missing: frozenset[NodeId] = frozenset()
+    beyond: frozenset[NodeId] = frozenset()
+
+
+class Update(NamedTuple):
+    """A routing update that was read."""
+
+    announced: list[PathVector]
+    withdrawn: list[NodeId]
+    cuts: list[Cut]
+    statements: list[Statement]
+
+
+def write_update(
+    announced: Iterable[PathVector],
+    withdrawn: Iterable[NodeId],
+    cuts: Iterable[Cut] = (),
+    statements: Iterable[Statement] = (),
+) -> bytes:
     """Write the payload of a routing update."""
-    vectors = [[list(vector.path), list(vector.stamps)] for vector in announced]
-    return write_plain([vectors, withdrawn])
+    return write_plain(
+        [
+            [[list(vector.path), list(vector.stamps)] for vector in announced],
+            list(withdrawn),
+            [list(cut) for cut in cuts],
+            [
+                [said.node, said.stamp, *map(sorted, _sets(said))]  # the same bytes each time
+                for said in statements
+            ],
+        ]
+    )
 
 
-def read_update(peer: NodeId, payload: bytes) -> tuple[list[PathVector], list[NodeId]]:
-    """Read what ``peer`` announced and withdrew.
+def _sets(said: Statement) -> tuple[frozenset[NodeId], ...]:
+    return said.neighbors, said.seeking, said.missing, said.beyond
+
+
+def read_update(peer: NodeId, payload: bytes) -> Update:
+    """Read what ``peer`` tells.
 
     Raises:
         MalformedPayload: the payload has another shape, or a path that does not begin with
             the peer, is too long, or visits a node twice.
     """
     content = read_plain(payload)
-    if type(content) is not list or len(content) != 2:
-        _refuse(peer, "it must be [announced, withdrawn]")
-    announced, withdrawn = content
-    if type(announced) is not list or type(withdrawn) is not list:
-        _refuse(peer, "announced and withdrawn must be arrays")
-    if len(announced) + len(withdrawn) > UPDATE_LIMIT:
-        _refuse(peer, f"{len(announced) + len(withdrawn):,} entries exceed {UPDATE_LIMIT:,}")
-    for destination in withdrawn:
-        if not _is_node(destination):
-            _refuse(peer, "withdrawn must hold node ids")
-    return [_read_vector(peer, item) for item in announced], withdrawn
+    if type(content) is not list or len(content) < 2:
+        _refuse(peer, "it must be [announced, withdrawn, cuts, statements]")
+    parts = [*content[:4], [], []][:4]
+    if not all(type(part) is list for part in parts):
+        _refuse(peer, "announced, withdrawn, cuts and statements must be arrays")
+    count = sum(map(len, parts))
+    if count > UPDATE_LIMIT:
+        _refuse(peer, f"{count:,} entries exceed {UPDATE_LIMIT:,}")
+    announced, withdrawn, cuts, statements = parts
+    if not all(map(_is_node, withdrawn)):
+        _refuse(peer, "withdrawn must hold node ids")
+    return Update(
+        [_read_vector(peer, item) for item in announced],
+        withdrawn,
+        [_read_cut(peer, item) for item in cuts],
+        [_read_statement(peer, item) for item in statements],
+    )
 
 
 def _read_vector(peer: NodeId, item: object) -> PathVector:
@@ -76,6 +154,27 @@ def _read_vector(peer: NodeId, item: object) -> PathVector:
     if path[0] != peer or len(set(path)) != len(path):
         _refuse(peer, "a path must begin with the sender and visit no node twice")
     return PathVector(tuple(path), tuple(stamps))
+
+
+def _read_cut(peer: NodeId, item: Any) -> Cut:
+    if type(item) is not list or len(item) != 3:
+        _refuse(peer, "a cut must be [node, neighbor, stamp]")
+    node, neighbor, stamp = item
+    if not _is_node(node) or not _is_node(neighbor) or not is_natural(stamp):
+        _refuse(peer, "a cut must hold two node ids and a 64-bit number")
+    return Cut(node, neighbor, stamp)
+
+
+def _read_statement(peer: NodeId, item: Any) -> Statement:
+    if type(item) is not list or len(item) != 6:
+        _refuse(peer, "a statement must be [node, stamp] and four arrays")
+    node, stamp, *lists = item
+    if not _is_node(node) or not is_natural(stamp):
+        _refuse(peer, "a statement must begin with a node id and a 64-bit number")
+    for ids in lists:
+        if type(ids) is not list or len(ids) > UPDATE_LIMIT or not all(map(_is_node, ids)):
+            _refuse(peer, "the arrays of a statement must hold node ids")
+    return Statement(node, stamp, *map(frozenset, lists))
 
 
 def _is_node(value: object) -> bool:

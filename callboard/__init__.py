@@ -23,8 +23,10 @@ from actors.reference import ActorRef
 from actors.signals import Down, Exit, Query
 from actors.supervisor import Child, Supervisor
 from proxies.events import NodeDown
+from proxies.limits import Limits
 from proxies.messages import message
 from proxies.node import Node
+from proxies.tls import Tls
 
 __all__ = [
     "Actor",
@@ -35,11 +37,13 @@ __all__ = [
     "Exit",
     "ExitReason",
     "Future",
+    "Limits",
     "Node",
     "NodeDown",
     "Promise",
     "Query",
     "Supervisor",
+    "Tls",
     "errors",
     "handler",
     "message",

@@ -15,7 +15,9 @@ import logging
 import sys
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from actors.cell import Cell, Sender
 from actors.current import current_cell
@@ -41,6 +43,7 @@ from basp.header import (
     Operation,
 )
 from basp.node_id import NodeId
+from basp.path_order import PathOrder, pack_path_end
 from basp.payload import PayloadCodec
 from basp.plain_cbor import read_plain, write_plain
 from basp.registry import DEFAULT_REGISTRY
@@ -49,7 +52,7 @@ from proxies.address import Endpoint, actor_text, endpoint_text
 from proxies.arrival import RemoteAsker, RemoteTeller
 from proxies.connector import Connector, Dial
 from proxies.errors import LinkFull, MessageTooLarge, NotSerializable
-from proxies.events import LinkDown, LinkUp, NodeDown, NodeUp, Undeliverable
+from proxies.events import LinkDown, LinkUp, MessagesLost, NodeDown, NodeUp, Undeliverable
 from proxies.messages import Describe, Failure, LinkActors, StopActor, error_of, failure_of
 from proxies.proxy import Proxy
 from proxies.registry import HolderRegistry
@@ -57,7 +60,6 @@ from proxies.stats import Passage
 from proxies.wire import WAITING_LIMIT, Wire
 
 if TYPE_CHECKING:
-    from actors.runner import Timer
     from actors.runtime import Runtime
     from basp.effects import PeerIdentity
     from basp.frame import Frame
@@ -80,15 +82,21 @@ PASSAGES: Final = 256
 DIAL_TIMEOUT: Final = 5.0
 """Seconds that the first use of a ref with an address waits for a link."""
 
-DOUBT: Final = 0.25
-"""Seconds in which neighbours may tell of another path before a node counts as lost.
+OLD_PATH_LIMIT: Final = 5.0
+"""Seconds after which nothing comes over a path that traffic has left.
 
-A neighbour whose own best path led through us tells us of its second best only when it has
-heard that the best is gone. Without any neighbour there is nothing to wait for.
+By then each of its links has delivered what it held, or was found dead after three heartbeats.
 """
 
+PATH_ENDS: Final = 8
+"""Ends of old paths told again with each change: one may be lost with the next path."""
+
+RECENT_DOWNS: Final = 10_000
+"""Down messages kept for being told again; more than end in a few seconds on a sane node."""
+
 DIAL_QUEUE: Final = 100_000
-"""Messages to one actor that may wait for such a link; more are refused with `LinkFull`."""
+"""Messages to one actor that may wait for such a link or a path; more are refused with
+`LinkFull`. As many responses and messages of others may wait for a path to one node."""
 
 
 class Broker:
@@ -119,10 +127,22 @@ class Broker:
         self._message_ids = itertools.count(1)
         self._refs: dict[tuple[bytes, int], ActorRef[Any]] = {}
         self._watchers: dict[bytes, list[Future[NodeDown]]] = {}
+        #: Down messages of the last seconds, to be told again when their path moves.
+        self._recent_downs: deque[tuple[float, bytes, bytes]] = deque(maxlen=RECENT_DOWNS)
+        #: Neighbours that lead to nodes, as of the last change of their paths.
+        self._hops: dict[bytes, NodeId] = {}
+        #: The latest `path_end` frames for each node.
+        self._path_ends: dict[bytes, deque[bytes]] = {}
+        self._orders: dict[bytes, PathOrder] = {}
+        self._armed: set[PathOrder] = set()
         self._holders = HolderRegistry(runtime.cells.__contains__)
         self._dialing: dict[Endpoint, set[Proxy]] = {}
-        #: Nodes whose path is gone, until another one is found or they count as lost.
-        self._doubtful: dict[NodeId, Timer] = {}
+        #: Nodes that the router is active for, and why their path was lost.
+        self._sought: dict[NodeId, str] = {}
+        #: How to send what waits for a path to such a node.
+        self._held: dict[bytes, list[Callable[[], None]]] = {}
+        #: Hops to nodes that were found and did not say their name yet.
+        self._unnamed: dict[NodeId, int] = {}
         self._codec = PayloadCodec(
             DEFAULT_REGISTRY,
             ref_types=(ActorRef,),
@@ -238,21 +258,23 @@ class Broker:
     def _no_route(
         self, proxy: Proxy, message: Any, sender: Sender | None, payload: bytes
     ) -> None:
-        """Dial where the ref's text says, or refuse."""
+        """Wait while a path is sought, dial where the ref's text says, or refuse."""
         endpoint = proxy.endpoint or self.endpoints.get(proxy.node)
         with self._lock:
-            is_doubtful = proxy.node in self._doubtful
+            is_active = proxy.node in self.router.active
             may_wait = endpoint is not None or proxy.node in self.router.next_hops
-            if may_wait or is_doubtful:
+            if may_wait or is_active:
                 if proxy.waiting is None:
                     proxy.waiting = []
                 elif len(proxy.waiting) >= DIAL_QUEUE:
                     msg = f"{DIAL_QUEUE:,} messages wait for a path to node {proxy.node.hex()}"
                     raise LinkFull(msg)
                 proxy.waiting.append((message, sender, payload))
-        if not may_wait and not is_doubtful:
+        if is_active:
+            return  # it is sent or refused when the router knows, see `_search_over`
+        if not may_wait:
             proxy.refuse(message, sender, proxy.no_path())
-        elif not is_doubtful:
+        else:
             self.runtime.runner.post(self._dial_for, proxy, endpoint)
 
     def command(self, proxy: Proxy, command: object) -> None:
@@ -280,13 +302,23 @@ class Broker:
         with self._lock:
             wire = self._wire_to(node)
             if wire is None:
-                self.undeliverable += 1
+                again = partial(self._send_response, node, number, message_id, payload)
+                if not self._hold(node, again):
+                    self.undeliverable += 1
                 return
             account = self.accounts.account(node)
             account.sent += 1
             data = RESPONSE | account.epoch << EPOCH_SHIFT | message_id
             head = HEADER.pack(_DISPATCH, len(payload), data, self.node_id, node, 0, number)
             wire.write(head + payload, at_once=True)
+
+    def _hold(self, node: bytes, send: Callable[[], None]) -> bool:
+        """Keep what has no path until one is found or the node is lost; needs the lock."""
+        held = self._held.setdefault(node, []) if node in self.router.active else None
+        if held is None or len(held) >= DIAL_QUEUE:
+            return False
+        held.append(send)
+        return True
 
     def _wire_to(self, node: bytes) -> Wire | None:
         hop = self.router.next_hops.get(node)
@@ -299,13 +331,21 @@ class Broker:
 
     # --- in: the frames of one read ---
 
-    def deliver(self, wire: Wire, frames: "list[Frame]") -> None:
-        """Take a run of frames: the hot loop for everything that arrives."""
+    # One branch for each kind of frame: a call would cost as much as what it does.
+    def deliver(  # noqa: C901
+        self, wire: Wire, frames: "list[Frame]", *, is_ordered: bool = False
+    ) -> None:
+        """Take a run of frames: the hot loop for everything that arrives.
+
+        With `is_ordered` they were held back until their turn came.
+        """
         me, cells = self.node_id, self.runtime.cells
         decode = self._codec.decode_message
         wire.frames_received += len(frames)
         teller: RemoteTeller | None = None
         last: tuple[int, bytes, int] | None = None
+        order: PathOrder | None = None
+        ordered_source = b""
         for frame in frames:
             operation, _, data, source, destination, source_actor, number, payload = frame
             if destination != me:
@@ -314,6 +354,14 @@ class Broker:
             if operation != _DISPATCH:
                 self._take_control(wire, frame)
                 continue
+            if not is_ordered:
+                if source != ordered_source:
+                    ordered_source, order = source, self._order_of(source)
+                assert order is not None
+                if order.has_ends or data >> EPOCH_SHIFT & _EPOCH_BITS != order.current:
+                    self._deliver_in_order(wire, order, frame)
+                    continue
+                order.arrived += 1
             if data & RESPONSE:
                 self._take_response(frame)
                 continue
@@ -342,12 +390,43 @@ class Broker:
             else:
                 self._no_such_actor(number, message, sender)
 
+    def _order_of(self, source: bytes) -> PathOrder:
+        order = self._orders.get(source)
+        if order is None:
+            order = self._orders[source] = PathOrder()
+        return order
+
+    def _deliver_in_order(self, wire: Wire, order: PathOrder, frame: "Frame") -> None:
+        """Take a dispatch while the path of its source changes."""
+        now = self.runtime.runner.now()
+        late = order.late
+        if frame[2] >> EPOCH_SHIFT & _EPOCH_BITS == order.current:
+            released = [frame, *order.note_arrival(now)]
+        else:
+            released = order.take(frame, now)
+        self.undeliverable += order.late - late
+        self.deliver(wire, released, is_ordered=True)
+        self._arm(wire, order)
+
+    def _arm(self, wire: Wire, order: PathOrder) -> None:
+        if order.deadline is not None and order not in self._armed:
+            self._armed.add(order)
+            self.runtime.runner.call_at(order.deadline, self._order_due, wire, order)
+
+    def _order_due(self, wire: Wire, order: PathOrder) -> None:
+        self._armed.discard(order)
+        self.deliver(wire, order.tick(self.runtime.runner.now()), is_ordered=True)
+        self._arm(wire, order)
+
     def _forward(self, frame: "Frame") -> None:
         destination = frame[4]
         wire = self._wire_to(destination)
         if wire is None:
-            self.undeliverable += 1
-            self.runtime.emit(Undeliverable(frame[3], destination))
+            with self._lock:
+                is_held = self._hold(destination, partial(self._forward, frame))
+            if not is_held:
+                self.undeliverable += 1
+                self.runtime.emit(Undeliverable(frame[3], destination))
             return
         self.forwarded += 1
         wire.write(repack_frame(frame))
@@ -427,29 +506,51 @@ class Broker:
     # --- control frames for this node ---
 
     def _take_control(self, wire: Wire, frame: "Frame") -> None:
-        operation, source = frame[0], frame[3]
         try:
-            if operation == Operation.ANNOUNCE_PROXY_INSTANCE:
-                if not self._holders.announced(source, frame[6]):
-                    reason = ExitReason.NOT_FOUND.ordinal
-                    self._send_to(source, pack_down(self.node_id, frame[6], source, reason))
-            elif operation == Operation.DOWN_MESSAGE:
-                number, reason, detail = read_down(frame)
-                ref = self._refs.get((source, number))
-                if ref is not None and isinstance(ref.target, Proxy):
-                    ref.target.ended(ExitReason.from_ordinal(reason), detail)
-            elif operation == Operation.RELEASE_PROXY_INSTANCE:
-                self._holders.released(source, frame[6])
-            elif operation == Operation.ROUTING_UPDATE:
-                self._routes_changed(
-                    self.router.receive(NodeId(source), frame[7]), "routes changed"
-                )
-            elif operation == Operation.DELIVERY_REPORT:
-                self.accounts.receive_report(NodeId(source), frame[7])
+            self._CONTROLS[frame[0]](self, wire, frame)
         except BaspError as error:
+            source = frame[3]
             log.warning("a control frame from node %s cannot be read: %s", source.hex(), error)
             if source == wire.peer:
                 wire.end(str(error))
+
+    def _take_announce(self, _: Wire, frame: "Frame") -> None:
+        source, number = frame[3], frame[6]
+        if not self._holders.announced(source, number):
+            reason = ExitReason.NOT_FOUND.ordinal
+            self._send_to(source, pack_down(self.node_id, number, source, reason))
+
+    def _take_down(self, _: Wire, frame: "Frame") -> None:
+        number, reason, detail = read_down(frame)
+        ref = self._refs.get((frame[3], number))
+        if ref is not None and isinstance(ref.target, Proxy):
+            ref.target.ended(ExitReason.from_ordinal(reason), detail)
+
+    def _take_release(self, _: Wire, frame: "Frame") -> None:
+        self._holders.released(frame[3], frame[6])
+
+    def _take_routes(self, _: Wire, frame: "Frame") -> None:
+        with self._lock:  # nobody begins to wait for what is just found or lost
+            changes = self.router.receive(NodeId(frame[3]), frame[7])
+        self._routes_changed(changes, "routes changed")
+
+    def _take_report(self, _: Wire, frame: "Frame") -> None:
+        self.accounts.receive_report(NodeId(frame[3]), frame[7])
+
+    def _take_path_end(self, wire: Wire, frame: "Frame") -> None:
+        order = self._order_of(frame[3])
+        released = order.end(frame[2], self.runtime.runner.now())
+        self.deliver(wire, released, is_ordered=True)
+        self._arm(wire, order)
+
+    _CONTROLS: ClassVar[dict[int, "Callable[[Broker, Wire, Frame], None]"]] = {
+        Operation.ANNOUNCE_PROXY_INSTANCE: _take_announce,
+        Operation.DOWN_MESSAGE: _take_down,
+        Operation.RELEASE_PROXY_INSTANCE: _take_release,
+        Operation.ROUTING_UPDATE: _take_routes,
+        Operation.DELIVERY_REPORT: _take_report,
+        Operation.PATH_END: _take_path_end,
+    }
 
     def _actor_ended(self, cell: Cell, down: Down) -> None:
         """Tell the nodes that hold a proxy of an actor that it ended."""
@@ -458,7 +559,9 @@ class Broker:
     def _announce_end(self, number: int, down: Down) -> None:
         reason = ExitReason(down.reason).ordinal
         for node in self._holders.ended(number):
-            self._send_to(node, pack_down(self.node_id, number, node, reason, down.detail))
+            frame = pack_down(self.node_id, number, node, reason, down.detail)
+            self._recent_downs.append((self.runtime.runner.now(), node, frame))
+            self._send_to(node, frame)
 
     # --- links and routes ---
 
@@ -470,7 +573,9 @@ class Broker:
         if wire.endpoint is not None:
             self.endpoints[node] = wire.endpoint
         self.runtime.emit(LinkUp(node, wire.peer_name))
-        self._routes_changed(self.router.add_peer(node), "")
+        with self._lock:
+            changes = self.router.add_peer(node)
+        self._routes_changed(changes, "")
 
     def link_down(self, wire: Wire, reason: str) -> None:
         """An established link ended: find other paths, and tell what is out of reach."""
@@ -490,62 +595,102 @@ class Broker:
                 wire.write(
                     pack_frame(Operation.ROUTING_UPDATE, 0, self.node_id, peer, 0, 0, payload)
                 )
+        active = self.router.active
+        for node in active:
+            self._sought.setdefault(node, reason)
         for node in changes.lost:
-            self._doubt(node, reason)
-        if not self.wires:
-            for node in list(self._doubtful):
-                self._give_up(node, reason)
+            self._node_lost(node, self._sought.get(node, reason))
         for node in changes.moved:
             self._path_moved(node)
         for node in changes.gained:
-            doubt = self._doubtful.get(node)
-            if doubt is None:
-                self._node_found(node)
-            else:
-                doubt.cancel()
-                self._path_moved(node)
-                self._doubt_over(node)
+            self._node_found(node)
+        for node in [node for node in self._sought if node not in active]:
+            del self._sought[node]
+            self._search_over(node)
 
     def _path_moved(self, node: NodeId) -> None:
+        """What was under way on the old path may be lost: say what matters again."""
         with self._lock:
+            account = self.accounts.account(node)
+            epoch = account.epoch
+            is_open = self._hops.get(node) in self.wires
+            self._end_epoch(node, is_open=is_open)
             self.accounts.path_moved(node)
-        self.accounts.repeat_report(node)  # the last one may have been lost on the old path
+            self._tell_path_ends(node)
+        self.runtime.runner.call_later(OLD_PATH_LIMIT, self._old_path_over, node, epoch)
+        self.accounts.repeat_report(node)
+        self._renew_proxies(node)
 
-    def _doubt(self, node: NodeId, reason: str) -> None:
-        timer = self.runtime.runner.call_later(DOUBT, self._give_up, node, reason)
+    def _end_epoch(self, node: NodeId, *, is_open: bool) -> None:
+        """Note how many dispatches the epoch had that ends now; with the lock held."""
+        account = self.accounts.account(node)
+        if account.sent_in_epoch:
+            ends = self._path_ends.setdefault(node, deque(maxlen=PATH_ENDS))
+            ends.append(
+                pack_path_end(
+                    self.node_id, node, account.epoch, account.sent_in_epoch, is_open=is_open
+                )
+            )
+
+    def _tell_path_ends(self, node: NodeId) -> None:
+        """Say over the new path what the old ones carried; with the lock held."""
+        self._hops[node] = self.router.next_hops[node]
+        for frame in self._path_ends.get(node, ()):
+            self._send_to(node, frame)
+
+    def _old_path_over(self, node: NodeId, epoch: int) -> None:
+        """Whatever has not arrived on an old path by now never will."""
         with self._lock:
-            self._doubtful[node] = timer
+            lost = self.accounts.account(node).expire(epoch)
+        if lost:
+            self.runtime.emit(MessagesLost(node, self.names.get(node, ""), lost))
 
-    def _give_up(self, node: NodeId, reason: str) -> None:
-        self._doubtful[node].cancel()
-        self._node_lost(node, reason)
-        self._doubt_over(node)
+    def _renew_proxies(self, node: NodeId) -> None:
+        """Announce our proxies again, and tell again which actors ended: both may be lost."""
+        for proxy in self._proxies_of(node):
+            if proxy.number >= FIRST_ACTOR and proxy.down is None:
+                self._send_to(node, pack_announce(self.node_id, node, proxy.number))
+        since = self.runtime.runner.now() - OLD_PATH_LIMIT
+        for at, told, frame in list(self._recent_downs):
+            if told == node and at >= since:
+                self._send_to(node, frame)
 
-    def _doubt_over(self, node: NodeId) -> None:
+    def _search_over(self, node: NodeId) -> None:
         """Send or refuse what waited for another path."""
         with self._lock:
-            del self._doubtful[node]
+            held = self._held.pop(node, ())
+        for send in held:
+            send()
         for proxy in self._proxies_of(node):
             if proxy.waiting is not None:
                 self._dial_for(proxy, proxy.endpoint or self.endpoints.get(node))
 
     def _node_found(self, node: NodeId) -> None:
+        with self._lock:
+            self._tell_path_ends(node)
         self.accounts.repeat_report(node)
-        for proxy in self._proxies_of(node):
-            if proxy.number >= FIRST_ACTOR and proxy.down is None:
-                self._send_to(node, pack_announce(self.node_id, node, proxy.number))
-        hops = len(self.router.path(node))
-        self.runtime.emit(NodeUp(node, self.names.get(node, ""), hops))
-        if node not in self.names:
-            described = self.remote_ref(node, DIRECTORY).ask(Describe(), timeout=DIAL_TIMEOUT)
-            described.add_done_callback(lambda future: self._described(node, future))
+        self._renew_proxies(node)
+        self._unnamed[node] = len(self.router.path(node))
+        if node in self.names:
+            self._tell_node_up(node)
+            return
+        described = self.remote_ref(node, DIRECTORY).ask(Describe(), timeout=DIAL_TIMEOUT)
+        described.add_done_callback(lambda future: self._described(node, future))
 
     def _described(self, node: NodeId, future: Future[Any]) -> None:
         if future.exception() is None and isinstance(future.result(), str):
             self.names[node] = future.result()
+        self._tell_node_up(node)
+
+    def _tell_node_up(self, node: NodeId) -> None:
+        hops = self._unnamed.pop(node, None)
+        if hops is not None:
+            self.runtime.emit(NodeUp(node, self.names.get(node, ""), hops))
 
     def _node_lost(self, node: NodeId, reason: str) -> None:
+        self._tell_node_up(node)  # nobody hears of an end before its beginning
         with self._lock:
+            self._end_epoch(node, is_open=False)
             lost = self.accounts.node_lost(node)
         name = self.names.get(node, "")
         down = NodeDown(node, name, reason, lost)
@@ -563,7 +708,7 @@ class Broker:
 
     def monitor_node(self, node: bytes, future: Future[NodeDown]) -> None:
         """Complete the future when the node is out of reach; at once if it is."""
-        if node in self.router.next_hops or node in self._doubtful:
+        if node in self.router.next_hops or node in self.router.active:
             self._watchers.setdefault(node, []).append(future)
         else:
             future.set_result(NodeDown(node, self.names.get(node, ""), "not in reach"))
@@ -575,7 +720,7 @@ class Broker:
 
     def _watch_unrouted(self, proxy: Proxy) -> None:
         endpoint = proxy.endpoint or self.endpoints.get(proxy.node)
-        if proxy.node in self.router.next_hops or proxy.node in self._doubtful:
+        if proxy.node in self.router.next_hops or proxy.node in self.router.active:
             return
         if endpoint is None:
             proxy.unreachable("no path leads to its node")
@@ -590,7 +735,7 @@ class Broker:
         if proxy.node in self.router.next_hops:
             self._send_waiting(proxy)
             return
-        if proxy.node in self._doubtful:
+        if proxy.node in self.router.active:
             return
         if endpoint is None:
             self._refuse_waiting(proxy, str(proxy.no_path()))
@@ -618,6 +763,8 @@ class Broker:
         for proxy in proxies:
             if proxy.node in self.router.next_hops:
                 self._send_waiting(proxy)
+                continue
+            if proxy.node in self.router.active:
                 continue
             text = error or f"another node listens at {endpoint_text(endpoint)}"
             self._refuse_waiting(proxy, text)

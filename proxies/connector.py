@@ -3,6 +3,9 @@
 Only the side that dialed dials again: after 0.1 s, then twice as long each time up to 2 s,
 each time a random part more, so that nodes which lost the same peer do not come back in one
 moment.
+
+With TLS, its handshake comes between connecting and the link. What strangers may take is
+bounded (`proxies.limits`): a connection that is too many is closed at once and counted.
 """
 
 import errno
@@ -11,6 +14,7 @@ import os
 import selectors
 import socket
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from actors.errors import NodeClosed, NodeUnreachable
@@ -20,9 +24,13 @@ from basp.handshake import NONCE_SIZE, LinkConfig
 from basp.link import Link
 from basp.link_pairs import LinkPairs
 from proxies.address import Endpoint, endpoint_text
+from proxies.limits import ConnectionsRefused, Gate, Limits
+from proxies.tls import FIRST_WORD_LIMIT, HANDSHAKE_LIMIT, Handshake, TlsSocket
 from proxies.wire import Wire
 
 if TYPE_CHECKING:
+    import ssl
+
     from actors.runner import Runner, Timer
     from basp.effects import PeerIdentity
     from basp.frame import Frame
@@ -40,6 +48,9 @@ ACCEPT_PAUSE: Final = 1.0
 
 CONNECT_LIMIT: Final = 10.0
 """Seconds that one address may take to answer; the system itself would try for minutes."""
+
+REFUSAL_INTERVAL: Final = 1.0
+"""Seconds between events that tell of refused connections: a flood of them must not follow."""
 
 
 class Dial:
@@ -103,13 +114,35 @@ class Connector:
         self._dirty: list[Wire] = []
         self._barred: dict[bytes, float] = {}
         self._closed = False
+        self._handshakes: set[Handshake] = set()
+        self._gate = Gate(Limits())
+        #: Takes the events; the broker's node sets it.
+        self.emit: Callable[[object], None] = log.debug
+        #: For connections that we make; None for plain ones.
+        self.tls: ssl.SSLContext | None = None
         #: What each new link tells its peer once it is proven.
         self.upper_state = b""
         runner.before_poll.append(self._flush)
 
+    @property
+    def limits(self) -> Limits:
+        """What the node takes from others; set it before the first connection."""
+        return self._gate.limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        self._gate = Gate(limits)
+
+    @property
+    def refused(self) -> int:
+        """Connections that were closed at once because of a limit."""
+        return self._gate.refused
+
     # --- listening ---
 
-    def listen(self, sock: socket.socket, config: LinkConfig) -> None:
+    def listen(
+        self, sock: socket.socket, config: LinkConfig, tls: "ssl.SSLContext | None" = None
+    ) -> None:
         """Accept connections on a bound socket."""
         if self._closed:
             sock.close()
@@ -117,16 +150,20 @@ class Connector:
         sock.listen(ACCEPT_BACKLOG)
         sock.setblocking(False)  # noqa: FBT003  # its signature
         self._listeners.append(sock)
-        self._watch_listener(sock, config)
+        self._watch_listener(sock, config, tls)
 
-    def _watch_listener(self, sock: socket.socket, config: LinkConfig) -> None:
+    def _watch_listener(
+        self, sock: socket.socket, config: LinkConfig, tls: "ssl.SSLContext | None"
+    ) -> None:
         def accept(_: int) -> None:
-            self._accept(sock, config)
+            self._accept(sock, config, tls)
 
         if not self._closed:
             self._runner.selector.register(sock, selectors.EVENT_READ, accept)
 
-    def _accept(self, listener: socket.socket, config: LinkConfig) -> None:
+    def _accept(
+        self, listener: socket.socket, config: LinkConfig, tls: "ssl.SSLContext | None"
+    ) -> None:
         try:
             sock, address = listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
@@ -137,10 +174,72 @@ class Connector:
                     "no descriptor is free for a connection; raise the limit (ulimit -n)"
                 )
                 self._runner.selector.unregister(listener)
-                self._runner.call_later(ACCEPT_PAUSE, self._watch_listener, listener, config)
+                self._runner.call_later(
+                    ACCEPT_PAUSE, self._watch_listener, listener, config, tls
+                )
                 return
             raise
-        self._open(sock, config, dialer=False, endpoint=(address[0], address[1]))
+        connections = len(self._wires) + len(self._handshakes)
+        refusal = self._gate.refusal(connections, self._runner.now())
+        if refusal:
+            sock.close()
+            if self._gate.untold == 1:
+                log.warning("a connection from %s is refused: %s", address[0], refusal)
+                self._runner.call_later(REFUSAL_INTERVAL, self._tell_refusals, refusal)
+            return
+        endpoint = (address[0], address[1])
+        if tls is None:
+            self._open_accepted(sock, config, endpoint)
+        else:
+            self._secure_accepted(TlsSocket(sock, tls, None), config, endpoint)
+
+    def _tell_refusals(self, reason: str) -> None:
+        count, self._gate.untold = self._gate.untold, 0
+        self.emit(ConnectionsRefused(count, reason))
+
+    # --- TLS ---
+
+    def _secure_accepted(self, sock: TlsSocket, config: LinkConfig, endpoint: Endpoint) -> None:
+        def ended(error: str) -> None:
+            self._gate.ended(handshake)
+            if error:
+                log.info("connection from %s ended: %s", endpoint[0], error)
+                sock.close()
+                return
+            self._open_accepted(sock, config, endpoint)
+
+        handshake = self._shake_hands(sock, FIRST_WORD_LIMIT, ended)
+        self._gate.strangers.add(handshake)
+        handshake.begin()
+
+    def _secure_dialed(self, dial: Dial, sock: socket.socket) -> None:
+        assert self.tls is not None
+
+        def ended(error: str) -> None:
+            if error:
+                secured.close()
+                self._failed(dial, f"no link with {endpoint_text(dial.endpoint)}: {error}")
+            else:
+                self._dialed(dial, secured)
+
+        try:
+            secured = TlsSocket(sock, self.tls, dial.endpoint[0])
+        except (OSError, ValueError) as error:
+            sock.close()
+            self._failed(dial, f"no link with {endpoint_text(dial.endpoint)}: {error}")
+            return
+        self._shake_hands(secured, HANDSHAKE_LIMIT, ended).begin()
+
+    def _shake_hands(
+        self, sock: TlsSocket, first_word: float, then: Callable[[str], None]
+    ) -> Handshake:
+        def ended(error: str) -> None:
+            self._handshakes.discard(handshake)
+            then(error)
+
+        handshake = Handshake(self._runner, sock, first_word, ended)
+        self._handshakes.add(handshake)
+        return handshake
 
     # --- dialing ---
 
@@ -224,7 +323,15 @@ class Connector:
             sock.close()
             self._refused(dial, found, error)
             return
-        config = LinkConfig(self._node_id, secret=dial.secret)
+        if self.tls is None:
+            self._dialed(dial, sock)
+        else:
+            self._secure_dialed(dial, sock)
+
+    def _dialed(self, dial: Dial, sock: "socket.socket | TlsSocket") -> None:
+        config = LinkConfig(
+            self._node_id, secret=dial.secret, payload_limit=self.limits.payload
+        )
         dial.wire = self._open(sock, config, dialer=True, endpoint=dial.endpoint)
 
     def _refused(self, dial: Dial, found: list[Any], why: str) -> None:
@@ -259,7 +366,12 @@ class Connector:
     # --- connections ---
 
     def _open(
-        self, sock: socket.socket, config: LinkConfig, *, dialer: bool, endpoint: Endpoint
+        self,
+        sock: "socket.socket | TlsSocket",
+        config: LinkConfig,
+        *,
+        dialer: bool,
+        endpoint: Endpoint,
     ) -> Wire:
         nonce = self._runner.random.randbytes(NONCE_SIZE)
         link = Link(
@@ -272,7 +384,16 @@ class Connector:
         wire.introduced = self._introduced
         self._wires[link] = wire
         wire.start()
+        if isinstance(sock, TlsSocket):  # its handshake may have read more than its own bytes
+            self._runner.post(wire.catch_up)
         return wire
+
+    def _open_accepted(
+        self, sock: "socket.socket | TlsSocket", config: LinkConfig, endpoint: Endpoint
+    ) -> None:
+        wire = self._open(sock, config, dialer=False, endpoint=endpoint)
+        if wire.is_open:
+            self._gate.strangers.add(wire)
 
     def _carry_out(self, wire: Wire, effects: list[Effect]) -> None:
         """Do what a link asks for, in its order."""
@@ -297,6 +418,7 @@ class Connector:
     def _introduced(self, wire: Wire) -> None:
         """A connection that is not established was heard: its peer may be linked already."""
         if wire.is_open and wire.link.peer is not None:
+            self._gate.proven(wire)
             self._known(wire, wire.link.peer.node_id)
 
     def _known(self, wire: Wire, peer: "NodeId") -> None:
@@ -314,6 +436,7 @@ class Connector:
             self._runner.post(wire.end, "the link is cut on purpose")
             return
         wire.peer = peer.node_id
+        self._gate.proven(wire)
         self._user.link_up(wire, peer)
         for dial in list(self._dials.values()):
             if dial.wire is wire:
@@ -325,6 +448,7 @@ class Connector:
     def _ended(self, wire: Wire, closed: Closed) -> None:
         wire.shut()
         self._wires.pop(wire.link, None)
+        self._gate.ended(wire)
         peer, wire.peer = wire.peer, None
         if closed.error is not None and peer is None:
             log.info("connection with %s ended: %s", wire.endpoint or "a peer", closed.reason)
@@ -343,7 +467,7 @@ class Connector:
                 self._retry(dial)
 
     def _dial_ended(self, dial: Dial, closed: Closed) -> None:
-        dial.wire = None
+        wire, dial.wire = dial.wire, None
         dial.is_busy = False
         if dial.peer is not None and self._is_linked(dial.peer):
             dial.succeed()
@@ -351,7 +475,10 @@ class Connector:
             return  # another connection of the pair is in its handshake
         else:
             where = endpoint_text(dial.endpoint)
-            self._failed(dial, f"no link with {where}: {closed.reason}")
+            text = f"no link with {where}: {closed.reason}"
+            if self.tls is None and wire is not None and not wire.bytes_received:
+                text += "; it said nothing before: it may want TLS (Node(tls=…)) or be full"
+            self._failed(dial, text)
 
     def bar(self, peer: "NodeId", seconds: float) -> bool:
         """Cut the link with a neighbour and refuse it for a time; False when there is none."""
@@ -379,6 +506,10 @@ class Connector:
         self._listeners.clear()
         for wire in list(self._wires.values()):
             wire.end("the node is closing")
+        for handshake in list(self._handshakes):
+            handshake.cancel()
+            handshake.sock.close()
+        self._handshakes.clear()
         for dial in list(self._dials.values()):
             if dial.timer is not None:
                 dial.timer.cancel()

@@ -40,6 +40,15 @@ class NodeDown:
 
 
 @dataclass(frozen=True, slots=True)
+class MessagesLost:
+    """Messages to a node that is in reach were lost, or not confirmed, on a path that broke."""
+
+    node_id: bytes
+    name: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Undeliverable:
     """A frame for another node was dropped because no path leads there."""
 

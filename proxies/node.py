@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import ipaddress
+import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, Self, TypeVar
 
 from actors.actor import Actor
@@ -33,12 +35,14 @@ from proxies.broker import Broker
 from proxies.connector import Dial
 from proxies.errors import LinkError, PublicAddress
 from proxies.events import NodeDown
+from proxies.limits import Limits
 from proxies.messages import Lookup, Spawn
 from proxies.names import Names
 from proxies.proxy import Proxy
 from proxies.stats import AccountInfo, LinkInfo, NodeStats, Passage, ReachableNode
 from proxies.surroundings import Surroundings, real_surroundings
 from proxies.system_actors import Directory, SpawnServer
+from proxies.tls import Tls, dialing_context, listening_context
 
 A = TypeVar("A", bound=Actor)
 T = TypeVar("T")
@@ -62,6 +66,8 @@ class Node:
         spawnable: Mapping[str, type[Actor]] | None = None,
         join: Sequence[str] = (),
         secret: str | bytes | None = None,
+        tls: Tls | ssl.SSLContext | None = None,
+        limits: Limits | None = None,
         surroundings: Surroundings | None = None,
     ) -> None:
         """Make a node.
@@ -71,14 +77,19 @@ class Node:
             spawnable: the classes that other nodes may spawn here, by name.
             join: addresses to be linked with; tried again until they answer, and when lost.
             secret: shared secret of the cluster, proved on every link before anything else.
+            tls: encrypts the links that this node makes, and those of its ports unless
+                `listen` says otherwise; peers have to use TLS as well.
+            limits: what the node takes from others.
             surroundings: what the node stands on; simulations pass their own.
 
         Raises:
             InvalidAddress: an address in `join` has another form than `basp://HOST:PORT`.
+            TlsError: a file of `tls` is missing or of no use.
             ValueError: the secret is empty.
         """
         seeds = [parse_node_address(address) for address in join]
         proof = None if secret is None else _secret_bytes(secret)
+        context = None if tls is None else dialing_context(tls)
         around = surroundings or real_surroundings()
         node_id = around.make_node_id()
         self.name = name or f"node-{node_id.hex()[:6]}"
@@ -89,6 +100,11 @@ class Node:
         self._runner = self.runtime.runner
         self._broker = Broker(self.runtime, around.network, node_id, self.name)
         self._broker.secret = proof
+        self._tls = tls
+        connector = self._broker.connector
+        connector.tls = context
+        connector.limits = limits or Limits()
+        connector.emit = self.runtime.emit
         self._names = Names()
         self._closed = False
         #: What `_start` began and nobody has finished.
@@ -280,35 +296,47 @@ class Node:
         port: int = 0,
         *,
         publish: ActorRef[Any] | None = None,
+        tls: Tls | ssl.SSLContext | None = None,
         secret: str | bytes | None = None,
         insecure: bool = False,
     ) -> int:
         """Accept links on a port; returns the port (0 picks a free one).
 
         Args:
-            address: local address; a public one needs a secret, or `insecure=True`.
+            address: local address; a public one needs a secret, TLS with certificates of
+                both sides, or `insecure=True`.
             port: TCP port.
             publish: the actor that `remote_actor("basp://HOST:PORT")` returns.
+            tls: encrypts the links of this port; default is the node's.
             secret: shared secret that every peer has to prove; default is the node's.
-            insecure: allow a public address without a secret.
+            insecure: allow a public address where nobody has to prove anything.
 
         Raises:
             PublicAddress: anybody could reach the port.
+            TlsError: a file of `tls` is missing or of no use.
             OSError: the address is not ours or the port is taken.
         """
         self._refuse_closed()
         proof = self._broker.secret if secret is None else _secret_bytes(secret)
-        if proof is None and not insecure and not _is_loopback(address):
+        chosen = self._tls if tls is None else tls
+        context = None if chosen is None else listening_context(chosen)
+        is_proven = proof is not None or (
+            context is not None and context.verify_mode is ssl.CERT_REQUIRED
+        )
+        if not is_proven and not insecure and not _is_loopback(address):
             msg = (
-                f"{address} can be reached from other machines; pass secret=…, or "
-                "insecure=True if whoever gets through may do everything"
+                f"{address} can be reached from other machines; pass secret=… or mutual TLS, "
+                "or insecure=True if whoever gets through may do everything"
             )
             raise PublicAddress(msg)
-        config = self._broker.listening_config(proof, publish)
+        config = replace(
+            self._broker.listening_config(proof, publish),
+            payload_limit=self._broker.connector.limits.payload,
+        )
         sock = self._network.bind(address, port)
         endpoint: Endpoint = sock.getsockname()[:2]
         self._broker.endpoint = self._broker.endpoint or endpoint
-        self._runner.post(self._broker.connector.listen, sock, config)
+        self._runner.post(self._broker.connector.listen, sock, config, context)
         return endpoint[1]
 
     def connect(self, address: str, timeout: float = CONNECT_TIMEOUT) -> bytes:
@@ -469,6 +497,7 @@ class Node:
             waiting_asks=len(broker.pending),
             proxies=broker.proxy_count,
             ends=dict(counters.ends),
+            refused_connections=broker.connector.refused,
         )
 
     def subscribed(self, subscriber: Callable[[object], None]) -> AbstractContextManager[None]:

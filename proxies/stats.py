@@ -72,3 +72,4 @@ class NodeStats:
     waiting_asks: int
     proxies: int
     ends: dict[str, int]
+    refused_connections: int = 0

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from basp.effects import Effect
     from basp.node_id import NodeId
     from proxies.address import Endpoint
+    from proxies.tls import TlsSocket
 
 READ_SIZE: Final = 65536
 """Bytes of one read: larger ones cost more in fresh memory than they save in calls."""
@@ -49,7 +50,7 @@ class Wire:
     def __init__(
         self,
         runner: "Runner",
-        sock: socket.socket,
+        sock: "socket.socket | TlsSocket",
         link: Link,
         endpoint: "Endpoint | None",
         carry_out: "Callable[[Wire, list[Effect]], None]",
@@ -86,6 +87,11 @@ class Wire:
         """Begin the handshake."""
         self._carry_out(self, self.link.start())
         self._arm()
+
+    def catch_up(self) -> None:
+        """Read at once: what the socket itself holds already makes no selector tell."""
+        if self.is_open:
+            self._read()
 
     # --- writing, from any thread ---
 

@@ -26,7 +26,7 @@ payloads = st.binary(max_size=200)
 
 #: (operation, operation data, source, destination, source actor, destination actor, payload)
 frame_arguments = st.tuples(
-    st.integers(0, 13),
+    st.integers(0, 14),
     st.integers(0, 2**64 - 1),
     node_ids,
     node_ids,

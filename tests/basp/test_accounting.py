@@ -3,7 +3,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from basp.accounting import OPEN_EPOCH_LIMIT, Accounts
+from basp.accounting import OPEN_EPOCH_LIMIT, Account, Accounts
 from basp.errors import MalformedPayload, RemoteProtocolError
 from basp.plain_cbor import write_plain
 
@@ -209,3 +209,24 @@ def test_any_bytes_are_a_report_or_refused(payload):
         Accounts().receive_report(B, payload)
     except RemoteProtocolError:
         event("refused")
+
+
+def test_an_old_epoch_expires_as_lost_and_late_reports_of_it_are_ignored():
+    account = Account()
+    account.sent += 5
+    account.confirm(0, 2, 0)
+    account.next_epoch()
+    account.sent += 1
+
+    assert account.expire(0) == 3
+    account.confirm(0, 5, 0)
+
+    assert (account.sent, account.confirmed, account.lost, account.in_flight) == (6, 2, 3, 1)
+
+
+def test_the_current_epoch_does_not_expire():
+    account = Account()
+    account.sent += 1
+
+    assert account.expire(0) == 0
+    assert account.in_flight == 1

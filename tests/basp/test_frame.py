@@ -71,7 +71,7 @@ def test_payload_of_exactly_the_limit_passes():
     assert len(reader.feed(pack_frame(*FIELDS, bytes(1024)))) == 1
 
 
-@pytest.mark.parametrize("operation", [14, 2**32 - 1])
+@pytest.mark.parametrize("operation", [15, 2**32 - 1])
 def test_unknown_operation_is_refused(operation):
     reader = FrameReader()
 

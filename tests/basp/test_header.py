@@ -40,6 +40,7 @@ def test_operations_are_those_of_the_design():
         "routing_update",
         "release_proxy_instance",
         "delivery_report",
+        "path_end",
     ]
 
 
@@ -73,7 +74,7 @@ def test_good_headers_pass(fields):
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ((14, 0, 0, A, B, 0, 0), "operation 14"),
+        ((15, 0, 0, A, B, 0, 0), "operation 15"),
         ((2, 0, 0, NO_NODE, B, 0, 0), "source node"),
         ((2, 0, 0, A, NO_NODE, 0, 0), "destination node"),
         ((0, 0, 0, A, B, 0, 0), "destination node"),

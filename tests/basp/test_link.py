@@ -109,7 +109,7 @@ def test_frames_behind_the_ack_in_one_read_are_delivered_after_established():
         (pack_frame(5, 0, C, B, 0, 0, b""), MalformedFrame),
         (pack_frame(11, 0, C, B, 0, 0, b""), MalformedFrame),
         (pack_frame(3, 0, C, B, 0, 17, b"x"), MalformedFrame),
-        (pack_frame(14, 0, A, B, 0, 0, b""), RemoteProtocolError),
+        (pack_frame(15, 0, A, B, 0, 0, b""), RemoteProtocolError),
     ],
 )
 def test_a_bad_frame_closes_the_link_behind_the_good_ones(bad, error):
@@ -367,7 +367,7 @@ def test_no_flipped_bit_of_what_is_proven_passes():
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 13), st.binary(max_size=80)), max_size=6), st.booleans()
+    st.lists(st.tuples(st.integers(0, 14), st.binary(max_size=80)), max_size=6), st.booleans()
 )
 def test_any_frames_give_effects_or_a_typed_error(frames, established):
     link = connect().ends[1].link if established else fresh_acceptor(None)

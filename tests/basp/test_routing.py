@@ -9,7 +9,14 @@ from basp.errors import LocalProtocolError, MalformedPayload, RemoteProtocolErro
 from basp.node_id import NodeId
 from basp.plain_cbor import write_plain
 from basp.routing import Router
-from basp.routing_update import PATH_LIMIT, PathVector, read_update, write_update
+from basp.routing_update import (
+    PATH_LIMIT,
+    Cut,
+    PathVector,
+    Statement,
+    read_update,
+    write_update,
+)
 
 
 def node(number):
@@ -35,7 +42,10 @@ class Network:
         known |= set(changes.gained)
         known -= set(changes.lost)
         assert set(changes.moved) <= known
-        assert known == self.routers[me].reachable == set(self.routers[me].next_hops)
+        router = self.routers[me]
+        assert router.reachable == set(router.next_hops)
+        assert router.reachable.isdisjoint(router.active)
+        assert known == router.reachable | router.active
 
     def toggle(self, a, b):
         if (a, b) in self.queues:
@@ -79,6 +89,7 @@ class Network:
                 n: length for n, length in self.distances(me).items() if length <= PATH_LIMIT
             }
             assert {n: len(router.path(n)) for n in router.reachable} == expected
+            assert not router.active
             for destination in expected:
                 hops = [me, *router.path(destination)]
                 assert router.next_hop(destination) == router.next_hops[destination] == hops[1]
@@ -118,7 +129,7 @@ def test_a_partition_is_noticed_without_counting_to_infinity():
     while network.step():
         steps += 1
 
-    assert steps < 40
+    assert steps < 80
     assert node(5) not in network.routers[node(0)].reachable
     network.check()
 
@@ -155,8 +166,11 @@ def test_changes_tell_gained_moved_and_lost():
     assert router.receive(b, short).moved == [d]
     assert router.receive(b, write_update([], [d])).moved == [d]
     changes = router.remove_peer(c)
-    assert changes.lost == [c, d]
+    assert (changes.lost, router.active) == ([], {c, d})
     assert router.remove_peer(c).lost == []
+    none = write_update([], [], [], [Statement(b, 9, {me}, {c}, {d})])
+    assert router.receive(b, none).lost == [c, d]
+    assert router.active == set()
     assert router.receive(c, via).gained == []
     assert router.path(d) == ()
     assert router.next_hop(d) is None
@@ -171,7 +185,10 @@ def test_vectors_through_ourselves_withdraw():
 
     loop = write_update([PathVector((b, me, d), (1, 1, 1))], [])
 
-    assert router.receive(b, loop).lost == [d]
+    router.receive(b, loop)
+
+    assert router.active == {d}
+    assert router.next_hop(d) is None
 
 
 def test_late_vectors_are_ignored_by_their_stamps():
@@ -198,16 +215,60 @@ N = bytes(range(18))
 @pytest.mark.parametrize(
     "content",
     [
-        5, [], [[]], [[], [], []], [{}, []], [[], [b"short"]], [[], ["x" * 18]], [[5], []],
+        5, [], [[]], [[], [], {}], [[], [], [], 5], [{}, []],
+        [[], [b"short"]], [[], ["x" * 18]], [[5], []],
         [[[[N], 5]], []], [[[[N], [1, 2]]], []], [[[[], []]], []], [[[["x"], [1]]], []],
         [[[[N], [-1]]], []], [[[[N], [True]]], []], [[[[N, N], [1, 1]]], []],
         [[[[bytes(18)], [1]]], []], [[[[N] * 17, [1] * 17]], []],
         [[], [N] * 65_537],
+        [[], [], [5]], [[], [], [[N, N]]], [[], [], [[N, N, -1]]], [[], [], [[N, "x", 1]]],
+        [[], [], [], [5]], [[], [], [], [[N, 1]]], [[], [], [], [[N, -1, [], [], [], []]]],
+        [[], [], [], [[N, 1, [], [], [], ["x"]]]], [[], [], [], [[N, 1, [], [], [], 5]]],
     ],
 )  # fmt: skip
 def test_malformed_updates_are_refused(content):
     with pytest.raises(MalformedPayload, match="routing update of node"):
         read_update(NodeId(N), write_plain(content))
+
+
+def test_updates_come_back_as_they_were_written():
+    me, b, c = (node(i) for i in range(3))
+    update = (
+        [PathVector((me, b), (1, 2))],
+        [c],
+        [Cut(b, c, 2**64 - 1)],
+        [Statement(c, 7, frozenset({me, b}), frozenset({b}), frozenset({c}), frozenset({me}))],
+    )
+
+    assert read_update(me, write_update(*update)) == update
+
+
+def test_other_releases_may_leave_out_and_append_items():
+    me = node(0)
+    assert read_update(me, write_plain([[], [me]])) == ([], [me], [], [])
+    assert read_update(me, write_plain([[], [me], [], [], "new", 5])) == ([], [me], [], [])
+
+
+def test_paths_over_a_cut_link_are_dropped_whoever_told_them_and_later_ones_are_not():
+    me, b, c, x, d = (node(i) for i in range(5))
+    router = Router(me)
+    router.add_peer(b)
+    router.add_peer(c)
+    router.receive(b, write_update([PathVector((b, x, d), (1, 4, 1))], []))
+
+    changes = router.receive(c, write_update([], [], [Cut(x, d, 5)]))
+    assert router.active == {d}
+    assert [peer for peer, _ in changes.updates] == [b, c]
+    assert [read_update(me, payload).cuts for _, payload in changes.updates] == [
+        [Cut(x, d, 5)],
+        [],
+    ]
+    assert router.receive(b, write_update([], [], [Cut(x, d, 5)])).updates == []
+
+    router.receive(c, write_update([PathVector((c, x, d), (1, 4, 1))], []))
+    assert router.active == {d}
+    changes = router.receive(c, write_update([PathVector((c, x, d), (1, 6, 1))], []))
+    assert (changes.moved, router.active) == ([d], set())
 
 
 @given(st.binary(max_size=80))

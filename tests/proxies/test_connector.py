@@ -328,6 +328,7 @@ def test_a_second_connect_to_a_neighbour_makes_no_second_link(make_node):
 
     assert b.connect(a.address) == a.node_id
 
+    eventually(a.links)  # the dialer may know of the link first
     assert len(a.links()) == 1
 
 

@@ -1,0 +1,130 @@
+"""When is a destination lost for sure? A diffusing computation that all its nodes finish.
+
+A node that loses its last path to a destination becomes *active* for it: a neighbor may have
+a path that it did not tell because it led through us, or the news of one is under way. As
+in DUAL the question spreads among the nodes without a path, and one with a path ends it by
+announcing the path. But one asker that collects replies would not do: several nodes lose
+their path at once, and one that answers "none" while it is asking itself says nothing about
+what *its* other neighbors are about to answer. So query and reply are one thing here, a
+*statement*: "I have no path there, and these are all my neighbors". Statements flood; a node
+without a path that reads of somebody seeking makes its own. Each node stops by itself,
+when the statements are *closed*: they lead from it to neighbors that stated the same, and so
+on, and to nobody else. Nobody waits for anybody's answer, so nothing can deadlock.
+
+Closed statements are never wrong: had links led to the destination all the while, the last node
+before it would not have stated that it has no path, and each node on the way named the next.
+"All the while" begins with the oldest of the statements, or when the network was last at
+rest.
+"""
+
+from collections.abc import Collection, Mapping
+
+from basp.node_id import NodeId
+from basp.routing_update import PATH_LIMIT, UPDATE_LIMIT, PathVector, Statement
+
+__all__ = ["Diffusion"]
+
+
+class Diffusion:
+    """The destinations that one node is active for, and what all nodes stated.
+
+    Attributes:
+        active: destinations without a path that are not known to be lost.
+        statements: the latest of each node, our own included. Those of lost nodes stay: they
+            may come back with the same one, which nobody would send a second time.
+    """
+
+    __slots__ = ("_self_id", "active", "statements")
+
+    def __init__(self, self_id: NodeId) -> None:
+        """Begin with nothing stated and nothing sought."""
+        self._self_id = self_id
+        self.active: set[NodeId] = set()
+        self.statements: dict[NodeId, Statement] = {}
+
+    def take(
+        self, statements: list[Statement], best: Mapping[NodeId, PathVector]
+    ) -> list[Statement]:
+        """Keep what is news, and return it, to be sent on."""
+        news = []
+        for said in statements:
+            held = self.statements.get(said.node)
+            if said.node == self._self_id or (held is not None and held.stamp >= said.stamp):
+                continue
+            self.statements[said.node] = said
+            news.append(said)
+        excess = len(self.statements) - UPDATE_LIMIT
+        if excess > 0:
+            gone = [node for node in self.statements if not self._is_near(node, best)]
+            for node in gone[:excess]:
+                del self.statements[node]
+        return news
+
+    def restate(
+        self, best: Mapping[NodeId, PathVector], neighbors: Collection[NodeId], stamp: int
+    ) -> Statement | None:
+        """Return a new statement of our own if the last one does not fit any more.
+
+        It names what others seek only while they do, so that nodes that are gone for good are
+        not named for ever. That a path came is not stated: the statements still lead on, as
+        far as the last node before the destination, and that one has a new neighbor to state.
+        """
+        own = self.statements.get(self._self_id) or Statement(self._self_id, 0)
+        sought: set[NodeId] = set()
+        for node, said in self.statements.items():
+            if said.seeking and node != self._self_id and self._is_near(node, best):
+                sought |= said.seeking
+        sought -= self.active
+        sought.discard(self._self_id)
+        missing = frozenset(sought - best.keys())
+        beyond = frozenset(node for node in sought & best.keys() if _is_far(best[node]))
+        lacked = own.seeking | own.missing
+        is_true = all(node in best and _is_far(best[node]) for node in own.beyond) and (
+            own.neighbors == set(neighbors) or not (lacked or own.beyond)
+        )
+        if (
+            is_true
+            and self.active <= own.seeking
+            and missing <= lacked
+            and beyond <= own.beyond
+        ):
+            return None
+        own = Statement(
+            self._self_id,
+            stamp,
+            frozenset(neighbors),
+            frozenset(self.active),
+            missing,
+            beyond,
+        )
+        self.statements[self._self_id] = own
+        return own
+
+    def find_lost(self) -> list[NodeId]:
+        """Return the destinations that are lost for sure, and stop seeking them."""
+        lost = [
+            destination for destination in sorted(self.active) if self._is_lost(destination)
+        ]
+        self.active.difference_update(lost)
+        return lost
+
+    def _is_lost(self, destination: NodeId) -> bool:
+        reached, todo = {self._self_id}, [self._self_id]
+        while todo:
+            said = self.statements.get(todo.pop())
+            if said is None:
+                return False
+            if destination in said.seeking or destination in said.missing:
+                todo += said.neighbors - reached
+                reached |= said.neighbors
+            elif destination not in said.beyond:
+                return False
+        return True
+
+    def _is_near(self, node: NodeId, best: Mapping[NodeId, PathVector]) -> bool:
+        """Tell whether ``node`` may wait for a statement of ours."""
+        return node in best or node in self.active
+
+
+def _is_far(vector: PathVector) -> bool:
+    return len(vector.path) >= PATH_LIMIT

@@ -1,0 +1,190 @@
+"""What strangers and peers may take of a node, with limits small enough to meet."""
+
+import socket
+import time
+
+import pytest
+
+from actors.errors import NodeUnreachable
+from callboard import Limits
+from proxies.limits import ConnectionsRefused, Gate
+from tests.proxies.cast import Big, Echo, eventually, recorded
+
+
+def stranger(port: int) -> socket.socket:
+    made = socket.create_connection(("127.0.0.1", port), 5)
+    made.settimeout(5)
+    return made
+
+
+def is_refused(sock: socket.socket) -> bool:
+    """The acceptor speaks first, so a connection that may begin is greeted."""
+    try:
+        return sock.recv(65536) == b""
+    except ConnectionResetError:
+        return True
+
+
+# --- the gate alone ---
+
+
+def test_strangers_are_counted_by_the_second():
+    gate = Gate(Limits(strangers_per_second=2))
+
+    assert [bool(gate.refusal(0, 10.0)) for _ in range(4)] == [False, False, True, True]
+    assert "2 strangers" in gate.refusal(0, 10.1)
+    assert gate.refusal(0, 10.6) == ""
+    assert gate.refused == 3
+
+
+def test_who_proves_to_be_a_node_gives_its_place_back():
+    gate = Gate(Limits(strangers_per_second=1, handshakes=1))
+    for wire in range(100):
+        assert gate.refusal(0, 10.0) == ""
+        gate.strangers.add(wire)
+
+        gate.proven(wire)
+        gate.proven(wire)
+
+    assert gate.refusal(0, 10.0) == ""
+    assert gate.refusal(0, 10.0) != ""
+
+
+def test_handshakes_and_links_are_counted():
+    gate = Gate(Limits(handshakes=1, links=5))
+    gate.strangers.add("one")
+
+    assert "1 handshakes" in gate.refusal(0, 1.0)
+    assert "5 links" in gate.refusal(5, 1.0)
+
+    gate.ended("one")
+    assert gate.refusal(4, 1.0) == ""
+
+
+@pytest.mark.parametrize("name", ["links", "handshakes", "strangers_per_second", "payload"])
+def test_a_limit_of_nothing_is_refused(name):
+    with pytest.raises(ValueError, match=f"limit {name} must be at least 1, not 0"):
+        Limits(**{name: 0})
+
+
+# --- nodes ---
+
+
+def test_handshakes_beyond_the_limit_are_closed_at_once_and_told(make_node):
+    a = make_node("a", limits=Limits(handshakes=3))
+    port = a.listen()
+    held = [stranger(port) for _ in range(3)]
+    assert not any(is_refused(one) for one in held)
+
+    with recorded(a) as events:
+        refused = [stranger(port) for _ in range(5)]
+
+        assert all(is_refused(one) for one in refused)
+        assert a.stats().refused_connections == 5
+        eventually(
+            lambda: ConnectionsRefused(5, "3 handshakes are under way") in events, seconds=3
+        )
+    for one in held:
+        one.close()
+    b = make_node("b")
+    eventually(lambda: links_with(b, a.address))
+    for one in refused:
+        one.close()
+
+
+def links_with(node, address) -> bool:
+    try:
+        node.connect(address)
+    except NodeUnreachable:
+        return False
+    return True
+
+
+def test_established_links_are_no_handshakes(make_node):
+    a = make_node("a", limits=Limits(handshakes=1))
+    a.listen()
+
+    for number in range(5):
+        assert make_node(str(number)).connect(a.address) == a.node_id
+
+    assert a.stats().refused_connections == 0
+
+
+def test_links_beyond_the_limit_are_refused_and_the_dialer_learns_why(make_node):
+    a = make_node("a", limits=Limits(links=2))
+    a.listen()
+    b, c, d = make_node("b"), make_node("c"), make_node("d")
+    b.connect(a.address)
+    c.connect(a.address)
+
+    with pytest.raises(NodeUnreachable, match="be full"):
+        d.connect(a.address)
+
+    assert a.stats().refused_connections == 1
+    b.close()
+    eventually(lambda: len(a.links()) == 1)
+    assert d.connect(a.address) == a.node_id
+
+
+def test_a_flood_of_strangers_is_slowed_and_nodes_get_in_after_it(make_node):
+    a = make_node("a", limits=Limits(strangers_per_second=20))
+    port = a.listen()
+    a.register("echo", a.spawn(Echo))
+    b = make_node("b")
+    echo = b.remote_actor(a.address + "/echo")
+
+    flood = [stranger(port) for _ in range(60)]
+    refused = sum(is_refused(one) for one in flood)
+
+    assert 20 <= refused <= 41
+    assert a.stats().refused_connections == refused
+    assert echo.ask("as ever").result(5) == "as ever"
+    c = make_node("c")
+    eventually(lambda: links_with(c, a.address))
+    for one in flood:
+        one.close()
+
+
+def test_a_payload_beyond_the_limit_of_the_receiver_ends_the_link_only(make_node):
+    a = make_node("a", limits=Limits(payload=10_000))
+    a.listen()
+    a.register("echo", a.spawn(Echo))
+    b = make_node("b")
+    echo = b.remote_actor(a.address + "/echo")
+    assert echo.ask("x" * 9_000).result(5) == "x" * 9_000
+
+    with pytest.raises((NodeUnreachable, ConnectionError)):
+        echo.ask("x" * 11_000).result(5)
+
+    eventually(lambda: links_with(b, a.address))
+    assert b.remote_actor(a.address + "/echo").ask("x").result(5) == "x"
+
+
+def test_a_larger_limit_lets_larger_messages_through_reading(make_node):
+    limits = Limits(payload=1_000_000)
+    a, b = make_node("a", limits=limits), make_node("b", limits=limits)
+    a.listen()
+    a.register("echo", a.spawn(Echo))
+
+    echo = b.remote_actor(a.address + "/echo")
+
+    assert len(echo.ask(Big(900_000)).result(5)) == 900_000
+
+
+def test_what_a_stranger_sends_without_end_is_not_kept(make_node):
+    """A frame may announce no more than 64 KiB before its sender is proven."""
+    a = make_node("a")
+    with stranger(a.listen()) as sock:
+        assert sock.recv(65536)
+        header = (1).to_bytes(4, "big") + (1024 * 1024).to_bytes(4, "big") + bytes(52)
+
+        sock.sendall(header + bytes(100))
+
+        began = time.monotonic()
+        try:
+            while sock.recv(65536):
+                pass
+        except ConnectionResetError:
+            pass
+        assert time.monotonic() - began < 2
+    assert a.links() == []
