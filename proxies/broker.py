@@ -29,7 +29,7 @@ from actors.signals import Down
 from basp.accounting import Accounts
 from basp.control import pack_announce, pack_down, pack_release, read_down
 from basp.errors import BaspError, LocalProtocolError, MalformedPayload, RemoteProtocolError
-from basp.frame import DEFAULT_PAYLOAD_LIMIT, pack_frame, repack_frame
+from basp.frame import pack_frame, repack_frame
 from basp.handshake import LinkConfig
 from basp.header import (
     DIRECTORY,
@@ -241,10 +241,12 @@ class Broker:
             payload = self._codec.encode(message)
         except LocalProtocolError as error:
             raise NotSerializable(str(error)) from None
-        if len(payload) > DEFAULT_PAYLOAD_LIMIT:
+        limit = self.connector.limits.payload
+        if len(payload) > limit:
             msg = (
                 f"a {type(message).__qualname__} of {len(payload):,} B exceeds the limit of "
-                f"{DEFAULT_PAYLOAD_LIMIT:,} B for one message; send it in parts"
+                f"{limit:,} B for one message; send it in parts, or raise Limits(payload=…) on "
+                "all nodes"
             )
             raise MessageTooLarge(msg)
         return payload
@@ -516,9 +518,15 @@ class Broker:
 
     def _take_announce(self, _: Wire, frame: "Frame") -> None:
         source, number = frame[3], frame[6]
-        if not self._holders.announced(source, number):
-            reason = ExitReason.NOT_FOUND.ordinal
-            self._send_to(source, pack_down(self.node_id, number, source, reason))
+        limit, detail = self.connector.limits.proxies, ""
+        if self._holders.count(source) >= limit:
+            reason, detail = ExitReason.UNREACHABLE, f"the node holds {limit:,} proxies already"
+        elif self._holders.announced(source, number):
+            return
+        else:
+            reason = ExitReason.NOT_FOUND
+        down = pack_down(self.node_id, number, source, reason.ordinal, detail)
+        self._send_to(source, down)
 
     def _take_down(self, _: Wire, frame: "Frame") -> None:
         number, reason, detail = read_down(frame)

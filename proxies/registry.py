@@ -10,13 +10,14 @@ address that it had released; so a ref that is under way while its proxy is rele
 leads to one more announce.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection
 
 
 class HolderRegistry:
     """The nodes that hold proxies, by actor number."""
 
-    __slots__ = ("_holders", "_is_alive")
+    __slots__ = ("_counts", "_holders", "_is_alive")
 
     def __init__(self, is_alive: Callable[[int], bool]) -> None:
         """Make an empty registry.
@@ -26,25 +27,42 @@ class HolderRegistry:
         """
         self._is_alive = is_alive
         self._holders: dict[int, set[bytes]] = {}
+        self._counts: Counter[bytes] = Counter()
+
+    def count(self, node: bytes) -> int:
+        """Return how many proxies a node holds."""
+        return self._counts[node]
 
     def announced(self, node: bytes, number: int) -> bool:
         """Take an announce; False when the actor is dead and the node has to be told so."""
         if not self._is_alive(number):
             return False
-        self._holders.setdefault(number, set()).add(node)
+        holders = self._holders.setdefault(number, set())
+        if node not in holders:
+            holders.add(node)
+            self._counts[node] += 1
         return True
 
     def released(self, node: bytes, number: int) -> None:
         """Forget that a node holds a proxy."""
         holders = self._holders.get(number)
-        if holders is not None:
-            holders.discard(node)
+        if holders is not None and node in holders:
+            holders.remove(node)
+            self._uncount(node)
             if not holders:
                 del self._holders[number]
 
     def ended(self, number: int) -> Collection[bytes]:
         """Return the nodes to tell that an actor ended; each is told once."""
-        return self._holders.pop(number, ())
+        holders = self._holders.pop(number, ())
+        for node in holders:
+            self._uncount(node)
+        return holders
+
+    def _uncount(self, node: bytes) -> None:
+        self._counts[node] -= 1
+        if not self._counts[node]:
+            del self._counts[node]
 
     def node_lost(self, node: bytes) -> None:
         """Forget a node: it announces again what it still holds if it comes back."""

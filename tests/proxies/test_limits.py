@@ -7,6 +7,7 @@ import pytest
 
 from actors.errors import NodeUnreachable
 from callboard import Limits
+from proxies.errors import MessageTooLarge
 from proxies.limits import ConnectionsRefused, Gate
 from tests.proxies.cast import Big, Echo, eventually, recorded
 
@@ -169,6 +170,34 @@ def test_a_larger_limit_lets_larger_messages_through_reading(make_node):
     echo = b.remote_actor(a.address + "/echo")
 
     assert len(echo.ask(Big(900_000)).result(5)) == 900_000
+
+
+def test_a_message_beyond_the_limit_of_the_sender_is_refused_at_the_call(make_node):
+    a, b = make_node("a"), make_node("b", limits=Limits(payload=10_000))
+    a.listen()
+    a.register("echo", a.spawn(Echo))
+    echo = b.remote_actor(a.address + "/echo")
+
+    with pytest.raises(MessageTooLarge, match="limit of 10,000 B"):
+        echo.ask("x" * 11_000)
+
+    assert echo.ask("x").result(5) == "x"
+
+
+def test_proxies_beyond_the_limit_are_down_at_once(make_node):
+    a, b = make_node("a", limits=Limits(proxies=3)), make_node("b")
+    a.listen()
+    actors = [a.spawn(Echo) for _ in range(5)]
+    b.connect(a.address)
+    refs = [b.ref(str(actor)) for actor in actors]
+
+    told = {str(b.monitor(ref).result(5).reason) for ref in refs[3:]}
+    kept = [b.monitor(ref) for ref in refs[:3]]
+    for actor in actors:
+        actor.stop()
+
+    assert told <= {"unreachable", "not_found"}  # the latter where the news was there before
+    assert [down.result(5).reason for down in kept] == ["normal"] * 3
 
 
 def test_what_a_stranger_sends_without_end_is_not_kept(make_node):

@@ -77,3 +77,32 @@ def test_it_behaves_as_a_set_of_pairs(steps):
         assert all(
             holders.is_held(each) == any(held == each for _, held in model) for each in (16, 17)
         )
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["announced", "released", "ended", "lost"]),
+            st.sampled_from([A, B]),
+            st.integers(1, 4),
+        )
+    )
+)
+def test_the_count_of_a_node_is_the_number_of_actors_that_it_holds(steps):
+    holders = HolderRegistry({1, 2, 3}.__contains__)
+    model: set[tuple[bytes, int]] = set()
+
+    for step, node, number in steps:
+        if step == "announced" and holders.announced(node, number):
+            model.add((node, number))
+        elif step == "released":
+            holders.released(node, number)
+            model.discard((node, number))
+        elif step == "ended":
+            holders.ended(number)
+            model = {entry for entry in model if entry[1] != number}
+        elif step == "lost":
+            holders.node_lost(node)
+            model = {entry for entry in model if entry[0] != node}
+        for one in (A, B):
+            assert holders.count(one) == sum(entry[0] == one for entry in model)
