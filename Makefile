@@ -1,11 +1,12 @@
 # callboard: every target sets up what it needs in .venv, from locks with hashes, and touches nothing outside this folder.
 #   PYTHON=/path/to/python3   the interpreter for .venv (default: the newest python3 that works, 3.11 or newer)
-#   ARGS="…"                  more arguments for run, test and bench
+#   ARGS="…"                  more arguments for run, test, faults, fuzz and bench
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check bench docs lock clean
+.PHONY: help setup run test faults fuzz simulate check bench docs lock clean
 .DELETE_ON_ERROR:
 
+SEEDS ?= 0:100
 python := .venv/bin/python
 export PYTHON
 
@@ -19,6 +20,15 @@ run: .venv/.run ## start the demo: four nodes, one is killed, the system heals
 
 test: .venv/.dev ## run the test suite
 	@$(python) -m pytest $(ARGS)
+
+faults: .venv/.dev ## kill, freeze, cut off and overload real node processes
+	@$(python) -m pytest -m faults tests/faults $(ARGS)
+
+fuzz: .venv/.dev ## feed damaged frames to everything that reads them (ARGS="--frames 1000000 --record")
+	@$(python) -m tests.fuzz $(ARGS)
+
+simulate: .venv/.dev ## live random lives of simulated clusters (SEEDS=0:1000, ARGS=--record adds them to the docs)
+	@PYTHONHASHSEED=0 $(python) -m tests.simulation --seeds $(SEEDS) $(ARGS)
 
 check: .venv/.dev ## format, lint, types and the rules of who may import whom
 	@$(python) -m ruff format --check

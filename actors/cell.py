@@ -312,7 +312,8 @@ class Cell:
     def _call(self, call: Call, sender: "Sender | None") -> None:
         actor = self.actor
         actor_class: type = type(actor)
-        if call.method not in callable_methods(actor_class):
+        # What came from another node may have fields of any type.
+        if type(call.method) is not str or call.method not in callable_methods(actor_class):
             if sender is not None and sender.expects:
                 msg = f"{actor_class.__name__} has no callable method {call.method!r}"
                 sender.set_exception(NoSuchMethod(msg))

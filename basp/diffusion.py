@@ -79,14 +79,11 @@ class Diffusion:
         missing = frozenset(sought - best.keys())
         beyond = frozenset(node for node in sought & best.keys() if _is_far(best[node]))
         lacked = own.seeking | own.missing
-        is_true = all(node in best and _is_far(best[node]) for node in own.beyond) and (
-            own.neighbors == set(neighbors) or not (lacked or own.beyond)
+        misleads = any(node not in best or not _is_far(best[node]) for node in own.beyond) or (
+            own.neighbors != set(neighbors) and (lacked or own.beyond)
         )
-        if (
-            is_true
-            and self.active <= own.seeking
-            and missing <= lacked
-            and beyond <= own.beyond
+        if not misleads and (
+            self.active <= own.seeking and missing <= lacked and beyond <= own.beyond
         ):
             return None
         own = Statement(

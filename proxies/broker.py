@@ -550,6 +550,8 @@ class Broker:
         released = order.end(frame[2], self.runtime.runner.now())
         self.deliver(wire, released, is_ordered=True)
         self._arm(wire, order)
+        # The source moved its path; ours may be the same, but the report on it may be lost.
+        self.accounts.repeat_report(frame[3])
 
     _CONTROLS: ClassVar[dict[int, "Callable[[Broker, Wire, Frame], None]"]] = {
         Operation.ANNOUNCE_PROXY_INSTANCE: _take_announce,

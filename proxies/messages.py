@@ -141,6 +141,9 @@ def _clean(text: str) -> str:
 
 def error_of(failure: Failure) -> CallboardError:
     """Turn an error from the wire into the exception that the asker gets."""
+    fields = (failure.kind, failure.text, failure.detail, failure.trace)
+    if not all(type(field) is str for field in fields):
+        return RemoteError("Failure", "the other node answered with an error of another form")
     if failure.kind == "ActorDown":
         return ActorDown(failure.text, failure.detail, failure.trace)
     kind = _KINDS.get(failure.kind)

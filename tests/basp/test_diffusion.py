@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from basp.diffusion import Diffusion
 from basp.node_id import NodeId
 from basp.routing import Router
-from basp.routing_update import PATH_LIMIT, read_update
+from basp.routing_update import PATH_LIMIT, PathVector, Statement, read_update
 
 SLOWEST = 1.0
 
@@ -260,6 +261,26 @@ def test_a_node_that_dies_in_a_clique_is_lost_without_trying_all_dead_paths():
     }
     assert max(time for time, *_ in simulation.lost) <= start + 2 * SLOWEST
     assert simulation.messages < 7 * 6 * 25
+
+
+def test_a_statement_is_renewed_when_it_could_mislead():
+    me, b, c, d = (node(i) for i in range(4))
+    diffusion = Diffusion(me)
+    assert diffusion.restate({}, {b}, 1) is None
+    diffusion.active.add(d)
+    assert diffusion.restate({}, {b}, 1) == Statement(me, 1, {b}, {d})
+    assert diffusion.restate({}, {b}, 2) is None
+    assert diffusion.restate({}, {b, c}, 2) == Statement(me, 2, {b, c}, {d})
+    diffusion.active.clear()
+    assert diffusion.restate({}, {b}, 3) == Statement(me, 3, {b})
+    assert diffusion.restate({}, {c}, 4) is None
+
+    far, near = ({d: PathVector((b,) * n, (0,) * n)} for n in (PATH_LIMIT, PATH_LIMIT - 1))
+    near_b = {b: PathVector((b,), (0,))}
+    diffusion.take([Statement(b, 1, {me}, {d})], near_b)
+    assert diffusion.restate(far | near_b, {b}, 4) == Statement(me, 4, {b}, beyond={d})
+    assert diffusion.restate(far | near_b, {b}, 5) is None
+    assert diffusion.restate(near | near_b, {b}, 5) == Statement(me, 5, {b})
 
 
 def test_a_node_that_joins_while_others_seek_takes_part():

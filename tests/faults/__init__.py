@@ -1,0 +1,1 @@
+"""Faults with real processes: run by `make faults`."""

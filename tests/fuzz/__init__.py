@@ -1,0 +1,1 @@
+"""Fuzzing of everything that reads bytes of a peer: `python -m tests.fuzz --help`."""

@@ -1,0 +1,52 @@
+"""All targets, by name, and how their findings are kept."""
+
+import time
+import traceback
+from pathlib import Path
+from typing import Final
+
+from tests.fuzz.case import Case, Target, Violation, dump_case, load_case
+from tests.fuzz.control import Control
+from tests.fuzz.handshake import Handshake
+from tests.fuzz.node import WholeNode
+from tests.fuzz.payload import Payload
+from tests.fuzz.reader import Reader
+
+TARGETS: Final[dict[str, Target]] = {
+    target.name: target for target in (Reader(), Handshake(), Payload(), Control(), WholeNode())
+}
+REGRESSIONS: Final = Path(__file__).parent / "regressions"
+SLOWEST: Final = 5.0
+"""Seconds that one case may take: a small input that takes longer is an attack."""
+
+
+def run_case(target: Target, case: Case) -> int:
+    """Run one case; returns the frames that were read.
+
+    Raises:
+        Violation: it took too long; and whatever else the target raises.
+    """
+    started = time.monotonic()
+    frames = target.run(case)
+    if time.monotonic() - started > SLOWEST:
+        msg = f"one case took {time.monotonic() - started:.1f} s"
+        raise Violation(msg)
+    return frames
+
+
+def keep(target: Target, seed: int, case: Case, error: BaseException) -> Path:
+    """Write a case that failed to a file that a test replays for ever."""
+    REGRESSIONS.mkdir(exist_ok=True)
+    path = REGRESSIONS / f"{target.name}-{seed}.json"
+    said = traceback.format_exception_only(error)[-1].strip()
+    path.write_text(
+        dump_case({"target": target.name, "seed": seed, "said": said[:300], "case": case})
+        + "\n"
+    )
+    return path
+
+
+def replay(path: Path) -> int:
+    """Run a case that was kept."""
+    kept = load_case(path.read_text())
+    return run_case(TARGETS[kept["target"]], kept["case"])

@@ -1,0 +1,49 @@
+"""A short run of the fuzzer, and every case that once failed."""
+
+import pytest
+
+from tests.fuzz.__main__ import run
+from tests.fuzz.case import dump_case, load_case
+from tests.fuzz.targets import REGRESSIONS, TARGETS, replay
+
+#: Seeds far away from those that `make fuzz` records.
+FIRST = 1_000_000_000
+FRAMES = {
+    "reader": 16_000,
+    "handshake": 10_000,
+    "payload": 12_000,
+    "control": 10_000,
+    "node": 2_000,
+}
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_damaged_frames_give_events_or_a_typed_error(name, monkeypatch, tmp_path):
+    monkeypatch.setattr("tests.fuzz.targets.REGRESSIONS", tmp_path)
+
+    done = run(TARGETS[name], FIRST, FRAMES[name], 60.0)
+
+    assert done["findings"] == 0
+    assert done["frames"] >= FRAMES[name]
+
+
+def test_a_large_frame_in_drops_takes_no_more_memory_than_its_bytes():
+    """Once each drop was kept as an object of its own: 25 times the bytes of the frame."""
+    case = TARGETS["reader"].make(0)
+
+    assert case["measure"]
+    assert max(map(len, case["chunks"])) < 10
+    assert TARGETS["reader"].run(case) == 0
+
+
+@pytest.mark.parametrize("path", sorted(REGRESSIONS.glob("*.json")), ids=lambda path: path.stem)
+def test_what_was_found_once_stays_mended(path):
+    assert replay(path) > 0
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_seed_gives_the_same_case_that_a_file_keeps(name):
+    case = TARGETS[name].make(7)
+
+    assert TARGETS[name].make(7) == case
+    assert load_case(dump_case(case)) == case
