@@ -1,188 +1,15 @@
 """No node is lost that could be reached, and each that is lost is lost soon."""
 
-import copy
-import heapq
 import itertools
 import random
-from collections import defaultdict, deque
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from basp.diffusion import Diffusion
-from basp.node_id import NodeId
 from basp.routing import Router
-from basp.routing_update import PATH_LIMIT, PathVector, Statement, read_update
-
-SLOWEST = 1.0
-
-
-def node(number):
-    return NodeId(bytes([number + 1]) * 18)
-
-
-def distances(start, edges):
-    near = defaultdict(set)
-    for a, b in edges:
-        near[a].add(b)
-        near[b].add(a)
-    found, todo = {start: 0}, deque([start])
-    while todo:
-        here = todo.popleft()
-        for there in near[here] - found.keys():
-            found[there] = found[here] + 1
-            todo.append(there)
-    return found
-
-
-class Simulation:
-    """Routers on a clock; each direction of a link has a delay, its ends change by themselves.
-
-    The oracle sees the links: a node reported lost must have been cut off at some time since
-    the computation began, which is when the oldest of the closed statements was made, or when
-    nothing was under way at last. These times are counted in events: some are simultaneous.
-    """
-
-    def __init__(self, size, chance):
-        self.chance = chance
-        self.nodes = [node(i) for i in range(size)]
-        self.routers = {n: Router(n) for n in self.nodes}
-        self.now = 0.0
-        self.step = 0
-        self.events = []
-        self.count = itertools.count()
-        self.delays = {}
-        self.ends = {}  # (node, peer): number of this life of the link, while its end is up
-        self.up_since = {}  # {a, b}: since when both ends are up
-        self.lives = itertools.count()
-        self.under_way = 0
-        self.quiet_since = 0
-        self.stated_at = {}
-        self.lost = []  # (time, node, destination)
-        self.messages = 0
-
-    def at(self, delay, action):
-        heapq.heappush(self.events, (self.now + delay, next(self.count), action))
-
-    def carry_out(self, me, changes):
-        for peer, payload in changes.updates:
-            assert read_update(me, payload)
-            self.under_way += 1
-            self.messages += 1
-            life = self.ends[me, peer]
-            self.at(
-                self.delays[me, peer],
-                lambda p=peer, x=payload, n=life: self.arrive(me, p, x, n),
-            )
-        said = self.routers[me]._diffusion.statements.get(me)
-        if said is not None:
-            self.stated_at.setdefault((me, said.stamp), self.step)
-        for destination in changes.lost:
-            self.lost.append((self.now, me, destination))
-            self.check_lost(me, destination)
-
-    def check_lost(self, me, destination):
-        statements = self.routers[me]._diffusion.statements
-        members, todo = {me}, [me]
-        while todo:
-            said = statements[todo.pop()]
-            if destination not in said.beyond:
-                assert destination in said.seeking | said.missing
-                todo += said.neighbors - members
-                members |= said.neighbors
-        start = min(self.stated_at[m, statements[m].stamp] for m in members)
-        start = max(start, self.quiet_since)
-        steady = [tuple(link) for link, since in self.up_since.items() if since <= start]
-        length = distances(me, steady).get(destination, PATH_LIMIT + 1)
-        assert length > PATH_LIMIT, "lost, though links lead there"
-
-    def arrive(self, sender, receiver, payload, life):
-        self.under_way -= 1
-        if self.ends.get((receiver, sender)) == life:
-            self.carry_out(receiver, self.routers[receiver].receive(sender, payload))
-
-    def change(self, delay, action):
-        """Do something that counts as under way until it is done."""
-        self.under_way += 1
-
-        def act():
-            self.under_way -= 1
-            action()
-
-        self.at(delay, act)
-
-    def connect(self, a, b):
-        life = next(self.lives)
-        # What the first end sends must not come before the second one is up.
-        for pair in ((a, b), (b, a)):
-            self.delays[pair] = self.chance.choice([0.1, 0.5, 1.0]) * SLOWEST
-        self.change(0, lambda: self.end_up(a, b, life))
-        self.change(self.chance.choice([0, 0.05]), lambda: self.end_up(b, a, life))
-
-    def end_up(self, me, peer, life):
-        self.ends[me, peer] = life
-        if self.ends.get((peer, me)) == life:
-            self.up_since[frozenset((me, peer))] = self.step
-        self.carry_out(me, self.routers[me].add_peer(peer))
-
-    def cut(self, a, b, late=0.5):
-        first, second = self.chance.sample([(a, b), (b, a)], 2)
-        self.change(0, lambda: self.end_down(*first))
-        self.change(self.chance.choice([0, late]), lambda: self.end_down(*second))
-
-    def end_down(self, me, peer):
-        del self.ends[me, peer]
-        self.up_since.pop(frozenset((me, peer)), None)
-        self.carry_out(me, self.routers[me].remove_peer(peer))
-
-    def run(self, until=float("inf")):
-        for _ in range(500_000):
-            if not self.events or self.events[0][0] > until:
-                break
-            self.now, _, action = heapq.heappop(self.events)
-            self.step += 1
-            action()
-            if not self.under_way:
-                self.quiet_since = self.step
-        else:
-            pytest.fail("the updates never end")
-        if until < float("inf"):
-            self.now = until
-
-    def links(self):
-        return [tuple(link) for link in self.up_since]
-
-    def check(self):
-        for me, router in self.routers.items():
-            found = distances(me, self.links())
-            del found[me]
-            expected = {n: length for n, length in found.items() if length <= PATH_LIMIT}
-            assert {n: len(router.path(n)) for n in router.reachable} == expected
-            assert set(router.next_hops) == set(expected)
-            assert router.active == set()
-
-    def toggle(self, a, b):
-        ends = ((a, b) in self.ends) + ((b, a) in self.ends)
-        if ends == 2 and frozenset((a, b)) in self.up_since:
-            self.cut(a, b)
-            self.run(self.now)  # the first end is down at once, so nobody cuts it again
-        elif ends == 0:
-            self.connect(a, b)
-            self.run(self.now + 0.06)  # both ends are up before anybody cuts it
-
-    def diameter(self):
-        return max(max(distances(n, self.links()).values()) for n in self.nodes)
-
-
-def simulate(size, edges, seed=1):
-    simulation = Simulation(size, random.Random(seed))
-    for a, b in edges:
-        simulation.connect(node(a), node(b))
-    simulation.run()
-    simulation.check()
-    assert simulation.lost == []
-    return simulation
+from basp.routing_update import PATH_LIMIT, PathVector, Statement
+from tests.basp.routing_simulation import SLOWEST, Simulation, node, simulate
 
 
 def random_edges(size, chance):
@@ -319,6 +146,22 @@ def test_a_node_that_knew_of_a_loss_and_got_a_new_link_since_is_asked_behind_it(
     assert simulation.lost == []
 
 
+def test_a_node_that_joins_later_knows_what_was_stated_before():
+    simulation = simulate(4, [(0, 1), (1, 2)])
+    simulation.cut(node(0), node(1))
+    simulation.run()
+    simulation.connect(node(0), node(3))
+    simulation.connect(node(3), node(1))
+    simulation.run()
+    simulation.lost.clear()
+
+    simulation.cut(node(0), node(3))
+    simulation.run()
+
+    simulation.check()
+    assert {me for _, me, d in simulation.lost if d == node(0)} == {node(i) for i in (1, 2, 3)}
+
+
 def test_nodes_beyond_the_limit_of_paths_are_lost_too():
     """In a ring with a cut they are connected, but further away than paths may be long."""
     size = PATH_LIMIT + 4
@@ -347,141 +190,3 @@ def test_nodes_that_never_come_back_are_not_named_for_ever():
     for i in range(4):
         said = simulation.routers[node(i)]._diffusion.statements[node(i)]
         assert len(said.seeking | said.missing) <= 4
-
-
-# --- all orders of events ---
-
-
-class World:
-    """Routers and the messages between them, for the search through all orders."""
-
-    def __init__(self, edges):
-        self.edges = {frozenset((node(a), node(b))) for a, b in edges}
-        names = sorted({n for edge in self.edges for n in edge})
-        self.routers = {n: Router(n) for n in names}
-        self.queues = {}
-        self.removals = {}  # node: neighbors that it will find gone, in any order
-        for a, b in map(sorted, self.edges):
-            self.queues[a, b], self.queues[b, a] = (), ()
-        for a, b in sorted(self.queues):
-            self.carry_out(a, self.routers[a].add_peer(b))
-        while moves := self.moves():
-            self.move(moves[0])
-
-    def fork(self):
-        other = copy.copy(self)
-        other.routers, other.queues = dict(self.routers), dict(self.queues)
-        other.removals = dict(self.removals)
-        return other
-
-    def carry_out(self, me, changes):
-        for peer, payload in changes.updates:
-            if (me, peer) in self.queues:
-                self.queues[me, peer] += (payload,)
-        return [(me, destination) for destination in changes.lost]
-
-    def moves(self):
-        moves = [pair for pair, queue in self.queues.items() if queue]
-        return moves + [
-            (me, None, peer) for me, peers in self.removals.items() for peer in peers
-        ]
-
-    def move(self, move):
-        """Make one move; return what was reported lost."""
-        if len(move) == 3:
-            me, _, peer = move
-            self.removals[me] = self.removals[me] - {peer}
-            # What is under way to this end is lost, what it had sent may still arrive.
-            self.queues.pop((peer, me), None)
-            router = self.routers[me] = copy.deepcopy(self.routers[me])
-            return self.carry_out(me, router.remove_peer(peer))
-        sender, me = move
-        payload, *rest = self.queues[move]
-        self.queues[move] = tuple(rest)
-        router = self.routers[me] = copy.deepcopy(self.routers[me])
-        return self.carry_out(me, router.receive(sender, payload))
-
-    def key(self):
-        return (
-            tuple(map(router_key, self.routers.values())),
-            tuple(sorted(self.queues.items())),
-            tuple((me, frozenset(peers)) for me, peers in self.removals.items()),
-        )
-
-
-_keys = {}
-
-
-def router_key(router):
-    """Number a router's state, once: routers are copied before they change."""
-    found = _keys.get(id(router))
-    if found is None or found[0] is not router:
-        state = [
-            {n: sorted(v.items()) for n, v in sorted(router._heard.items())},
-            {n: sorted(v.items()) for n, v in sorted(router._told.items())},
-            sorted(router._best.items()),
-            sorted(router._cuts.items()),
-            router._stamp,
-            sorted(router.active),
-            [
-                (n, s.stamp, *map(sorted, (s.neighbors, s.seeking, s.missing)))
-                for n, s in sorted(router._diffusion.statements.items())
-            ],
-        ]
-        found = _keys[id(router)] = (router, hash(repr(state)))
-    return found[1]
-
-
-LINE = [(0, 1), (1, 2), (2, 3)]
-RING = [(0, 1), (1, 2), (2, 3), (0, 3)]
-TAILED = [*RING, (3, 4)]
-
-
-def failures(edges):
-    """Yield the links that fail and the node that died, if any."""
-    for edge in edges:
-        yield edges, [edge], None
-    for dead in sorted({n for edge in edges for n in edge}):
-        yield edges, [edge for edge in edges if dead in edge], dead
-
-
-@pytest.mark.parametrize(
-    ("edges", "gone", "dead"),
-    [case for edges in (LINE, RING, TAILED) for case in failures(edges)],
-)
-def test_all_orders_of_events_after_a_failure_end_right(edges, gone, dead):
-    _keys.clear()
-    world = World(edges)
-    for edge in gone:
-        for me, peer in (edge, edge[::-1]):
-            if me != dead:
-                already = world.removals.get(node(me), frozenset())
-                world.removals[node(me)] = already | {node(peer)}
-    left = [(node(a), node(b)) for a, b in edges if (a, b) not in gone]
-    alive = [n for n in world.routers if dead is None or n != node(dead)]
-    found = {n: distances(n, left) for n in alive}
-
-    seen, todo, ends = set(), [(world, ())], 0
-    while todo:
-        world, lost = todo.pop()
-        moves = [move for move in world.moves() if move[1] is None or move[1] in alive]
-        if not moves:
-            ends += 1
-            assert set(lost) == {
-                (me, d) for me in alive for d in world.routers if d not in found[me]
-            }
-            for me in alive:
-                router = world.routers[me]
-                assert router.active == set()
-                assert {n: len(router.path(n)) for n in router.reachable} == {
-                    n: length for n, length in found[me].items() if n != me
-                }
-        for move in moves:
-            after = world.fork()
-            reports = after.move(move)
-            assert all(d not in found[me] for me, d in reports), "a false loss"
-            state = (after.key(), tuple(sorted({*lost, *reports})))
-            if hash(state) not in seen:
-                seen.add(hash(state))
-                todo.append((after, state[1]))
-    assert ends
