@@ -25,9 +25,11 @@ class Clock:
 
     def plan(self, delay: float, event: Callable[..., object], *args: Any) -> None:
         """Let `event(*args)` happen in `delay` seconds."""
-        heapq.heappush(
-            self._events, (self.now + max(delay, 0.0), next(self._numbers), event, args)
-        )
+        self.plan_at(self.now + max(delay, 0.0), event, *args)
+
+    def plan_at(self, when: float, event: Callable[..., object], *args: Any) -> None:
+        """Let `event(*args)` happen at a time; equal times keep the order of planning."""
+        heapq.heappush(self._events, (when, next(self._numbers), event, args))
 
     @property
     def next_event_at(self) -> float | None:

@@ -71,7 +71,7 @@ class Network:
         if sock.under_way:
             due = max(due, sock.under_way[-1][0])  # a stream keeps its order
         sock.under_way.append((due, data if data is not None else b"connect"))
-        self._clock.plan(due - self._clock.now, self._arrive, sock, data)
+        self._clock.plan_at(due, self._arrive, sock, data)
 
     def _arrive(self, sock: SimulatedSocket, data: bytes | None) -> None:
         if sock.under_way:
