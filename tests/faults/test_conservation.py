@@ -10,6 +10,7 @@ from actors.signals import Call
 from tests.faults.cast import Sink, Worker
 
 COUNT = 20_000
+OTHERS = 50
 SEED = 20_261_121
 
 
@@ -72,4 +73,7 @@ def test_sent_is_confirmed_or_lost_when_nodes_in_between_die(processes, figure, 
             f"or unconfirmed, {received:,} received; {len(faults)} faults (seed {SEED})"
         )
         assert wrong == 0, "out of order or twice"
-        assert confirmed <= received <= sent <= COUNT + 50
+        # Accounts hold the nodes' own messages too (look-ups of names and their answers); that
+        # nothing is confirmed which was not handled is held exactly in tests/simulation.
+        assert confirmed <= received + OTHERS
+        assert received <= sent <= COUNT + OTHERS

@@ -231,12 +231,24 @@ class Scenario:
             for node_id, account in self.nodes[index].accounts().items():
                 if account.sent != account.confirmed + account.lost + account.in_flight:
                     raise Violation(f"accounts of {index} for {node_id.hex()}: {account}")
+                self._check_confirmed(index, node_id, account.confirmed)
             peers = [link.peer for link in self.nodes[index].links()]
             if len(peers) != len(set(peers)):
                 raise Violation(f"{index} has two links with one peer")
         for watch in self.watches:
             if len(watch.downs) > 1:
                 raise Violation(f"monitor {watch} fired more than once")
+
+    def _check_confirmed(self, source: int, node_id: bytes, confirmed: int) -> None:
+        """Nothing may count as confirmed that its destination has not handled."""
+        for node in self.nodes:
+            if node.node_id == node_id:
+                epochs = node._broker.accounts.arrivals.get(self.nodes[source].node_id, {})
+                handled = sum(one.delivered + one.dead_letters for one in epochs.values())
+                if confirmed > handled:
+                    raise Violation(
+                        f"{source} counts {confirmed} confirmed of {handled} handled"
+                    )
 
     def _check_at_the_end(self) -> None:
         self._check_always()
