@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from actors.reference import ActorRef
     from actors.runtime import Runtime
     from basp.accounting import Arrivals
-    from proxies.broker import Broker
+    from proxies.outgoing import Outgoing
 
 
 class RemoteTeller:
@@ -54,14 +54,27 @@ class RemoteTeller:
 class RemoteAsker:
     """Somebody on another node who waits for an answer."""
 
-    __slots__ = ("_arrivals", "_broker", "_counted", "_node", "_number", "done_", "message_id")
+    __slots__ = (
+        "_arrivals",
+        "_counted",
+        "_node",
+        "_number",
+        "_outgoing",
+        "done_",
+        "message_id",
+    )
 
     expects: Final = True
 
     def __init__(
-        self, broker: "Broker", node: bytes, number: int, message_id: int, arrivals: "Arrivals"
+        self,
+        outgoing: "Outgoing",
+        node: bytes,
+        number: int,
+        message_id: int,
+        arrivals: "Arrivals",
     ) -> None:
-        self._broker = broker
+        self._outgoing = outgoing
         self._node = node
         self._number = number
         self.message_id = message_id
@@ -75,7 +88,7 @@ class RemoteAsker:
             return False
         self.done_ = True
         self.owed()
-        self._broker.respond(self._node, self._number, self.message_id, value)
+        self._outgoing.respond(self._node, self._number, self.message_id, value)
         return True
 
     def set_exception(self, error: BaseException) -> bool:
@@ -87,7 +100,7 @@ class RemoteAsker:
             self._counted = True
             self._arrivals.dead_letters += 1
         self.owed()
-        self._broker.respond_error(self._node, self._number, self.message_id, error)
+        self._outgoing.respond_error(self._node, self._number, self.message_id, error)
         return True
 
     def owed(self) -> None:

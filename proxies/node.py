@@ -494,7 +494,7 @@ class Node:
             failures=counters.failures,
             forwarded=broker.forwarded,
             undeliverable=broker.undeliverable,
-            waiting_asks=len(broker.pending),
+            waiting_asks=broker.waiting_asks,
             proxies=broker.proxy_count,
             ends=dict(counters.ends),
             refused_connections=broker.connector.refused,

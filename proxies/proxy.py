@@ -27,6 +27,7 @@ class Proxy:
     __slots__ = (
         "__weakref__",
         "_broker",
+        "_outgoing",
         "_watchers",
         "down",
         "endpoint",
@@ -37,6 +38,7 @@ class Proxy:
 
     def __init__(self, broker: "Broker", node: bytes, number: int) -> None:
         self._broker = broker
+        self._outgoing = broker.outgoing
         self.node = node
         self.number = number
         #: Set when the actor ended (not when its node is only out of reach).
@@ -52,7 +54,7 @@ class Proxy:
     def post(self, message: Any, sender: "Sender | None") -> None:
         """Send a message to the actor; an ask to one that is known dead fails at once."""
         if self.down is None:
-            self._broker.dispatch(self, message, sender)
+            self._outgoing.dispatch(self, message, sender)
         else:
             self.refuse(message, sender, self._gone())
 

@@ -4,6 +4,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -206,6 +207,17 @@ class Fragile(Actor):
         return msg
 
 
+class Blocker(Actor):
+    def __init__(self, gate: threading.Event) -> None:
+        self.gate = gate
+
+    @handler
+    def forward(self, msg: Forward) -> None:
+        self.gate.wait(5)
+        msg.to.tell(msg.content)
+        threading.Event().wait(0.5)
+
+
 class Unlucky(Actor):
     def __init__(self, how: str = "") -> None:
         if how == "exit":
@@ -244,6 +256,23 @@ def connect(left: Node, right: Node) -> None:
         right.listen()
         address = right.address
     left.connect(address)
+
+
+def cut(node: Node, other: Node) -> None:
+    """Cut the link between two neighbours for as long as a test may take."""
+    node.disconnect(other.node_id, 60.0)
+
+
+def bare(node: Node, ref: ActorRef[Any]) -> ActorRef[Any]:
+    """Return the ref without an address, so that nobody dials it directly."""
+    return node.ref(f"basp:///{ref.actor_id}@{ref.node_id.hex()}")
+
+
+def heal(node: Node, other: Node) -> None:
+    """Let two neighbours link again."""
+    node._broker.connector._barred.clear()
+    other._broker.connector._barred.clear()
+    connect(node, other)
 
 
 def everybody_knows(*nodes: Node) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from callboard import Node
+from tests.proxies.cast import line
 
 MakeNode = Callable[..., Node]
 
@@ -22,3 +23,11 @@ def make_node() -> Iterator[MakeNode]:
     yield make
     for node in made:
         node.close()
+
+
+@pytest.fixture
+def four(make_node):
+    """A line a-b-c-d."""
+    nodes = [make_node(name) for name in "abcd"]
+    line(*nodes)
+    return nodes

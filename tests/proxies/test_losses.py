@@ -67,7 +67,7 @@ def test_a_node_far_away_is_lost_as_soon_as_the_news_has_travelled(four):
     assert late.wait(5)
     assert order == ["down", "timer"]
     assert [node.name for node in a.nodes()] == ["b"]
-    assert a._broker._held == a._broker._sought == {}
+    assert a._broker.outgoing.held == a._broker.paths.sought == {}
 
 
 @pytest.mark.parametrize("lost_link", range(4))
@@ -102,7 +102,7 @@ def test_messages_commands_and_answers_wait_while_a_path_is_sought(make_node):
     owed = later.ask("x")
     later.call(Later.count).result(5)
     held: list[tuple] = []
-    take = e._broker._take_control
+    take = e._broker.incoming.take_control
 
     def hold(wire, frame):
         if frame[0] == Operation.ROUTING_UPDATE:
@@ -110,7 +110,7 @@ def test_messages_commands_and_answers_wait_while_a_path_is_sought(make_node):
         else:
             take(wire, frame)
 
-    e._broker._take_control = hold
+    e._broker.incoming.take_control = hold
     cut(a, b)
     eventually(lambda: b.node_id in a._broker.router.active)
 
@@ -120,9 +120,9 @@ def test_messages_commands_and_answers_wait_while_a_path_is_sought(make_node):
     mortal.stop()
     a.ref(str(later)).tell(0.0)
     late = a.monitor(sink)
-    eventually(lambda: b.node_id in a._broker._held)
+    eventually(lambda: b.node_id in a._broker.outgoing.held)
     assert not any(future.done() for future in (owed, size, late))
-    e._broker._take_control = take
+    e._broker.incoming.take_control = take
     e._broker.runtime.runner.post(lambda: [take(*args) for args in held])
 
     assert size.result(5) == 100
@@ -138,7 +138,7 @@ def test_what_waited_for_a_path_is_refused_when_there_is_none(four):
     owed = later.ask("x")
     later.call(Later.count).result(5)
     held: list[tuple] = []
-    take = b._broker._take_control
+    take = b._broker.incoming.take_control
 
     def hold(wire, frame):
         if frame[0] == Operation.ROUTING_UPDATE and wire.peer == a.node_id:
@@ -146,16 +146,16 @@ def test_what_waited_for_a_path_is_refused_when_there_is_none(four):
         else:
             take(wire, frame)
 
-    b._broker._take_control = hold
-    take_of_a, unread = a._broker._take_control, []
-    a._broker._take_control = lambda _, frame: unread.append(frame[0])
+    b._broker.incoming.take_control = hold
+    take_of_a, unread = a._broker.incoming.take_control, []
+    a._broker.incoming.take_control = lambda _, frame: unread.append(frame[0])
     cut(b, c)
     eventually(lambda: d.node_id in b._broker.router.active)
     eventually(lambda: Operation.ROUTING_UPDATE in unread)
     asked = bare(b, echo).ask("passed on, then refused")
-    a._broker._take_control = take_of_a
+    a._broker.incoming.take_control = take_of_a
     passing = echo.ask("in transit")
-    eventually(lambda: d.node_id in b._broker._held)
+    eventually(lambda: d.node_id in b._broker.outgoing.held)
     before = b.stats().undeliverable
     assert not asked.done()
     assert not passing.done()
@@ -168,7 +168,7 @@ def test_what_waited_for_a_path_is_refused_when_there_is_none(four):
     with pytest.raises(NodeUnreachable):
         asked.result(5)
     eventually(lambda: b.stats().undeliverable == before + 1)
-    assert b._broker._held == {}
+    assert b._broker.outgoing.held == {}
     with pytest.raises(NodeUnreachable):
         owed.result(5)
 

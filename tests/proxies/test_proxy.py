@@ -28,7 +28,7 @@ def ends(make_node, request):
 
 
 def announced(node, ref) -> None:
-    eventually(lambda: node._broker._holders.is_held(ref.actor_id))
+    eventually(lambda: node._broker.lifetimes.holders.is_held(ref.actor_id))
 
 
 def test_stop_ends_normally_behind_earlier_messages(ends):

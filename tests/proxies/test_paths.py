@@ -1,0 +1,104 @@
+"""Lost links, other paths, and nodes out of reach."""
+
+import pytest
+
+from actors.errors import (
+    NodeUnreachable,
+)
+from tests.proxies.cast import (
+    Echo,
+    Later,
+    bare,
+    connect,
+    cut,
+    eventually,
+    everybody_knows,
+    heal,
+    law_holds,
+    line,
+    recorded,
+    settled,
+)
+
+
+@pytest.fixture
+def ring(make_node):
+    """A ring a-b-c-d-a."""
+    nodes = [make_node(name) for name in "abcd"]
+    line(*nodes)
+    connect(nodes[3], nodes[0])
+    eventually(lambda: {n.name: n.hops for n in nodes[0].nodes()} == {"b": 1, "d": 1, "c": 2})
+    return nodes
+
+
+def test_a_ring_that_loses_a_link_sends_the_other_way_and_nothing_goes_down(ring):
+    a, b, c, d = ring
+    echo = a.ref(str(b.spawn(Echo)))
+    down = a.monitor(echo)
+    lost = a.monitor_node(b.node_id)
+    assert echo.ask("direct").result(5) == "direct"
+    settled(*ring)
+
+    cut(a, b)
+    eventually(lambda: {n.name: n.hops for n in a.nodes()} == {"d": 1, "c": 2, "b": 3})
+
+    assert echo.ask("around").result(5) == "around"
+    assert not down.done()
+    assert not lost.done()
+    settled(a, b, c, d)
+
+
+def test_a_partition_tells_monitors_once_fails_asks_and_heals(four):
+    a, b, c, d = four
+    echo, later = bare(a, d.spawn(Echo)), bare(a, d.spawn(Later))
+    downs: list[str] = []
+    echo.target.monitor("count", lambda down: downs.append(str(down.reason)))
+    down, lost = a.monitor(echo), a.monitor_node(d.node_id)
+    owed = later.ask("x")
+    later.call(Later.count).result(5)
+
+    with recorded(a) as events:
+        cut(b, c)
+
+        assert down.result(5).reason == "unreachable"
+        with pytest.raises(NodeUnreachable):
+            owed.result(5)
+        assert lost.result(5).node_id == d.node_id
+    with pytest.raises(NodeUnreachable):
+        echo.ask("x").result(5)
+    assert [node.name for node in a.nodes()] == ["b"]
+    kinds = [type(event).__name__ for event in events]
+    assert kinds.count("NodeDown") == 2
+    assert kinds.count("LinkDown") == 0
+    assert all(law_holds(node) for node in four)
+
+    heal(b, c)
+    everybody_knows(*four)
+
+    assert downs == ["unreachable"]
+    assert echo.ask("again").result(5) == "again"
+    second = a.monitor(echo)
+    echo.stop()
+    assert second.result(5).reason == "normal"
+    assert downs == ["unreachable"]
+    settled(*four)
+
+
+def test_a_monitor_of_an_actor_out_of_reach_says_so_at_once(make_node):
+    a, b = make_node("a"), make_node("b")
+    nobody = a.ref(f"basp:///77@{b.node_id.hex()}")
+
+    assert a.monitor(nobody).result(5).reason == "unreachable"
+    with pytest.raises(NodeUnreachable):
+        nobody.ask("x").result(5)
+    nobody.tell("x")
+    assert a.stats().dead_letters >= 1
+
+
+def test_a_text_whose_address_is_now_another_nodes_is_unreachable(make_node):
+    a, b, c = make_node("a"), make_node("b"), make_node("c")
+    b.listen()
+    stale = a.ref(b.address + f"/77@{c.node_id.hex()}")
+
+    with pytest.raises(NodeUnreachable, match="another node"):
+        stale.ask("x").result(5)
