@@ -13,6 +13,7 @@ import cbor2
 
 from basp import cbor_tags as tags
 from basp.errors import MalformedPayload, UnknownMessageType
+from basp.hash_collisions import SAME_HASH_LIMIT, check_hashes
 from basp.header import MAX_ACTOR
 from basp.node_id import NODE_ID_SIZE
 from basp.registry import MessageRegistry
@@ -55,19 +56,24 @@ def _read_tuple(content: Any, _is_key: bool) -> tuple[object, ...]:  # noqa: FBT
 
 def _read_set(content: Any, _is_key: bool) -> set[object]:  # noqa: FBT001
     if type(content) is list:
+        check_hashes(content)
         return set(content)
     _refuse_content("set", content)
 
 
 def _read_frozenset(content: Any, _is_key: bool) -> frozenset[object]:  # noqa: FBT001
     if type(content) is list or type(content) is tuple:
+        check_hashes(content)
         return frozenset(content)
     _refuse_content("frozenset", content)
 
 
 def _read_pairs(content: Any, _is_key: bool) -> dict[object, object]:  # noqa: FBT001
     if type(content) is list and len(content) % 2 == 0:
-        return dict(zip(content[::2], content[1::2], strict=True))
+        if len(content) > 2 * SAME_HASH_LIMIT:
+            check_hashes(content[::2])
+        parts = iter(content)
+        return dict(zip(parts, parts, strict=True))
     _refuse_content("map of pairs", content)
 
 

@@ -18,6 +18,8 @@ from uuid import UUID
 import cbor2
 
 from basp import cbor_tags as tags
+from basp.errors import CollidingKeys
+from basp.hash_collisions import TEXTS, check_hashes
 from basp.registry import MessageRegistry, MessageType
 
 __all__ = ["SCALARS", "Encoder", "EncoderTable", "Unserializable", "head"]
@@ -69,8 +71,6 @@ _REGISTERED_HEAD: Final = head(0xC0, tags.REGISTERED) + b"\x82"
 _REFERENCE_HEAD: Final = head(0xC0, tags.REFERENCE) + b"\x82"
 _BYTEARRAY_HEAD: Final = head(0xC0, tags.BYTEARRAY)
 _DECIMAL_HEAD: Final = head(0xC0, tags.DECIMAL)
-_DATETIME_HEAD: Final = head(0xC0, tags.DATETIME)
-_TIME_HEAD: Final = head(0xC0, tags.TIME)
 _FOLDED_HEAD: Final = head(0xC0, tags.FOLDED) + b"\x81"
 _TIMEDELTA_HEAD: Final = head(0xC0, tags.TIMEDELTA) + b"\x83"
 _DATE_HEAD: Final = head(0xC0, 1004)
@@ -118,20 +118,15 @@ def _encode_decimal(value: Decimal, depth: int) -> bytes:
     return _DECIMAL_HEAD + _encode_str(str(value), depth)
 
 
-def _encode_datetime(value: datetime, depth: int) -> bytes:
-    if value.tzinfo is not None and value.utcoffset() is None:
-        msg = f"tzinfo {value.tzinfo!r} gives no offset"
-        raise Unserializable(msg)
-    text = _DATETIME_HEAD + _encode_str(value.isoformat(), depth)
-    return _FOLDED_HEAD + text if value.fold else text
+def _moment_encoder(prefix: bytes) -> Encoder:
+    def encode(value: datetime | time, depth: int) -> bytes:
+        if value.tzinfo is not None and value.utcoffset() is None:
+            msg = f"tzinfo {value.tzinfo!r} gives this {type(value).__name__} no offset"
+            raise Unserializable(msg)
+        text = prefix + _encode_str(value.isoformat(), depth)
+        return _FOLDED_HEAD + text if value.fold else text
 
-
-def _encode_time(value: time, depth: int) -> bytes:
-    if value.tzinfo is not None and value.utcoffset() is None:
-        msg = f"tzinfo {value.tzinfo!r} gives a time without date no offset"
-        raise Unserializable(msg)
-    text = _TIME_HEAD + _encode_str(value.isoformat(), depth)
-    return _FOLDED_HEAD + text if value.fold else text
+    return encode
 
 
 def _encode_date(value: date, depth: int) -> bytes:
@@ -154,6 +149,14 @@ def _ip_encoder(prefix: bytes) -> Encoder:
     return encode
 
 
+def _check_keys(keys: Sequence[object]) -> None:
+    """Refuse here what the receiver would refuse."""
+    try:
+        check_hashes(keys)
+    except CollidingKeys as error:
+        raise Unserializable(str(error)) from None
+
+
 class EncoderTable(dict[type, Encoder]):
     """Encoders by exact class; those of registered types are made on first use."""
 
@@ -172,17 +175,17 @@ class EncoderTable(dict[type, Encoder]):
         self[bytes] = _encode_bytes
         self[bytearray] = _encode_bytearray
         self[Decimal] = _encode_decimal
-        self[datetime] = _encode_datetime
+        self[datetime] = _moment_encoder(head(0xC0, tags.DATETIME))
         self[date] = _encode_date
-        self[time] = _encode_time
+        self[time] = _moment_encoder(head(0xC0, tags.TIME))
         self[timedelta] = _encode_timedelta
         self[UUID] = _encode_uuid
         for place, ip_type in enumerate(tags.IP_TYPES):
             self[ip_type] = _ip_encoder(head(0xC0, tags.IP) + b"\x82" + head(0x00, place))
         self[list] = self._encode_array
-        self[tuple] = self._tagged_array(_TUPLE_HEAD)
-        self[set] = self._tagged_array(_SET_HEAD)
-        self[frozenset] = self._tagged_array(_FROZENSET_HEAD)
+        self[tuple] = self._encode_tuple
+        self[set] = self._set_encoder(_SET_HEAD)
+        self[frozenset] = self._set_encoder(_FROZENSET_HEAD)
         self[dict] = self._encode_dict
 
     def __missing__(self, cls: type) -> Encoder:
@@ -218,16 +221,22 @@ class EncoderTable(dict[type, Encoder]):
         content = b"".join([self[type(item)](item, inner) for item in items])
         return (_ARRAY_HEADS[count] if count < 24 else head(0x80, count)) + content
 
-    def _tagged_array(self, prefix: bytes) -> Encoder:
+    def _encode_tuple(self, items: tuple[object, ...], depth: int) -> bytes:
+        return _TUPLE_HEAD + self._encode_array(items, depth)
+
+    def _set_encoder(self, prefix: bytes) -> Encoder:
         encode_array = self._encode_array
 
         def encode(items: Any, depth: int) -> bytes:
-            return prefix + encode_array(tuple(items), depth)
+            elements = tuple(items)
+            _check_keys(elements)
+            return prefix + encode_array(elements, depth)
 
         return encode
 
     def _encode_dict(self, value: dict[object, object], depth: int) -> bytes:
-        if not SCALARS.issuperset(map(type, value)):
+        if not TEXTS.issuperset(map(type, value)):
+            _check_keys(list(value))
             flat = [part for pair in value.items() for part in pair]
             return _PAIRS_HEAD + self._encode_array(flat, depth)
         if len(value) >= _LONG_RUN and SCALARS.issuperset(map(type, value.values())):

@@ -9,7 +9,7 @@ tag    content        Python type
 1004   text           datetime.date, ISO 8601 (standard)
 48900  array          tuple
 48901  array          frozenset
-48902  array          dict with keys other than scalars: key, value, key, value …
+48902  array          dict with keys other than text and bytes: key, value, key, value …
 48903  [name, content] registered type; content is a map of fields, the name of an
                       enum member, or the integer of a flag
 48904  [bytes, int]   actor reference: node id, actor number
@@ -23,10 +23,11 @@ tag    content        Python type
 48911  [tag 48907 or 48908] the same with ``fold`` 1
 ====== ============== ========================================================
 
-A list is a CBOR array and a dict with scalar keys a CBOR map, untagged. Tags 48900-48911
-are unassigned in IANA's first-come range at the time of writing. Every other tag is refused,
-above all shared references and string references (25, 28, 29, 256), which would let a
-small payload grow into a large or cyclic message.
+A list is a CBOR array, and a dict with keys of text and bytes a CBOR map, untagged; a map with
+other keys is refused (see :mod:`basp.hash_collisions`). Tags 48900-48911 are unassigned in
+IANA's first-come range at the time of writing. Every other tag is refused, above all shared
+references and string references (25, 28, 29, 256), which would let a small payload grow into a
+large or cyclic message.
 """
 
 from ipaddress import (

@@ -14,7 +14,8 @@
         ├── UnknownOperation          operation number that no release assigned
         ├── MalformedPayload          payload that is not what its operation says
         │   ├── MessageVersion        a field without default is missing: fail the ask
-        │   └── UnknownMessageType    a type name that is not registered here
+        │   ├── UnknownMessageType    a type name that is not registered here
+        │   └── CollidingKeys         keys of a map or set chosen to have the same hash
         ├── MalformedHandshake        handshake out of order or with bad fields
         ├── IncompatibleVersion       protocol version below the one we need
         ├── IncompatibleApplication   no application id in common
@@ -32,6 +33,7 @@ nodes of different releases: the link that carried it stays healthy.
 __all__ = [
     "AuthenticationFailed",
     "BaspError",
+    "CollidingKeys",
     "DuplicateMessageType",
     "IncompatibleApplication",
     "IncompatibleVersion",
@@ -102,6 +104,10 @@ class MessageVersion(MalformedPayload):
 
 class UnknownMessageType(MalformedPayload):
     """A message has a type name that nobody registered on this node."""
+
+
+class CollidingKeys(MalformedPayload):
+    """Too many keys of a map, or elements of a set, have the same hash."""
 
 
 class MalformedHandshake(RemoteProtocolError):

@@ -89,6 +89,7 @@ class PayloadCodec:
             semantic_decoders=tag_callbacks(registry, pair_to_ref),
             tag_hook=refuse_tag,
             max_depth=_LEVELS_PER_DEPTH * depth_limit + _LEVELS_PER_DEPTH,
+            strict_hashable_types=True,
         )
 
     def encode(self, message: object, options: Mapping[int, object] | None = None) -> bytes:

@@ -1,7 +1,8 @@
 """CBOR of plain values, for the payloads that nodes send each other.
 
 Control payloads (handshake tails, routing updates, reports) hold only None, bool, int, float,
-str, bytes, lists and maps; every tag is refused. Whoever reads one checks its shape.
+str, bytes, lists, and maps with keys of text and bytes; every tag is refused. Whoever reads
+one checks its shape.
 """
 
 from collections.abc import Callable
@@ -75,6 +76,7 @@ _loads: Final = partial(
     semantic_decoders=dict.fromkeys((*REFUSED, *_DATE_AND_UUID, *_BIGNUMS, SET), _refuse),
     tag_hook=_refuse,
     max_depth=_DEPTH_LIMIT,
+    strict_hashable_types=True,
 )
 
 

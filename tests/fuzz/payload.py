@@ -1,9 +1,13 @@
 """CBOR payloads: mutated messages and noise give a value or a typed error."""
 
 import random
+import sys
 from collections.abc import Callable
 from typing import Any
 
+import cbor2
+
+from basp import cbor_tags
 from basp.errors import RemoteProtocolError
 from tests.basp.strategies import is_same
 from tests.fuzz.case import Case, require
@@ -47,9 +51,19 @@ def _encode(rng: random.Random) -> bytes:
 
 
 def _payload(rng: random.Random, valid: list[bytes]) -> bytes:
+    if rng.random() < 0.05:
+        return _colliding(rng)
     if rng.random() < 0.1:
         return rng.choice((b"", b"\x81", b"\x82")) + rng.randbytes(rng.randrange(40))
     return mutate_bytes(rng, rng.choice(valid), valid)
+
+
+def _colliding(rng: random.Random) -> bytes:
+    """A map or set whose keys have one hash, more of them than a reader should compare."""
+    tag = rng.choice((cbor_tags.SET, cbor_tags.FROZENSET, cbor_tags.PAIRS))
+    count = 2 * rng.randrange(rng.choice((70, 20_000)))
+    step = sys.hash_info.modulus
+    return cbor2.dumps([cbor2.CBORTag(tag, [n * step for n in range(count)])])
 
 
 def _decode(payload: bytes) -> Any:
