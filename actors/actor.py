@@ -13,10 +13,12 @@ from thespian.actors import (
     WakeupMessage,
 )
 
-from actors.cell import Asker, Cell, Monitor
+from actors.answers import Asker
+from actors.cell import Cell
 from actors.errors import ReservedName
 from actors.exit_reason import ExitReason
 from actors.future import Future
+from actors.monitors import Monitor
 from actors.options import ClassWithOptions, SpawnOptions
 from actors.reference import ActorRef
 

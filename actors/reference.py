@@ -15,10 +15,11 @@ from typing import (
 
 from thespian.actors import ActorAddress
 
-from actors.cell import Asker, Sender, Watcher
+from actors.answers import Asker, Sender
 from actors.current import current_cell
 from actors.errors import NoSuchMethod
 from actors.future import Future
+from actors.monitors import Watcher
 from actors.signals import Call, Query
 
 if TYPE_CHECKING:

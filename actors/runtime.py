@@ -13,13 +13,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from actors.cell import Asker, Cell, Sender
+from actors.answers import Asker, Sender
+from actors.cell import Cell
 from actors.current import current_cell, waiting
 from actors.dispatch import DispatchTable
 from actors.errors import ActorDown, InvalidAddress, NodeClosed, ResultTimeout
 from actors.events import ActorFailed, ActorStarted, ActorStopped, DeadLetter, Unexpected
 from actors.exit_reason import ExitReason
 from actors.future import Future
+from actors.life import Mortal
+from actors.monitors import Monitored
 from actors.options import SpawnOptions, options_of
 from actors.reference import ActorRef, ReplyRef, ReplyTarget
 from actors.runner import Runner
@@ -103,7 +106,7 @@ class Runtime:
         self.on_dead_letter: list[Callable[[ActorRef[Any], Any, Sender | None], None]] = []
         #: Told of each actor that ended, on the runner's thread: the proxies' side announces
         #: it.
-        self.on_end: list[Callable[[Cell, Down], None]] = []
+        self.on_end: list[Callable[[Any, Down], None]] = []
         self._subscribers: list[Callable[[object], None]] = []
         self._number = self.runner.random.randrange(FIRST_NUMBER, 2**31)
         self._lock = threading.Lock()
@@ -192,7 +195,7 @@ class Runtime:
         if self._subscribers:
             self.emit(ActorStarted(cell.ref, type(cell.actor).__qualname__))
 
-    def forget(self, cell: Cell) -> None:
+    def forget(self, cell: Mortal) -> None:
         """Take an ended actor out of the table."""
         with self._lock:
             self.cells.pop(cell.number, None)
@@ -212,7 +215,7 @@ class Runtime:
 
     # --- refs ---
 
-    def make_ref(self, cell: Cell) -> ActorRef[Any]:
+    def make_ref(self, cell: Any) -> ActorRef[Any]:
         """Return a ref to a local cell."""
         return ActorRef(self, self.node_id, cell.number, cell)
 
@@ -268,13 +271,13 @@ class Runtime:
         if self._subscribers:
             self.emit(DeadLetter(ref, message))
 
-    def note_unexpected(self, cell: Cell, message: Any) -> None:
+    def note_unexpected(self, cell: Monitored, message: Any) -> None:
         """Count a message that its receiver has no handler for."""
         self.counters.unexpected += 1
         if self._subscribers:
             self.emit(Unexpected(cell.ref, message))
 
-    def note_failure(self, cell: Cell, text: str, error: BaseException) -> None:
+    def note_failure(self, cell: Monitored, text: str, error: BaseException) -> None:
         """Count and log an exception that ends an actor."""
         self.counters.failures += 1
         log.error(

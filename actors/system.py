@@ -38,7 +38,8 @@ from thespian.system import isInternalActorSystemMessage
 from thespian.system.utilis import actualActorClass, withPossibleInitArgs
 
 from actors.actor import ThespianContext
-from actors.cell import Cell, Sender
+from actors.answers import Sender
+from actors.cell import Cell
 from actors.exit_reason import ExitReason
 from actors.reference import ActorRef
 from actors.runtime import Runtime

@@ -15,7 +15,8 @@ from actors.future import Future
 from actors.loop import current_task_left, current_task_set
 
 if TYPE_CHECKING:
-    from actors.cell import Cell, Sender
+    from actors.answers import Sender
+    from actors.cell import Cell
 
 
 class HandlerTask:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.cell import Sender
+from actors.answers import Sender
 from actors.current import current_cell
 from actors.future import Future
 from actors.reference import ActorRef

@@ -14,7 +14,8 @@ from actors.signals import Down
 from proxies.messages import LinkActors, StopActor
 
 if TYPE_CHECKING:
-    from actors.cell import Sender, Watcher
+    from actors.answers import Sender
+    from actors.monitors import Watcher
     from proxies.address import Endpoint
     from proxies.broker import Broker
 

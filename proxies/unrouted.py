@@ -6,7 +6,7 @@ the proxy, in order, and goes out in front of what is told later.
 
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.cell import Sender
+from actors.answers import Sender
 from actors.errors import NodeUnreachable
 from actors.future import Future
 from basp.node_id import NodeId

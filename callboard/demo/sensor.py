@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from actors.cell import Monitor
+from actors.monitors import Monitor
 from callboard import Actor, ActorRef, Down, handler
 from callboard.demo.messages import Reading, Receipt, UseAggregator
 from callboard.demo.sampling import Sampler
