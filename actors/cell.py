@@ -13,6 +13,7 @@ The rest of a cell stands below: how it ends (`actors.life`), how it answers (`a
 who watches it (`actors.monitors`).
 """
 
+import contextvars
 from collections import deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -38,7 +39,10 @@ MESSAGES_A_TURN: Final = 128
 class Cell(Mortal):
     """The runtime's side of one actor."""
 
-    __slots__ = ("trap_exit",)
+    __slots__ = ("_context", "trap_exit")
+
+    #: Made for the first turn, so that an actor that only waits has none.
+    _context: contextvars.Context | None
 
     #: As the sender of a message, a cell wants no outcome.
     expects: Final[Literal[False]] = False  # noqa: PYI064  # the type tells it from an asker
@@ -61,6 +65,7 @@ class Cell(Mortal):
         self.detail = ""
         self.children = self._mailbox = self._promises = None
         self._watchers = self._links = self._monitors = self._ref = None
+        self._context = None
 
     @property
     def depth(self) -> int:
@@ -96,16 +101,29 @@ class Cell(Mortal):
             return
         self.running = True
         if self.reason is None:
-            if self.task is None or self._resume():
-                self._handle_messages()
-            if self.end is not None:
-                self.terminate(*self.end)
+            (self._context or self._open_context()).run(self._turn)
         if self.reason is not None:
             self.drain()
         self.running = False
         self.scheduled = False
         if self._has_work():
             self.schedule()
+
+    def _open_context(self) -> contextvars.Context:
+        """Make the actor's own context: what a handler sets there, no other actor sees.
+
+        Entering it is cheaper than setting `current_cell` for each turn would be.
+        """
+        context = self._context = contextvars.Context()
+        context.run(current_cell.set, self)
+        return context
+
+    def _turn(self) -> None:
+        if self.task is None or self._resume():
+            self._handle_messages()
+        if self.end is not None:
+            self.terminate(*self.end)
+            self._context = None
 
     def _has_work(self) -> bool:
         if self.reason is not None:
@@ -121,7 +139,6 @@ class Cell(Mortal):
         mailbox = self._mailbox
         if not mailbox:
             return
-        current_cell.set(self)  # the runner clears it when it turns to the sockets
         take, table, actor = mailbox.popleft, self.table, self.actor
         sender: Sender | None = None
         handled = 0

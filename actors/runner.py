@@ -25,7 +25,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from actors.current import current_cell
 from actors.deadlines import Deadlines
 from actors.loop import RunnerLoop, current_task_cleared
 from actors.watcher import WATCHER
@@ -198,7 +197,6 @@ class Runner:
         asyncio._set_running_loop(self.loop)
         try:
             while self._serve(me):
-                current_cell.set(None)
                 if not self._wait_as_spare() or self._ended:
                     return
         finally:
@@ -252,7 +250,6 @@ class Runner:
                 log.exception("a turn of %r failed", runnable)
             if self._holder != me:
                 return False
-        current_cell.set(None)
         return True
 
     def _run_posted(self) -> None:

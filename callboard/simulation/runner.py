@@ -3,7 +3,6 @@
 import asyncio
 import random
 
-from actors.current import current_cell
 from actors.runner import CELLS_A_TURN, Runner
 from callboard.simulation.clock import Clock
 from callboard.simulation.socket import SimulatedSelector
@@ -32,7 +31,6 @@ class SimulatedRunner(Runner):
                     break
                 self.turns += 1
                 self.ready.popleft().run()
-            current_cell.set(None)
             now = self._housekeep()
             self._next_deadline = self.deadlines.sweep(now)
             events = self.selector.select(0)
