@@ -33,6 +33,7 @@ from basp.header import DIRECTORY, FIRST_ACTOR, SPAWN_SERVER
 from proxies.address import Endpoint, endpoint_text, parse_address, parse_node_address
 from proxies.broker import Broker
 from proxies.connector import Dial
+from proxies.draining import DRAIN_TIMEOUT, Drain, Drained
 from proxies.errors import LinkError, PublicAddress
 from proxies.events import NodeDown
 from proxies.limits import Limits
@@ -106,6 +107,7 @@ class Node:
         connector.limits = limits or Limits()
         connector.emit = self.runtime.emit
         self._names = Names()
+        self._drain = Drain(self.runtime, self._broker, self._names)
         self._closed = False
         #: What `_start` began and nobody has finished.
         self._started: set[Future[Any]] = set()
@@ -517,6 +519,34 @@ class Node:
                 yield await queue.get()
 
     # --- the end ---
+
+    @property
+    def is_draining(self) -> bool:
+        """True from the beginning of a drain on."""
+        return self._names.are_withdrawn
+
+    def drain(self, timeout: float = DRAIN_TIMEOUT) -> Drained:
+        """Finish what is under way, take nothing new, then close; returns what was left.
+
+        Names are withdrawn and spawns refused at once; asks under way get their answers and
+        mailboxes are emptied. The report is told as an event too.
+
+        Args:
+            timeout: seconds after which the node is closed in any case.
+
+        Raises:
+            NodeClosed: it is closed already.
+        """
+        report = self._wait(self._drain.adrain(timeout))
+        self.close()
+        return report
+
+    async def adrain(self, timeout: float = DRAIN_TIMEOUT) -> Drained:
+        """Awaitable twin of `drain`."""
+        self._refuse_closed()
+        report = await self._drain.adrain(timeout)
+        await self.aclose()
+        return report
 
     def close(self) -> None:
         """End all actors, tell the neighbours, close all links and stop. Idempotent.
