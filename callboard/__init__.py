@@ -15,13 +15,14 @@ It tells you within a second when one dies, and accounts for every message.
 
 from actors import errors
 from actors.actor import Actor, Promise
+from actors.child import Child
 from actors.dispatch import handler
 from actors.errors import CallboardError
 from actors.exit_reason import ExitReason
 from actors.future import Future
 from actors.reference import ActorRef
-from actors.signals import Down, Exit, Query
-from actors.supervisor import Child, Supervisor
+from actors.signals import Down, Exit, Query, Restarted
+from actors.supervisor import Supervisor
 from proxies.events import NodeDown
 from proxies.limits import Limits
 from proxies.messages import message
@@ -42,6 +43,7 @@ __all__ = [
     "NodeDown",
     "Promise",
     "Query",
+    "Restarted",
     "Supervisor",
     "Tls",
     "errors",

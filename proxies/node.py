@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Self, TypeVar
 
 from actors.actor import Actor
+from actors.child import Child
 from actors.current import current_cell
 from actors.errors import (
     InvalidAddress,
@@ -26,7 +27,8 @@ from actors.options import options_of
 from actors.reference import ActorRef
 from actors.runtime import Runtime
 from actors.signals import Down
-from actors.supervisor import Child, Supervisor
+from actors.supervision import BACKOFF
+from actors.supervisor import Supervisor
 from actors.system import PlainActors
 from basp.accounting import Account
 from basp.header import DIRECTORY, FIRST_ACTOR, SPAWN_SERVER
@@ -98,6 +100,7 @@ class Node:
         self.runtime = Runtime(self.name, node_id, around.make_runner(self.name))
         self.runtime.node = self
         self.runtime.plain = PlainActors({})
+        self.runtime.spawn_elsewhere = self._spawn_elsewhere
         self._runner = self.runtime.runner
         self._broker = Broker(self.runtime, around.network, node_id, self.name)
         self._broker.secret = proof
@@ -205,15 +208,28 @@ class Node:
         *,
         strategy: str = "one_for_one",
         intensity: tuple[int, float] = (3, 5.0),
+        backoff: tuple[float, float] = BACKOFF,
     ) -> ActorRef[Supervisor]:
         """Start children under a supervisor, which starts them again when they end.
 
         Args:
             children: what to start, in this order.
-            strategy: `one_for_one`: only the child that ended is started again.
+            strategy: who is started again when a child ends: `one_for_one` only that child,
+                `one_for_all` all, `rest_for_one` that child and those started after it.
             intensity: more than this many restarts within this many seconds end the supervisor.
+            backoff: seconds of the shortest and the longest pause before a restart that soon
+                follows another one of the same child.
+
+        Raises:
+            ValueError: the strategy is not known, or a number is negative.
+            Exception: whatever the `__init__` of a child raised.
         """
-        return self.runtime.spawn(Supervisor, (list(children), strategy, intensity))
+        return self.runtime.spawn(Supervisor, (list(children), strategy, intensity, backoff))
+
+    def _spawn_elsewhere(
+        self, actor_class: type[A], args: tuple[Any, ...], kwargs: dict[str, Any], on: Any
+    ) -> Future[ActorRef[A]]:
+        return self._start(self.aspawn(actor_class, *args, on=on, **kwargs))
 
     def ref(self, text: str) -> ActorRef[Any]:
         """Return the ref that a text stands for. Never blocks or dials.
