@@ -4,15 +4,14 @@ Importing this package also lets Thespian find the runtime by name: `ActorSystem
 """
 
 from actors.actor import Actor, Promise
-from actors.child import Child
 from actors.dispatch import handler
 from actors.errors import CallboardError
 from actors.exit_reason import ExitReason
 from actors.future import Future
 from actors.reference import ActorRef
 from actors.runtime import Runtime
-from actors.signals import Down, Exit, Query, Restarted
-from actors.supervisor import Supervisor
+from actors.signals import Down, Exit, Query
+from actors.supervisor import Child, Supervisor
 from actors.system import SystemBase
 
 __all__ = [
@@ -26,7 +25,6 @@ __all__ = [
     "Future",
     "Promise",
     "Query",
-    "Restarted",
     "Runtime",
     "Supervisor",
     "SystemBase",

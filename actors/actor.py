@@ -15,6 +15,7 @@ from thespian.actors import (
 
 from actors.answers import Asker
 from actors.cell import Cell
+from actors.dispatch import check_handlers
 from actors.errors import ReservedName
 from actors.exit_reason import ExitReason
 from actors.future import Future
@@ -62,6 +63,7 @@ class Actor(ThespianActor):
             names = ", ".join(taken)
             msg = f"{cls.__qualname__} redefines {names}, which every actor has; rename it"
             raise ReservedName(msg)
+        check_handlers(cls)
 
     @classmethod
     def attach(cls, cell: Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Self:

@@ -81,11 +81,6 @@ class Answering(Monitored):
         self.owe(sender)
         return sender
 
-    @property
-    def owed_answers(self) -> int:
-        """Askers that a handler left without an answer, and that still wait."""
-        return sum(not _wants_no_answer(asker) for asker in self._promises or ())
-
     def owe(self, sender: Asker) -> None:
         """Remember an asker that is not answered yet, so that it fails if the actor ends."""
         sender.owed()

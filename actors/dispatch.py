@@ -11,7 +11,7 @@ import typing
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, Union, overload
 
-from actors.errors import CallboardError
+from actors.errors import InvalidHandler
 from actors.signals import Call, LinkExit, Stop
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -19,10 +19,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 _MARK = "__callboard_handler__"
 
 _OPTIONAL: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-
-
-class InvalidHandler(CallboardError, TypeError):
-    """A function marked with `@handler` does not say which messages it takes."""
 
 
 @overload
@@ -103,7 +99,39 @@ def _declaration(actor_class: type, name: str) -> Callable[..., Any] | None:
     return None
 
 
+def check_handlers(actor_class: type) -> None:
+    """Check the handlers that a class defines, as far as their annotations can be read yet.
+
+    Names that the module defines further down are looked up at the first spawn.
+
+    Raises:
+        InvalidHandler: a handler does not say which messages it takes.
+    """
+    for function in vars(actor_class).values():
+        if is_handler(function):
+            where, name = _parameter(actor_class, function)
+            if name not in getattr(function, "__annotations__", {}):
+                _refuse_unannotated(where, name)
+            try:
+                hints = typing.get_type_hints(function)
+            except Exception:  # noqa: BLE001, S112  # whatever the annotation runs into
+                continue
+            list(_flatten(hints[name], where))
+
+
 def _message_types(actor_class: type, function: Callable[..., Any]) -> list[type]:
+    where, name = _parameter(actor_class, function)
+    try:
+        hints = typing.get_type_hints(function)
+    except NameError:
+        hints = _hints_from_frames(function, name)
+    if name not in hints:
+        _refuse_unannotated(where, name)
+    return list(_flatten(hints[name], where))
+
+
+def _parameter(actor_class: type, function: Callable[..., Any]) -> tuple[str, str]:
+    """Return what to call a handler in errors, and the name of its parameter."""
     where = f"{actor_class.__qualname__}.{function.__name__}"
     parameters = list(inspect.signature(function).parameters.values())
     if len(parameters) < 2:
@@ -115,15 +143,12 @@ def _message_types(actor_class: type, function: Callable[..., Any]) -> list[type
                 f"{where} wants {extra.name!r} besides the message; handlers take nothing else"
             )
             raise InvalidHandler(msg)
-    name = parameters[1].name
-    try:
-        hints = typing.get_type_hints(function)
-    except NameError:
-        hints = _hints_from_frames(function, name)
-    if name not in hints:
-        msg = f"{where}: annotate {name!r} with the message type that it handles"
-        raise InvalidHandler(msg)
-    return list(_flatten(hints[name], where))
+    return where, parameters[1].name
+
+
+def _refuse_unannotated(where: str, name: str) -> typing.NoReturn:
+    msg = f"{where}: annotate {name!r} with the message type that it handles"
+    raise InvalidHandler(msg)
 
 
 def _hints_from_frames(function: Callable[..., Any], name: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ CallboardError                    everything a user of callboard has to catch
 ├── WouldBlock                    a blocking call on the thread of an event loop
 ├── WouldDeadlock                 a wait inside a handler that could never end
 ├── ReservedName                  an actor class redefines a name of the framework
+├── InvalidHandler                a handler does not say what messages it takes (TypeError)
 ├── NotSpawnable                  the target node does not offer that class
 ├── NotRegistered                 nobody has that name                       (LookupError)
 ├── NodeClosed                    the node was closed already
@@ -77,6 +78,10 @@ class WouldDeadlock(CallboardError, RuntimeError):
 
 class ReservedName(CallboardError, TypeError):
     """An actor class defines a name that the framework needs; rename it."""
+
+
+class InvalidHandler(CallboardError, TypeError):
+    """A function marked with `@handler` does not say which messages it takes."""
 
 
 class NotSpawnable(CallboardError):

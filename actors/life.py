@@ -106,10 +106,10 @@ class Mortal(Answering):
             monitor.cancel()
         self._links = self._monitors = None
         down = Down(self.ref, reason, detail)
-        if self.parent is not None:  # first: who hears of the end may ask the supervisor
-            self.parent.child_ended(self, down)  # type: ignore[arg-type]  # all are cells
         for watcher in (watchers or {}).values():
             watcher(down)
+        if self.parent is not None:
+            self.parent.child_ended(self, down)  # type: ignore[arg-type]  # all are cells
         self.actor = None
 
     def abort(self, reason: ExitReason, detail: str) -> None:

@@ -7,8 +7,8 @@ from typing import Any, Optional
 import pytest
 
 from actors import Actor, handler
-from actors.dispatch import DispatchTable, InvalidHandler
-from actors.errors import CallboardError
+from actors.dispatch import DispatchTable
+from actors.errors import CallboardError, InvalidHandler
 from tests.actors import text_annotations
 
 
@@ -142,15 +142,11 @@ def without_message():
         @handler
         def go(self) -> None: ...
 
-    return Bad, r"Bad.go takes no message; declare it as \(self, msg: Type\)"
-
 
 def without_annotation():
     class Bad(Actor):
         @handler
         def go(self, msg): ...
-
-    return Bad, "annotate 'msg'"
 
 
 def with_an_instance():
@@ -158,42 +154,47 @@ def with_an_instance():
         @handler
         def go(self, msg: 5) -> None: ...
 
-    return Bad, "5 is not a class"
-
-
-def with_an_unknown_name():
-    class Bad(Actor):
-        @handler
-        def go(self, msg: "NowhereToBeFound") -> None:  # noqa: F821
-            ...
-
-    return Bad, "NowhereToBeFound.*define or import the message class"
-
 
 def with_two_messages():
     class Bad(Actor):
         @handler
         def go(self, msg: int, other: str) -> None: ...
 
-    return Bad, "wants 'other' besides the message"
-
 
 @pytest.mark.parametrize(
-    "make",
+    ("make", "reason"),
     [
-        without_message,
-        without_annotation,
-        with_an_instance,
-        with_an_unknown_name,
-        with_two_messages,
+        (without_message, r"Bad.go takes no message; declare it as \(self, msg: Type\)"),
+        (without_annotation, "annotate 'msg'"),
+        (with_an_instance, "5 is not a class"),
+        (with_two_messages, "wants 'other' besides the message"),
     ],
 )
-def test_a_bad_declaration_is_refused_with_its_reason(runtime, make):
-    bad, reason = make()
-
+def test_a_bad_declaration_is_refused_when_the_class_is_made(make, reason):
     with pytest.raises(InvalidHandler, match=reason) as caught:
-        runtime.spawn(bad)
+        make()
     assert isinstance(caught.value, CallboardError)
+
+
+def test_a_name_that_nobody_defines_is_refused_at_the_first_spawn(runtime):
+    class Bad(Actor):
+        @handler
+        def go(self, msg: "NowhereToBeFound") -> None:  # noqa: F821
+            ...
+
+    with pytest.raises(InvalidHandler, match="NowhereToBeFound.*define or import"):
+        runtime.spawn(Bad)
+
+
+def test_a_bad_handler_of_a_mixin_is_refused_at_the_first_spawn(runtime):
+    class Mixin:
+        @handler
+        def go(self, msg): ...
+
+    class Mixed(Mixin, Actor): ...
+
+    with pytest.raises(InvalidHandler, match="annotate 'msg'"):
+        runtime.spawn(Mixed)
 
 
 def test_a_handler_may_have_optional_parameters(runtime):
