@@ -293,7 +293,10 @@ def _check_addressee(config: LinkConfig, frame: Frame) -> None:
 
 def _check_proof(source: bytes, expected: bytes, proof: bytes) -> None:
     if not hmac.compare_digest(expected, proof):
-        msg = f"node {node_id_text(source)} does not know the shared secret"
+        msg = (
+            f"node {node_id_text(source)} has another shared secret than this node; set the "
+            f"same one on both"
+        )
         raise AuthenticationFailed(msg)
 
 

@@ -50,7 +50,7 @@ from basp.frame import Frame, FrameReader
 from basp.handshake import HANDSHAKE_LIMIT, DropReason, LinkConfig, drop_reason, pack_link_frame
 from basp.header import Operation, check_header
 from basp.introduction import Introduction
-from basp.link_frames import check_neighbor, describe_drop, is_for_node
+from basp.link_frames import check_neighbor, drop_error, is_for_node
 from basp.link_pairs import LinkPairs
 from basp.link_state import LinkState
 from basp.node_id import NO_NODE, NodeId, node_id_text
@@ -329,9 +329,9 @@ class Link:
             effects.append(Redundant(self._peer_id))
             self._end("redundant: the pair has another link", None, effects, None)
             return
-        text = f"node {self._peer_text()} dropped the connection: {describe_drop(reason)}"
-        error = None if reason == DropReason.CLOSING else LinkLost(text)
-        self._end(text, error, effects, None)
+        error = drop_error(self._peer_text(), reason)
+        is_wanted = reason == DropReason.CLOSING
+        self._end(str(error), None if is_wanted else error, effects, None)
 
     def _is_overdue(self, now: float, effects: list[Effect]) -> bool:
         config = self._config

@@ -2,13 +2,21 @@
 
 from typing import Final
 
-from basp.errors import MalformedFrame, MalformedHandshake
+from basp.errors import (
+    AuthenticationFailed,
+    IncompatibleApplication,
+    IncompatibleVersion,
+    LinkLost,
+    MalformedFrame,
+    MalformedHandshake,
+    RemoteProtocolError,
+)
 from basp.frame import Frame
 from basp.handshake import DropReason
 from basp.header import Operation, check_header
 from basp.node_id import node_id_text
 
-__all__ = ["check_neighbor", "describe_drop", "is_for_node"]
+__all__ = ["check_neighbor", "drop_error", "is_for_node"]
 
 #: Handed to the node; the rest is the link's own.
 _FOR_NODE: Final = frozenset({2, 3, 4, 11, 12, 13, 14})
@@ -49,6 +57,18 @@ def is_for_node(frame: Frame, own: bytes, peer: bytes) -> bool:
     return operation in _FOR_NODE
 
 
-def describe_drop(reason: int) -> str:
-    """Name the operation data of a ``drop_conn``, known or not."""
-    return DropReason(reason).name.lower() if reason < len(DropReason) else str(reason)
+_DROPPED: Final[dict[int, tuple[type[RemoteProtocolError], str]]] = {
+    DropReason.VERSION: (IncompatibleVersion, "it speaks another version of the protocol"),
+    DropReason.APPLICATION: (IncompatibleApplication, "it belongs to another application"),
+    DropReason.AUTHENTICATION: (
+        AuthenticationFailed,
+        "the shared secrets differ; set the same one on both nodes",
+    ),
+}
+
+
+def drop_error(peer: str, reason: int) -> RemoteProtocolError:
+    """Return what the ``drop_conn`` of a peer means; ``reason`` is its operation data."""
+    known = DropReason(reason).name.lower() if reason < len(DropReason) else str(reason)
+    error, why = _DROPPED.get(reason, (LinkLost, known))
+    return error(f"node {peer} dropped the connection: {why}")

@@ -13,24 +13,33 @@ It tells you within a second when one dies, and accounts for every message.
         print(node.spawn(Echo).ask("hi").result(5))
 """
 
-from actors import errors
 from actors.actor import Actor, Promise
-from actors.child import Child
 from actors.dispatch import handler
 from actors.errors import CallboardError
 from actors.exit_reason import ExitReason
 from actors.future import Future
 from actors.reference import ActorRef
-from actors.signals import Down, Exit, Query, Restarted
-from actors.supervisor import Supervisor
+from actors.signals import Down, Exit, Query
+from actors.supervisor import Child, Supervisor
+from callboard import errors, events
+from proxies.errors import LinkError, LinkFull, MessageTooLarge, PublicAddress
 from proxies.events import NodeDown
 from proxies.limits import Limits
 from proxies.messages import message
 from proxies.node import Node
+from proxies.stats import AccountInfo, LinkInfo, NodeStats
 from proxies.tls import Tls
 
 __all__ = [
     "Actor",
+    "events",
+    "PublicAddress",
+    "NodeStats",
+    "MessageTooLarge",
+    "LinkInfo",
+    "LinkFull",
+    "LinkError",
+    "AccountInfo",
     "ActorRef",
     "CallboardError",
     "Child",
@@ -43,7 +52,6 @@ __all__ = [
     "NodeDown",
     "Promise",
     "Query",
-    "Restarted",
     "Supervisor",
     "Tls",
     "errors",

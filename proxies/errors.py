@@ -1,19 +1,21 @@
 """Errors of the network side, under callboard's one root.
 
 CallboardError
-├── LinkError                     a link ended or was refused; wraps the protocol's own error
+├── LinkError                     no link came of a connection: secrets, versions or
+│                                 applications differ, or bytes broke a rule (NodeUnreachable)
 ├── NotSerializable               a message cannot travel to another node      (TypeError)
 ├── DuplicateMessageType          a message name belongs to another class      (TypeError)
 ├── MessageTooLarge               a message is larger than a frame may be      (ValueError)
 ├── LinkFull                      more waits to be sent to a node than may     (BufferError)
-└── PublicAddress                 listening to the world without a secret      (ValueError)
+├── PublicAddress                 listening to the world without a secret      (ValueError)
+└── TlsError                      a certificate, key or authority is of no use (ValueError)
 """
 
-from actors.errors import CallboardError
+from actors.errors import CallboardError, NodeUnreachable
 
 
-class LinkError(CallboardError, ConnectionError):
-    """A link to another node ended or was refused; `__cause__` is the protocol's error."""
+class LinkError(NodeUnreachable):
+    """A node answers, and is not to be linked with; `__cause__` is the protocol's own error."""
 
 
 class NotSerializable(CallboardError, TypeError):
@@ -33,4 +35,8 @@ class LinkFull(CallboardError, BufferError):
 
 
 class PublicAddress(CallboardError, ValueError):
-    """Anybody could reach this port; set a secret, or say `insecure=True`."""
+    """Anybody could reach this port; set a secret or TLS, or say `insecure=True`."""
+
+
+class TlsError(CallboardError, ValueError):
+    """A certificate, key or authority cannot be used."""

@@ -54,3 +54,31 @@ class Undeliverable:
 
     source: bytes
     destination: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionsRefused:
+    """Event: a limit closed connections at once; told at most once a second.
+
+    Attributes:
+        count: how many since the last such event.
+        reason: which limit the latest of them met.
+    """
+
+    count: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRefused:
+    """A node may not be linked with this one: secret, version or application differ.
+
+    Told at most once a second.
+
+    Attributes:
+        address: the other end of the connection, as `basp://HOST:PORT`.
+        reason: what differs, and what to do.
+    """
+
+    address: str
+    reason: str

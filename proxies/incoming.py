@@ -9,7 +9,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from actors.errors import ActorDown, NodeClosed
+from actors.errors import ActorDown
 from actors.reference import ActorRef
 from basp.errors import BaspError, MalformedPayload, RemoteProtocolError
 from basp.frame import repack_frame
@@ -58,8 +58,6 @@ class Incoming:
         self._armed: set[PathOrder] = set()
         self.passages: deque[Passage] = deque(maxlen=PASSAGES)
         self.forwarded = 0
-        #: True when the node is about to close: asks of other nodes fail at once.
-        self.refuses_asks = False
 
     # One branch for each kind of frame: a call would cost as much as what it does.
     def deliver(  # noqa: C901
@@ -106,9 +104,6 @@ class Incoming:
                 sender = RemoteAsker(
                     self._outgoing, source, source_actor, data & MESSAGE_ID_MASK, arrivals
                 )
-                if self.refuses_asks and number >= FIRST_ACTOR:
-                    sender.set_exception(self._refusal())
-                    continue
             elif last == (data, source, source_actor):
                 sender = teller  # many messages of one sender come in a row
             else:
@@ -122,11 +117,6 @@ class Incoming:
                 cell.post(message, sender)
             else:
                 self._no_such_actor(number, message, sender)
-
-    def _refusal(self) -> NodeClosed:
-        return NodeClosed(
-            f"{self._broker.name} is draining and takes no more asks; ask another node"
-        )
 
     def _order_of(self, source: bytes) -> PathOrder:
         order = self._orders.get(source)

@@ -57,19 +57,6 @@ class Limits:
                 raise ValueError(msg)
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionsRefused:
-    """Event: a limit closed connections at once; told at most once a second.
-
-    Attributes:
-        count: how many since the last such event.
-        reason: which limit the latest of them met.
-    """
-
-    count: int
-    reason: str
-
-
 class Gate:
     """Decides which accepted connections may begin. Pure; used by the connector alone."""
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from basp.effects import Effect
     from basp.node_id import NodeId
     from proxies.address import Endpoint
-    from proxies.tls import TlsSocket
+    from proxies.tls_socket import TlsSocket
 
 READ_SIZE: Final = 65536
 """Bytes of one read: larger ones cost more in fresh memory than they save in calls."""
@@ -58,6 +58,8 @@ class Wire:
     ) -> None:
         self.link = link
         self.endpoint = endpoint
+        #: The other end of the connection, whoever dialed.
+        self.remote: Endpoint | None = None
         self.peer: NodeId | None = None
         self.peer_name = ""
         self.is_open = True

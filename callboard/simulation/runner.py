@@ -46,8 +46,6 @@ class SimulatedRunner(Runner):
     @property
     def next_turn_at(self) -> float | None:
         """When a timer or a deadline needs the next turn; None when nothing is planned."""
-        if self.closed:
-            return None
         times = [] if self._next_deadline is None else [self._next_deadline]
         if self._timers:
             times.append(self._timers[0][0])

@@ -70,7 +70,7 @@ def test_proofs_are_at_their_offsets():
 def test_a_proof_for_another_nonce_is_refused():
     a, b = LinkConfig(A, secret=b"s"), LinkConfig(B, secret=b"s")
     client = frame_of(pack_client_handshake(b, A, NONCE_A, NONCE_B))
-    with pytest.raises(AuthenticationFailed, match="does not know the shared secret"):
+    with pytest.raises(AuthenticationFailed, match="another shared secret .* same one on both"):
         read_client_handshake(a, client, b"o" * 16)
     hello = frame_of(pack_hello(LinkConfig(A, secret=b"t"), B, NONCE_A, NONCE_B))
     with pytest.raises(AuthenticationFailed):

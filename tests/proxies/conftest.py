@@ -7,6 +7,7 @@ import pytest
 
 from callboard import Node
 from tests.proxies.cast import line
+from tests.proxies.papers import Papers
 
 MakeNode = Callable[..., Node]
 
@@ -31,3 +32,13 @@ def four(make_node):
     nodes = [make_node(name) for name in "abcd"]
     line(*nodes)
     return nodes
+
+
+@pytest.fixture(scope="module")
+def papers(tmp_path_factory) -> Papers:
+    return Papers(tmp_path_factory.mktemp("tls") / "ours")
+
+
+@pytest.fixture(scope="module")
+def strangers(tmp_path_factory) -> Papers:
+    return Papers(tmp_path_factory.mktemp("tls") / "theirs")

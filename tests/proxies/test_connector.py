@@ -11,7 +11,8 @@ from actors.future import Future
 from actors.runner import Runner
 from basp.handshake import LinkConfig
 from basp.node_id import NodeId
-from proxies import connector as connector_module
+from proxies import dialer as dialer_module
+from proxies import surroundings as surroundings_module
 from proxies.connector import Connector
 from proxies.surroundings import TcpNetwork
 from tests.proxies.cast import Echo, connect, eventually, everybody_knows, line, recorded
@@ -177,14 +178,14 @@ def test_all_addresses_of_a_host_name_are_tried(make_node, monkeypatch):
             raise socket.gaierror
         return found
 
-    monkeypatch.setattr(connector_module.socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(surroundings_module.socket, "getaddrinfo", look_up)
 
     assert b.connect(f"basp://many.example:{port}") == a.node_id
 
 
 def test_a_connection_attempt_ends_when_nobody_answers(sides, monkeypatch):
     """A full backlog swallows connection attempts as a black hole does."""
-    monkeypatch.setattr(connector_module, "CONNECT_LIMIT", 0.1)
+    monkeypatch.setattr(dialer_module, "CONNECT_LIMIT", 0.1)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as hole:
         fillers = []
         for _ in range(3):
@@ -223,16 +224,16 @@ def _listens(node, port):
 
 def test_retries_back_off_with_a_random_part_up_to_a_limit(sides, monkeypatch):
     pauses: list[float] = []
-    connector = sides[0].connector
-    monkeypatch.setattr(connector._runner, "call_later", lambda pause, *_: pauses.append(pause))
-    dial = connector_module.Dial(("127.0.0.1", 1), secret=None, keep=True)
+    dialer = sides[0].connector._dialer
+    monkeypatch.setattr(dialer._runner, "call_later", lambda pause, *_: pauses.append(pause))
+    dial = dialer_module.Dial(("127.0.0.1", 1), secret=None, keep=True)
 
     for _ in range(12):
-        connector._retry(dial)
+        dialer._retry(dial)
         dial.timer = None
 
     for attempt, pause in enumerate(pauses):
-        least = min(connector_module.LAST_RETRY, 0.1 * 2**attempt)
+        least = min(dialer_module.LAST_RETRY, 0.1 * 2**attempt)
         assert least <= pause <= 1.5 * least
 
 

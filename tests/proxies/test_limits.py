@@ -8,7 +8,8 @@ import pytest
 from actors.errors import NodeUnreachable
 from callboard import Limits
 from proxies.errors import MessageTooLarge
-from proxies.limits import ConnectionsRefused, Gate
+from proxies.events import ConnectionsRefused
+from proxies.limits import Gate
 from tests.proxies.cast import Big, Echo, eventually, recorded
 
 

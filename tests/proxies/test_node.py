@@ -21,7 +21,6 @@ from actors.errors import (
 )
 from basp.header import DIRECTORY, NODE_ACTOR, SPAWN_SERVER
 from callboard import Actor, Node, handler
-from proxies.errors import PublicAddress
 from proxies.messages import LinkActors, Lookup, Spawn, StopActor
 from tests.proxies.cast import (
     Echo,
@@ -266,43 +265,14 @@ def test_stats_count(make_node):
 # --- secrets and public addresses ---
 
 
-@pytest.mark.parametrize(
-    ("listens", "dials", "fits"),
-    [
-        ("s3cret", "s3cret", True),
-        (b"bytes", "bytes", True),
-        ("s3cret", "wrong", False),
-        ("s3cret", None, False),
-        (None, "s3cret", False),
-        (None, None, True),
-    ],
-)
-def test_only_nodes_with_the_same_secret_link(make_node, listens, dials, fits):
-    a, b = make_node(secret=listens), make_node(secret=dials)
+def test_options_do_not_get_lost_on_the_way_to_another_node(make_node):
+    a, b = make_node(spawnable={"echo": Echo}), make_node()
     a.listen()
 
-    if fits:
-        assert b.connect(a.address) == a.node_id
-    else:
-        with pytest.raises(NodeUnreachable, match=a.address):
-            b.connect(a.address)
-        assert a.links() == b.links() == []
+    with pytest.raises(NotSpawnable, match=r"with_options\(\) do not travel .* of Echo"):
+        b.spawn(Echo.with_options(trap_exit=True), on=a.address)
 
-
-def test_an_empty_secret_is_refused():
-    with pytest.raises(ValueError, match="empty"):
-        Node(secret="")
-
-
-@pytest.mark.parametrize("address", ["0.0.0.0", "::", ""])
-def test_a_public_address_needs_a_secret_or_consent(make_node, address):
-    with pytest.raises(PublicAddress, match="secret"):
-        make_node().listen(address)
-
-
-def test_a_public_address_with_a_secret_or_consent_listens(make_node):
-    assert make_node().listen("0.0.0.0", secret="s3cret") > 0
-    assert make_node().listen("0.0.0.0", insecure=True) > 0
+    assert b.spawn(Echo, on=a.address).ask("x").result(5) == "x"
 
 
 def test_a_port_that_is_taken_is_the_systems_error(make_node):
@@ -330,7 +300,6 @@ def test_the_blocking_methods_have_twins():
         "connect",
         "remote_actor",
         "close",
-        "drain",
     }
 
 

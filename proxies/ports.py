@@ -1,0 +1,104 @@
+"""The ports of a node: who may reach them, and which actor is published where."""
+
+import ipaddress
+import ssl
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from actors.reference import ActorRef
+from proxies.address import Endpoint
+from proxies.errors import PublicAddress
+from proxies.tls import Tls, listening_context
+
+if TYPE_CHECKING:
+    from actors.runner import Runner
+    from proxies.broker import Broker
+    from proxies.surroundings import Network
+
+_ANY_HOST: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104  # compared with, not bound to
+_LOCALHOST: Final = frozenset({"127.0.0.1", "::1"})
+
+
+class Ports:
+    """Opens ports. Its methods may be called from any thread."""
+
+    def __init__(self, runner: "Runner", network: "Network", broker: "Broker") -> None:
+        self._runner = runner
+        self._network = network
+        self._broker = broker
+        self._published: dict[Endpoint, ActorRef[Any] | None] = {}
+
+    def open(
+        self,
+        address: str,
+        port: int,
+        *,
+        published: ActorRef[Any] | None,
+        secret: bytes | None,
+        tls: Tls | ssl.SSLContext | None,
+        insecure: bool,
+    ) -> int:
+        """Accept links on a port; returns the port.
+
+        Raises:
+            PublicAddress: anybody could reach the port.
+            TlsError: a file of `tls` is missing or of no use.
+            OSError: the address is not ours or the port is taken.
+        """
+        context = None if tls is None else listening_context(tls)
+        is_guarded = secret is not None or context is not None
+        if not is_guarded and not insecure and not is_loopback(address):
+            msg = (
+                f"{address} can be reached from other machines; pass tls=… or secret=…, "
+                "or insecure=True if whoever gets through may do everything"
+            )
+            raise PublicAddress(msg)
+        config = replace(
+            self._broker.listening_config(secret, published),
+            payload_limit=self._broker.connector.limits.payload,
+        )
+        sock = self._network.bind(address, port)
+        endpoint: Endpoint = sock.getsockname()[:2]
+        self._published[endpoint] = published
+        self._broker.endpoint = self._broker.endpoint or endpoint
+        self._runner.post(self._broker.connector.listen, sock, config, context)
+        return endpoint[1]
+
+    def find_own(self, endpoint: Endpoint) -> Endpoint | None:
+        """Return the port of this node that an address leads to, or None."""
+        host, port = endpoint
+        for bound in self._published:
+            if bound == endpoint:
+                return bound
+            if bound[1] != port:
+                continue
+            is_same = host == "localhost" and bound[0] in _LOCALHOST
+            if is_same or (bound[0] in _ANY_HOST and is_loopback(host)):
+                return bound
+        return None
+
+    def published(self, endpoint: Endpoint) -> ActorRef[Any] | None:
+        """Return the actor published at a port of ours."""
+        return self._published[endpoint]
+
+
+def secret_bytes(secret: str | bytes) -> bytes:
+    """Return a shared secret as it is proved.
+
+    Raises:
+        ValueError: it is empty.
+    """
+    if not secret:
+        msg = "secret must not be empty; leave it out for no authentication"
+        raise ValueError(msg)
+    return secret.encode() if isinstance(secret, str) else secret
+
+
+def is_loopback(address: str) -> bool:
+    """Tell whether only this machine reaches an address."""
+    if address == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
