@@ -92,7 +92,7 @@ class Paths:
                     pack_frame(Operation.ROUTING_UPDATE, 0, self._node_id, peer, 0, 0, payload)
                 )
         active = self._router.active
-        for node in active:
+        for node in sorted(active):  # by no hash: the same seed gives the same run
             self.sought.setdefault(node, reason)
         for node in changes.lost:
             self._node_lost(node, self.sought.get(node, reason))

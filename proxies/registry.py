@@ -26,7 +26,8 @@ class HolderRegistry:
             is_alive: tells whether there is an actor with a number.
         """
         self._is_alive = is_alive
-        self._holders: dict[int, set[bytes]] = {}
+        #: A dict in place of a set: those told of an end are told in one order.
+        self._holders: dict[int, dict[bytes, None]] = {}
         self._counts: Counter[bytes] = Counter()
 
     def count(self, node: bytes) -> int:
@@ -37,9 +38,9 @@ class HolderRegistry:
         """Take an announce; False when the actor is dead and the node has to be told so."""
         if not self._is_alive(number):
             return False
-        holders = self._holders.setdefault(number, set())
+        holders = self._holders.setdefault(number, {})
         if node not in holders:
-            holders.add(node)
+            holders[node] = None
             self._counts[node] += 1
         return True
 
@@ -47,7 +48,7 @@ class HolderRegistry:
         """Forget that a node holds a proxy."""
         holders = self._holders.get(number)
         if holders is not None and node in holders:
-            holders.remove(node)
+            del holders[node]
             self._uncount(node)
             if not holders:
                 del self._holders[number]

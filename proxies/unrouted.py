@@ -35,7 +35,7 @@ class Unrouted:
         self._router = broker.router
         self._lock = broker.lock
         #: Proxies that wait for a dial that is under way.
-        self.dialing: dict[Endpoint, set[Proxy]] = {}
+        self.dialing: dict[Endpoint, dict[Proxy, None]] = {}
 
     def _endpoint_of(self, proxy: Proxy) -> Endpoint | None:
         return proxy.endpoint or self._broker.endpoints.get(proxy.node)
@@ -99,9 +99,9 @@ class Unrouted:
             return
         proxies = self.dialing.get(endpoint)
         if proxies is not None:
-            proxies.add(proxy)
+            proxies[proxy] = None
             return
-        self.dialing[endpoint] = {proxy}
+        self.dialing[endpoint] = {proxy: None}
         waiter: Future[Dial] = Future()
         waiter.add_done_callback(
             lambda done: self._runner.post(self._dial_done, endpoint, done)
@@ -111,7 +111,7 @@ class Unrouted:
 
     def _dial_done(self, endpoint: Endpoint, waiter: Future[Dial]) -> None:
         error = waiter.exception()
-        for proxy in self.dialing.pop(endpoint, set()):
+        for proxy in self.dialing.pop(endpoint, {}):
             if proxy.node in self._router.next_hops:
                 self._send_waiting(proxy)
                 continue

@@ -1,7 +1,8 @@
-"""Virtual time: it moves only when the simulation moves it."""
+"""Virtual time: it moves only when the simulation moves it, and each node has its own clock."""
 
 import heapq
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -44,3 +45,44 @@ class Clock:
             event(*args)
             happened = True
         return happened
+
+
+class NodeClock:
+    """The clock of one node: it runs a little faster or slower than that of the simulation."""
+
+    def __init__(self, clock: Clock, rate: float = 1.0) -> None:
+        """Begin with the time of the simulation.
+
+        Raises:
+            ValueError: the rate is not a positive number.
+        """
+        self._clock = clock
+        self._since = self._shown = clock.now
+        self.rate = _checked(rate)
+
+    def time(self) -> float:
+        """Return what this clock shows, in its own seconds."""
+        return self._shown + (self._clock.now - self._since) * self.rate
+
+    def set_rate(self, rate: float) -> None:
+        """Let `rate` seconds pass here while one passes outside; it never jumps.
+
+        Raises:
+            ValueError: the rate is not a positive number.
+        """
+        self._shown, self._since = self.time(), self._clock.now
+        self.rate = _checked(rate)
+
+    def outside(self, when: float) -> float:
+        """Return the first time of the simulation at which this clock shows `when` or more."""
+        found = self._since + (when - self._shown) / self.rate
+        while self._shown + (found - self._since) * self.rate < when:  # rounding
+            found = math.nextafter(found, math.inf)
+        return found
+
+
+def _checked(rate: float) -> float:
+    if not 0.0 < rate < math.inf:
+        msg = f"a clock's rate is a positive number, not {rate!r}; 1.05 runs 5 % fast"
+        raise ValueError(msg)
+    return rate

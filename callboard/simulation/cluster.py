@@ -7,6 +7,7 @@ nodes run, while the test waits for a result or calls `advance`.
 
 import random
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from actors.actor import Actor
@@ -15,8 +16,11 @@ from actors.errors import ResultTimeout
 from actors.future import Future
 from basp.node_id import NodeId, make_node_id
 from callboard.simulation.clock import Clock
+from callboard.simulation.faults import Faults
 from callboard.simulation.network import Network
 from callboard.simulation.runner import SimulatedRunner
+from callboard.simulation.schedule import Schedule
+from callboard.simulation.trace import Trace
 from proxies.node import Node
 from proxies.surroundings import Surroundings
 
@@ -34,18 +38,21 @@ _TOPOLOGIES: Final[dict[str, Callable[[int], list[tuple[int, int]]]]] = {
 }
 
 
-class Cluster:
-    """Makes simulated nodes and moves their time."""
+class Cluster(Faults):
+    """Makes simulated nodes, moves their time, and does to them what the test wants."""
 
     def __init__(self, seed: int = 0) -> None:
         """Make an empty cluster; the same seed gives the same run."""
         self.seed = seed
         self.random = random.Random(seed)
         self.clock = Clock()
-        self.network = Network(self.clock, self.random)
+        #: What happened so far: two runs of a seed have the same.
+        self.trace = Trace()
+        self.network = Network(self.clock, self.random, self.trace)
         self.nodes: list[Node] = []
-        self._runners: list[SimulatedRunner] = []
+        self._schedule = Schedule(self.clock)
         self._hosts: dict[Node, str] = {}
+        self._options: dict[Node, dict[str, Any]] = {}
         self._token = waiting.set(self.wait)
 
     def __call__(
@@ -82,13 +89,25 @@ class Cluster:
 
     def node(self, name: str = "", **options: Any) -> Node:
         """Make one node that listens and is not linked yet; options are those of `Node`."""
-        index = len(self._runners)
-        host = f"10.0.{index >> 8}.{index & 255}"
+        index = len(self.nodes)
+        return self._make(name, f"10.0.{index >> 8}.{index & 255}", options)
+
+    def restart(self, node: Node) -> Node:
+        """Start a killed or crashed node again: same host, port and options, another id.
+
+        Nothing of its earlier life is left; links, actors and names are up to the test.
+        """
+        host = self._hosts[node]
+        self._note("restart", node)
+        self.network.start_host(host)
+        return self._make(node.name, host, self._options[node])
+
+    def _make(self, name: str, host: str, options: dict[str, Any]) -> Node:
+        index = len(self.nodes)
 
         def make_runner(of: str) -> SimulatedRunner:
-            runner = SimulatedRunner(of, self.clock, random.Random(self.random.random()))
-            self._runners.append(runner)
-            return runner
+            rng = random.Random(self.random.random())
+            return SimulatedRunner(of, index, self.clock, rng, self._schedule.wake)
 
         def make_node_id_of_index() -> NodeId:
             return make_node_id(b"simulation", self.seed, index, index + 1)
@@ -97,10 +116,15 @@ class Cluster:
             make_runner, _HostNetwork(self.network, host), make_node_id_of_index
         )
         node = Node(name, surroundings=surroundings, **options)
+        node.subscribed(partial(self._happened, node.name)).__enter__()
         node.listen(host, PORT, insecure=True)
         self.nodes.append(node)
         self._hosts[node] = host
+        self._options[node] = options
         return node
+
+    def _happened(self, where: str, event: object) -> None:
+        self.trace.note_event(self.clock.now, where, event)
 
     # --- time ---
 
@@ -115,68 +139,14 @@ class Cluster:
 
     def run_until(self, condition: Callable[[], bool], limit: float) -> bool:
         """Let time pass until `condition()` or for `limit` seconds; returns the condition."""
-        end = self.clock.now + limit
-        while not condition():
-            if self._work():
-                continue
-            due = self._next_due()
-            if due is None or due > end:
-                self.clock.now = max(self.clock.now, end)
-                return condition()
-            self.clock.now = max(self.clock.now, due)
-        return True
+        return self._schedule.run_until(condition, limit)
 
     def wait(self, future: Future[Any], timeout: float | None) -> None:
         """Run until a future is done; what `.result(timeout)` does in a simulation."""
         limit = 3600.0 if timeout is None else timeout
-        if not self.run_until(future.done, limit):
+        if not self.run_until(lambda: future.done_, limit):
             msg = f"no answer from {future.asked} within {limit:g} virtual s; the ask goes on"
             raise ResultTimeout(msg)
-
-    def _work(self) -> bool:
-        worked = self.clock.run_due()
-        for runner in self._runners:
-            worked = runner.turn() or worked
-        return worked
-
-    def _next_due(self) -> float | None:
-        times = [self.clock.next_event_at, *(runner.next_turn_at for runner in self._runners)]
-        known = [time for time in times if time is not None]
-        return min(known) if known else None
-
-    # --- faults ---
-
-    def partition(self, one: Node, other: Node, *, both: bool = True) -> None:
-        """Let nothing through between two nodes, or only from `one` to `other`."""
-        self.network.cut(self._hosts[one], self._hosts[other], both=both)
-
-    def heal(self) -> None:
-        """Let everything through again."""
-        self.network.heal()
-
-    def cut(self, one: Node, other: Node) -> None:
-        """Break the connections between two nodes at once, as a router that restarts does."""
-        self.network.reset(self._hosts[one], self._hosts[other])
-
-    def delay(self, one: Node, other: Node, seconds: float) -> None:
-        """Set how long bytes are under way between two nodes."""
-        self.network.set_delay(self._hosts[one], self._hosts[other], seconds)
-
-    def kill(self, node: Node) -> None:
-        """End a node as SIGKILL does: its connections close, it says no more."""
-        self._take_away(node)
-        self.network.kill_host(self._hosts[node])
-
-    def crash(self, node: Node) -> None:
-        """End a node as a power failure does: the others only hear nothing any more."""
-        self.network.silence_host(self._hosts[node])
-        self._take_away(node)
-
-    def _take_away(self, node: Node) -> None:
-        runner = node.runtime.runner
-        if isinstance(runner, SimulatedRunner):
-            runner.closed = True
-            self._runners.remove(runner)
 
     def close(self) -> None:
         """Close all nodes that still run."""

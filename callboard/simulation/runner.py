@@ -2,54 +2,124 @@
 
 import asyncio
 import random
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from actors.runner import CELLS_A_TURN, Runner
-from callboard.simulation.clock import Clock
+from callboard.simulation.clock import Clock, NodeClock
 from callboard.simulation.socket import SimulatedSelector
+
+if TYPE_CHECKING:
+    from actors.future import Future
 
 
 class SimulatedRunner(Runner):
-    """Runs the cells of one simulated node, a turn at a time, on the simulation's thread."""
+    """Runs the cells of one simulated node, a turn at a time, on the simulation's thread.
 
-    def __init__(self, name: str, clock: Clock, rng: random.Random) -> None:
-        """Make the runner of a node; randomness comes from the simulation's seed."""
+    Between turns it sleeps, as a real one does in its poll; whatever wakes a real one puts
+    this one among those that get the next turns.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        number: int,
+        clock: Clock,
+        rng: random.Random,
+        woken: "Callable[[SimulatedRunner], None]",
+    ) -> None:
+        """Make the runner of a node.
+
+        Args:
+            name: of the node.
+            number: its place among the nodes: those with smaller ones take turns earlier.
+            clock: the simulation's; the node's own one begins with the same time and rate.
+            rng: where chance comes from: the simulation's seed.
+            woken: called when the node needs a turn.
+        """
+        self.number = number
+        self.is_paused = False
+        self.node_clock = NodeClock(clock)
         self._stepping = False
-        self._next_deadline: float | None = None
-        super().__init__(name, selector=SimulatedSelector(), clock=clock.time, rng=rng)
+        self._clock = clock
+        self._woken_by = woken
+        self._planned_at: float | None = None
+        self._sockets = SimulatedSelector(self._touched)
+        super().__init__(name, selector=self._sockets, clock=self.node_clock.time, rng=rng)
+        self.deadlines.fresh = _Fresh(self._touched)
+        self.sleeping = True
 
-    def turn(self) -> bool:
-        """Do what a real runner does in one turn; False when there was nothing to do."""
-        if self.closed:
-            return False
+    def turn(self) -> None:
+        """Do what a real runner does until its poll would block, and plan the next turn."""
+        if self.closed or self.is_paused:
+            self.sleeping = True
+            return
         before = asyncio._get_running_loop()
         asyncio._set_running_loop(self.loop)
         self._stepping = True
         try:
-            worked = bool(self.ready or self._posted) or self._is_timer_due()
-            for _ in range(CELLS_A_TURN):
-                if not self.ready:
-                    break
-                self.turns += 1
-                self.ready.popleft().run()
-            now = self._housekeep()
-            self._next_deadline = self.deadlines.sweep(now)
-            events = self.selector.select(0)
-            self._take_events(events)
-            return worked or bool(events)
+            is_busy = True
+            while is_busy and not self.closed:
+                is_busy = self._step()
         finally:
             self._stepping = False
             asyncio._set_running_loop(before)
+        self.sleeping = True
+        if not self.closed:
+            self._plan(self.deadlines.sweep(self.now()))
 
-    def _is_timer_due(self) -> bool:
-        return bool(self._timers) and self._timers[0][0] <= self.now()
+    def _step(self) -> bool:
+        """Take one turn of a real runner; False when there is nothing more to do."""
+        ready = self.ready
+        if ready:
+            for _ in range(CELLS_A_TURN):
+                self.turns += 1
+                ready.popleft().run()
+                if not ready:
+                    break
+        self.deadlines.sweep(self._housekeep())
+        events = self._sockets.select(0) if self._sockets.touched else None
+        if events:
+            self._take_events(events)
+        return bool(events or ready or self._posted)
 
-    @property
-    def next_turn_at(self) -> float | None:
-        """When a timer or a deadline needs the next turn; None when nothing is planned."""
-        times = [] if self._next_deadline is None else [self._next_deadline]
-        if self._timers:
-            times.append(self._timers[0][0])
-        return min(times, default=None)
+    def _plan(self, next_deadline: float | None) -> None:
+        """Be woken for the next timer or deadline, unless that is planned already."""
+        timers = self._timers
+        if timers and (next_deadline is None or timers[0][0] < next_deadline):
+            next_deadline = timers[0][0]
+        if next_deadline is None:
+            return
+        due = self.node_clock.outside(next_deadline)
+        if self._planned_at is None or due < self._planned_at:
+            self._planned_at = due
+            self._clock.plan_at(due, self._due, due)
+
+    def _due(self, planned: float) -> None:
+        if planned == self._planned_at:
+            self._planned_at = None
+            self._touched()
+
+    # --- faults ---
+
+    def pause(self) -> None:
+        """Take no turns, as a process that got SIGSTOP."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """Go on."""
+        self.is_paused = False
+        self._planned_at = None
+        self._touched()
+
+    def set_rate(self, rate: float) -> None:
+        """Let the node's clock run at another rate."""
+        self.node_clock.set_rate(rate)
+        self._planned_at = None
+        self._touched()
+
+    # --- what a runner is asked ---
 
     def is_runner_thread(self) -> bool:
         """Return True while a turn is under way: then a handler or a callback calls."""
@@ -66,10 +136,32 @@ class SimulatedRunner(Runner):
             self._shut()
 
     def wake(self) -> None:
-        """Nothing sleeps here."""
+        """Take a turn before time moves; a node that was stopped fails what comes late."""
+        if self._ended:
+            self._run_leftovers()
+        elif not self.closed:
+            self._touched()
+
+    def _touched(self) -> None:
+        if self.sleeping:
+            self.sleeping = False
+            self._woken_by(self)
 
     def _open_wake_up(self) -> None:
-        """Nothing sleeps here."""
+        """There is no poll to be ended."""
 
     def _close_wake_up(self) -> None:
-        """Nothing sleeps here."""
+        """There is no poll to be ended."""
+
+
+class _Fresh(deque["Future[Any]"]):
+    """Asks whose deadlines nobody has looked at: a node that sleeps has to."""
+
+    def __init__(self, touched: Callable[[], None]) -> None:
+        super().__init__()
+        self._touched = touched
+
+    def append(self, future: "Future[Any]") -> None:
+        """Add an ask."""
+        super().append(future)
+        self._touched()

@@ -9,7 +9,7 @@ would be.
 import errno
 import selectors
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -33,7 +33,10 @@ class SimulatedSocket:
         self.is_closed = False
         self.error = 0
         self.window_used = 0
-        self.under_way: deque[tuple[float, bytes]] = deque()
+        #: When the last bytes that were sent arrive: a stream keeps its order.
+        self.last_arrival = 0.0
+        #: Called when the socket may have become readable or writable.
+        self.touched: Callable[[], None] = _nobody_waits
         self._network = network
         self._received: deque[bytes] = deque()
         self._received_end = False
@@ -77,12 +80,14 @@ class SimulatedSocket:
             data = data[:size]
         if self.peer is not None:
             self.peer.window_used -= len(data)
+            self.peer.touched()
         return data
 
     def close(self) -> None:
         """Close this end; the other one reads to the end of the stream."""
         if not self.is_closed:
             self.is_closed = True
+            self._network.forget(self)
             self._network.carry(self, b"")
 
     # --- what the network does to it ---
@@ -95,10 +100,24 @@ class SimulatedSocket:
             self._received.append(data)
         else:
             self._received_end = True
+        self.touched()
+
+    def connected(self, peer: "SimulatedSocket | None", code: int = 0) -> None:
+        """Take note of how the attempt to connect ended."""
+        self.is_connecting = False
+        self.peer = peer
+        self.error = self.error or code
+        self.touched()
 
     def reset(self, code: int = errno.ECONNRESET) -> None:
         """Break the connection."""
         self.error = code
+        self.touched()
+
+    def vanish(self) -> None:
+        """Be gone without a word, as the machine that held this end."""
+        self.is_closed = True
+        self.peer = None
 
     # --- what the selector asks ---
 
@@ -124,6 +143,8 @@ class SimulatedListener:
         """Bind to an address."""
         self.host, self.port = self.address = address
         self.is_closed = False
+        #: Called when somebody waits to be accepted.
+        self.touched: Callable[[], None] = _nobody_waits
         self._network = network
         self._waiting: deque[SimulatedSocket] = deque()
 
@@ -153,6 +174,7 @@ class SimulatedListener:
     def offer(self, sock: SimulatedSocket) -> None:
         """Let a connection wait for `accept`."""
         self._waiting.append(sock)
+        self.touched()
 
     @property
     def is_readable(self) -> bool:
@@ -166,11 +188,17 @@ class SimulatedListener:
 
 
 class SimulatedSelector(selectors.BaseSelector):
-    """Tells which simulated sockets are ready; it never waits."""
+    """Tells which simulated sockets are ready; it never waits.
 
-    def __init__(self) -> None:
-        """Begin with no socket."""
+    Only sockets that were touched are looked at, until they are found not ready.
+    """
+
+    def __init__(self, touched: Callable[[], None]) -> None:
+        """Begin with no socket; `touched` is called when one may have become ready."""
         self._keys: dict[Any, selectors.SelectorKey] = {}
+        #: Sockets that may be ready.
+        self.touched: dict[Any, None] = {}
+        self._tell = touched
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         """Ask to be told of a socket."""
@@ -179,16 +207,26 @@ class SimulatedSelector(selectors.BaseSelector):
             raise TypeError(msg)
         key = selectors.SelectorKey(fileobj, -1, events, data)  # type: ignore[arg-type]
         self._keys[fileobj] = key
+
+        def touched() -> None:
+            self.touched[fileobj] = None
+            self._tell()
+
+        fileobj.touched = touched
+        touched()
         return key
 
     def unregister(self, fileobj: Any) -> selectors.SelectorKey:
         """Ask no more."""
+        fileobj.touched = _nobody_waits
+        self.touched.pop(fileobj, None)
         return self._keys.pop(fileobj)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Return what is ready now, in the order of registration."""
+        """Return what is ready now, in the order in which it was touched."""
         ready = []
-        for fileobj, key in self._keys.items():
+        for fileobj in list(self.touched):
+            key = self._keys[fileobj]
             mask = 0
             if key.events & selectors.EVENT_READ and fileobj.is_readable:
                 mask |= selectors.EVENT_READ
@@ -196,8 +234,14 @@ class SimulatedSelector(selectors.BaseSelector):
                 mask |= selectors.EVENT_WRITE
             if mask:
                 ready.append((key, mask))
+            else:
+                del self.touched[fileobj]
         return ready
 
     def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
         """Return what is registered."""
         return self._keys
+
+
+def _nobody_waits() -> None:
+    """Be told of nothing: no selector watches this socket."""
