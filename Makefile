@@ -27,8 +27,8 @@ faults: .venv/.dev ## kill, freeze, cut off and overload real node processes
 fuzz: .venv/.dev ## feed damaged frames to everything that reads them (ARGS="--frames 1000000 --record")
 	@$(python) -m tests.fuzz $(ARGS)
 
-simulate: .venv/.dev ## live random lives of simulated clusters (SEEDS=0:1000, ARGS=--record adds them to the docs)
-	@PYTHONHASHSEED=0 $(python) -m tests.simulation --seeds $(SEEDS) $(ARGS)
+simulate: .venv/.dev ## live random lives of simulated clusters (SEEDS=0:1000 ARGS="--jobs 2 --record")
+	@$(python) -m tests.simulation --seeds $(SEEDS) $(ARGS)
 
 check: .venv/.dev ## format, lint, types and the rules of who may import whom
 	@$(python) -m ruff format --check

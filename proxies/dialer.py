@@ -133,9 +133,11 @@ class Dialer:
             dial.waiters.remove(waiter)
 
     def _start(self, dial: Dial) -> None:
-        dial.timer = None
         if self._closed or dial.is_busy:
-            return
+            return  # the timer of an attempt that is under way stays
+        if dial.timer is not None:
+            dial.timer.cancel()
+            dial.timer = None
         dial.is_busy = True
         host, port = dial.endpoint
         found = self._network.resolve(host, port, numeric=True)

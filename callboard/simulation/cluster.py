@@ -7,6 +7,7 @@ nodes run, while the test waits for a result or calls `advance`.
 
 import random
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final
 
@@ -53,6 +54,7 @@ class Cluster(Faults):
         self._schedule = Schedule(self.clock)
         self._hosts: dict[Node, str] = {}
         self._options: dict[Node, dict[str, Any]] = {}
+        self._watching = ExitStack()
         self._token = waiting.set(self.wait)
 
     def __call__(
@@ -116,7 +118,7 @@ class Cluster(Faults):
             make_runner, _HostNetwork(self.network, host), make_node_id_of_index
         )
         node = Node(name, surroundings=surroundings, **options)
-        node.subscribed(partial(self._happened, node.name)).__enter__()
+        self._watching.enter_context(node.subscribed(partial(self._happened, node.name)))
         node.listen(host, PORT, insecure=True)
         self.nodes.append(node)
         self._hosts[node] = host
@@ -149,7 +151,8 @@ class Cluster(Faults):
             raise ResultTimeout(msg)
 
     def close(self) -> None:
-        """Close all nodes that still run."""
+        """Close all nodes that still run; the trace ends before."""
+        self._watching.close()
         for node in self.nodes:
             if not node.runtime.runner.closed:
                 node.close()

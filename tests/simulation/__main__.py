@@ -1,55 +1,112 @@
-"""Run scenarios by seed: `python -m tests.simulation --seeds 0:1000 [--record]`, or replay one.
+"""Live lives by seed: `python -m tests.simulation --seeds 0:1000 --jobs 2 [--record]`.
 
-Failing seeds are printed with the command that replays them. `--record` adds the range to
-`docs/reliability/simulation.json`.
+A life that breaks a rule prints its seed and the command that replays it, and leaves its events
+in `.callboard/failures/`. `--seeds N` lives one life and prints its events; where such a file
+of it exists, it says whether the events were the same. `--record` adds the seeds to
+`docs/reliability/simulation.json`; those that are there already are not lived again.
 """
 
 import argparse
-import json
 import logging
+import multiprocessing
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from tests.simulation.scenario import Scenario, Violation
+from callboard.simulation.dump import Dump, dump_path
+from tests.simulation.life import Life
+from tests.simulation.record import Record
 
-RECORD = Path(__file__).parents[2] / "docs" / "reliability" / "simulation.json"
+ROOT = Path(__file__).parents[2]
+
+BATCH = 20
+"""Seeds that a process lives at a time."""
 
 
 def main() -> int:
-    """Run the seeds; 1 when one of them failed."""
+    """Live the seeds; 1 when one of them failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", default="0:100", help="FROM:TO, or one number to replay")
-    parser.add_argument("--record", action="store_true", help="add the range to the docs")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that share the work")
+    parser.add_argument("--record", action="store_true", help="add the seeds to the docs")
     options = parser.parse_args()
-    logging.disable(logging.CRITICAL)
     first, _, after = options.seeds.partition(":")
-    seeds = range(int(first), int(after) if after else int(first) + 1)
-    started, failed = time.monotonic(), []
-    for seed in seeds:
-        scenario = Scenario(seed)
-        try:
-            scenario.run()
-        except (Violation, Exception) as error:  # noqa: BLE001  # any crash is a finding
-            failed.append(seed)
-            print(f"seed {seed}: {type(error).__name__}: {error}")
-            print(f"  replay: PYTHONHASHSEED=0 python -m tests.simulation --seeds {seed}")
-        if len(seeds) == 1:
-            print("\n".join(scenario.log))
+    if not after:
+        return replay(int(first))
+    record = Record.read(ROOT / "docs" / "reliability" / "simulation.json")
+    wanted = [(int(first), int(after))]
+    ranges = record.missing(*wanted[0]) if options.record else wanted
+    batches = [
+        (begin, min(begin + BATCH, end))
+        for start, end in ranges
+        for begin in range(start, end, BATCH)
+    ]
+    started, lived, failed, hours = time.monotonic(), 0, 0, 0.0
+    for (begin, end), failures, seconds in _results(batches, options.jobs):
+        lived += end - begin
+        failed += len(failures)
+        hours += seconds / 3600.0
+        for line in failures:
+            print(line, flush=True)
+        if options.record and not failures:
+            record.add(begin, end, seconds / 3600.0)
     seconds = time.monotonic() - started
-    print(f"{len(seeds)} seeds, {len(failed)} failed, {len(seeds) / seconds:.1f} a second")
-    if options.record and not failed:
-        record(seeds.start, seeds.stop)
+    print(
+        f"{lived} lives of {hours:.1f} virtual hours, {failed} broke a rule, "
+        f"{lived / max(seconds, 1e-9):.1f} a second"
+    )
     return int(bool(failed))
 
 
-def record(start: int, stop: int) -> None:
-    """Add a range of seeds that passed to the published record."""
-    RECORD.parent.mkdir(exist_ok=True)
-    known = json.loads(RECORD.read_text()) if RECORD.exists() else {"ranges": []}
-    known["ranges"].append([start, stop])
-    known["seeds"] = sum(end - begin for begin, end in known["ranges"])
-    RECORD.write_text(json.dumps(known, indent=2) + "\n")
+def _results(batches: list[tuple[int, int]], jobs: int) -> Iterator[Any]:
+    if jobs <= 1:
+        yield from map(live, batches)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap_unordered(live, batches)
+
+
+def live(batch: tuple[int, int]) -> tuple[tuple[int, int], list[str], float]:
+    """Live a batch of seeds; returns it, what failed, and virtual seconds."""
+    logging.getLogger("callboard").propagate = False
+    failures, seconds = [], 0.0
+    for seed in range(*batch):
+        life = Life(seed)
+        try:
+            life.run()
+        except Exception as error:  # noqa: BLE001  # any crash is a finding
+            _dump_of(life).write(ROOT)
+            failures.append(
+                f"seed {seed}: {type(error).__name__}: {error}\n"
+                f"  replay: python -m tests.simulation --seeds {seed}"
+            )
+        seconds += life.cluster.now
+    return batch, failures, seconds
+
+
+def replay(seed: int) -> int:
+    """Live one seed, print its events, and compare them with those of the failure, if any."""
+    logging.getLogger("callboard").propagate = False
+    known = dump_path(ROOT, seed)
+    before = Dump.read(known) if known.exists() else None
+    life = Life(seed)
+    error: Exception | None = None
+    try:
+        life.run()
+    except Exception as raised:  # noqa: BLE001
+        error = raised
+    after = _dump_of(life)
+    print("\n".join(after.events))
+    print("no rule was broken" if error is None else f"{type(error).__name__}: {error}")
+    if before is not None:
+        print(before.compare(after))
+    return int(error is not None)
+
+
+def _dump_of(life: Life) -> Dump:
+    return Dump(life.seed, "tests.simulation", life.cluster.trace.lines())
 
 
 if __name__ == "__main__":
