@@ -82,6 +82,30 @@ def demo(
     raise typer.Exit(run(options))
 
 
+@app.command()
+def replay(
+    seed: Annotated[int, typer.Argument(help="The seed that the failed test printed.")],
+    *,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the outcome as JSON; pytest's goes to stderr.")
+    ] = False,
+) -> None:
+    """Run a test that failed in a simulation again, with the same events.
+
+    Looks for .callboard/failures/SEED.json here and in the folders above, runs that test with
+    that seed, and says whether its events were those of the run that failed. The exit code is
+    0 when the test passes, 1 when it fails.
+
+    \b
+    Examples:
+      callboard replay 1234
+      callboard replay 1234 --json | jq .same_events
+    """  # noqa: D301
+    from callboard.cli.replaying import replay_seed
+
+    raise typer.Exit(replay_seed(seed, as_json=as_json))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     try:

@@ -41,9 +41,13 @@ class Dump:
     def write(self, root: Path) -> Path:
         """Write the dump below a folder; returns the file."""
         path = dump_path(root, self.seed)
+        self.write_to(path)
+        return path
+
+    def write_to(self, path: Path) -> None:
+        """Write the dump to a file."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(asdict(self), indent=0) + "\n", encoding="utf-8")
-        return path
 
     @classmethod
     def read(cls, path: Path) -> "Dump":
@@ -64,13 +68,15 @@ class Dump:
             raise UnreadableDump(msg)
         return cls(seed, test, [str(event) for event in events])
 
+    def difference(self, after: "Dump") -> str:
+        """Say in what another run differs; empty when all events are the same."""
+        found = first_difference(self.events, after.events)
+        if found is None:
+            return ""
+        number, was, is_ = found
+        return f"event {number + 1:,} differs; it was: {was}; it is: {is_}"
+
     def compare(self, after: "Dump") -> str:
         """Say whether another run had the same events."""
-        difference = first_difference(self.events, after.events)
-        if difference is None:
-            return f"the same {len(self.events):,} events as in the run that failed"
-        number, was, is_ = difference
-        return (
-            f"event {number + 1:,} differs from the run that failed:\n"
-            f"  then: {was}\n  here: {is_}"
-        )
+        same = f"the same {len(self.events):,} events as in the run that failed"
+        return self.difference(after) or same

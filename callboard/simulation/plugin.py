@@ -1,13 +1,14 @@
 """The pytest plugin: the fixtures `cluster` and `processes`.
 
 `callboard_cluster` and `callboard_processes` are their full names, for projects where the
-short ones are taken. A test that fails with a cluster prints its seed and the command that
-replays it.
+short ones are taken. A test that fails with a cluster leaves its events in
+`.callboard/failures/`, and prints its seed and the command that replays it.
 """
 
 import os
 import zlib
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,6 +26,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--callboard-seed", type=int, default=None, help="seed of all simulated clusters"
     )
+    group.addoption(
+        "--callboard-events",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="write the events of the last simulated cluster there, as JSON, failed or not",
+    )
 
 
 @pytest.fixture
@@ -36,7 +44,7 @@ def callboard_cluster(request: pytest.FixtureRequest) -> "Iterator[Cluster]":
     if seed is None:
         seed = int(os.environ.get(SEED_VARIABLE, zlib.crc32(request.node.nodeid.encode())))
     made = Cluster(seed)
-    request.node.stash[_SEED] = seed
+    request.node.stash[_CLUSTER] = made
     try:
         yield made
     finally:
@@ -67,17 +75,27 @@ def processes(callboard_processes: "Processes") -> "Processes":
     return callboard_processes
 
 
-_SEED = pytest.StashKey[int]()
+_CLUSTER = pytest.StashKey["Cluster"]()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the seed of a failed simulation to its report."""
+    """Keep the events of a simulation that failed, and tell how to replay it."""
     report = yield
-    if report.failed and _SEED in item.stash:
-        seed = item.stash[_SEED]
-        command = f"PYTHONHASHSEED=0 python -m pytest --callboard-seed={seed} '{item.nodeid}'"
-        report.sections.append(("callboard simulation", f"seed {seed}; replay: {command}"))
+    if report.when != "call" or _CLUSTER not in item.stash:
+        return report
+    from callboard.simulation.dump import Dump
+
+    made = item.stash[_CLUSTER]
+    dump = Dump(made.seed, item.nodeid, made.trace.lines())
+    wanted = item.config.getoption("--callboard-events")
+    if wanted is not None:
+        dump.write_to(wanted)
+    if report.failed:
+        told = f"seed {made.seed}; replay: callboard replay {made.seed}"
+        if wanted is None:
+            told += f"\n{len(dump.events):,} events are in {dump.write(item.config.rootpath)}"
+        report.sections.append(("callboard simulation", told))
     return report

@@ -1,9 +1,9 @@
 """Live lives by seed: `python -m tests.simulation --seeds 0:1000 --jobs 2 [--record]`.
 
-A life that breaks a rule prints its seed and the command that replays it, and leaves its events
-in `.callboard/failures/`. `--seeds N` lives one life and prints its events; where such a file
-of it exists, it says whether the events were the same. `--record` adds the seeds to
-`docs/reliability/simulation.json`; those that are there already are not lived again.
+A life that breaks a rule prints its seed and the command that replays it, and leaves its
+events in `build/.callboard/failures/`. `--seeds N` lives one life and prints its events; where
+such a file of it exists, it says whether the events were the same. `--record` adds the seeds
+to `docs/reliability/simulation.json`; those that are there already are not lived again.
 """
 
 import argparse
@@ -20,6 +20,8 @@ from tests.simulation.life import Life
 from tests.simulation.record import Record
 
 ROOT = Path(__file__).parents[2]
+
+BUILD = ROOT / "build"
 
 BATCH = 20
 """Seeds that a process lives at a time."""
@@ -77,7 +79,7 @@ def live(batch: tuple[int, int]) -> tuple[tuple[int, int], list[str], float]:
         try:
             life.run()
         except Exception as error:  # noqa: BLE001  # any crash is a finding
-            _dump_of(life).write(ROOT)
+            _dump_of(life).write(BUILD)
             failures.append(
                 f"seed {seed}: {type(error).__name__}: {error}\n"
                 f"  replay: python -m tests.simulation --seeds {seed}"
@@ -89,7 +91,7 @@ def live(batch: tuple[int, int]) -> tuple[tuple[int, int], list[str], float]:
 def replay(seed: int) -> int:
     """Live one seed, print its events, and compare them with those of the failure, if any."""
     logging.getLogger("callboard").propagate = False
-    known = dump_path(ROOT, seed)
+    known = dump_path(BUILD, seed)
     before = Dump.read(known) if known.exists() else None
     life = Life(seed)
     error: Exception | None = None

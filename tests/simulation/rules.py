@@ -206,8 +206,6 @@ def _check_watch(book: Book, watch: Watch) -> None:
             raise Violation(f"{watch}; its actor ended at {watch.target.ended}")
         if not watch.target.host.is_alive:
             raise Violation(f"{watch}; its node is dead")
-        if watch.had_no_path:
-            return  # a dial made a path
         if any(when > watch.since for when in _losses(watch)):
             raise Violation(f"{watch}; its node was lost at {_losses(watch)}")
         return

@@ -8,7 +8,14 @@ from callboard.cli import main
 
 ROOT = Path(__file__).parents[3]
 
-COMMANDS = [["demo"], ["node", "run"], ["actor", "call"], ["actor", "ask"], ["actor", "tell"]]
+COMMANDS = [
+    ["demo"],
+    ["replay"],
+    ["node", "run"],
+    ["actor", "call"],
+    ["actor", "ask"],
+    ["actor", "tell"],
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -25,7 +32,7 @@ def test_help_lists_the_nouns(capsys):
     assert main(["--help"]) == 0
 
     out = capsys.readouterr().out
-    assert all(noun in out for noun in ("demo", "node", "actor"))
+    assert all(noun in out for noun in ("demo", "node", "actor", "replay"))
 
 
 def test_version(capsys):

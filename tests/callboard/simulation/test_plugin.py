@@ -1,8 +1,11 @@
 """The fixtures as the testing guide shows them, and what a failure prints."""
 
+import sys
+
 import pytest
 
 from callboard import Actor, handler
+from callboard.simulation.dump import Dump, dump_path
 
 pytest_plugins = ["pytester"]
 
@@ -34,12 +37,57 @@ def test_for_real(processes):
     assert down.result(5).reason == "unreachable"
 
 
+FAILING = """
+from callboard import Actor, handler
+
+class Echo(Actor):
+    @handler
+    def text(self, msg: str) -> str:
+        return msg
+
+def test_it(cluster):
+    a, b, c = cluster(3, topology="ring")
+    ref = a.ref(str(c.spawn(Echo)))
+    assert ref.ask("hi").result(5) == "hi"
+    cluster.loss(a, c, 0.3)
+    cluster.advance(5.0)
+    assert ref.ask("hi").result(5) == "ho"
+"""
+
+
 def test_a_failure_prints_its_seed_and_how_to_replay_it(pytester: pytest.Pytester):
-    pytester.makepyfile("def test_it(cluster):\n    cluster(2)\n    assert False\n")
+    pytester.makepyfile(FAILING)
 
     result = pytester.runpytest_subprocess("--callboard-seed=17")
 
-    result.stdout.fnmatch_lines(["*seed 17; replay: *--callboard-seed=17*"])
+    result.stdout.fnmatch_lines(
+        ["seed 17; replay: callboard replay 17", "* events are in *17.json"]
+    )
+
+
+def test_a_failure_leaves_its_events_and_its_replay_has_the_same(pytester: pytest.Pytester):
+    path = pytester.makepyfile(FAILING)
+    pytester.runpytest_subprocess("--callboard-seed=17")
+
+    replayed = pytester.run(sys.executable, "-m", "callboard", "replay", "17")
+
+    kept = Dump.read(dump_path(pytester.path, 17))
+    assert (kept.seed, kept.test) == (17, f"{path.name}::test_it")
+    assert any("test loss a c 0.3" in event for event in kept.events)
+    assert replayed.ret == 1
+    assert replayed.outlines[-1] == (
+        f"seed 17: the same {len(kept.events):,} events as in the run that failed"
+    )
+
+
+def test_events_are_written_where_one_wants_them(pytester: pytest.Pytester):
+    pytester.makepyfile("def test_it(cluster):\n    cluster(2)\n")
+
+    result = pytester.runpytest_subprocess("--callboard-events=here.json", "--callboard-seed=3")
+
+    assert result.ret == 0
+    assert any("LinkUp" in event for event in Dump.read(pytester.path / "here.json").events)
+    assert not dump_path(pytester.path, 3).exists()
 
 
 def test_the_same_seed_gives_the_same_run(pytester: pytest.Pytester):

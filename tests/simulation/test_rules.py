@@ -1,0 +1,223 @@
+"""Each rule of a life can be broken: a planted bug is found within a few seeds, by its rule."""
+
+from dataclasses import replace
+
+import pytest
+
+from actors.cell import Cell
+from actors.exit_reason import ExitReason
+from actors.future import Future
+from actors.monitors import Monitored
+from basp.accounting import Account
+from basp.link_pairs import LinkPairs
+from proxies.arrival import RemoteTeller
+from proxies.dialer import Dialer
+from proxies.incoming import Incoming
+from proxies.outgoing import Outgoing
+from proxies.paths import Paths
+from proxies.proxy import Proxy
+from tests.simulation.life import Life
+from tests.simulation.rules import Violation
+
+SEEDS = range(7000, 7040)
+
+
+def first_violation() -> str:
+    """Return what the first life that breaks a rule says."""
+    for seed in SEEDS:
+        try:
+            Life(seed).run()
+        except Violation as violation:
+            return str(violation)
+    return "no rule was broken"
+
+
+def twice(method):
+    """Return a method that does its work two times."""
+
+    def both(*args, **kwargs):
+        method(*args, **kwargs)
+        return method(*args, **kwargs)
+
+    return both
+
+
+def no_retry(self, dial):
+    """Forget to dial again."""
+
+
+def ask_never_expires(plant):
+    plant(Future, "expire", lambda _: None)
+
+
+def ask_is_answered_twice(plant):
+    plant(Outgoing, "_send_response", twice(Outgoing._send_response))
+
+
+def ask_gets_the_answer_of_another(plant):
+    respond = Outgoing.respond
+
+    def off_by_one(self, node, number, message_id, value):
+        respond(self, node, number, message_id, value + 1 if isinstance(value, int) else value)
+
+    plant(Outgoing, "respond", off_by_one)
+
+
+def ask_fails_with_an_error_of_python(plant):
+    plant(Future, "expire", lambda self: self.set_exception(KeyError("late")))
+
+
+def frames_of_a_read_arrive_backwards(plant):
+    deliver = Incoming.deliver
+    plant(
+        Incoming,
+        "deliver",
+        lambda self, wire, frames, **options: deliver(self, wire, frames[::-1], **options),
+    )
+
+
+def frames_arrive_twice(plant):
+    deliver = Incoming.deliver
+    plant(
+        Incoming,
+        "deliver",
+        lambda self, wire, frames, **options: deliver(self, wire, frames * 2, **options),
+    )
+
+
+def monitors_do_not_hear_of_a_lost_node(plant):
+    plant(Proxy, "unreachable", lambda *_: None)
+
+
+def monitors_do_not_hear_of_a_remote_end(plant):
+    plant(Proxy, "ended", lambda *_: None)
+
+
+def monitors_fire_twice(plant):
+    plant(Proxy, "_fire", twice_with_watchers)
+
+
+def twice_with_watchers(self, reason, detail):
+    watchers = dict(self._watchers)
+    _FIRE(self, reason, detail)
+    self._watchers = watchers
+    _FIRE(self, reason, detail)
+
+
+_FIRE = Proxy._fire
+
+
+def monitors_tell_a_wrong_reason(plant):
+    ended = Proxy.ended
+    plant(Proxy, "ended", lambda self, _, detail: ended(self, ExitReason.SHUTDOWN, detail))
+
+
+def monitors_take_an_end_for_a_loss(plant):
+    plant(Proxy, "ended", lambda self, _, detail: self.unreachable(detail))
+
+
+def local_monitors_tell_a_wrong_reason(plant):
+    monitor = Monitored.monitor
+
+    def late(self, key, watcher):
+        monitor(self, key, lambda down: watcher(replace(down, reason=ExitReason.TIMEOUT)))
+
+    plant(Monitored, "monitor", late)
+
+
+def monitors_of_nodes_never_fire(plant):
+    plant(Paths, "monitor_node", lambda *_: None)
+
+
+def pairs_get_two_links(plant):
+    plant(LinkPairs, "acquire", lambda *_: True)
+
+
+def lost_messages_are_not_counted(plant):
+    for name in ("write_off", "expire"):
+        plant(Account, name, _forgetting(getattr(Account, name)))
+
+
+def _forgetting(write_off):
+    """Return a method that takes what it writes off out of the books."""
+
+    def forget(self, *epoch):
+        written_off = write_off(self, *epoch)
+        self.lost -= written_off
+        self.sent -= written_off
+        self._base -= written_off
+        return written_off
+
+    return forget
+
+
+def more_is_confirmed_than_was_handled(plant):
+    confirm = Account.confirm
+    plant(
+        Account,
+        "confirm",
+        lambda self, epoch, delivered, dead: confirm(self, epoch, self.sent, dead),
+    )
+
+
+def nothing_is_confirmed(plant):
+    plant(Account, "confirm", lambda *_: None)
+
+
+def lost_links_are_not_dialed_again(plant):
+    plant(Dialer, "_retry", no_retry)
+
+
+def arrived_messages_are_dead_letters_as_well(plant):
+    post = Cell.post
+
+    def both(self, message, sender):
+        if isinstance(sender, RemoteTeller):
+            self.runtime.dead_letter(self.ref, message, sender)
+        post(self, message, sender)
+
+    plant(Cell, "post", both)
+
+
+def a_retry_forgets_the_timer_of_an_attempt(plant):
+    start = Dialer._start
+
+    def forgetful(self, dial):  # as it was once
+        dial.timer = None
+        start(self, dial)
+
+    plant(Dialer, "_start", forgetful)
+
+
+@pytest.mark.parametrize(
+    ("bug", "words"),
+    [
+        (ask_never_expires, ("hangs for",)),
+        (ask_is_answered_twice, ("answers more than",)),
+        (ask_gets_the_answer_of_another, ("was answered with",)),
+        (ask_fails_with_an_error_of_python, ("failed with KeyError",)),
+        (frames_of_a_read_arrive_backwards, ("came after",)),
+        (frames_arrive_twice, ("came after", "answers more than")),
+        (monitors_do_not_hear_of_a_lost_node, ("told: nothing; its node",)),
+        (monitors_do_not_hear_of_a_remote_end, ("told: nothing; its actor ended",)),
+        (monitors_fire_twice, ("more than once",)),
+        (monitors_tell_a_wrong_reason, ("told: shutdown",)),
+        (monitors_take_an_end_for_a_loss, ("told: unreachable",)),
+        (local_monitors_tell_a_wrong_reason, ("told: timeout",)),
+        (monitors_of_nodes_never_fire, ("never fired",)),
+        (pairs_get_two_links, ("links with", "already a neighbor")),
+        (lost_messages_are_not_counted, ("are reported lost",)),
+        (more_is_confirmed_than_was_handled, ("as confirmed by node",)),
+        (nothing_is_confirmed, ("are in flight",)),
+        (lost_links_are_not_dialed_again, ("does not reach",)),
+        (arrived_messages_are_dead_letters_as_well, ("was a dead letter as well",)),
+        (a_retry_forgets_the_timer_of_an_attempt, ("each attempt to connect ends once",)),
+    ],
+    ids=lambda given: given.__name__ if callable(given) else "",
+)
+def test_a_planted_bug_is_found_by_its_rule(monkeypatch, bug, words):
+    bug(monkeypatch.setattr)
+
+    said = first_violation()
+
+    assert any(word in said for word in words), said
