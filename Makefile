@@ -3,7 +3,7 @@
 #   ARGS="…"                  more arguments for run, test, faults, fuzz and bench
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test faults fuzz simulate check bench docs lock clean
+.PHONY: help setup run test thespian faults fuzz simulate check bench docs lock clean
 .DELETE_ON_ERROR:
 
 SEEDS ?= 0:100
@@ -11,7 +11,7 @@ python := .venv/bin/python
 export PYTHON
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
 setup: .venv/.dev ## everything a developer needs: .venv with the locked development tools
 
@@ -20,6 +20,9 @@ run: .venv/.run ## start the demo: four nodes, one is killed, the system heals
 
 test: .venv/.dev ## run the test suite
 	@$(python) -m pytest $(ARGS)
+
+thespian: .venv/.dev ## run Thespian's own suite on callboard's base
+	@$(python) -m tests.interop.thespian_suite $(ARGS)
 
 faults: .venv/.dev ## kill, freeze, cut off and overload real node processes
 	@$(python) -m pytest -m faults tests/faults $(ARGS)

@@ -12,7 +12,7 @@ from actors.reference import ActorRef
 from actors.runtime import Runtime
 from actors.signals import Down, Exit, Query
 from actors.supervisor import Child, Supervisor
-from actors.system import SystemBase
+from actors.thespian import SystemBase
 
 __all__ = [
     "Actor",

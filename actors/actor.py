@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Callable, Coroutine
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
 from thespian.actors import Actor as ThespianActor
@@ -10,7 +9,6 @@ from thespian.actors import (
     ActorAddress,
     ActorExitRequest,
     InvalidActorAddress,
-    WakeupMessage,
 )
 
 from actors.answers import Asker
@@ -22,6 +20,7 @@ from actors.future import Future
 from actors.monitors import Monitor
 from actors.options import ClassWithOptions, SpawnOptions
 from actors.reference import ActorRef
+from actors.thespian.context import ThespianContext
 
 if TYPE_CHECKING:
     from actors.runner import Timer
@@ -162,7 +161,7 @@ class Actor(ThespianActor):
     # --- Thespian's styles ---
 
     @property
-    def _myRef(self) -> "ThespianContext":  # noqa: N802  # Thespian's name
+    def _myRef(self) -> ThespianContext:  # noqa: N802  # Thespian's name
         """What Thespian's own methods (`createActor`, `wakeupAfter` …) work on."""
         return ThespianContext(self._cell)
 
@@ -217,61 +216,3 @@ class Promise:
 def _remind(cell: Cell, message: object) -> None:
     if cell.alive:
         cell.post(message, cell)
-
-
-class ThespianContext:
-    """An actor's runtime under the names of Thespian's contract."""
-
-    __slots__ = ("_cell",)
-
-    def __init__(self, cell: Cell) -> None:
-        self._cell = cell
-
-    @property
-    def address(self) -> ActorRef[Any]:
-        """The actor's own address."""
-        return self._cell.ref
-
-    @property
-    def globalName(self) -> str | None:  # noqa: N802
-        """The actor's global name, or None."""
-        return self._cell.runtime.thespian.name_of(self._cell)  # type: ignore[no-any-return]
-
-    def createActor(  # noqa: N802
-        self,
-        actor_class: type | str,
-        requirements: dict[str, Any] | None = None,
-        global_name: str | None = None,
-        source_hash: str | None = None,
-    ) -> ActorRef[Any]:
-        """Create a child; a failure arrives as `ChildActorExited`, never as an exception."""
-        return self._cell.runtime.thespian.create(  # type: ignore[no-any-return]
-            actor_class, requirements, global_name, source_hash, self._cell
-        )
-
-    def actor_send(self, address: ActorAddress, message: Any) -> None:
-        """Send with this actor as sender."""
-        if not isinstance(address, ActorRef):
-            raise InvalidActorAddress(address, "not the address of an actor of this system")
-        address.target.post(message, self._cell)
-
-    def wakeupAfter(self, period: timedelta | float, payload: Any = None) -> None:  # noqa: N802
-        """Deliver a `WakeupMessage` after a period; it dies with the actor."""
-        delay = period if isinstance(period, timedelta) else timedelta(seconds=period)
-        wakeup = WakeupMessage(delay, payload)
-        self._cell.runner.call_later(delay.total_seconds(), _remind, self._cell, wakeup)
-
-    def handleDeadLetters(self, address: ActorRef[Any], enable: bool = True) -> None:  # noqa: N802, FBT001, FBT002
-        """Be told of messages to actors that ended, as `DeadEnvelope`."""
-        self._cell.runtime.thespian.handle_dead_letters(address, enable)
-
-    def updateCapability(self, name: str, value: Any = None) -> None:  # noqa: N802
-        """Set a capability of the system; None removes it."""
-        self._cell.runtime.thespian.update_capability(name, value)
-
-    def actorSystemShutdown(self) -> None:  # noqa: N802
-        """Shut the whole system down."""
-        self._cell.runtime.thespian.request_shutdown()
-
-    def notifyOnSystemRegistrationChanges(self, address: ActorRef[Any], enable: bool) -> None:  # noqa: N802, FBT001
-        """One system without a convention: nobody joins or leaves."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("callboard.actors")
 
 A = TypeVar("A", bound="Actor")
+C = TypeVar("C", bound=Cell)
 T = TypeVar("T")
 
 FIRST_NUMBER: Final = 16
@@ -100,7 +101,7 @@ class Runtime:
         #: The object that actors see as `self.node`.
         self.node: Any = None
         #: How actors of plain Thespian classes are made, and the system base; see
-        #: `actors.system`.
+        #: `actors.thespian`.
         self.plain: Any = None
         self.thespian: Any = None
         self.on_dead_letter: list[Callable[[ActorRef[Any], Any, Sender | None], None]] = []
@@ -170,6 +171,13 @@ class Runtime:
                 parent.children = {}
             parent.children[cell] = None
         return cell  # type: ignore[no-any-return]
+
+    def place(self, make: Callable[[int], C]) -> C:
+        """Give a cell that needs no actor a number, and make it reachable under that."""
+        with self._lock:
+            cell = make(self._next_number())
+            self.cells[cell.number] = cell
+        return cell
 
     def _next_number(self) -> int:
         number = self._number

@@ -15,7 +15,7 @@ from actors.reference import ActorRef
 from actors.runtime import Runtime
 from actors.signals import Down
 from actors.supervisor import Child, Supervisor
-from actors.system import PlainActors
+from actors.thespian import PlainActors
 from basp.header import DIRECTORY, SPAWN_SERVER
 from proxies.address import endpoint_text, parse_address, parse_node_address
 from proxies.broker import Broker

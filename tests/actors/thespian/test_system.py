@@ -159,18 +159,6 @@ class Ours(actors.Actor):
         self.seen = msg
 
 
-@pytest.fixture
-def base():
-    return SystemBase(capabilities={"colour": "blue"})
-
-
-@pytest.fixture
-def system(base, no_thread_left):
-    system = ActorSystem(systemBase=base, transientUnique=True)
-    yield system
-    system.shutdown()
-
-
 def ended(base, address):
     return base.runtime.monitor(address)
 
@@ -450,6 +438,26 @@ def test_what_a_handler_returns_goes_out_as_an_ordinary_message(system):
     assert system.ask(ours, "x", 5) == "x!"
 
 
+def test_what_a_handler_returns_to_a_tell_goes_nowhere(system):
+    ours = system.createActor(Ours)
+
+    system.tell(ours, 21)
+
+    assert system.ask(ours, 4, 5) == 8
+
+
+def test_a_none_that_was_sent_arrives(system):
+    class Nothing(Actor):
+        def receiveMessage(self, msg, sender):  # noqa: N802
+            if msg == "say nothing":
+                self.send(sender, None)
+
+    started = time.monotonic()
+
+    assert system.ask(system.createActor(Nothing), "say nothing", 20) is None
+    assert time.monotonic() - started < 10
+
+
 def test_none_does_not_go_out(system):
     assert system.ask(system.createActor(Ours), 1.5, 0.05) is None
 
@@ -476,7 +484,7 @@ def test_an_ask_fails_when_the_thespian_actor_ends_without_an_answer(system):
 
 def test_a_handler_that_blocks_holds_up_nobody_else(system):
     gate, upper = system.createActor(Gate), system.createActor(Upper)
-    system.tell(gate, "open")
+    assert system.ask(gate, "open", 0) is None
     assert instance(gate).entered.wait(5)
 
     assert system.ask(upper, "x", 5) == "X"

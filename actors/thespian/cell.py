@@ -1,0 +1,205 @@
+"""The cell of a plain Thespian actor: Thespian's rules for failing, exiting and children.
+
+An `ActorExitRequest` goes to the actor first. A recursive one goes on to its children, and the
+actor stays until each of them has ended and the actor has been told so; what else arrives
+meanwhile is a dead letter.
+"""
+
+import copy
+import logging
+import traceback
+import types
+from dataclasses import dataclass
+from typing import Any, Final
+
+from thespian.actors import (
+    ActorExitRequest,
+    ChildActorExited,
+    PoisonMessage,
+    Thespian_StatusReq,
+    ThespianWatch,
+)
+from thespian.system.timing import ExpirationTimer
+
+from actors.answers import Sender
+from actors.cell import Cell
+from actors.exit_reason import ExitReason
+from actors.reference import ActorRef
+from actors.signals import Call, Down, LinkExit, Stop
+from actors.thespian.failed import FailedChild
+from actors.thespian.status import actor_status
+from actors.thespian.watch import Watch
+
+log = logging.getLogger("callboard.thespian")
+
+ATTEMPTS: Final = 2
+"""How often a plain Thespian actor is given a message before it is poison."""
+
+
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """What was asked for when an actor was created.
+
+    Attributes:
+        requirements: for the class's capability check and for `__init__`.
+        source_hash: the loaded source that the class comes from; its children do, too.
+        global_name: the name it holds in its system.
+    """
+
+    requirements: dict[str, Any] | None = None
+    source_hash: str | None = None
+    global_name: str | None = None
+
+
+class PlainCell(Cell):
+    """The cell of a plain Thespian actor."""
+
+    __slots__ = ("abroad", "awaited", "creation", "exiting", "wakeups", "watch_of_files")
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.creation = Creation()
+        self.exiting = False
+        #: While it exits: children whose end it has not been told.
+        self.awaited: set[ActorRef[Any]] = set()
+        #: Children on other systems.
+        self.abroad: set[ActorRef[Any]] | None = None
+        self.wakeups: dict[object, ExpirationTimer] | None = None
+        self.watch_of_files: Watch | None = None
+
+    def handle_other(self, message: Any, sender: Sender | None) -> None:
+        """Every message of a plain actor comes here: it has no `@handler`."""
+        if isinstance(message, ChildActorExited):
+            self._child_exited(message, sender)
+        elif self.exiting:
+            self._refuse(message, sender)
+        elif isinstance(message, Call | Stop | LinkExit):
+            super().handle_other(message, sender)
+        elif isinstance(message, ActorExitRequest):
+            self._exit(message, sender)
+        elif isinstance(message, Thespian_StatusReq):
+            if sender is not None and (asker := sender.reference(self.runtime)) is not None:
+                asker.target.post(actor_status(self), self)
+        else:
+            self._receive(message, sender)
+            if sender is not None and sender.expects and not getattr(sender, "done_", False):
+                self.owe(sender)  # it answers with a send, if it does before it ends
+
+    # --- messages ---
+
+    def _receive(self, message: Any, sender: Sender | None) -> None:
+        address = sender.reference(self.runtime) if sender is not None else None
+        attempt, given = 1, message
+        while True:
+            try:
+                result = self.actor.receiveMessage(given, address or self.runtime.nobody)
+            except Exception:  # noqa: BLE001  # Thespian's rule: once more, then it is poison
+                if attempt < ATTEMPTS:
+                    # Only a second attempt needs a copy that the first has not touched.
+                    attempt, given = attempt + 1, _copied(message)
+                    continue
+                self._return_poison(message, address)
+                return
+            if result is not None or self.watch_of_files is not None:
+                self._take_result(result)
+            return
+
+    def _take_result(self, result: Any) -> None:
+        """Return values mean nothing, save files to watch and a coroutine to run."""
+        watch, self.watch_of_files = self.watch_of_files, None
+        if watch is not None:
+            watch.close()
+        if isinstance(result, ThespianWatch):
+            self.watch_of_files = Watch(self, result)
+        elif isinstance(result, types.CoroutineType):
+            self.start_task(result, None)
+
+    def _return_poison(self, message: Any, address: ActorRef[Any] | None) -> None:
+        details = traceback.format_exc()
+        log.warning("%r could not handle %r twice:\n%s", self, message, details)
+        self.runtime.counters.failures += 1
+        if address is not None and not isinstance(message, PoisonMessage):
+            address.target.post(PoisonMessage(message, details), self)
+
+    # --- the end ---
+
+    def _exit(self, request: ActorExitRequest, sender: Sender | None) -> None:
+        self.exiting = True
+        address = sender.reference(self.runtime) if sender is not None else None
+        try:
+            self.actor.receiveMessage(request, address or self.runtime.nobody)
+        except Exception:
+            log.exception("%r failed in its exit request; it ends all the same", self)
+        if request.isRecursive:
+            self.awaited = {child.ref for child in self.children or ()} | (self.abroad or set())
+            for child in self.awaited:
+                child.target.post(ActorExitRequest(), self)
+        else:
+            self.children = self.abroad = None
+        self._leave_when_alone()
+
+    def _child_exited(self, message: ChildActorExited, sender: Sender | None) -> None:
+        child = message.childAddress
+        self.awaited.discard(child)
+        if isinstance(child, ActorRef):
+            if self.abroad is not None:
+                self.abroad.discard(child)
+            if isinstance(child.target, FailedChild):
+                child.target.is_known = True
+            elif self.children is not None and isinstance(child.target, Cell):
+                self.children.pop(child.target, None)
+        try:
+            self._receive(message, sender)
+        finally:
+            if self.exiting:
+                self._leave_when_alone()
+
+    def _leave_when_alone(self) -> None:
+        if not self.awaited:
+            self.end = self.end or (ExitReason.NORMAL, "")
+
+    def _refuse(self, message: Any, sender: Sender | None) -> None:
+        if not isinstance(message, Call | Stop | LinkExit | ActorExitRequest):
+            self.runtime.dead_letter(self.ref, message, sender)
+
+    def terminate(self, reason: ExitReason, detail: str) -> None:
+        """End; children on other systems are asked to exit, as those here are."""
+        if self.watch_of_files is not None:
+            self.watch_of_files.close()
+        for child in self.abroad or ():
+            child.target.demonitor(self)
+            if child not in self.awaited:
+                child.target.post(ActorExitRequest(), self)
+        self.abroad = None
+        super().terminate(reason, detail)
+
+    def end_child(self, child: Cell) -> None:
+        """Ask a child to exit, as Thespian does, so that its handler sees the request."""
+        if child.alive:
+            child.post(ActorExitRequest(), self)
+
+    # --- children ---
+
+    def child_ended(self, child: Cell, down: Down) -> None:
+        """Tell the parent, once for each child; it is its child until it was told."""
+        if self.alive and self.children is not None:
+            self.post(ChildActorExited(child.ref), child)
+
+    def adopt(self, child: ActorRef[Any]) -> None:
+        """Be told, as its parent, of the end of an actor that another system runs."""
+        if self.abroad is None:
+            self.abroad = set()
+        self.abroad.add(child)
+        child.target.monitor(self, lambda down: self.tell_of_end(down.ref))
+
+    def tell_of_end(self, child: ActorRef[Any]) -> None:
+        """Receive `ChildActorExited` for an actor that is no child in the runtime's sense."""
+        if self.alive:
+            self.post(ChildActorExited(child), None)
+
+
+def _copied(message: Any) -> Any:
+    try:
+        return copy.deepcopy(message)
+    except Exception:  # noqa: BLE001  # what cannot be copied is tried again as it is
+        return message

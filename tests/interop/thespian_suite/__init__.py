@@ -1,0 +1,1 @@
+"""Thespian's own suite, run on callboard's base: `make thespian`."""
