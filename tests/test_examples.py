@@ -31,3 +31,17 @@ def test_example_prints_what_it_says(name):
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == PRINTED[name]
+
+
+def test_the_example_of_a_test_suite_passes():
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."],
+        cwd=EXAMPLES / "testing_a_cluster",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout
+    assert "5 passed" in done.stdout

@@ -17,6 +17,7 @@ from actors.errors import ResultTimeout
 from actors.future import Future
 from basp.node_id import NodeId, make_node_id
 from callboard.simulation.clock import Clock
+from callboard.simulation.disk import SimulatedDisk
 from callboard.simulation.faults import Faults
 from callboard.simulation.network import Network
 from callboard.simulation.runner import SimulatedRunner
@@ -54,6 +55,7 @@ class Cluster(Faults):
         self._schedule = Schedule(self.clock)
         self._hosts: dict[Node, str] = {}
         self._options: dict[Node, dict[str, Any]] = {}
+        self._disks: dict[str, SimulatedDisk] = {}
         self._watching = ExitStack()
         self._token = waiting.set(self.wait)
 

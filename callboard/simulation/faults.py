@@ -1,7 +1,9 @@
 """What a test does to the nodes of a simulated cluster and to the ways between them."""
 
+import zlib
 from typing import Any
 
+from callboard.simulation.disk import SimulatedDisk
 from callboard.simulation.network import Network
 from callboard.simulation.runner import SimulatedRunner
 from callboard.simulation.trace import Trace
@@ -13,7 +15,9 @@ class Faults:
 
     network: Network
     trace: Trace
+    seed: int
     _hosts: dict[Node, str]
+    _disks: dict[str, SimulatedDisk]
 
     # --- the network ---
 
@@ -66,6 +70,13 @@ class Faults:
 
     # --- nodes ---
 
+    def disk(self, node: Node) -> SimulatedDisk:
+        """Return the disk of a node's machine; a node that is started again finds it there."""
+        host = self._hosts[node]
+        if host not in self._disks:
+            self._disks[host] = SimulatedDisk(zlib.crc32(host.encode(), self.seed & 0xFFFFFFFF))
+        return self._disks[host]
+
     def pause(self, node: Node) -> None:
         """Freeze a node as SIGSTOP does: its connections stay, it neither reads nor writes."""
         self._note("pause", node)
@@ -92,9 +103,13 @@ class Faults:
         self.network.kill_host(self._hosts[node])
 
     def crash(self, node: Node) -> None:
-        """End a node as a power failure does: the others only hear nothing any more."""
+        """End a node as a power failure does: the others only hear nothing any more.
+
+        Its disk keeps what was synced and any part of the rest.
+        """
         self._note("crash", node)
         self.network.silence_host(self._hosts[node])
+        self.disk(node).crash()
         _runner(node).closed = True
 
     def _note(self, what: str, *about: object) -> None:
