@@ -1,40 +1,12 @@
-"""The fixtures as the testing guide shows them, and what a failure prints."""
+"""What the pytest plugin does when a simulation fails, and with its options."""
 
 import sys
 
 import pytest
 
-from callboard import Actor, handler
 from callboard.simulation.dump import Dump, dump_path
 
 pytest_plugins = ["pytester"]
-
-
-class Echo(Actor):
-    @handler
-    def text(self, msg: str) -> str:
-        return msg
-
-
-def test_relay(cluster):
-    a, b, c = cluster(3, topology="line")
-    echo = c.spawn(Echo)
-    there = a.ref(str(echo))
-    assert there.ask("hi").result(5) == "hi"
-    down = a.monitor(there)
-    cluster.partition(b, c)
-    cluster.advance(30.0)
-    assert down.result(1).reason == "unreachable"
-    cluster.heal()
-
-
-def test_for_real(processes):
-    a, b = processes(2, spawnable={"echo": Echo})
-    echo = a.remote_spawn(b.address, "echo")
-    down = a.monitor(echo)
-    assert echo.ask("hi").result(5) == "hi"
-    b.kill()
-    assert down.result(5).reason == "unreachable"
 
 
 FAILING = """
