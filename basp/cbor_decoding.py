@@ -119,7 +119,9 @@ def _read_ip(content: Any, _is_key: bool) -> Any:  # noqa: FBT001
     _refuse_content("IP address", content)
 
 
-def _registered_reader(registry: MessageRegistry) -> Callback:
+def _registered_reader(
+    registry: MessageRegistry, note_dropped: Callable[[int], None]
+) -> Callback:
     by_name = registry.by_name
 
     def read(content: Any, _is_key: bool) -> object:  # noqa: FBT001
@@ -132,7 +134,7 @@ def _registered_reader(registry: MessageRegistry) -> Callback:
                 f'module that declares it with @message("{str(name)[:80]}")'
             )
             raise UnknownMessageType(msg) from None
-        return kind.build(fields)
+        return kind.build(fields, note_dropped)
 
     return read
 
@@ -152,9 +154,17 @@ def _reference_reader(pair_to_ref: PairHook | None) -> Callback:
 
 
 def tag_callbacks(
-    registry: MessageRegistry, pair_to_ref: PairHook | None
+    registry: MessageRegistry,
+    pair_to_ref: PairHook | None,
+    note_dropped: Callable[[int], None],
 ) -> dict[int, Callback]:
-    """Make the callback of every tag in :mod:`basp.cbor_tags`, and of those refused."""
+    """Make the callback of every tag in :mod:`basp.cbor_tags`, and of those refused.
+
+    Args:
+        registry: the types that are constructed.
+        pair_to_ref: makes a reference of a node id and an actor number.
+        note_dropped: told how many fields of a message no class here knows.
+    """
     callbacks: dict[int, Callback] = {tag: _refuser(tag) for tag in tags.REFUSED}
     callbacks.update(
         {
@@ -162,7 +172,7 @@ def tag_callbacks(
             tags.TUPLE: _read_tuple,
             tags.FROZENSET: _read_frozenset,
             tags.PAIRS: _read_pairs,
-            tags.REGISTERED: _registered_reader(registry),
+            tags.REGISTERED: _registered_reader(registry, note_dropped),
             tags.REFERENCE: _reference_reader(pair_to_ref),
             tags.BYTEARRAY: _read_bytearray,
             tags.DECIMAL: _read_decimal,

@@ -14,6 +14,7 @@
         ├── UnknownOperation          operation number that no release assigned
         ├── MalformedPayload          payload that is not what its operation says
         │   ├── MessageVersion        a field without default is missing: fail the ask
+        │   ├── MessageRefused        the constructor of a registered type raised
         │   ├── UnknownMessageType    a type name that is not registered here
         │   └── CollidingKeys         keys of a map or set chosen to have the same hash
         ├── MalformedHandshake        handshake out of order or with bad fields
@@ -24,8 +25,8 @@
             └── PeerSilent            (TimeoutError) nothing was heard for too long
 
 Bytes of a peer raise only :class:`RemoteProtocolError`; anything else is a defect of
-this package. ``MessageVersion`` and ``UnknownMessageType`` concern one message between
-nodes of different releases: the link that carried it stays healthy.
+this package. Those below ``MalformedPayload`` concern one message, most of them between nodes
+of different releases: the link that carried it stays healthy.
 """
 
 # ruff: noqa: N818  (the names are what users read in a traceback: the fact, no suffix)
@@ -43,6 +44,7 @@ __all__ = [
     "MalformedFrame",
     "MalformedHandshake",
     "MalformedPayload",
+    "MessageRefused",
     "MessageTooLarge",
     "MessageVersion",
     "NotSerializable",
@@ -100,6 +102,10 @@ class MalformedPayload(RemoteProtocolError):
 
 class MessageVersion(MalformedPayload):
     """A message lacks a field that has no default here, or names an unknown member."""
+
+
+class MessageRefused(MalformedPayload):
+    """The constructor of a registered type refused the fields of a message."""
 
 
 class UnknownMessageType(MalformedPayload):

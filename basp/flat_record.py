@@ -11,7 +11,6 @@ from struct import Struct
 from typing import Final
 
 from basp import cbor_tags
-from basp.plain_cbor import remote_error
 from basp.registry import MessageType
 
 __all__ = ["NOT_FLAT", "ONE_BYTE", "UNSIGNED_WIDTHS", "read_flat_record"]
@@ -88,4 +87,4 @@ def read_flat_record(  # noqa: C901, PLR0912
     try:
         return kind.cls(*values)
     except Exception as cause:  # noqa: BLE001  (a constructor of the user)
-        raise remote_error(cause) from cause
+        raise kind.refused(cause) from cause

@@ -6,14 +6,12 @@ at the sender, with the path of the value inside the message. Known differences,
 them equal to the original: a time zone becomes its offset, and attributes that are not
 fields of a dataclass stay behind.
 
-Options: 1 deadline (milliseconds left when sent), 2 W3C trace context, 3 idempotency
-key. Unknown keys are kept, so that they can be forwarded.
+What options there are: :mod:`basp.options`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from struct import Struct
-from types import MappingProxyType
 from typing import Any, Final
 
 import cbor2
@@ -22,26 +20,14 @@ from basp.cbor_decoding import PairHook, refuse_tag, tag_callbacks
 from basp.cbor_encoding import EncoderTable, Unserializable
 from basp.errors import MalformedPayload, NotSerializable
 from basp.flat_record import NOT_FLAT, ONE_BYTE, UNSIGNED_WIDTHS, read_flat_record
+from basp.options import NO_OPTIONS, has_options
 from basp.plain_cbor import parse_whole, remote_error
 from basp.registry import MessageRegistry
 
-__all__ = [
-    "DEADLINE_MS",
-    "DEFAULT_DEPTH_LIMIT",
-    "IDEMPOTENCY_KEY",
-    "NO_OPTIONS",
-    "TRACE_CONTEXT",
-    "PayloadCodec",
-]
-
-DEADLINE_MS: Final = 1
-TRACE_CONTEXT: Final = 2
-IDEMPOTENCY_KEY: Final = 3
+__all__ = ["DEFAULT_DEPTH_LIMIT", "PayloadCodec"]
 
 #: Deep enough for any message a person designs, shallow enough for any stack.
 DEFAULT_DEPTH_LIMIT: Final = 64
-
-NO_OPTIONS: Final[Mapping[int, object]] = MappingProxyType({})
 
 # cbor2 counts every tag as a level: a record is a tag, an array and a map.
 _LEVELS_PER_DEPTH: Final = 3
@@ -58,7 +44,7 @@ class PayloadCodec:
     Encoding is thread-safe; so is decoding as far as the given hooks are.
     """
 
-    __slots__ = ("_encoders", "_loads", "depth_limit", "registry")
+    __slots__ = ("_encoders", "_loads", "depth_limit", "dropped_fields", "registry")
 
     def __init__(
         self,
@@ -78,6 +64,8 @@ class PayloadCodec:
             pair_to_ref: makes a reference of them; called once for each one decoded.
             depth_limit: containers inside each other, on both sides.
         """
+        #: Fields of messages read here that no class knows: their senders are newer.
+        self.dropped_fields = 0
         self.registry = registry
         self.depth_limit = depth_limit
         self._encoders = EncoderTable(registry, depth_limit)
@@ -86,11 +74,14 @@ class PayloadCodec:
                 self._encoders.add_reference(ref_type, ref_to_pair)
         self._loads = partial(
             cbor2.loads,
-            semantic_decoders=tag_callbacks(registry, pair_to_ref),
+            semantic_decoders=tag_callbacks(registry, pair_to_ref, self._note_dropped),
             tag_hook=refuse_tag,
             max_depth=_LEVELS_PER_DEPTH * depth_limit + _LEVELS_PER_DEPTH,
             strict_hashable_types=True,
         )
+
+    def _note_dropped(self, count: int) -> None:
+        self.dropped_fields += count
 
     def encode(self, message: object, options: Mapping[int, object] | None = None) -> bytes:
         """Return the payload of ``message``; what changes later is not sent.
@@ -107,6 +98,24 @@ class PayloadCodec:
             raise self._explain(message, options, cause) from None
         return b"\x81" + body
 
+    def append_options(self, payload: bytes, options: Mapping[int, object]) -> bytes:
+        """Add options to a payload that was written without; the message is not touched.
+
+        Raises:
+            ValueError: the payload has options already.
+            NotSerializable: an option has no wire form.
+        """
+        if not options:
+            return payload
+        if has_options(payload):
+            msg = "the payload has options already; decode it and write the message again"
+            raise ValueError(msg)
+        plain = dict(options)
+        try:
+            return b"".join((b"\x82", payload[1:], self._encoders[dict](plain, 0)))
+        except (Unserializable, UnicodeEncodeError, AttributeError) as cause:
+            raise self._explain(None, plain, cause) from None
+
     def decode(self, payload: bytes) -> tuple[object, Mapping[int, object]]:
         """Return the message and its options.
 
@@ -114,7 +123,7 @@ class PayloadCodec:
             RemoteProtocolError: :class:`MessageVersion` and :class:`UnknownMessageType`
                 for a type of another release, otherwise :class:`MalformedPayload`.
         """
-        if payload[:1] != b"\x82":
+        if not has_options(payload):
             return self.decode_message(payload), NO_OPTIONS
         message, options = parse_whole(self._loads, payload[1:], 2)
         if type(options) is not dict:
@@ -135,7 +144,7 @@ class PayloadCodec:
         """
         size = len(payload)
         if size < 2 or payload[0] != 0x81:
-            if payload[:1] == b"\x82":
+            if has_options(payload):
                 return self.decode(payload)[0]
             msg = f"payload of {size:,} B is not an array of one message and its options"
             raise MalformedPayload(msg)

@@ -19,6 +19,7 @@ import cbor2
 from basp.errors import (
     DuplicateMessageType,
     MalformedPayload,
+    MessageRefused,
     MessageVersion,
     NotSerializable,
 )
@@ -62,7 +63,6 @@ class MessageType:
         "_defaults",
         "_late",
         "_names",
-        "_registry",
         "cls",
         "field_names",
         "is_positional",
@@ -73,13 +73,12 @@ class MessageType:
         "wire_name",
     )
 
-    def __init__(self, registry: "MessageRegistry", name: str, cls: type) -> None:
+    def __init__(self, name: str, cls: type) -> None:
         """Examine ``cls``.
 
         Raises:
             NotSerializable: the class is neither a dataclass, a named tuple nor an enum.
         """
-        self._registry = registry
         self.name = name
         self.cls = cls
         self.kind = "record"
@@ -144,28 +143,57 @@ class MessageType:
             for name in names
         }
 
-    def build(self, content: object) -> object:
+    def build(
+        self, content: object, note_dropped: Callable[[int], None] | None = None
+    ) -> object:
         """Make an instance from what a peer sent: a map of fields, or a member's name.
 
+        Args:
+            content: the fields, the name of a member, or the integer of a flag.
+            note_dropped: told how many fields no class here knows, if there are any.
+
         Raises:
-            MessageVersion: a field without default is missing, or the member is unknown.
+            MessageVersion: a field without default is missing, or a member or bit is unknown.
+            MessageRefused: the constructor raised.
             MalformedPayload: the content has the wrong shape.
         """
-        if self.kind == "record":
-            if type(content) is not dict:
-                msg = f"message {self.name!r}: fields must be a map, not {_short(content)}"
-                raise MalformedPayload(msg)
-            if content.keys() != self._names:
-                content = self._fit(content)
-            if self._late:
-                return self._build_late(content)
-            return self.cls(**content)
         if self.kind == "enum":
             return self._member(content)
+        if self.kind == "flag":
+            return self._flags(content)
+        if type(content) is not dict:
+            msg = f"message {self.name!r}: fields must be a map, not {_short(content)}"
+            raise MalformedPayload(msg)
+        if content.keys() != self._names:
+            content = self._fit(content, note_dropped)
+        try:
+            return self._build_late(content) if self._late else self.cls(**content)
+        except Exception as cause:  # noqa: BLE001  (a constructor of the user)
+            raise self.refused(cause) from cause
+
+    def refused(self, cause: Exception) -> MessageRefused:
+        """Return the error for a constructor that raised."""
+        return MessageRefused(
+            f"message {self.name!r} is refused by its class on this node: "
+            f"{type(cause).__name__}: {cause}"
+        )
+
+    def _flags(self, content: object) -> object:
         if type(content) is not int:
             msg = f"flags {self.name!r}: value must be an integer, not {_short(content)}"
             raise MalformedPayload(msg)
-        return self.cls(content)
+        try:
+            made = self.cls(content)
+        except ValueError:
+            made = None
+        # Depending on its boundary, a flag drops bits that it does not know.
+        if getattr(made, "value", None) != content:
+            msg = (
+                f"flags {self.name!r} do not know all bits of {content:#x} on this node; "
+                f"upgrade this node first, then the senders"
+            )
+            raise MessageVersion(msg)
+        return made
 
     def _member(self, content: object) -> Enum:
         if type(content) is not str:
@@ -180,7 +208,9 @@ class MessageType:
             raise MessageVersion(msg)
         return member
 
-    def _fit(self, content: dict[object, object]) -> dict[str, object]:
+    def _fit(
+        self, content: dict[object, object], note_dropped: Callable[[int], None] | None
+    ) -> dict[str, object]:
         """Drop unknown fields and fill missing ones: the sender has another release."""
         fitted: dict[str, object] = {}
         for name in self.field_names:
@@ -196,8 +226,8 @@ class MessageType:
                 raise MessageVersion(msg)
             fitted[name] = make()
         dropped = len(content.keys() - self._names)
-        if dropped:
-            self._registry.dropped_fields += dropped
+        if dropped and note_dropped is not None:
+            note_dropped(dropped)
         return fitted
 
     def _build_late(self, content: dict[str, object]) -> object:
@@ -214,7 +244,7 @@ class MessageType:
 class MessageRegistry:
     """Message types by class and by name. Not thread-safe while registering."""
 
-    __slots__ = ("by_class", "by_name", "dropped_fields", "flat")
+    __slots__ = ("by_class", "by_name", "flat")
 
     def __init__(self) -> None:
         """Make an empty registry."""
@@ -223,8 +253,6 @@ class MessageRegistry:
         self.by_class: dict[type, MessageType] = {}
         #: Positional records with fields, by ``wire_name``, for :mod:`basp.flat_record`.
         self.flat: dict[bytes, MessageType] = {}
-        #: Fields of peers that no class here knows, counted since the start.
-        self.dropped_fields = 0
 
     def register(self, name: str, cls: type) -> None:
         """Let instances of ``cls`` travel under ``name``.
@@ -241,7 +269,7 @@ class MessageRegistry:
         if not 0 < len(name) <= NAME_LIMIT:
             msg = f"message name must have 1-{NAME_LIMIT} characters, has {len(name)}"
             raise ValueError(msg)
-        made = MessageType(self, name, cls)
+        made = MessageType(name, cls)
         held = self.by_name.get(name)
         if held is not None and not _is_same_source(held, made):
             msg = (

@@ -23,9 +23,11 @@ from proxies.errors import (
     LinkError,
     LinkFull,
     MessageTooLarge,
+    MessageVersion,
     NotSerializable,
     PublicAddress,
     TlsError,
+    UnknownMessageType,
 )
 
 __all__ = [
@@ -38,6 +40,8 @@ __all__ = [
     "LinkError",
     "LinkFull",
     "MessageTooLarge",
+    "MessageVersion",
+    "UnknownMessageType",
     "NoSuchMethod",
     "NodeClosed",
     "NodeUnreachable",

@@ -5,6 +5,8 @@ CallboardError
 │                                 applications differ, or bytes broke a rule (NodeUnreachable)
 ├── NotSerializable               a message cannot travel to another node      (TypeError)
 ├── DuplicateMessageType          a message name belongs to another class      (TypeError)
+├── MessageVersion                a message of another release cannot be read  (TypeError)
+├── UnknownMessageType            a message of a type that is not known there  (TypeError)
 ├── MessageTooLarge               a message is larger than a frame may be      (ValueError)
 ├── LinkFull                      more waits to be sent to a node than may     (BufferError)
 ├── PublicAddress                 listening to the world without a secret      (ValueError)
@@ -24,6 +26,14 @@ class NotSerializable(CallboardError, TypeError):
 
 class DuplicateMessageType(CallboardError, TypeError):
     """Another class is registered under that message name."""
+
+
+class MessageVersion(CallboardError, TypeError):
+    """The receiver's class lacks a member, or needs a field that the sender does not know."""
+
+
+class UnknownMessageType(CallboardError, TypeError):
+    """The receiver has not registered the type of a message; import its module there."""
 
 
 class MessageTooLarge(CallboardError, ValueError):

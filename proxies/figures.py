@@ -80,6 +80,7 @@ class Figures:
             proxies=broker.proxy_count,
             ends=dict(counters.ends),
             refused_connections=broker.connector.refused,
+            dropped_fields=broker.outgoing.codec.dropped_fields,
         )
 
     def subscribed(self, subscriber: Callable[[object], None]) -> AbstractContextManager[None]:

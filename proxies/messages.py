@@ -13,7 +13,13 @@ from basp.errors import BaspError
 from basp.errors import DuplicateMessageType as BaspDuplicate
 from basp.errors import NotSerializable as BaspNotSerializable
 from basp.registry import DEFAULT_REGISTRY
-from proxies.errors import DuplicateMessageType, MessageTooLarge, NotSerializable
+from proxies.errors import (
+    DuplicateMessageType,
+    MessageTooLarge,
+    MessageVersion,
+    NotSerializable,
+    UnknownMessageType,
+)
 
 T = TypeVar("T", bound=type)
 
@@ -112,6 +118,8 @@ _KINDS: dict[str, type[CallboardError]] = {
         errors.WouldDeadlock,
         NotSerializable,
         MessageTooLarge,
+        MessageVersion,
+        UnknownMessageType,
     )
 }
 

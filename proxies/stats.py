@@ -57,7 +57,11 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class NodeStats:
-    """A node's counters since it started, in messages."""
+    """A node's counters since it started, in messages unless they say otherwise.
+
+    Attributes:
+        dropped_fields: fields of messages that no class here knows: their senders are newer.
+    """
 
     name: str
     node_id: bytes
@@ -73,3 +77,4 @@ class NodeStats:
     proxies: int
     ends: dict[str, int]
     refused_connections: int = 0
+    dropped_fields: int = 0

@@ -21,7 +21,8 @@ from basp.errors import (
     RemoteProtocolError,
     UnknownMessageType,
 )
-from basp.payload import NO_OPTIONS, PayloadCodec
+from basp.options import NO_OPTIONS
+from basp.payload import PayloadCodec
 from basp.registry import MessageRegistry
 from tests.basp.message_types import Box, Color, Derived, Empty, Old, Point, Ref, make_registry
 from tests.basp.strategies import is_same, messages, scalars

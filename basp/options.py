@@ -1,0 +1,146 @@
+"""Options of a dispatch: what travels beside a message.
+
+=== ================ ===========================================================
+key name             value
+=== ================ ===========================================================
+1   deadline         milliseconds that were left when the dispatch was sent
+2   trace context    W3C ``traceparent``, or ``[traceparent, tracestate]``
+3   idempotency key  text or bytes that name one request, however often it is sent
+=== ================ ===========================================================
+
+Unknown keys are ignored and kept, so that they can be sent on. A trace context that is not
+well-formed is ignored too, as the W3C recommendation on trace context (section 2.3) demands.
+
+A sender writes the message once, before it knows when it leaves, and appends the options then:
+``PayloadCodec.append_options``. A reader that knows no options never looks at them:
+``PayloadCodec.decode_message``. Otherwise :func:`has_options` tells by the first byte whether
+``PayloadCodec.decode`` is worth its price, and :func:`read_options` makes values of its map.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final
+
+from basp.errors import MalformedPayload
+from basp.plain_cbor import is_natural
+
+__all__ = [
+    "DEADLINE_MS",
+    "IDEMPOTENCY_KEY",
+    "KEY_LIMIT",
+    "NO_OPTIONS",
+    "TRACE_CONTEXT",
+    "DispatchOptions",
+    "has_options",
+    "read_options",
+]
+
+DEADLINE_MS: Final = 1
+TRACE_CONTEXT: Final = 2
+IDEMPOTENCY_KEY: Final = 3
+
+#: Characters or bytes of an idempotency key: receivers remember many of them.
+KEY_LIMIT: Final = 255
+
+NO_OPTIONS: Final[Mapping[int, object]] = MappingProxyType({})
+
+# W3C trace context, section 3.2: version, trace id, parent id, flags; a later version may
+# go on behind another hyphen. Ids of zeros only, and the version ff, are invalid.
+_TRACE_PARENT: Final = re.compile(
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?",
+    re.ASCII,
+)
+_WITH_OPTIONS: Final = b"\x82"
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchOptions:
+    """What travels beside a message.
+
+    Attributes:
+        deadline_ms: milliseconds that are left for it; None for no end.
+        trace_parent: W3C ``traceparent``; "" for none.
+        trace_state: W3C ``tracestate`` that goes with it.
+        idempotency_key: names the request, 1 to ``KEY_LIMIT`` long; None for none.
+        others: options that this release does not know, by their keys.
+    """
+
+    deadline_ms: int | None = None
+    trace_parent: str = ""
+    trace_state: str = ""
+    idempotency_key: str | bytes | None = None
+    others: Mapping[int, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ValueError: a value has another form than the field says.
+        """
+        if self.deadline_ms is not None and not is_natural(self.deadline_ms):
+            msg = f"deadline_ms must be at least 0, not {self.deadline_ms!r}"
+            raise ValueError(msg)
+        if self.trace_parent and not _TRACE_PARENT.fullmatch(self.trace_parent):
+            msg = f"trace_parent is no W3C traceparent: {self.trace_parent[:80]!r}"
+            raise ValueError(msg)
+        if self.trace_state and not self.trace_parent:
+            msg = "trace_state means nothing without trace_parent"
+            raise ValueError(msg)
+        key = self.idempotency_key
+        if key is not None and not 0 < len(key) <= KEY_LIMIT:
+            msg = f"idempotency_key must be 1 to {KEY_LIMIT} long, is {len(key)}"
+            raise ValueError(msg)
+
+    def after(self, elapsed_ms: int) -> "DispatchOptions":
+        """Return the options as they are ``elapsed_ms`` milliseconds later, to be sent on."""
+        if self.deadline_ms is None:
+            return self
+        return replace(self, deadline_ms=max(0, self.deadline_ms - elapsed_ms))
+
+    def to_map(self) -> dict[int, object]:
+        """Return the options by their keys; empty when there are none."""
+        made: dict[int, object] = dict(self.others)
+        if self.deadline_ms is not None:
+            made[DEADLINE_MS] = self.deadline_ms
+        if self.trace_state:
+            made[TRACE_CONTEXT] = [self.trace_parent, self.trace_state]
+        elif self.trace_parent:
+            made[TRACE_CONTEXT] = self.trace_parent
+        if self.idempotency_key is not None:
+            made[IDEMPOTENCY_KEY] = self.idempotency_key
+        return made
+
+
+def read_options(options: Mapping[int, object]) -> DispatchOptions:
+    """Make values of the map that ``PayloadCodec.decode`` returned.
+
+    Raises:
+        MalformedPayload: a deadline or an idempotency key has another form.
+    """
+    others = dict(options)
+    deadline = others.pop(DEADLINE_MS, None)
+    parent, state = _read_trace(others.pop(TRACE_CONTEXT, None))
+    key = others.pop(IDEMPOTENCY_KEY, None)
+    if deadline is not None and not is_natural(deadline):
+        msg = f"option deadline must be milliseconds from 0 on, not {deadline!r:.80}"
+        raise MalformedPayload(msg)
+    if key is not None and not (isinstance(key, str | bytes) and 0 < len(key) <= KEY_LIMIT):
+        msg = f"option idempotency key must be 1-{KEY_LIMIT} of text or bytes, not {key!r:.80}"
+        raise MalformedPayload(msg)
+    return DispatchOptions(deadline, parent, state, key, others)  # type: ignore[arg-type]
+
+
+def _read_trace(context: object) -> tuple[str, str]:
+    parent, state = context, ""
+    if isinstance(context, list | tuple) and len(context) == 2:
+        parent, state = context
+    if type(parent) is str and type(state) is str and _TRACE_PARENT.fullmatch(parent):
+        return parent, state
+    return "", ""
+
+
+def has_options(payload: bytes) -> bool:
+    """Tell whether options follow the message of a dispatch."""
+    return payload[:1] == _WITH_OPTIONS

@@ -1,0 +1,156 @@
+"""What travels beside a message: deadline, trace context, idempotency key, and others."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from basp.errors import MalformedPayload, NotSerializable
+from basp.options import (
+    DEADLINE_MS,
+    IDEMPOTENCY_KEY,
+    KEY_LIMIT,
+    NO_OPTIONS,
+    TRACE_CONTEXT,
+    DispatchOptions,
+    has_options,
+    read_options,
+)
+from basp.payload import PayloadCodec
+from tests.basp.message_types import Point, make_registry
+
+CODEC = PayloadCodec(make_registry())
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+options = st.builds(
+    DispatchOptions,
+    deadline_ms=st.none() | st.integers(0, 2**53),
+    trace_parent=st.just(PARENT),
+    trace_state=st.sampled_from(["", "vendor=1"]),
+    idempotency_key=st.none() | st.text(min_size=1, max_size=9) | st.binary(min_size=1),
+    others=st.dictionaries(st.integers(4, 99), st.integers() | st.text(), max_size=3),
+)
+
+
+@given(options)
+def test_options_survive_the_way(sent):
+    payload = CODEC.append_options(CODEC.encode(Point(1, "a")), sent.to_map())
+
+    message, found = CODEC.decode(payload)
+
+    assert message == Point(1, "a")
+    assert read_options(found) == sent
+    assert CODEC.decode_message(payload) == Point(1, "a")
+    assert has_options(payload)
+
+
+@given(options)
+def test_appended_options_are_the_bytes_of_options_that_were_encoded(sent):
+    if sent.to_map():
+        appended = CODEC.append_options(CODEC.encode("x"), sent.to_map())
+        assert appended == CODEC.encode("x", sent.to_map())
+
+
+def test_golden_bytes():
+    sent = DispatchOptions(1000, PARENT, idempotency_key=b"k")
+
+    payload = CODEC.append_options(CODEC.encode("a"), sent.to_map())
+
+    text = PARENT.encode().hex()
+    assert payload.hex() == f"826161d9bf0686011903e8027837{text}03416b"
+
+
+def test_a_message_without_options_stays_as_it_is():
+    payload = CODEC.encode("a")
+
+    assert CODEC.append_options(payload, DispatchOptions().to_map()) is payload
+    assert not has_options(payload)
+    assert CODEC.decode(payload) == ("a", NO_OPTIONS)
+    assert read_options(NO_OPTIONS) == DispatchOptions()
+
+
+def test_options_are_appended_once():
+    payload = CODEC.append_options(CODEC.encode("a"), {DEADLINE_MS: 1})
+
+    with pytest.raises(ValueError, match="already"):
+        CODEC.append_options(payload, {DEADLINE_MS: 1})
+
+
+def test_an_option_without_a_wire_form_is_named():
+    with pytest.raises(NotSerializable, match=r"options\[9\] is a"):
+        CODEC.append_options(CODEC.encode("a"), {9: object()})
+
+
+def test_unknown_options_are_kept_to_be_sent_on():
+    found = read_options({DEADLINE_MS: 500, 77: ("later", b"release")})
+
+    assert found.others == {77: ("later", b"release")}
+    assert found.after(200).to_map() == {DEADLINE_MS: 300, 77: ("later", b"release")}
+
+
+def test_time_that_passed_is_taken_off_a_deadline():
+    assert DispatchOptions(500).after(200).deadline_ms == 300
+    assert DispatchOptions(500).after(900).deadline_ms == 0
+    assert DispatchOptions().after(900).deadline_ms is None
+
+
+@pytest.mark.parametrize("deadline", [-1, 1.5, "1", True, 2**64, [1]])
+def test_a_deadline_is_a_number_of_milliseconds(deadline):
+    with pytest.raises(MalformedPayload, match="deadline"):
+        read_options({DEADLINE_MS: deadline})
+    with pytest.raises(ValueError, match="deadline"):
+        DispatchOptions(deadline)
+
+
+@pytest.mark.parametrize("key", ["", b"", "x" * (KEY_LIMIT + 1), 5, ["x"], bytearray(b"x")])
+def test_an_idempotency_key_is_short_text_or_bytes(key):
+    with pytest.raises(MalformedPayload, match="idempotency key"):
+        read_options({IDEMPOTENCY_KEY: key})
+
+
+@pytest.mark.parametrize("key", ["", "x" * (KEY_LIMIT + 1)])
+def test_a_sender_cannot_set_a_key_that_is_refused(key):
+    with pytest.raises(ValueError, match="1 to 255"):
+        DispatchOptions(idempotency_key=key)
+
+
+UNFIT = [
+    "",
+    "x",
+    PARENT.upper(),
+    PARENT[:-1],
+    "ff" + PARENT[2:],
+    PARENT.replace("0af7651916cd43dd8448eb211c80319c", "0" * 32),
+    PARENT.replace("b7ad6b7169203331", "0" * 16),
+    PARENT + "x",
+    5,
+    [PARENT],
+    [PARENT, 5],
+    [5, "vendor=1"],
+    [PARENT, "a", "b"],
+]
+
+
+@pytest.mark.parametrize("context", UNFIT)
+def test_a_trace_context_that_is_not_well_formed_is_ignored(context):
+    found = read_options({TRACE_CONTEXT: context, DEADLINE_MS: 1})
+
+    assert found == DispatchOptions(1)
+
+
+def test_a_trace_context_of_a_later_version_is_taken():
+    later = "01" + PARENT[2:] + "-more"
+
+    assert read_options({TRACE_CONTEXT: later}).trace_parent == later
+
+
+def test_a_trace_context_that_is_not_well_formed_is_not_sent():
+    with pytest.raises(ValueError, match="traceparent"):
+        DispatchOptions(trace_parent="x")
+    with pytest.raises(ValueError, match="without trace_parent"):
+        DispatchOptions(trace_state="x")
+
+
+@pytest.mark.parametrize("body", [b"\x00", b"\x80", b"\xa1\x61a\x00", b"\xd9\xbf\x06\x81\x00"])
+def test_options_are_a_map_by_integers(body):
+    with pytest.raises(MalformedPayload):
+        CODEC.decode(b"\x82\x01" + body)
