@@ -101,7 +101,7 @@ class Acceptor:
                 return
             raise
         connections = self._connections() + len(self._handshakes)
-        refusal = self.gate.refusal(connections, self._runner.now())
+        refusal = self.gate.refusal(address[0], connections, self._runner.now())
         if refusal:
             sock.close()
             if self.gate.untold == 1:
@@ -130,7 +130,7 @@ class Acceptor:
 
         handshake = Handshake(self._runner, sock, FIRST_WORD_LIMIT, ended)
         self._handshakes.add(handshake)
-        self.gate.strangers.add(handshake)
+        self.gate.begun(handshake, endpoint[0])
         handshake.begin()
 
     def _open(
@@ -138,7 +138,7 @@ class Acceptor:
     ) -> None:
         wire = self._opened(sock, config, endpoint)
         if wire.is_open:
-            self.gate.strangers.add(wire)
+            self.gate.begun(wire, endpoint[0])
 
     def close(self) -> None:
         """Stop listening."""

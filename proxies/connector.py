@@ -20,8 +20,9 @@ from proxies.address import Endpoint, endpoint_text
 from proxies.dialer import Dial, Dialer
 from proxies.events import LinkRefused
 from proxies.limits import Gate, Limits
+from proxies.throttle import Throttle
 from proxies.tls_socket import TlsSocket
-from proxies.wire import Wire
+from proxies.wire import READ_SIZE, Wire
 
 if TYPE_CHECKING:
     import ssl
@@ -67,6 +68,7 @@ class Connector:
         self._dirty: list[Wire] = []
         self._barred: dict[bytes, float] = {}
         self._quiet_until = 0.0
+        self._pauses = 0  # of links that ended
         self._dialer = Dialer(
             runner, network, self._open_dialed, self._is_linked, self._is_paired
         )
@@ -106,6 +108,11 @@ class Connector:
     def refused(self) -> int:
         """Connections that were closed at once because of a limit."""
         return self._acceptor.gate.refused
+
+    @property
+    def pauses(self) -> int:
+        """How often reading was put off because a link brought more than it may."""
+        return self._pauses + sum(wire.pauses for wire in list(self._wires.values()))
 
     def listen(
         self, sock: socket.socket, config: LinkConfig, tls: "ssl.SSLContext | None" = None
@@ -163,6 +170,14 @@ class Connector:
             self._runner, sock, link, endpoint if dialer else None, self._carry_out, self._dirty
         )
         wire.remote = endpoint
+        limits = self.limits
+        if limits.messages_per_second or limits.bytes_per_second:
+            wire.throttle = Throttle(
+                limits.messages_per_second,
+                limits.bytes_per_second,
+                now=self._runner.now(),
+                read_size=READ_SIZE,
+            )
         wire.introduced = self._introduced
         self._wires[link] = wire
         wire.start()
@@ -207,7 +222,8 @@ class Connector:
 
     def _ended(self, wire: Wire, closed: Closed) -> None:
         wire.shut()
-        self._wires.pop(wire.link, None)
+        if self._wires.pop(wire.link, None) is not None:
+            self._pauses += wire.pauses
         self._acceptor.gate.ended(wire)
         was_established = wire.peer is not None
         if was_established:

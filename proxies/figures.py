@@ -44,6 +44,7 @@ class Figures:
                 wire.bytes_sent,
                 wire.bytes_received,
                 wire.waiting,
+                wire.pauses,
             )
             for peer, wire in list(self._broker.wires.items())
         ]
@@ -80,6 +81,7 @@ class Figures:
             proxies=broker.proxy_count,
             ends=dict(counters.ends),
             refused_connections=broker.connector.refused,
+            pauses=broker.connector.pauses,
             dropped_fields=broker.outgoing.codec.dropped_fields,
         )
 

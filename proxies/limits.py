@@ -1,5 +1,7 @@
 """The limits of a node's wire: what strangers and peers may make it hold."""
 
+import ipaddress
+from collections import Counter
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -10,6 +12,15 @@ LINKS: Final = 4_096
 
 HANDSHAKES: Final = 256
 """Accepted connections that have not proven who they are: each may hold 64 KiB for seconds."""
+
+LINKS_PER_ADDRESS: Final = 1_024
+"""Accepted connections of one address: a quarter of all, so no machine takes every place."""
+
+HANDSHAKES_PER_ADDRESS: Final = 128
+"""Half of all handshakes: no machine alone keeps the others out."""
+
+LEAST_BYTES_PER_SECOND: Final = 1_024
+"""A link needs some of them for heartbeats and routes."""
 
 STRANGERS_PER_SECOND: Final = 1_000
 """Connections accepted in a second that prove nothing: each costs about 0.1 ms.
@@ -30,35 +41,46 @@ class Limits:
             count, and are never refused.
         handshakes: accepted connections that have not proven who they are; further ones are
             closed at once.
+        links_per_address: accepted connections of one address (an IPv6 network of 64 bits
+            counts as one); further ones are closed at once.
+        handshakes_per_address: those of one address that have not proven who they are.
         strangers_per_second: accepted connections in a second, those of proven nodes not
             counted; further ones are closed at once.
         payload: bytes of the largest message sent or accepted; the same on all nodes of a
             cluster. A larger one that arrives ends the link.
         proxies: proxies of actors here that one other node may hold; those of further ones
             there are down at once, `unreachable`.
+        messages_per_second: messages that one link may bring, those for other nodes included;
+            what is more waits at the sender. 0 for no limit.
+        bytes_per_second: bytes that one link may bring; the same.
     """
 
     links: int = LINKS
     handshakes: int = HANDSHAKES
+    links_per_address: int = LINKS_PER_ADDRESS
+    handshakes_per_address: int = HANDSHAKES_PER_ADDRESS
     strangers_per_second: int = STRANGERS_PER_SECOND
     payload: int = DEFAULT_PAYLOAD_LIMIT
     proxies: int = PROXIES
+    messages_per_second: int = 0
+    bytes_per_second: int = 0
 
     def __post_init__(self) -> None:
         """Check the values.
 
         Raises:
-            ValueError: one is less than 1.
+            ValueError: one is less than 1, and does not stand for no limit.
         """
         for field in fields(self):
             value = getattr(self, field.name)
-            if value < 1:
-                msg = f"limit {field.name} must be at least 1, not {value}"
+            least = LEAST_BYTES_PER_SECOND if field.name == "bytes_per_second" else 1
+            if value < least and (value or field.default):
+                msg = f"limit {field.name} must be at least {least:,}, not {value}"
                 raise ValueError(msg)
 
 
 class Gate:
-    """Decides which accepted connections may begin. Pure; used by the connector alone."""
+    """Decides which accepted connections may begin. Pure; used by the acceptor alone."""
 
     def __init__(self, limits: Limits) -> None:
         """Make an open gate."""
@@ -66,26 +88,35 @@ class Gate:
         self.refused = 0
         #: Refused and not told yet.
         self.untold = 0
-        #: Accepted connections that have not proven who they are.
-        self.strangers: set[object] = set()
+        #: Accepted connections, by where they come from.
+        self._sources: dict[object, str] = {}
+        #: Those that have not proven who they are.
+        self._strangers: set[object] = set()
+        self._links: Counter[str] = Counter()
+        self._handshakes: Counter[str] = Counter()
         self._credit = float(limits.strangers_per_second)
         self._counted_at = 0.0
 
-    def refusal(self, connections: int, now: float) -> str:
+    def refusal(self, address: str, connections: int, now: float) -> str:
         """Return why a connection is refused; "" when it may begin.
 
         Args:
+            address: where it comes from.
             connections: those that the node has.
             now: monotonic seconds.
         """
-        limits = self.limits
+        limits, source = self.limits, source_of(address)
         full = float(limits.strangers_per_second)
         self._credit = min(full, self._credit + (now - self._counted_at) * full)
         self._counted_at = now
         if connections >= limits.links:
             why = f"{limits.links:,} links are there"
-        elif len(self.strangers) >= limits.handshakes:
+        elif self._links[source] >= limits.links_per_address:
+            why = f"{limits.links_per_address:,} links from {source} are there"
+        elif len(self._strangers) >= limits.handshakes:
             why = f"{limits.handshakes:,} handshakes are under way"
+        elif self._handshakes[source] >= limits.handshakes_per_address:
+            why = f"{limits.handshakes_per_address:,} handshakes from {source} are under way"
         elif self._credit < 1.0:
             why = f"{limits.strangers_per_second:,} strangers came within a second"
         else:
@@ -95,12 +126,47 @@ class Gate:
         self.untold += 1
         return why
 
+    def begun(self, connection: object, address: str) -> None:
+        """Take note of an accepted connection that has not proven who it is."""
+        source = self._sources[connection] = source_of(address)
+        self._strangers.add(connection)
+        self._links[source] += 1
+        self._handshakes[source] += 1
+
     def proven(self, connection: object) -> None:
         """Take note that a connection is a node's."""
-        if connection in self.strangers:
-            self.strangers.remove(connection)
+        if connection in self._strangers:
+            self._no_stranger(connection)
             self._credit += 1.0
 
     def ended(self, connection: object) -> None:
         """Take note that a connection is gone."""
-        self.strangers.discard(connection)
+        if connection in self._strangers:
+            self._no_stranger(connection)
+        source = self._sources.pop(connection, None)
+        if source is not None:
+            _take_one(self._links, source)
+
+    def _no_stranger(self, connection: object) -> None:
+        self._strangers.remove(connection)
+        _take_one(self._handshakes, self._sources[connection])
+
+
+def _take_one(counter: Counter[str], key: str) -> None:
+    """Count down; who has none is forgotten, so that tables stay small."""
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]
+
+
+def source_of(address: str) -> str:
+    """Return what counts as one address: for IPv6 the network that one customer is given."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.ip_network((int(found) >> 64 << 64, 64)))

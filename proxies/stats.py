@@ -15,7 +15,11 @@ class ReachableNode:
 
 @dataclass(frozen=True, slots=True)
 class LinkInfo:
-    """A link to a neighbour, with what went over it since it was established."""
+    """A link to a neighbour, with what went over it since it was established.
+
+    Attributes:
+        pauses: how often reading was put off because it brought more than `Limits` allow.
+    """
 
     peer: bytes
     peer_name: str
@@ -25,6 +29,7 @@ class LinkInfo:
     bytes_sent: int
     bytes_received: int
     bytes_waiting: int
+    pauses: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,7 @@ class NodeStats:
     """A node's counters since it started, in messages unless they say otherwise.
 
     Attributes:
+        pauses: how often reading a link was put off because it brought more than it may.
         dropped_fields: fields of messages that no class here knows: their senders are newer.
     """
 
@@ -78,3 +84,4 @@ class NodeStats:
     ends: dict[str, int]
     refused_connections: int = 0
     dropped_fields: int = 0
+    pauses: int = 0

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from basp.effects import Deliver
 from basp.link import Link
 from proxies.errors import LinkFull
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from basp.effects import Effect
     from basp.node_id import NodeId
     from proxies.address import Endpoint
+    from proxies.throttle import Throttle
     from proxies.tls_socket import TlsSocket
 
 READ_SIZE: Final = 65536
@@ -65,6 +67,10 @@ class Wire:
         self.is_open = True
         #: Called after each read until the link is established.
         self.introduced: Callable[[Wire], None] | None = None
+        #: Limits what comes in; None for no limit.
+        self.throttle: Throttle | None = None
+        #: How often reading was put off because more came than may.
+        self.pauses = 0
         self.waiting = 0
         self.bytes_received = 0
         self.bytes_sent = 0
@@ -81,8 +87,11 @@ class Wire:
         self._frames: list[bytes] = []
         self._rest: memoryview | None = None
         self._timer: Timer | None = None
+        self._pause: Timer | None = None
+        self._awaits_room = False
         sock.setblocking(False)  # noqa: FBT003  # its signature
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._watched = selectors.EVENT_READ
         runner.selector.register(sock, selectors.EVENT_READ, self._ready)
 
     def start(self) -> None:
@@ -184,14 +193,15 @@ class Wire:
 
     def _await_room(self) -> None:
         if self.is_open:
-            both = selectors.EVENT_READ | selectors.EVENT_WRITE
-            self._runner.selector.modify(self._socket, both, self._ready)
+            self._awaits_room = True
+            self._watch()
 
     # --- on the runner ---
 
     def _ready(self, mask: int) -> None:
         if mask & selectors.EVENT_WRITE:
-            self._runner.selector.modify(self._socket, selectors.EVENT_READ, self._ready)
+            self._awaits_room = False
+            self._watch()
             with self._lock:
                 self._is_blocked = False
                 self._flush()
@@ -200,9 +210,23 @@ class Wire:
         if mask & selectors.EVENT_READ and self.is_open:
             self._read()
 
+    def _watch(self) -> None:
+        """Tell the selector what to wait for: something to read, room to write."""
+        events = selectors.EVENT_READ if self._pause is None else 0
+        if self._awaits_room:
+            events |= selectors.EVENT_WRITE
+        watched, self._watched = self._watched, events
+        if not events:
+            self._runner.selector.unregister(self._socket)
+        elif not watched:
+            self._runner.selector.register(self._socket, events, self._ready)
+        elif events != watched:
+            self._runner.selector.modify(self._socket, events, self._ready)
+
     def _read(self) -> None:
+        size = READ_SIZE if self.throttle is None else self.throttle.read_size
         try:
-            data = self._socket.recv(READ_SIZE)
+            data = self._socket.recv(size)
         except BlockingIOError:
             return
         except OSError as error:
@@ -215,8 +239,28 @@ class Wire:
         effects = self.link.receive(data, self._runner.now())
         if effects:
             self._carry_out(self, effects)
+        if self.throttle is not None and self.is_open:
+            brought = sum(len(each.frames) for each in effects if isinstance(each, Deliver))
+            self._put_off(self.throttle.take(brought, len(data), self._runner.now()))
         if self.peer is None and self.introduced is not None:
             self.introduced(self)
+
+    def _put_off(self, seconds: float) -> None:
+        """Read nothing for a time; what comes waits in the system, and then at the sender."""
+        if seconds <= 0.0:
+            return
+        if self._pause is None:
+            self.pauses += 1
+        else:
+            self._pause.cancel()
+        self._pause = self._runner.call_later(seconds, self._read_again)
+        if self._watched & selectors.EVENT_READ:
+            self._watch()
+
+    def _read_again(self) -> None:
+        self._pause = None
+        if self.is_open:
+            self._watch()
 
     def _lost(self, reason: str) -> None:
         if self.is_open:
@@ -242,9 +286,11 @@ class Wire:
             self._frames = []
             self._rest = None
             self._room.notify_all()
-        if self._timer is not None:
-            self._timer.cancel()
-        self._runner.selector.unregister(self._socket)
+        for timer in (self._timer, self._pause):
+            if timer is not None:
+                timer.cancel()
+        if self._watched:
+            self._runner.selector.unregister(self._socket)
         self._socket.close()
 
     def _arm(self) -> None:

@@ -97,6 +97,30 @@ def test_a_stranger_that_says_nothing_is_dropped_after_the_handshake_time(sides)
     assert sides[0].user.up == []
 
 
+def test_a_stranger_that_says_a_byte_now_and_then_gains_no_time(sides):
+    endpoint = sides[0].listen()
+
+    with socket.create_connection(endpoint, 5) as slow:
+        began = time.monotonic()
+        slow.settimeout(0.02)
+        said = 0
+        while True:
+            try:
+                slow.sendall(b"\0")
+                said += 1
+                if not slow.recv(4096):
+                    break
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+
+    assert said > 3
+    assert 0.1 < time.monotonic() - began < 2
+    assert sides[0].connector._wires == {}
+    assert sides[0].user.up == []
+
+
 def test_many_scanners_do_not_keep_a_node_from_linking(sides):
     a, b = sides
     endpoint = a.listen()

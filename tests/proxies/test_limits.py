@@ -4,12 +4,14 @@ import socket
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from actors.errors import NodeUnreachable
 from callboard import Limits
 from proxies.errors import MessageTooLarge
 from proxies.events import ConnectionsRefused
-from proxies.limits import Gate
+from proxies.limits import Gate, source_of
 from tests.proxies.cast import Big, Echo, eventually, recorded
 
 
@@ -29,44 +31,110 @@ def is_refused(sock: socket.socket) -> bool:
 
 # --- the gate alone ---
 
+HERE = "10.0.0.1"
+
 
 def test_strangers_are_counted_by_the_second():
     gate = Gate(Limits(strangers_per_second=2))
 
-    assert [bool(gate.refusal(0, 10.0)) for _ in range(4)] == [False, False, True, True]
-    assert "2 strangers" in gate.refusal(0, 10.1)
-    assert gate.refusal(0, 10.6) == ""
+    refusals = [bool(gate.refusal(HERE, 0, 10.0)) for _ in range(4)]
+    assert refusals == [False, False, True, True]
+    assert "2 strangers" in gate.refusal(HERE, 0, 10.1)
+    assert gate.refusal(HERE, 0, 10.6) == ""
     assert gate.refused == 3
 
 
 def test_who_proves_to_be_a_node_gives_its_place_back():
     gate = Gate(Limits(strangers_per_second=1, handshakes=1))
     for wire in range(100):
-        assert gate.refusal(0, 10.0) == ""
-        gate.strangers.add(wire)
+        assert gate.refusal(HERE, 0, 10.0) == ""
+        gate.begun(wire, HERE)
 
         gate.proven(wire)
         gate.proven(wire)
 
-    assert gate.refusal(0, 10.0) == ""
-    assert gate.refusal(0, 10.0) != ""
+    assert gate.refusal(HERE, 0, 10.0) == ""
+    assert gate.refusal(HERE, 0, 10.0) != ""
 
 
 def test_handshakes_and_links_are_counted():
     gate = Gate(Limits(handshakes=1, links=5))
-    gate.strangers.add("one")
+    gate.begun("one", HERE)
 
-    assert "1 handshakes" in gate.refusal(0, 1.0)
-    assert "5 links" in gate.refusal(5, 1.0)
+    assert "1 handshakes" in gate.refusal(HERE, 0, 1.0)
+    assert "5 links" in gate.refusal(HERE, 5, 1.0)
 
     gate.ended("one")
-    assert gate.refusal(4, 1.0) == ""
+    assert gate.refusal(HERE, 4, 1.0) == ""
+
+
+def test_one_address_has_limits_of_its_own():
+    gate = Gate(Limits(links_per_address=3, handshakes_per_address=2))
+    for wire in range(2):
+        gate.begun(wire, HERE)
+    assert "2 handshakes from 10.0.0.1" in gate.refusal(HERE, 2, 1.0)
+    assert gate.refusal("10.0.0.2", 2, 1.0) == ""
+
+    gate.proven(0)
+    assert gate.refusal(HERE, 2, 1.0) == ""
+    gate.begun(2, HERE)
+    gate.proven(1)
+    assert "3 links from 10.0.0.1" in gate.refusal(HERE, 3, 1.0)
+
+    gate.ended(0)  # proven
+    gate.ended(2)  # a stranger
+    gate.ended(2)
+    assert gate.refusal(HERE, 1, 1.0) == ""
+
+
+@given(st.lists(st.tuples(st.sampled_from(["begun", "proven", "ended"]), st.integers(0, 5))))
+def test_nothing_is_kept_of_connections_that_are_gone(steps):
+    gate = Gate(Limits())
+    alive: set[int] = set()
+    for step, wire in steps:
+        if step == "begun" and wire not in alive:
+            alive.add(wire)
+            gate.begun(wire, f"10.0.0.{wire % 2}")
+        elif step == "proven":
+            gate.proven(wire)
+        elif step == "ended":
+            alive.discard(wire)
+            gate.ended(wire)
+        assert gate._links.total() == len(alive)
+        assert gate._handshakes.total() == len(gate._strangers) <= len(alive)
+
+    for wire in alive:
+        gate.ended(wire)
+    kept = [gate._links, gate._handshakes, gate._strangers, gate._sources]
+    assert not any(kept)
+
+
+@pytest.mark.parametrize(
+    ("address", "source"),
+    [
+        ("10.1.2.3", "10.1.2.3"),
+        ("::ffff:10.1.2.3", "10.1.2.3"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("a name", "a name"),
+    ],
+)
+def test_what_counts_as_one_address(address, source):
+    assert source_of(address) == source
 
 
 @pytest.mark.parametrize("name", ["links", "handshakes", "strangers_per_second", "payload"])
 def test_a_limit_of_nothing_is_refused(name):
     with pytest.raises(ValueError, match=f"limit {name} must be at least 1, not 0"):
         Limits(**{name: 0})
+
+
+def test_rates_have_no_limit_or_one_that_a_link_can_live_with():
+    assert Limits().bytes_per_second == Limits().messages_per_second == 0
+    with pytest.raises(ValueError, match="bytes_per_second must be at least 1,024, not 100"):
+        Limits(bytes_per_second=100)
+    with pytest.raises(ValueError, match="messages_per_second must be at least 1, not -1"):
+        Limits(messages_per_second=-1)
 
 
 # --- nodes ---
@@ -218,3 +286,32 @@ def test_what_a_stranger_sends_without_end_is_not_kept(make_node):
             pass
         assert time.monotonic() - began < 2
     assert a.links() == []
+
+
+def test_one_address_cannot_take_every_handshake(make_node):
+    a = make_node("a", limits=Limits(handshakes_per_address=3))
+    port = a.listen()
+    held = [stranger(port) for _ in range(3)]
+    assert not any(is_refused(one) for one in held)
+
+    with stranger(port) as fourth:
+        assert is_refused(fourth)
+
+    for one in held:
+        one.close()
+    b = make_node("b")
+    eventually(lambda: links_with(b, a.address))
+
+
+def test_one_address_has_so_many_links(make_node):
+    a = make_node("a", limits=Limits(links_per_address=2))
+    a.listen()
+    nodes = [make_node(name) for name in "bcd"]
+    for node in nodes[:2]:
+        node.connect(a.address)
+
+    with pytest.raises(NodeUnreachable, match="be full"):
+        nodes[2].connect(a.address)
+
+    nodes[0].close()
+    eventually(lambda: links_with(nodes[2], a.address))

@@ -33,6 +33,10 @@ def test_the_table_tells_the_defaults():
     assert told == {
         "links": f"{limits.links:,}",
         "handshakes": f"{limits.handshakes:,}",
+        "links_per_address": f"{limits.links_per_address:,}",
+        "handshakes_per_address": f"{limits.handshakes_per_address:,}",
+        "messages_per_second": "none",
+        "bytes_per_second": "none",
         "strangers_per_second": f"{limits.strangers_per_second:,}",
         "payload": f"{limits.payload // 2**20} MiB",
         "proxies": f"{limits.proxies:,}",
