@@ -1,5 +1,6 @@
 """The demo with real processes, from the outside."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -50,11 +51,13 @@ class Demo:
         return found
 
     def nodes(self):
-        return {
-            process.cmdline()[3]: process
-            for process in self.processes()
-            if "callboard.demo.node_process" in process.cmdline()
-        }
+        found = {}
+        for process in self.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):  # killed since it was listed
+                command = process.cmdline()
+                if "callboard.demo.node_process" in command:
+                    found[command[3]] = process
+        return found
 
     def close(self):
         for process in self.processes():
