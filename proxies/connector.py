@@ -240,7 +240,8 @@ class Connector:
             log.info("connection with %s ended: %s", where, closed.reason)
             return
         self._quiet_until = now + REFUSAL_INTERVAL
-        log.warning("no link with %s: %s", where, closed.reason)
+        if wire.endpoint is None:  # whoever dials gets an error instead
+            log.warning("no link with %s: %s", where, closed.reason)
         self.emit(LinkRefused(where, closed.reason))
 
     def bar(self, peer: "NodeId", seconds: float) -> bool:

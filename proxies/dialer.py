@@ -5,6 +5,7 @@ each time a random part more, so that nodes which lost the same peer do not come
 moment. With TLS, its handshake comes between connecting and the link.
 """
 
+import logging
 import os
 import selectors
 import socket
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from proxies.surroundings import Network
     from proxies.wire import Wire
 
+log = logging.getLogger("callboard.links")
+
 FIRST_RETRY: Final = 0.1
 LAST_RETRY: Final = 2.0
 
@@ -52,6 +55,8 @@ class Dial:
         self.sock: socket.socket | None = None
         self.waiters: list[Future[Dial]] = []
         self.is_busy = False
+        #: Why the protocol refuses the peer, as the log was told.
+        self.told = ""
 
     def succeed(self) -> None:
         """Tell who waits: the peer is linked."""
@@ -230,6 +235,9 @@ class Dialer:
         dial.wire = None
         dial.fail("the node was closed" if self._closed else text, cause)
         if dial.keep and not self._closed:
+            if cause is not None and text != dial.told:  # nobody may wait for it
+                dial.told = text
+                log.warning("%s", text)
             self._retry(dial)
         else:
             self._dials.pop(dial.endpoint, None)

@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
+from callboard.cli.credentials import SecretFile, TlsFolder, read_credentials
+
 actor_app = typer.Typer(help="Talk to actors.", no_args_is_help=True, rich_markup_mode=None)
 
 Address = Annotated[str, typer.Argument(metavar="ADDRESS/NAME", help="basp://HOST:PORT/NAME")]
@@ -40,6 +42,8 @@ def call(
     timeout: Timeout = 10.0,
     as_json: AsJson = False,
     app: AppFile = None,
+    secret_file: SecretFile = None,
+    tls: TlsFolder = None,
 ) -> None:
     """Call a method of an actor and print what it returns.
 
@@ -50,9 +54,11 @@ def call(
     """  # noqa: D301
     from callboard.cli.calling import call_method
 
-    _print(
-        call_method(address, method, arguments or [], timeout=timeout, app=app), as_json=as_json
+    proof = read_credentials(secret_file, tls)
+    answer = call_method(
+        address, method, arguments or [], timeout=timeout, app=app, credentials=proof
     )
+    _print(answer, as_json=as_json)
 
 
 @actor_app.command()
@@ -64,6 +70,8 @@ def ask(
     app: AppFile = None,
     timeout: Timeout = 10.0,
     as_json: AsJson = False,
+    secret_file: SecretFile = None,
+    tls: TlsFolder = None,
 ) -> None:
     """Send a message to an actor and print its answer.
 
@@ -74,7 +82,10 @@ def ask(
     """  # noqa: D301
     from callboard.cli.calling import ask_message
 
-    answer = ask_message(address, message, type_name=type_name, app=app, timeout=timeout)
+    proof = read_credentials(secret_file, tls)
+    answer = ask_message(
+        address, message, type_name=type_name, app=app, timeout=timeout, credentials=proof
+    )
     _print(answer, as_json=as_json)
 
 
@@ -87,6 +98,8 @@ def tell(
     app: AppFile = None,
     timeout: Timeout = 10.0,
     as_json: AsJson = False,
+    secret_file: SecretFile = None,
+    tls: TlsFolder = None,
 ) -> None:
     """Send a message to an actor, and wait until its node confirms that it arrived.
 
@@ -97,7 +110,10 @@ def tell(
     """  # noqa: D301
     from callboard.cli.calling import tell_message
 
-    tell_message(address, message, type_name=type_name, app=app, timeout=timeout)
+    proof = read_credentials(secret_file, tls)
+    tell_message(
+        address, message, type_name=type_name, app=app, timeout=timeout, credentials=proof
+    )
     if as_json:
         _print({"delivered": True}, as_json=True)
 

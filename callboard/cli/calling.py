@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from basp.registry import DEFAULT_REGISTRY
 from callboard import ActorRef, CallboardError, Node
+from callboard.cli.credentials import Credentials
 from callboard.cli.failure import FAILED, MISUSED, Failure
 from callboard.cli.loading import load_app
 from callboard.cli.values import from_text
@@ -20,13 +21,19 @@ LOOK_INTERVAL: Final = 0.02
 
 
 def call_method(
-    address: str, method: str, arguments: Sequence[str], *, timeout: float, app: Path | None
+    address: str,
+    method: str,
+    arguments: Sequence[str],
+    *,
+    timeout: float,
+    app: Path | None,
+    credentials: Credentials,
 ) -> Any:
     """Call a method and return its result."""
     _load(app)
     values = [from_text(argument) for argument in arguments]
     deadline = time.monotonic() + timeout
-    with Node(name=NAME) as node:
+    with _node(credentials) as node:
         ref = node.remote_actor(address, timeout)
         future = getattr(ref.proxy(), method)(*values)
         try:
@@ -36,12 +43,18 @@ def call_method(
 
 
 def ask_message(
-    address: str, text: str, *, type_name: str, app: Path | None, timeout: float
+    address: str,
+    text: str,
+    *,
+    type_name: str,
+    app: Path | None,
+    timeout: float,
+    credentials: Credentials,
 ) -> Any:
     """Ask an actor and return its answer."""
     message = read_message(text, type_name=type_name, app=app)
     deadline = time.monotonic() + timeout
-    with Node(name=NAME) as node:
+    with _node(credentials) as node:
         ref = node.remote_actor(address, timeout)
         try:
             return ref.ask(message, timeout=max(deadline - time.monotonic(), 0.001)).result()
@@ -50,7 +63,13 @@ def ask_message(
 
 
 def tell_message(
-    address: str, text: str, *, type_name: str, app: Path | None, timeout: float
+    address: str,
+    text: str,
+    *,
+    type_name: str,
+    app: Path | None,
+    timeout: float,
+    credentials: Credentials,
 ) -> None:
     """Tell an actor, and wait until its node confirms.
 
@@ -59,11 +78,15 @@ def tell_message(
     """
     message = read_message(text, type_name=type_name, app=app)
     deadline = time.monotonic() + timeout
-    with Node(name=NAME) as node:
+    with _node(credentials) as node:
         ref = node.remote_actor(address, timeout)
         ref.tell(message)
         if not _is_confirmed(node, ref, deadline):
             raise _too_late(address, timeout)
+
+
+def _node(credentials: Credentials) -> Node:
+    return Node(NAME, secret=credentials.secret, tls=credentials.tls)
 
 
 def _too_late(address: str, timeout: float) -> Failure:

@@ -32,6 +32,8 @@ def explain(error: Exception) -> str:
     kinds = [kind.__name__ for kind in type(error).__mro__]
     if "PublicAddress" in kinds:
         text = text.partition(";")[0]  # its own step is for programs
+    elif "LinkError" in kinds:
+        text = text.rpartition(";")[0] or text
     elif ";" in text and not {"RemoteError", "NodeUnreachable"}.intersection(kinds):
         return text
     step = next((_NEXT_STEPS[kind] for kind in kinds if kind in _NEXT_STEPS), _OTHER_STEP)
@@ -44,8 +46,8 @@ _OTHER_STEP: Final = "see the log of the node that was asked"
 _NEXT_STEPS: Final = {
     "InvalidAddress": "write basp://HOST:PORT/NAME, or basp://HOST:PORT for a node",
     "NodeUnreachable": "start a node there with: callboard node run APP.py --listen HOST:PORT",
-    "LinkError": "start a node there with: callboard node run APP.py --listen HOST:PORT",
-    "PublicAddress": "listen on 127.0.0.1, or say --insecure if everybody may do everything",
+    "LinkError": "give both nodes the same --secret-file and a fitting --tls",
+    "PublicAddress": "use --secret-file or --tls, or --insecure if all may do everything",
     "NotRegistered": "let setup(node) of its APP.py call node.register(NAME, ref)",
     "AskTimeout": "give it longer with --timeout SECONDS",
     "ResultTimeout": "give it longer with --timeout SECONDS",

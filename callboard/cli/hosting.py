@@ -10,6 +10,7 @@ from types import FrameType
 import typer
 
 from callboard import Node
+from callboard.cli.credentials import Credentials
 from callboard.cli.failure import MISUSED, Failure
 from callboard.cli.loading import load_app, set_up, spawnable_classes
 
@@ -17,7 +18,14 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def host(
-    path: Path, *, listen: str, join: tuple[str, ...], name: str, insecure: bool, as_json: bool
+    path: Path,
+    *,
+    listen: str,
+    join: tuple[str, ...],
+    name: str,
+    insecure: bool,
+    credentials: Credentials,
+    as_json: bool,
 ) -> None:
     """Run a node with the actors of a file until a signal comes."""
     address, port = parse_listen(listen)
@@ -34,7 +42,13 @@ def host(
     try:
         module = load_app(path)
         classes = spawnable_classes(module)
-        with Node(name=name or path.stem, spawnable=classes, join=join) as node:
+        with Node(
+            name or path.stem,
+            spawnable=classes,
+            join=join,
+            secret=credentials.secret,
+            tls=credentials.tls,
+        ) as node:
             set_up(module, node, path)
             _listen(node, address, port, insecure=insecure)
             _introduce(node, sorted(classes), as_json=as_json)

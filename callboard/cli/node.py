@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from callboard.cli.credentials import SecretFile, TlsFolder, read_credentials
+
 node_app = typer.Typer(help="Run nodes.", no_args_is_help=True, rich_markup_mode=None)
 
 
@@ -30,8 +32,11 @@ def run(
         str, typer.Option(help="What people see; default is the file's name.")
     ] = "",
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Listen on a public address without a secret.")
+        bool,
+        typer.Option("--insecure", help="Listen on public addresses without secret or TLS."),
     ] = False,
+    secret_file: SecretFile = None,
+    tls: TlsFolder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the address as JSON.")] = False,
 ) -> None:
     """Host the actors of a file until Ctrl-C or SIGTERM.
@@ -46,6 +51,7 @@ def run(
       callboard node run shop.py
       callboard node run shop.py --listen 127.0.0.1:4222 --name shop
       callboard node run till.py --join basp://127.0.0.1:4222
+      callboard node run shop.py --listen 0.0.0.0:4222 --secret-file cluster.secret
     """  # noqa: D301
     from callboard.cli.hosting import host
 
@@ -55,5 +61,6 @@ def run(
         join=tuple(join or ()),
         name=name,
         insecure=insecure,
+        credentials=read_credentials(secret_file, tls),
         as_json=as_json,
     )

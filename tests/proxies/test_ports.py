@@ -66,6 +66,21 @@ def test_many_wrong_secrets_are_told_once_a_second(make_node):
     assert 1 <= len(events) < 5
 
 
+def test_a_seed_with_another_secret_is_logged_once_however_often_it_is_dialed(
+    make_node, caplog
+):
+    a = make_node("a", secret="right")
+    a.listen()
+
+    b = make_node("b", secret="wrong", join=[a.address])
+
+    with recorded(b) as events:
+        eventually(lambda: len(events) > 1)
+    told = [line for line in caplog.messages if line.startswith("no link with " + a.address)]
+    assert len(told) == 1
+    assert "the shared secrets differ" in told[0]
+
+
 def test_an_address_where_nobody_listens_is_no_link_error(make_node):
     a, b = make_node(), make_node()
     a.listen()

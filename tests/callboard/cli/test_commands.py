@@ -192,7 +192,7 @@ def test_nobody_listens_there(capsys):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--listen", "0.0.0.0:0"], "say --insecure if everybody may do everything"),
+        (["--listen", "0.0.0.0:0"], "or --insecure if all may do everything"),
         (["--join", "nonsense"], "basp://HOST:PORT"),
     ],
 )

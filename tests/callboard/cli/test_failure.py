@@ -23,7 +23,7 @@ from proxies.errors import PublicAddress
         (
             PublicAddress("0.0.0.0 is public; pass secret=…"),
             "0.0.0.0 is public; "
-            "listen on 127.0.0.1, or say --insecure if everybody may do everything",
+            "use --secret-file or --tls, or --insecure if all may do everything",
         ),
         (CallboardError("odd"), "odd; see the log of the node that was asked"),
     ],
