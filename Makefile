@@ -3,7 +3,7 @@
 #   ARGS="…"                  more arguments for run, test, faults, fuzz and bench
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test thespian faults fuzz simulate check bench docs lock clean
+.PHONY: help setup run test thespian faults fuzz simulate search check bench docs lock clean
 .DELETE_ON_ERROR:
 
 SEEDS ?= 0:100
@@ -32,6 +32,9 @@ fuzz: .venv/.dev ## feed damaged frames to everything that reads them (ARGS="--f
 
 simulate: .venv/.dev ## live random lives of simulated clusters (SEEDS=0:1000 ARGS="--jobs 2 --record")
 	@$(python) -m tests.simulation --seeds $(SEEDS) $(ARGS)
+
+search: .venv/.dev ## visit every state of small clusters, in any order of events (ARGS=--record writes it to the docs)
+	@$(python) -m tests.search $(ARGS)
 
 check: .venv/.dev ## format, lint, types and the rules of who may import whom
 	@$(python) -m ruff format --check

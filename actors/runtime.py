@@ -108,6 +108,8 @@ class Runtime:
         #: Told of each actor that ended, on the runner's thread: the proxies' side announces
         #: it.
         self.on_end: list[Callable[[Any, Down], None]] = []
+        #: Tells whether other nodes know a number, though no actor here has it.
+        self.is_number_held: Callable[[int], bool] = lambda _: False
         self._subscribers: list[Callable[[object], None]] = []
         self._number = self.runner.random.randrange(FIRST_NUMBER, 2**31)
         self._lock = threading.Lock()
@@ -183,7 +185,7 @@ class Runtime:
         number = self._number
         while True:
             number = number + 1 if number < LAST_NUMBER else FIRST_NUMBER
-            if number not in self.cells:
+            if number not in self.cells and not self.is_number_held(number):
                 self._number = number
                 return number
 

@@ -3,7 +3,7 @@
 ======================= ========================== ==================================
 operation               operation data             payload
 ======================= ========================== ==================================
-announce_proxy_instance 0                          empty; destination actor = whom
+announce_proxy_instance sightings                  empty; destination actor = whom
 down_message            ordinal of the exit reason empty, or CBOR text: the detail;
                                                    source actor = who ended
 release_proxy_instance  sightings, at least 1      empty; destination actor = whom
@@ -24,15 +24,20 @@ __all__ = ["DETAIL_LIMIT", "pack_announce", "pack_down", "pack_release", "read_d
 DETAIL_LIMIT: Final = 16_384
 
 
-def pack_announce(source: bytes, host: bytes, actor: int) -> bytes:
-    """Tell ``host`` that node ``source`` holds a proxy of its ``actor``."""
-    return pack_frame(Operation.ANNOUNCE_PROXY_INSTANCE, 0, source, host, 0, actor, b"")
+def pack_announce(source: bytes, host: bytes, actor: int, sightings: int) -> bytes:
+    """Tell ``host`` that node ``source`` holds a proxy of its ``actor``.
+
+    ``sightings`` counts the refs that ``source`` got hold of so far, this one included.
+    """
+    operation = Operation.ANNOUNCE_PROXY_INSTANCE
+    return pack_frame(operation, sightings, source, host, 0, actor, b"")
 
 
 def pack_release(source: bytes, host: bytes, actor: int, sightings: int) -> bytes:
     """Tell ``host`` that ``source`` holds no reference to ``actor`` any more.
 
-    ``sightings`` is the number of times it has seen one, at least 1.
+    ``sightings`` is that of the announce which it takes back, at least 1. With ``actor`` 0 it
+    takes back all announces up to there.
     """
     operation = Operation.RELEASE_PROXY_INSTANCE
     return pack_frame(operation, sightings, source, host, 0, actor, b"")

@@ -149,7 +149,7 @@ _EMPTY = frozenset(
 _WITH_DATA = frozenset(
     {Operation.SERVER_HANDSHAKE, Operation.CLIENT_HANDSHAKE, Operation.DISPATCH_MESSAGE}
     | {Operation.DOWN_MESSAGE, Operation.DROP_CONN, Operation.RELEASE_PROXY_INSTANCE}
-    | {Operation.PATH_END}
+    | {Operation.ANNOUNCE_PROXY_INSTANCE, Operation.PATH_END}
 )
 _WITH_SOURCE_ACTOR = frozenset({Operation.DISPATCH_MESSAGE, Operation.DOWN_MESSAGE})
 _WITH_DESTINATION_ACTOR = frozenset(
@@ -166,7 +166,7 @@ def check_header(fields: Fields) -> None:
     ====================== ======= ==== ============ =================
     handshakes             yes     yes  0            0
     dispatch_message       yes     any  any          any
-    announce_proxy         none    0    0            the actor
+    announce_proxy         none    any  0            the actor
     down_message           any     yes  the actor    0
     release_proxy          none    >0   0            the actor
     heartbeat              none    0    0            0

@@ -90,7 +90,8 @@ class Broker:
 
     def command(self, proxy: Proxy, command: object) -> None:
         """Send a message to a proxy's node itself."""
-        node_proxy = self.remote_ref(proxy.node, NODE_ACTOR).target
+        node_ref = self.remote_ref(proxy.node, NODE_ACTOR)  # held until it is under way
+        node_proxy = node_ref.target
         if isinstance(node_proxy, Proxy):
             node_proxy.endpoint = proxy.endpoint
             self.outgoing.dispatch(node_proxy, command, None)

@@ -172,15 +172,13 @@ class Paths:
             lost = self._accounts.node_lost(node)
         name = self._names.get(node, "")
         down = NodeDown(node, name, reason, lost)
-        self._broker.lifetimes.node_lost(node)
         text = f"no path leads to node {name or node.hex()} any more ({reason})"
         pending = self._broker.outgoing.pending
         for message_id, (future, asked) in list(pending.items()):
             if asked == node:
                 pending.pop(message_id, None)
                 future.set_exception(NodeUnreachable(text))
-        for proxy in self._broker.lifetimes.proxies_of(node):
-            proxy.unreachable(text)
+        self._broker.lifetimes.node_lost(node, text)
         for watcher in self._watchers.pop(node, ()):
             watcher.set_result(down)
         self._runtime.emit(down)

@@ -11,6 +11,7 @@ from actors.errors import ActorDown, NodeUnreachable
 from actors.exit_reason import ExitReason
 from actors.reference import ActorRef
 from actors.signals import Down
+from proxies.holding import Holding
 from proxies.messages import LinkActors, StopActor
 
 if TYPE_CHECKING:
@@ -22,33 +23,28 @@ if TYPE_CHECKING:
 _LIFE = threading.Lock()  # guards the tables of watchers; held for a few operations
 
 
-class Proxy:
+class Proxy(Holding):
     """The stand-in for one actor of another node."""
 
     __slots__ = (
-        "__weakref__",
         "_broker",
         "_outgoing",
-        "_watchers",
-        "down",
         "endpoint",
         "node",
         "number",
         "waiting",
     )
 
-    def __init__(self, broker: "Broker", node: bytes, number: int) -> None:
+    def __init__(self, broker: "Broker", node: bytes, number: int, sightings: int) -> None:
+        super().__init__(sightings)
         self._broker = broker
         self._outgoing = broker.outgoing
         self.node = node
         self.number = number
-        #: Set when the actor ended (not when its node is only out of reach).
-        self.down: tuple[ExitReason, str] | None = None
         #: Where the node listens, if the ref's text said so: used when no path leads there.
         self.endpoint: Endpoint | None = None
         #: Messages that wait for a dial that is under way.
         self.waiting: list[tuple[Any, Sender | None, bytes]] | None = None
-        self._watchers: dict[object, Watcher] = {}
 
     # --- messages ---
 
@@ -82,18 +78,16 @@ class Proxy:
     def monitor(self, key: object, watcher: "Watcher") -> None:
         """Call `watcher` once when the actor ends or its node is lost; at once if it has."""
         with _LIFE:
-            down = self.down
-            if down is None:
-                self._watchers[key] = watcher
-        if down is not None:
-            watcher(Down(self._ref(), ExitReason.NOT_FOUND, f"it had ended ({down[0]})"))
+            ending = self.watch(key, watcher)
+        if ending is not None:
+            watcher(Down(self._ref(), *ending))
         else:
             self._broker.ensure_watched(self)
 
     def demonitor(self, key: object) -> None:
         """Forget a watcher."""
         with _LIFE:
-            self._watchers.pop(key, None)
+            self.watchers.pop(key, None)
 
     def link(self, other: ActorRef[Any]) -> None:
         """Let the remote actor be told when `other` ends."""
@@ -103,31 +97,25 @@ class Proxy:
         """Undo `link`."""
         self._command(LinkActors(self.number, other, undo=True))
 
-    @property
-    def is_watched(self) -> bool:
-        """True while somebody here waits for the actor's end."""
-        return bool(self._watchers)
-
     # --- what the broker tells ---
 
-    def ended(self, reason: ExitReason, detail: str) -> None:
-        """The actor ended: tell everybody who watches it, once."""
+    def actor_ended(self, reason: ExitReason, detail: str) -> None:
+        """Tell everybody who watches the actor that it ended, once."""
         with _LIFE:
-            if self.down is not None:
-                return
-            self.down = (reason, detail)
-        self._fire(reason, detail)
+            watchers = self.ended(reason, detail)
+        self._tell(watchers, reason, detail)
 
-    def unreachable(self, detail: str) -> None:
+    def out_of_reach(self, detail: str) -> None:
         """No path leads to the node any more; the actor may live on and be reached later."""
-        self._fire(ExitReason.UNREACHABLE, detail)
-
-    def _fire(self, reason: ExitReason, detail: str) -> None:
         with _LIFE:
-            watchers, self._watchers = self._watchers, {}
-        down = Down(self._ref(), reason, detail)
-        for watcher in watchers.values():
-            watcher(down)
+            watchers = self.unreachable()
+        self._tell(watchers, ExitReason.UNREACHABLE, detail)
+
+    def _tell(self, watchers: "list[Watcher]", reason: ExitReason, detail: str) -> None:
+        if watchers:
+            down = Down(self._ref(), reason, detail)
+            for watcher in watchers:
+                watcher(down)
 
     def _gone(self) -> ActorDown:
         assert self.down is not None

@@ -1,23 +1,36 @@
 """Which nodes hold proxies of our actors, and who is to be told of an end. Pure.
 
 A node that learns the address of one of our actors announces its proxy here; when the actor
-ends, every announced node gets one down message. An announce for an actor that is not there is
-answered with down at once, so whoever watches a dead actor learns it. A release takes the entry
-back.
+ends, every announced node is told by a down message, and again when the path to it changes,
+until it releases the proxy. So a down is never missed, and the number of an actor is not
+given to another one while some node takes it for the first. An announce for an actor that is
+not there is answered with down at once.
 
-Announce and release of one node come in order, and a node announces again when it learns an
-address that it had released; so a ref that is under way while its proxy is released only
-leads to one more announce.
+Announces and releases carry *sightings* (see `proxies.holding`), since one may overtake
+another while a path changes: the entry stays when a release is older than the latest announce.
+A release of everything up to some sightings ends what was lost or came late before.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection
+from typing import Final
+
+from actors.exit_reason import ExitReason
+from proxies.limits import PROXIES
+
+__all__ = ["DETAILS_LIMIT", "Ending", "HolderRegistry"]
+
+Ending = tuple[ExitReason, str]
+"""Why an actor ended, and the text of the error."""
+
+DETAILS_LIMIT: Final = 10_000
+"""Ended actors with holders whose error text is kept for being told again, 16 kB each at most;
+those of further ones are told once."""
 
 
 class HolderRegistry:
     """The nodes that hold proxies, by actor number."""
 
-    __slots__ = ("_counts", "_holders", "_is_alive")
+    __slots__ = ("_ended", "_held_by", "_holders", "_is_alive", "_swept")
 
     def __init__(self, is_alive: Callable[[int], bool]) -> None:
         """Make an empty registry.
@@ -26,50 +39,92 @@ class HolderRegistry:
             is_alive: tells whether there is an actor with a number.
         """
         self._is_alive = is_alive
-        #: A dict in place of a set: those told of an end are told in one order.
-        self._holders: dict[int, dict[bytes, None]] = {}
-        self._counts: Counter[bytes] = Counter()
+        # Sightings by node, by number.
+        self._holders: dict[int, dict[bytes, int]] = {}
+        # Numbers of ended actors that some node holds.
+        self._ended: dict[int, Ending] = {}
+        self._held_by: dict[bytes, set[int]] = {}
+        # Sightings up to which a node released everything.
+        self._swept: dict[bytes, int] = {}
 
     def count(self, node: bytes) -> int:
         """Return how many proxies a node holds."""
-        return self._counts[node]
+        return len(self._held_by.get(node, ()))
 
-    def announced(self, node: bytes, number: int) -> bool:
-        """Take an announce; False when the actor is dead and the node has to be told so."""
-        if not self._is_alive(number):
-            return False
-        holders = self._holders.setdefault(number, {})
-        if node not in holders:
-            holders[node] = None
-            self._counts[node] += 1
-        return True
+    def announced(
+        self, node: bytes, number: int, sightings: int, limit: int = PROXIES
+    ) -> Ending | None:
+        """Take an announce; returns what to tell the node if the actor is not there.
 
-    def released(self, node: bytes, number: int) -> None:
-        """Forget that a node holds a proxy."""
+        So it is told, too, when it holds `limit` other proxies already.
+        """
+        if sightings <= self._swept.get(node, -1):
+            return None  # it came late, and what became of it is known
         holders = self._holders.get(number)
-        if holders is not None and node in holders:
-            del holders[node]
-            self._uncount(node)
-            if not holders:
-                del self._holders[number]
+        if holders is None or node not in holders:
+            if self.count(node) >= limit:
+                text = f"the node holds {limit:,} proxies already"
+                return ExitReason.UNREACHABLE, text
+            if holders is None:
+                holders = self._holders[number] = {}
+            self._held_by.setdefault(node, set()).add(number)
+        holders[node] = max(sightings, holders.get(node, 0))
+        if self._is_alive(number):
+            return None
+        return self._ended.setdefault(number, (ExitReason.NOT_FOUND, ""))
 
-    def ended(self, number: int) -> Collection[bytes]:
-        """Return the nodes to tell that an actor ended; each is told once."""
-        holders = self._holders.pop(number, ())
-        for node in holders:
-            self._uncount(node)
-        return holders
+    def released(self, node: bytes, number: int, sightings: int) -> None:
+        """Forget that a node holds a proxy, unless it announced it again since."""
+        holders = self._holders.get(number)
+        if holders is not None and node in holders and holders[node] <= sightings:
+            self._forget(node, number)
 
-    def _uncount(self, node: bytes) -> None:
-        self._counts[node] -= 1
-        if not self._counts[node]:
-            del self._counts[node]
+    def swept(self, node: bytes, sightings: int) -> None:
+        """Forget all that a node announced up to some sightings, and what comes of it late."""
+        if sightings <= self._swept.get(node, -1):
+            return
+        self._swept[node] = sightings
+        for number in list(self._held_by.get(node, ())):
+            self.released(node, number, sightings)
+
+    def ended(self, number: int, reason: ExitReason, detail: str) -> Collection[bytes]:
+        """An actor ended; returns the nodes to tell."""
+        holders = self._holders.get(number)
+        if holders is None:
+            return ()
+        is_kept = len(self._ended) < DETAILS_LIMIT
+        self._ended[number] = (reason, detail if is_kept else "")
+        return list(holders)
+
+    def owed(self, node: bytes) -> list[tuple[int, ExitReason, str]]:
+        """Return what to tell a node again because the path to it changed."""
+        held = self._held_by.get(node)
+        if not held or not self._ended:
+            return []
+        fewer, more = sorted((held, self._ended.keys()), key=len)
+        return [(number, *self._ended[number]) for number in sorted(fewer) if number in more]
 
     def node_lost(self, node: bytes) -> None:
         """Forget a node: it announces again what it still holds if it comes back."""
-        for number in [number for number, holders in self._holders.items() if node in holders]:
-            self.released(node, number)
+        for number in list(self._held_by.get(node, ())):
+            self._forget(node, number)
+        self._swept.pop(node, None)
 
     def is_held(self, number: int) -> bool:
         """Return True while some node holds a proxy: the number must not be used again."""
         return number in self._holders
+
+    def holds(self, node: bytes, number: int) -> bool:
+        """Return True while a node holds a proxy of that actor."""
+        return node in self._holders.get(number, ())
+
+    def _forget(self, node: bytes, number: int) -> None:
+        holders = self._holders[number]
+        del holders[node]
+        if not holders:
+            del self._holders[number]
+            self._ended.pop(number, None)
+        held = self._held_by[node]
+        held.remove(number)
+        if not held:
+            del self._held_by[node]

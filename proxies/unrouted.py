@@ -82,7 +82,7 @@ class Unrouted:
         if proxy.node in self._router.next_hops or proxy.node in self._router.active:
             return
         if endpoint is None:
-            proxy.unreachable("no path leads to its node")
+            proxy.out_of_reach("no path leads to its node")
         else:
             with self._lock:
                 proxy.waiting = proxy.waiting or []
@@ -120,7 +120,7 @@ class Unrouted:
             text = f"another node listens at {endpoint_text(endpoint)}"
             text = text if error is None else str(error) or text
             self.refuse_waiting(proxy, text)
-            proxy.unreachable(text)
+            proxy.out_of_reach(text)
 
     def _send_waiting(self, proxy: Proxy) -> None:
         """Send what waited for a link; whoever tells meanwhile queues up behind it."""

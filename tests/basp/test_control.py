@@ -18,7 +18,7 @@ def frame_of(data):
 
 
 def test_announce_and_release_have_no_payload():
-    assert frame_of(pack_announce(A, B, 17)) == (3, 0, 0, A, B, 0, 17, b"")
+    assert frame_of(pack_announce(A, B, 17, 5)) == (3, 0, 5, A, B, 0, 17, b"")
     assert frame_of(pack_release(A, B, 17, 4)) == (12, 0, 4, A, B, 0, 17, b"")
 
 

@@ -86,34 +86,27 @@ def frames_arrive_twice(plant):
 
 
 def monitors_do_not_hear_of_a_lost_node(plant):
-    plant(Proxy, "unreachable", lambda *_: None)
+    plant(Proxy, "out_of_reach", lambda *_: None)
 
 
 def monitors_do_not_hear_of_a_remote_end(plant):
-    plant(Proxy, "ended", lambda *_: None)
+    plant(Proxy, "actor_ended", lambda *_: None)
 
 
 def monitors_fire_twice(plant):
-    plant(Proxy, "_fire", twice_with_watchers)
-
-
-def twice_with_watchers(self, reason, detail):
-    watchers = dict(self._watchers)
-    _FIRE(self, reason, detail)
-    self._watchers = watchers
-    _FIRE(self, reason, detail)
-
-
-_FIRE = Proxy._fire
+    tell = Proxy._tell
+    plant(Proxy, "_tell", lambda self, watchers, *why: tell(self, watchers * 2, *why))
 
 
 def monitors_tell_a_wrong_reason(plant):
-    ended = Proxy.ended
-    plant(Proxy, "ended", lambda self, _, detail: ended(self, ExitReason.SHUTDOWN, detail))
+    ended = Proxy.actor_ended
+    plant(
+        Proxy, "actor_ended", lambda self, _, detail: ended(self, ExitReason.SHUTDOWN, detail)
+    )
 
 
 def monitors_take_an_end_for_a_loss(plant):
-    plant(Proxy, "ended", lambda self, _, detail: self.unreachable(detail))
+    plant(Proxy, "actor_ended", lambda self, _, detail: self.out_of_reach(detail))
 
 
 def local_monitors_tell_a_wrong_reason(plant):

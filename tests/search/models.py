@@ -1,0 +1,66 @@
+"""What is searched, by name: small configurations for each test run, larger ones to publish."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from tests.basp.wire import A, B
+from tests.search.explorer import Model
+from tests.search.handshake import Handshake
+from tests.search.lifetimes import Budget, Lifetimes
+from tests.search.routing import LINE, RING, TAILED, Routing, failures
+
+
+@dataclass(frozen=True)
+class Search:
+    """Models of one kind."""
+
+    what: str
+    small: tuple[Model[Any], ...]
+    large: tuple[Model[Any], ...]
+
+
+CROSSING = [[(A, B), (B, A)], [(A, B), (A, B)], [(B, A), (B, A)]]
+
+SEARCHES = {
+    "lifetimes": Search(
+        "announce, release and down between a host and two holders that pass its ref on",
+        (
+            Lifetimes(Budget()),
+            Lifetimes(Budget(sends=(2, 0), forwards=0, moves=1)),
+            Lifetimes(Budget(sends=(1, 0), forwards=0, breaks=1, heals=1)),
+            Lifetimes(Budget(watches=(1, 0), crashes=1)),
+        ),
+        (
+            Lifetimes(Budget(sends=(2, 1))),
+            Lifetimes(Budget(crashes=1)),
+            Lifetimes(Budget(moves=1)),
+            Lifetimes(Budget(breaks=1, heals=1)),
+            Lifetimes(Budget(watches=(1, 0), moves=1, crashes=1)),
+            Lifetimes(Budget(sends=(2, 0), forwards=0, moves=1, breaks=1, heals=1)),
+            Lifetimes(Budget(sends=(2, 1), forwards=0, watches=(1, 0), moves=2)),
+            Lifetimes(
+                Budget(sends=(2, 0), forwards=0, watches=(1, 0), moves=2, breaks=1, heals=1)
+            ),
+            Lifetimes(Budget(sends=(2, 1), breaks=1, heals=1)),
+            Lifetimes(Budget(sends=(2, 1), crashes=1)),
+            Lifetimes(Budget(sends=(2, 1), moves=1)),
+        ),
+    ),
+    "handshake": Search(
+        "dials that cross, and the loss of a connection at any moment",
+        (
+            *(Handshake(dials) for dials in CROSSING),
+            *(Handshake(CROSSING[0], (loss,)) for loss in ("cut", "break_off")),
+        ),
+        (
+            *(Handshake(dials) for dials in CROSSING),
+            *(Handshake(dials, (loss,)) for dials in CROSSING for loss in ("cut", "break_off")),
+            Handshake([(A, B), (B, A), (A, B)]),
+        ),
+    ),
+    "routing": Search(
+        "routing updates after the failure of each link and node of a line and two rings",
+        tuple(Routing(*case) for edges in (LINE, RING) for case in failures(edges)),
+        tuple(Routing(*case) for edges in (LINE, RING, TAILED) for case in failures(edges)),
+    ),
+}

@@ -1,0 +1,134 @@
+"""Small searches are run whole; what is wrong on purpose is found."""
+
+import pytest
+
+from basp.link_pairs import LinkPairs
+from proxies.registry import HolderRegistry
+from tests.search.explorer import Model, Violation, explore
+from tests.search.handshake import Handshake
+from tests.search.lifetimes import Budget, Lifetimes
+from tests.search.models import CROSSING, SEARCHES
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_nothing_is_wrong_in_any_order_of_events(name):
+    for model in SEARCHES[name].small:
+        explored = explore(model)
+
+        assert explored.is_whole
+        assert explored.ends > 0
+
+
+class Glasses(Model[tuple[int, int]]):
+    """A glass for 3 and one for 5: which amounts can they hold?"""
+
+    def start(self):
+        return (0, 0)
+
+    def steps(self, state):
+        small, large = state
+        pour = min(small, 5 - large)
+        back = min(large, 3 - small)
+        yield "fill the small", (3, large)
+        yield "fill the large", (small, 5)
+        yield "empty the small", (0, large)
+        yield "empty the large", (small, 0)
+        yield "pour into the large", (small - pour, large + pour)
+        yield "pour into the small", (small + back, large - back)
+
+    def check(self, state):
+        return state == (0, 0)
+
+
+def test_each_state_is_visited_once():
+    explored = explore(Glasses())
+
+    assert (explored.states, explored.steps, explored.ends) == (16, 96, 1)
+    assert explored.is_whole
+
+
+def test_a_search_stops_at_its_limit():
+    explored = explore(Glasses(), 5)
+
+    assert explored.states == 5
+    assert not explored.is_whole
+
+
+def test_a_violation_tells_the_events_that_lead_there():
+    class Four(Glasses):
+        def check(self, state):
+            assert state[1] != 4, "four"
+            return False
+
+    with pytest.raises(
+        Violation, match=r"(?s)four\n.*after\n  start\n  fill .*  pour into the"
+    ):
+        explore(Four())
+
+
+# --- machines that are wrong ---
+
+
+class IgnoresSightings(HolderRegistry):
+    def released(self, node, number, sightings):
+        super().released(node, number, 1 << 63)
+
+
+class IgnoresSweeps(HolderRegistry):
+    def swept(self, node, sightings):
+        pass
+
+
+class TakesLateAnnounces(HolderRegistry):
+    def swept(self, node, sightings):
+        super().swept(node, sightings)
+        self._swept.clear()
+
+
+class ForgetsEnds(HolderRegistry):
+    def ended(self, number, reason, detail):
+        told = super().ended(number, reason, detail)
+        for node in told:
+            self._forget(node, number)
+        return told
+
+
+class TellsOnce(HolderRegistry):
+    def owed(self, node):
+        return []
+
+
+class IgnoresTheDead(HolderRegistry):
+    def announced(self, node, number, sightings, limit=1):
+        super().announced(node, number, sightings)
+
+
+class KeepsTheLost(HolderRegistry):
+    def node_lost(self, node):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("registry", "budget", "problem"),
+    [
+        (IgnoresSightings, Budget((2, 0), 0, moves=1), "does not know of the proxy"),
+        (IgnoresSweeps, Budget((1, 0), 0, moves=1), "keeps an entry"),
+        (TakesLateAnnounces, Budget((1, 0), 0, moves=1), "keeps an entry"),
+        (ForgetsEnds, Budget((1, 0), 0), "does not know of the proxy"),
+        (TellsOnce, Budget((1, 0), 0, moves=1), "missed a down"),
+        (IgnoresTheDead, Budget((1, 0), 0), "missed a down"),
+        (KeepsTheLost, Budget((1, 0), 0, crashes=1), "keeps what B held"),
+    ],
+)
+def test_a_host_that_is_wrong_is_found_out(registry, budget, problem):
+    explore(Lifetimes(budget))
+
+    with pytest.raises(Violation, match=problem):
+        explore(Lifetimes(budget, registry))
+
+
+def test_links_that_do_not_wait_for_each_other_are_found_out(monkeypatch):
+    monkeypatch.setattr(LinkPairs, "acquire", lambda *_: True)
+
+    with pytest.raises((Violation, KeyError)):
+        explore(Handshake(CROSSING[0]))
