@@ -193,13 +193,22 @@ class Accounts:
         arrivals: by source node, then by epoch; made by :meth:`arrivals_of`.
     """
 
-    __slots__ = ("_latest_epoch", "accounts", "arrivals")
+    __slots__ = (
+        "_closed_confirmed",
+        "_closed_lost",
+        "_latest_epoch",
+        "accounts",
+        "arrivals",
+    )
 
     def __init__(self) -> None:
         """Make an empty book."""
         self.accounts: dict[bytes, Account] = {}
         self.arrivals: dict[bytes, dict[int, Arrivals]] = {}
         self._latest_epoch: dict[bytes, int] = {}
+        # Sums over the accounts that were closed.
+        self._closed_confirmed = 0
+        self._closed_lost = 0
 
     def account(self, destination: bytes) -> Account:
         """Return the account of a destination; keep it, ``sent += 1`` is the hot path."""
@@ -282,20 +291,30 @@ class Accounts:
         account = self.accounts.get(node)
         return 0 if account is None else account.write_off()
 
-    def forget(self, node: bytes) -> None:
-        """Drop the arrivals of a node that never comes back (a restarted one has a new id).
-
-        Its account stays, as part of the law.
-        """
+    def forget_arrivals(self, node: bytes) -> None:
+        """Drop the arrivals of a node that is out of reach for long."""
         self.arrivals.pop(node, None)
         self._latest_epoch.pop(node, None)
 
+    def close(self, node: bytes) -> None:
+        """Drop the account of a node that was lost; it goes on to count in the totals.
+
+        Begins with epoch 0 again if the node comes back after all: its arrivals from here
+        must have been forgotten there by then.
+        """
+        account = self.accounts.get(node)
+        if account is not None and not account.in_flight:
+            del self.accounts[node]
+            self._closed_confirmed += account.confirmed
+            self._closed_lost += account.lost
+
     def totals(self) -> tuple[int, int, int, int]:
-        """Sum sent, confirmed, lost and in flight over all destinations."""
+        """Sum sent, confirmed, lost and in flight over all destinations there ever were."""
         accounts = self.accounts.values()
-        sent = sum(account.sent for account in accounts)
-        confirmed = sum(account.confirmed for account in accounts)
-        lost = sum(account.lost for account in accounts)
+        closed = self._closed_confirmed + self._closed_lost
+        sent = closed + sum(account.sent for account in accounts)
+        confirmed = self._closed_confirmed + sum(account.confirmed for account in accounts)
+        lost = self._closed_lost + sum(account.lost for account in accounts)
         return sent, confirmed, lost, sent - confirmed - lost
 
     def _forget_old_epochs(

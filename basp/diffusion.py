@@ -18,11 +18,16 @@ rest.
 """
 
 from collections.abc import Collection, Mapping
+from typing import Final
 
 from basp.node_id import NodeId
-from basp.routing_update import PATH_LIMIT, UPDATE_LIMIT, PathVector, Statement
+from basp.routing_update import PATH_LIMIT, PathVector, Statement
 
-__all__ = ["Diffusion"]
+__all__ = ["GONE_LIMIT", "Diffusion"]
+
+#: Statements kept of nodes out of reach, some hundred bytes each; the oldest are dropped. A
+#: cluster that heals brings back fewer at once, and a restarted node has another id.
+GONE_LIMIT: Final = 4096
 
 
 class Diffusion:
@@ -51,11 +56,16 @@ class Diffusion:
             held = self.statements.get(said.node)
             if said.node == self._self_id or (held is not None and held.stamp >= said.stamp):
                 continue
+            self.statements.pop(said.node, None)  # the latest last
             self.statements[said.node] = said
             news.append(said)
-        excess = len(self.statements) - UPDATE_LIMIT
+        excess = len(self.statements) - len(best) - len(self.active) - GONE_LIMIT
         if excess > 0:
-            gone = [node for node in self.statements if not self._is_near(node, best)]
+            gone = [
+                node
+                for node in self.statements
+                if node != self._self_id and not self._is_near(node, best)
+            ]
             for node in gone[:excess]:
                 del self.statements[node]
         return news

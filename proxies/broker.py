@@ -26,6 +26,7 @@ from basp.plain_cbor import write_plain
 from basp.routing import Router
 from proxies.address import Endpoint, actor_text
 from proxies.connector import Connector
+from proxies.departed import Departed
 from proxies.events import NodeDown
 from proxies.incoming import Incoming
 from proxies.lifetimes import Lifetimes
@@ -65,6 +66,8 @@ class Broker:
         #: Where other nodes listen, as far as links and texts told.
         self.endpoints: dict[bytes, Endpoint] = {}
         self.wires: dict[bytes, Wire] = {}
+        #: Nodes out of reach that are not forgotten yet.
+        self.departed = Departed()
         self.secret: bytes | None = None
         self.connector = Connector(runtime.runner, network, node_id, self)
         self.connector.upper_state = write_plain([name])
@@ -114,6 +117,29 @@ class Broker:
     def link_down(self, wire: Wire, reason: str) -> None:
         """An established link ended."""
         self.paths.link_down(wire, reason)
+
+    # --- nodes that come and go ---
+
+    def is_admitted(self, node: bytes) -> bool:
+        """Tell whether something of a node may be kept: not of ever more unknown ones."""
+        if node in self.router.next_hops or node in self.router.active:
+            return True
+        return self.departed.admits(node, self.runtime.runner.now())
+
+    def forget_departed(self) -> None:
+        """Forget nodes that are out of reach for long."""
+        arrivals, rest = self.departed.due(self.runtime.runner.now())
+        for node in arrivals:
+            self.accounts.forget_arrivals(node)
+            self.incoming.forget(node)
+            self.lifetimes.holders.node_lost(node)
+        for node in rest:
+            with self.lock:
+                self.accounts.close(node)
+            self.paths.forget(node)
+            self.names.pop(node, None)
+            if not self.lifetimes.proxies_of(node):  # they may still dial it
+                self.endpoints.pop(node, None)
 
     # --- for the node ---
 
@@ -173,6 +199,7 @@ class Broker:
     def _every_second(self) -> None:
         self.report()
         self.lifetimes.release_unused()
+        self.forget_departed()
         pending = self.outgoing.pending
         for message_id, (future, _) in list(pending.items()):
             if future.done_:  # it timed out or was cancelled

@@ -85,7 +85,9 @@ class Incoming:
             if not is_ordered:
                 if source != ordered_source:
                     ordered_source, order = source, self._order_of(source)
-                assert order is not None
+                if order is None:
+                    self._refuse_stranger(frame)
+                    continue
                 if order.has_ends or data >> EPOCH_SHIFT & _EPOCH_BITS != order.current:
                     self._deliver_in_order(wire, order, frame)
                     continue
@@ -118,11 +120,20 @@ class Incoming:
             else:
                 self._no_such_actor(number, message, sender)
 
-    def _order_of(self, source: bytes) -> PathOrder:
+    def _order_of(self, source: bytes) -> PathOrder | None:
+        """Return the order of a source; None for a stranger when there are too many."""
         order = self._orders.get(source)
-        if order is None:
+        if order is None and self._broker.is_admitted(source):
             order = self._orders[source] = PathOrder()
         return order
+
+    def _refuse_stranger(self, frame: "Frame") -> None:
+        self._outgoing.undeliverable += 1
+        self._runtime.emit(Undeliverable(frame[3], self._node_id))
+
+    def forget(self, source: bytes) -> None:
+        """Forget the order of a node that is out of reach for long."""
+        self._orders.pop(source, None)
 
     def _deliver_in_order(self, wire: Wire, order: PathOrder, frame: "Frame") -> None:
         """Take a dispatch while the path of its source changes."""
@@ -260,6 +271,9 @@ class Incoming:
 
     def _take_path_end(self, wire: Wire, frame: "Frame") -> None:
         order = self._order_of(frame[3])
+        if order is None:
+            self._refuse_stranger(frame)
+            return
         released = order.end(frame[2], self._runtime.runner.now())
         self.deliver(wire, released, is_ordered=True)
         self._arm(wire, order)

@@ -142,6 +142,8 @@ class Lifetimes:
     def take_announce(self, frame: "Frame") -> None:
         """Take note that another node has a proxy; tell it at once if the actor is dead."""
         source, number = frame[3], frame[6]
+        if not self._broker.is_admitted(source):
+            return
         limit = self._broker.connector.limits.proxies
         ending = self.holders.announced(source, number, frame[2], limit)
         if ending is not None:

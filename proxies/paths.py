@@ -137,11 +137,13 @@ class Paths:
     def _old_path_over(self, node: NodeId, epoch: int) -> None:
         """Whatever has not arrived on an old path by now never will."""
         with self._lock:
-            lost = self._accounts.account(node).expire(epoch)
+            account = self._accounts.accounts.get(node)
+            lost = 0 if account is None else account.expire(epoch)
         if lost:
             self._runtime.emit(MessagesLost(node, self._names.get(node, ""), lost))
 
     def _node_found(self, node: NodeId) -> None:
+        self._broker.departed.found(node)
         with self._lock:
             self._tell_path_ends(node)
         self._accounts.repeat_report(node)
@@ -170,6 +172,7 @@ class Paths:
         with self._lock:
             self._end_epoch(node, is_open=False)
             lost = self._accounts.node_lost(node)
+        self._broker.departed.lost(node, self._runtime.runner.now())
         name = self._names.get(node, "")
         down = NodeDown(node, name, reason, lost)
         text = f"no path leads to node {name or node.hex()} any more ({reason})"
@@ -189,6 +192,11 @@ class Paths:
             self._watchers.setdefault(node, []).append(future)
         else:
             future.set_result(NodeDown(node, self._names.get(node, ""), "not in reach"))
+
+    def forget(self, node: bytes) -> None:
+        """Forget the old paths to a node that is out of reach for long."""
+        self._hops.pop(node, None)
+        self._path_ends.pop(node, None)
 
 
 def _read_name(state: bytes) -> str:

@@ -168,7 +168,7 @@ def test_reports_tell_only_changes_and_can_be_repeated():
     receiver.repeat_report(A)
     receiver.repeat_report(B)
     assert receiver.reports() == first
-    receiver.forget(A)
+    receiver.forget_arrivals(A)
     receiver.repeat_report(A)
     assert receiver.reports() == []
 
@@ -230,3 +230,18 @@ def test_the_current_epoch_does_not_expire():
 
     assert account.expire(0) == 0
     assert account.in_flight == 1
+
+
+def test_a_closed_account_counts_on_in_the_totals():
+    sender = Accounts()
+    sender.sent_to(A, 5)
+    sender.receive_report(A, write_plain([[0, 3, 0]]))
+    sender.close(A)
+    assert sender.accounts  # two are in flight
+
+    sender.node_lost(A)
+    sender.close(A)
+    sender.sent_to(B, 1)
+
+    assert sender.totals() == (6, 3, 2, 1)
+    assert list(sender.accounts) == [B]

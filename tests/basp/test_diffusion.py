@@ -6,6 +6,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from basp import diffusion
 from basp.diffusion import Diffusion
 from basp.routing import Router
 from basp.routing_update import PATH_LIMIT, PathVector, Statement
@@ -190,3 +191,15 @@ def test_nodes_that_never_come_back_are_not_named_for_ever():
     for i in range(4):
         said = simulation.routers[node(i)]._diffusion.statements[node(i)]
         assert len(said.seeking | said.missing) <= 4
+
+
+def test_the_oldest_statements_of_nodes_out_of_reach_are_dropped(monkeypatch):
+    monkeypatch.setattr(diffusion, "GONE_LIMIT", 2)
+    kept = Diffusion(node(0))
+    best = {node(1): PathVector((node(1),), (0,))}
+    for number in (1, 2, 3):
+        kept.take([Statement(node(number), 1)], best)
+    kept.take([Statement(node(2), 2)], best)
+    kept.take([Statement(node(4), 1)], best)
+
+    assert list(kept.statements) == [node(1), node(2), node(4)]

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -12,7 +13,11 @@ from actors.errors import (
     RemoteError,
     UnexpectedMessage,
 )
-from callboard import Actor, handler
+from basp.frame import pack_frame
+from basp.header import Operation
+from callboard import Actor, handler, message
+from proxies import departed
+from proxies.events import LinkDown, Undeliverable
 from tests.proxies.cast import (
     Blocker,
     Echo,
@@ -24,6 +29,7 @@ from tests.proxies.cast import (
     Size,
     eventually,
     line,
+    recorded,
     settled,
 )
 
@@ -172,3 +178,70 @@ def test_a_handler_that_blocked_sends_without_delay(make_node):
     gate.set()
 
     eventually(lambda: sink.ask(Size()).result(5) == 1, seconds=0.4)
+
+
+# --- what the receiver does not want ---
+
+
+@message("tests.proxies.Picky")
+@dataclass(frozen=True)
+class Picky:
+    number: int
+    more: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if Picky.fails:
+            raise RuntimeError("not here")
+
+
+Picky.fails = False
+
+
+@pytest.mark.parametrize("more", [[], [1]], ids=["flat", "nested"])
+def test_a_constructor_that_raises_at_the_receiver_fails_the_ask_and_no_link(
+    make_node, monkeypatch, more
+):
+    a, b = make_node("a"), make_node("b")
+    line(a, b)
+    echo = a.ref(str(b.spawn(Echo)))
+    picky = Picky(1, more)
+    monkeypatch.setattr(Picky, "fails", True)
+
+    with recorded(a) as events, pytest.raises(RemoteError, match="RuntimeError: not here"):
+        echo.ask(picky).result(5)
+    echo.tell(picky)
+
+    assert echo.ask("alive").result(5) == "alive"
+    settled(a, b)
+    assert a.accounts()[b.node_id].dead_letters == 2
+    assert [event for event in events if isinstance(event, LinkDown)] == []
+
+
+def test_forged_sources_take_a_bounded_place(make_node, monkeypatch):
+    monkeypatch.setattr(departed, "STRANGERS", 5)
+    a, b = make_node("a"), make_node("b")
+    line(a, b)
+    sink = b.spawn(Sink)
+    there = a.ref(str(sink))
+
+    with recorded(b) as events:
+        for number in range(100):
+            forged = (number + 1).to_bytes(18)
+            for operation, data, payload in (
+                (Operation.DISPATCH_MESSAGE, 0, b"\x81\x01"),
+                (Operation.ANNOUNCE_PROXY_INSTANCE, 1, b""),
+                (Operation.PATH_END, 1, b""),
+            ):
+                actor = 0 if operation is Operation.PATH_END else sink.actor_id
+                frame = pack_frame(operation, data, forged, b.node_id, 0, actor, payload)
+                a._broker.outgoing.send_to(b.node_id, frame)
+        assert there.ask(Size()).result(5) == 5
+
+    assert set(b._broker.accounts.arrivals) - {a.node_id} == {
+        (n + 1).to_bytes(18) for n in range(5)
+    }
+    assert len(b._broker.incoming._orders) == 6
+    assert len(b._broker.lifetimes.holders._held_by) == 6
+    refused = [event for event in events if isinstance(event, Undeliverable)]
+    assert len(refused) == b.stats().undeliverable == 2 * 95
+    assert refused[0] == Undeliverable((6).to_bytes(18), b.node_id)

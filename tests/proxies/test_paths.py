@@ -5,9 +5,12 @@ import pytest
 from actors.errors import (
     NodeUnreachable,
 )
+from proxies import departed
 from tests.proxies.cast import (
     Echo,
     Later,
+    Sink,
+    Size,
     bare,
     connect,
     cut,
@@ -102,3 +105,59 @@ def test_a_text_whose_address_is_now_another_nodes_is_unreachable(make_node):
 
     with pytest.raises(NodeUnreachable, match="another node"):
         stale.ask("x").result(5)
+
+
+# --- nodes that do not come back ---
+
+
+def test_a_node_that_stays_away_is_forgotten_and_the_law_holds(make_node, monkeypatch):
+    monkeypatch.setattr(departed, "ARRIVALS_KEPT", 0.0)
+    monkeypatch.setattr(departed, "ACCOUNTS_KEPT", 0.0)
+    a, b, c = make_node("a"), make_node("b"), make_node("c")
+    line(a, b, c)
+    c.listen()
+    echo = a.ref(str(c.spawn(Echo)))
+    assert echo.ask("x").result(5) == "x"
+    c.ref(str(a.spawn(Echo))).ask("back").result(5)
+    settled(a, b, c)
+    broker = a._broker
+    sent = broker.accounts.totals()[0]
+    tables = (
+        broker.accounts.accounts,
+        broker.accounts.arrivals,
+        broker.incoming._orders,
+        broker.names,
+        broker.paths._hops,
+    )
+    assert all(c.node_id in table for table in tables)
+
+    c.close()
+    eventually(lambda: [node.name for node in a.nodes()] == ["b"])
+    eventually(lambda: not any(c.node_id in table for table in tables))
+
+    total, confirmed, lost, in_flight = broker.accounts.totals()
+    assert (total, in_flight) == (confirmed + lost, 0)
+    assert total >= sent
+    assert len(broker.departed) == 0
+
+
+def test_a_node_that_was_forgotten_is_as_good_as_a_new_one(make_node, monkeypatch):
+    """Its sender begins with epoch 0 again, which its receiver takes because it forgot, too."""
+    monkeypatch.setattr(departed, "ARRIVALS_KEPT", 0.0)
+    monkeypatch.setattr(departed, "ACCOUNTS_KEPT", 0.0)
+    a, b = make_node("a"), make_node("b")
+    line(a, b)
+    sink = b.spawn(Sink)
+    for expected in (1, 2, 3):
+        there = a.ref(str(sink))
+        there.tell(expected)
+        assert there.ask(Size()).result(5) == expected
+        cut(a, b)
+        for node in (a, b):
+            eventually(lambda node=node: node.nodes() == [])
+            node.runtime.runner.post(node._broker.forget_departed)
+            eventually(lambda node=node: node.accounts() == {})
+        heal(a, b)
+        everybody_knows(a, b)
+
+    assert a.ref(str(sink)).call(Sink.everything).result(5) == [1, 2, 3]
