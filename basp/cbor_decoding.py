@@ -126,14 +126,13 @@ def _registered_reader(
 
     def read(content: Any, _is_key: bool) -> object:  # noqa: FBT001
         name, fields = content
-        try:
-            kind = by_name[name]
-        except KeyError:
+        kind = by_name.get(name) or registry.type_named(name)
+        if kind is None:
             msg = (
                 f"message type {str(name)[:80]!r} is not registered here; import the "
                 f'module that declares it with @message("{str(name)[:80]}")'
             )
-            raise UnknownMessageType(msg) from None
+            raise UnknownMessageType(msg)
         return kind.build(fields, note_dropped)
 
     return read

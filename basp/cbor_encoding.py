@@ -20,7 +20,7 @@ import cbor2
 from basp import cbor_tags as tags
 from basp.errors import CollidingKeys
 from basp.hash_collisions import TEXTS, check_hashes
-from basp.registry import MessageRegistry, MessageType
+from basp.registry import FreeForm, MessageRegistry, MessageType
 
 __all__ = ["SCALARS", "Encoder", "EncoderTable", "Unserializable", "head"]
 
@@ -194,7 +194,7 @@ class EncoderTable(dict[type, Encoder]):
         Raises:
             Unserializable: the class is not registered.
         """
-        kind = self._registry.by_class.get(cls)
+        kind = self._registry.type_of(cls)
         if kind is None:
             raise Unserializable(cls)
         made = self._registered_encoder(kind)
@@ -259,7 +259,13 @@ class EncoderTable(dict[type, Encoder]):
             return lambda member, _depth: names[member.name]
         if kind.kind == "flag":
             return lambda flag, depth: prefix + _encode_int(int(flag.value), depth)
+        if isinstance(kind, FreeForm):
+            written = kind.written
+            return lambda value, depth: prefix + self._encode_any(written(value), depth)
         return self._record_encoder(prefix, kind.field_names)
+
+    def _encode_any(self, value: object, depth: int) -> bytes:
+        return self[type(value)](value, depth)
 
     def _record_encoder(self, prefix: bytes, field_names: tuple[str, ...]) -> Encoder:
         """Interleave the constant heads and names with the encoded fields."""

@@ -32,6 +32,7 @@ DEFAULT_DEPTH_LIMIT: Final = 64
 # cbor2 counts every tag as a level: a record is a tag, an array and a map.
 _LEVELS_PER_DEPTH: Final = 3
 _PATH_SHOWN: Final = 200
+_CANNOT: Final = (Unserializable, UnicodeEncodeError, AttributeError, LookupError)
 
 _read_float = Struct(">d").unpack_from
 _REGISTERED_TAG: Final = 0xD9
@@ -94,7 +95,7 @@ class PayloadCodec:
             body = encoders[type(message)](message, 0)
             if options:
                 return b"\x82" + body + encoders[dict](dict(options), 0)
-        except (Unserializable, UnicodeEncodeError, AttributeError) as cause:
+        except _CANNOT as cause:
             raise self._explain(message, options, cause) from None
         return b"\x81" + body
 
@@ -193,15 +194,14 @@ class PayloadCodec:
         try:
             encode = self._encoders[cls]
         except Unserializable:
-            return (
-                f"{shown} is a {name}, which has no wire form; register it with "
-                f'@message("{cls.__name__}") or send plain values'
-            )
+            return f"{shown} is a {name}, which has no wire form; {self.registry.advice(cls)}"
         try:
             children = list(self._children(value, path))
             if not children:
                 encode(value, 0)
-        except (Unserializable, UnicodeEncodeError, AttributeError) as cause:
+        except LookupError as cause:
+            return f"{shown} is class {cause}, which is not listed; {self.registry.advice(cls)}"
+        except _CANNOT as cause:
             return f"{shown} is a {name} that cannot be written: {cause}"
         for child_path, child in children:
             found = self._find(child, child_path, depth + 1)
@@ -220,6 +220,6 @@ class PayloadCodec:
         elif isinstance(value, (set, frozenset)):
             for item in value:
                 yield f"{path}{{{item!r:.60}}}", item
-        elif (kind := self.registry.by_class.get(type(value))) is not None:
-            for field in kind.field_names:
+        elif (kind := self.registry.type_of(type(value))) is not None:
+            for field in kind.names_of(value):
                 yield f"{path}.{field}", getattr(value, field)

@@ -51,7 +51,7 @@ class MessageType:
     Attributes:
         name: name on the wire.
         cls: the class.
-        kind: ``"record"`` (dataclass or named tuple), ``"enum"`` or ``"flag"``.
+        kind: ``"record"`` (dataclass or named tuple), ``"enum"``, ``"flag"`` or ``"free"``.
         field_names: fields in wire order; empty for enums.
         members: enum members by name, aliases included; empty for records and flags.
         is_positional: whether the constructor takes exactly the fields, in their order.
@@ -142,6 +142,10 @@ class MessageType:
             name: partial(defaults.__getitem__, name) if name in defaults else None
             for name in names
         }
+
+    def names_of(self, value: object) -> tuple[str, ...]:  # noqa: ARG002
+        """Return the names of the fields of an instance."""
+        return self.field_names
 
     def build(
         self, content: object, note_dropped: Callable[[int], None] | None = None
@@ -241,6 +245,23 @@ class MessageType:
         return built
 
 
+class FreeForm(MessageType):
+    """A type whose instances do not all have the same fields."""
+
+    __slots__ = ()
+
+    def __init__(self, name: str, cls: type) -> None:
+        self.name = name
+        self.cls = cls
+        self.kind = "free"
+        self.field_names = ()
+        self.members = {}
+
+    def written(self, value: Any) -> object:
+        """Return what travels of an instance; what cannot travel raises `LookupError`."""
+        raise NotImplementedError
+
+
 class MessageRegistry:
     """Message types by class and by name. Not thread-safe while registering."""
 
@@ -253,6 +274,18 @@ class MessageRegistry:
         self.by_class: dict[type, MessageType] = {}
         #: Positional records with fields, by ``wire_name``, for :mod:`basp.flat_record`.
         self.flat: dict[bytes, MessageType] = {}
+
+    def type_of(self, cls: type) -> MessageType | None:
+        """Return what is known about a class, or None."""
+        return self.by_class.get(cls)
+
+    def type_named(self, name: object) -> MessageType | None:  # noqa: ARG002
+        """Return the type of a name that is not in ``by_name``, or None."""
+        return None
+
+    def advice(self, cls: type) -> str:
+        """Say what lets a class travel."""
+        return f'register it with @message("{cls.__name__}") or send plain values'
 
     def register(self, name: str, cls: type) -> None:
         """Let instances of ``cls`` travel under ``name``.

@@ -17,7 +17,7 @@ from actors.reference import ActorRef
 from basp.errors import LocalProtocolError
 from basp.header import EPOCH_SHIFT, HEADER, MESSAGE_ID_MASK, RESPONSE, Operation
 from basp.payload import PayloadCodec
-from basp.registry import DEFAULT_REGISTRY
+from basp.registry import DEFAULT_REGISTRY, MessageRegistry
 from proxies.errors import MessageTooLarge, NotSerializable
 from proxies.messages import failure_of
 from proxies.wire import WAITING_LIMIT, Wire
@@ -44,17 +44,22 @@ class Outgoing:
         self._wires = broker.wires
         self._accounts = broker.accounts
         self._message_ids = itertools.count(1)
-        self.codec = PayloadCodec(
-            DEFAULT_REGISTRY,
-            ref_types=(ActorRef,),
-            ref_to_pair=_pair_of,
-            pair_to_ref=broker.runtime.ref_to,
-        )
+        self.codec: PayloadCodec
+        self.use_registry(DEFAULT_REGISTRY)
         #: Asks that wait for an answer, and the node that owes it.
         self.pending: dict[int, tuple[Future[Any], bytes]] = {}
         #: How to send what waits for a path to a node that the router is active for.
         self.held: dict[bytes, list[Callable[[], None]]] = {}
         self.undeliverable = 0
+
+    def use_registry(self, registry: MessageRegistry) -> None:
+        """Let the types of a registry travel from here on."""
+        self.codec = PayloadCodec(
+            registry,
+            ref_types=(ActorRef,),
+            ref_to_pair=_pair_of,
+            pair_to_ref=self._runtime.ref_to,
+        )
 
     def dispatch(
         self, proxy: "Proxy", message: Any, sender: Sender | None, payload: bytes | None = None

@@ -1,0 +1,176 @@
+"""Plain classes as messages: classes that say nothing about how they travel.
+
+An instance travels as the name `plain:MODULE:QUALIFIED.NAME` and its attributes, if its module
+is listed on both sides. The receiver looks the class up, makes an instance without calling its
+`__init__`, and sets the attributes; `__reduce__`, `__setstate__` and `__setattr__` are never
+called. Attributes may differ from instance to instance, as in Python.
+"""
+
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+from basp.errors import MalformedPayload, UnknownMessageType
+from basp.registry import FreeForm, MessageRegistry, MessageType
+
+__all__ = ["PlainRegistry", "PlainType"]
+
+_PREFIX: Final = "plain:"
+_CLASS: Final = "plain-class"
+
+FindClass = Callable[[str, str], type | None]
+
+
+class PlainType(FreeForm):
+    """What the codec has to know about one plain class."""
+
+    __slots__ = ()
+
+    def __init__(self, cls: type) -> None:
+        super().__init__(f"{_PREFIX}{cls.__module__}:{cls.__qualname__}", cls)
+
+    def written(self, value: Any) -> dict[str, object]:
+        """Return the attributes."""
+        return {**vars(value)}
+
+    def names_of(self, value: object) -> tuple[str, ...]:
+        """Return the attributes that this instance has."""
+        return tuple(vars(value))
+
+    def build(
+        self, content: object, note_dropped: Callable[[int], None] | None = None
+    ) -> object:
+        """Make an instance with these attributes.
+
+        Raises:
+            MalformedPayload: the content is no map of texts.
+        """
+        if type(content) is not dict or not all(type(name) is str for name in content):
+            msg = f"{self.name}: attributes must be a map with texts as keys"
+            raise MalformedPayload(msg)
+        made: object = object.__new__(self.cls)
+        made.__dict__.update(content)
+        return made
+
+
+class ListedClass(FreeForm):
+    """Classes themselves as values: they travel as their name, and are looked up."""
+
+    __slots__ = ("_find", "_modules")
+
+    def __init__(self, kind: type, modules: frozenset[str], find: FindClass) -> None:
+        super().__init__(_CLASS, kind)
+        self._modules = modules
+        self._find = find
+
+    def written(self, value: Any) -> str:
+        """Return the module and name of a class.
+
+        Raises:
+            LookupError: it is no class of a listed module.
+        """
+        module, qualified = value.__module__, value.__qualname__
+        if module not in self._modules or self._find(module, qualified) is not value:
+            raise LookupError(qualified)
+        return f"{module}:{qualified}"
+
+    def build(
+        self, content: object, note_dropped: Callable[[int], None] | None = None
+    ) -> object:
+        """Return the class of a name.
+
+        Raises:
+            UnknownMessageType: its module is not listed or not imported here, or has no such
+                class.
+        """
+        if type(content) is not str:
+            msg = f"a class travels as its name, not as {type(content).__name__}"
+            raise MalformedPayload(msg)
+        module, _, qualified = content.partition(":")
+        found = self._find(module, qualified) if module in self._modules else None
+        if found is None:
+            msg = (
+                f"class {content[:80]!r} is not known here; import its module and list it: "
+                f"SystemBase(messages=[{module[:80]!r}])"
+            )
+            raise UnknownMessageType(msg)
+        return found
+
+
+class PlainRegistry(MessageRegistry):
+    """The types of another registry, and plain classes of listed modules.
+
+    What is registered in the other one later counts, too.
+    """
+
+    __slots__ = ("_find", "_modules", "_plain", "_surely")
+
+    def __init__(
+        self,
+        shared: MessageRegistry,
+        modules: Collection[str],
+        find: FindClass,
+        surely: Collection[type] = (),
+    ) -> None:
+        """Make a registry.
+
+        Args:
+            shared: the registry of declared message types.
+            modules: names of the modules whose plain classes may travel.
+            find: returns a class by module and qualified name, without importing anything.
+            surely: plain classes that travel whether their module is listed or not.
+        """
+        super().__init__()
+        self.by_name = shared.by_name
+        self.by_class = shared.by_class
+        self.flat = shared.flat
+        self._modules = frozenset(modules)
+        self._find = find
+        self._plain = {kind.name: kind for kind in map(PlainType, surely)}
+        self._surely = frozenset(surely)
+
+    def type_of(self, cls: type) -> MessageType | None:
+        """Return what is known about a class, declared or plain."""
+        kind = self.by_class.get(cls)
+        if kind is None and issubclass(cls, type):
+            return ListedClass(cls, self._modules, self._find)
+        if kind is None and self._may_travel(cls):
+            made = PlainType(cls)
+            kind = self._plain.setdefault(made.name, made)
+        return kind
+
+    def type_named(self, name: object) -> MessageType | None:
+        """Return the type of a name that no declared type has."""
+        if name == _CLASS:
+            return ListedClass(type, self._modules, self._find)
+        if type(name) is not str or not name.startswith(_PREFIX):
+            return None
+        known = self._plain.get(name)
+        if known is not None:
+            return known
+        module, _, qualified = name.removeprefix(_PREFIX).partition(":")
+        cls = self._find(module, qualified) if module in self._modules else None
+        return None if cls is None else self.type_of(cls)
+
+    def advice(self, cls: type) -> str:
+        """Say what lets a class travel."""
+        if issubclass(cls, type):
+            return "list the module that it names on both sides: SystemBase(messages=[…])"
+        if not is_plain(cls):
+            return super().advice(cls)
+        return f"list its module on both sides: SystemBase(messages=[{cls.__module__!r}])"
+
+    def _may_travel(self, cls: type) -> bool:
+        if cls in self._surely:
+            return True
+        if cls.__module__ not in self._modules or not is_plain(cls):
+            return False
+        return self._find(cls.__module__, cls.__qualname__) is cls
+
+
+def is_plain(cls: object) -> bool:
+    """Return True for a class whose instances are their attributes and nothing else."""
+    if not isinstance(cls, type):
+        return False
+    maker: object = cls.__new__
+    has_slots = any(vars(base).get("__slots__") for base in cls.__mro__)
+    return maker is object.__new__ and bool(cls.__dictoffset__) and not has_slots
