@@ -79,6 +79,7 @@ class Counters:
     failures: int = 0
     late_answers: int = 0
     handled_by_ended: int = 0
+    refused_spawns: int = 0
     ends: dict[str, int] = field(default_factory=dict)
 
 

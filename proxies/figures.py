@@ -83,6 +83,7 @@ class Figures:
             refused_connections=broker.connector.refused,
             pauses=broker.connector.pauses,
             dropped_fields=broker.outgoing.codec.dropped_fields,
+            refused_spawns=counters.refused_spawns,
         )
 
     def subscribed(self, subscriber: Callable[[object], None]) -> AbstractContextManager[None]:

@@ -67,6 +67,7 @@ class NodeStats:
     Attributes:
         pauses: how often reading a link was put off because it brought more than it may.
         dropped_fields: fields of messages that no class here knows: their senders are newer.
+        refused_spawns: orders of other nodes to spawn what is not offered to them.
     """
 
     name: str
@@ -85,3 +86,4 @@ class NodeStats:
     refused_connections: int = 0
     dropped_fields: int = 0
     pauses: int = 0
+    refused_spawns: int = 0

@@ -28,6 +28,7 @@ class SpawnServer(Actor):
         """Answer with the ref of the new actor."""
         actor_class = self._find(request)
         if actor_class is None:
+            self._cell.runtime.counters.refused_spawns += 1
             offers = ", ".join(sorted(self._offered)) or "nothing"
             self.promise().set_exception(
                 NotSpawnable(

@@ -50,7 +50,7 @@ class ThespianContext:
         source_hash: str | None = None,
     ) -> ActorRef[Any]:
         """Create a child; a failure arrives as `ChildActorExited`, never as an exception."""
-        return self._system.create(
+        return self._system.creator.create(
             actor_class, requirements, global_name, source_hash, self._cell
         )
 

@@ -43,7 +43,7 @@ class External:
             while True:
                 while self._received:
                     message = self._received.popleft()
-                    if not isInternalActorSystemMessage(message):
+                    if not _is_internal(message):
                         return message
                 left = None if end is None else end - time.monotonic()
                 if left is not None and left <= 0:
@@ -117,11 +117,20 @@ class ExternalContext:
         source_hash: str | None = None,
     ) -> ActorRef[Any]:
         """Create an actor without a parent; raises what its creation raises."""
-        return self._system.create(actor_class, requirements, global_name, source_hash, None)
+        return self._system.creator.create(
+            actor_class, requirements, global_name, source_hash, None
+        )
 
     def exit_context(self) -> None:
         """Leave a `private()` block; what still arrives is a dead letter."""
         self._external.cell.close()
+
+
+def _is_internal(message: Any) -> bool:
+    try:
+        return bool(isInternalActorSystemMessage(message))
+    except AttributeError:  # what came from another system may lack attributes
+        return True
 
 
 def _seconds(timeout: timedelta | float | None) -> float | None:

@@ -27,7 +27,7 @@ class GlobalNames:
         """Give a name to an actor until it ends."""
         self._held[name] = ref
         if isinstance(ref.target, Cell) and not ref.target.alive:
-            del self._held[name]
+            self._held.pop(name, None)
 
     def name_of(self, cell: Cell) -> str | None:
         """Return the name that an actor was created under."""

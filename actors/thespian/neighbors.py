@@ -6,7 +6,8 @@ in none has no neighbors.
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from thespian.actors import ActorAddress, ActorSystemConventionUpdate
 
@@ -14,16 +15,32 @@ from actors.reference import ActorRef
 from actors.thespian.cell import Creation
 
 if TYPE_CHECKING:
+    from actors.runtime import Runtime
     from actors.thespian.system import SystemBase
 
 log = logging.getLogger("callboard.thespian")
 
 
 class Convention(Protocol):
-    """What joins this system with others."""
+    """What joins this system with others; made before the system, since it has the runtime."""
 
-    def create(self, specification: str, creation: Creation) -> ActorRef[Any] | None:
+    @property
+    def runtime(self) -> "Runtime":
+        """The runtime that the system has to run on."""
+
+    def start(self, system: "SystemBase") -> None:
+        """Begin: the system is made."""
+
+    def create(
+        self, actor_class: type, creation: Creation, parent: ActorRef[Any] | None
+    ) -> ActorRef[Any] | None:
         """Create an actor on a system that its class accepts; None when there is none."""
+
+    def ref_to(self, ref: ActorRef[Any]) -> ActorRef[Any]:
+        """Return this system's ref of an actor of another system in the same process."""
+
+    def admin_at(self, address: str) -> ActorRef[Any] | None:
+        """Return the administrator of the system at `host:port`, if it is known."""
 
     def invite(self, address: str, capabilities: dict[str, Any]) -> None:
         """Join with the system at `host:port`."""
@@ -36,6 +53,13 @@ class Convention(Protocol):
 
     def close(self) -> None:
         """Leave, and close what leads to the others."""
+
+
+#: Makes the convention of a system with an 'Admin Port', of its capabilities, the modules whose
+#: plain classes may travel, and the classes that always do. `proxies` enters itself here.
+OPENERS: Final[
+    list[Callable[[dict[str, Any], Collection[str], Collection[type]], Convention]]
+] = []
 
 
 class Neighbors:
@@ -104,3 +128,15 @@ class Neighbors:
         """Drop a system."""
         if self.convention is not None:
             self.convention.dismiss(address)
+
+
+class AddressBook:
+    """Administrators by address."""
+
+    def __init__(self, system: "SystemBase") -> None:
+        self._system = system
+
+    def getAddressFromString(self, text: str) -> ActorRef[Any] | None:
+        """Return the administrator of the system at `host:port`; None when it is unknown."""
+        convention = self._system.neighbors.convention
+        return None if convention is None else convention.admin_at(text)

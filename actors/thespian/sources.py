@@ -70,8 +70,10 @@ class Sources:
         authority.target.post(ValidateSource(source_hash, data), self._system.cell)
         return source_hash
 
-    def decided(self, message: Any) -> bool:
-        """Take an authority's answer; False when the message is none."""
+    def decided(self, message: Any, sender: ActorRef[Any] | None) -> bool:
+        """Take the authority's answer; False when the message is none, or somebody else's."""
+        if sender is None or sender != self.authority:
+            return False
         if isinstance(message, PoisonMessage):
             if isinstance(message.poisonMessage, ValidateSource):
                 self._refuse(message.poisonMessage.sourceHash, "its authority failed")

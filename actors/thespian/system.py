@@ -5,7 +5,7 @@ import logging.config
 import sys
 import threading
 import time
-from functools import partial
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,22 +14,21 @@ from thespian.actors import (
     ActorExitRequest,
     ChildActorExited,
     DeadEnvelope,
-    NoCompatibleSystemForActor,
     Thespian_StatusReq,
     ThespianGeneration,
 )
 
 from actors.answers import Sender
-from actors.cell import Cell
-from actors.reference import ActorRef
+from actors.reference import ActorRef, ReplyRef
 from actors.runtime import Runtime
-from actors.thespian.cell import Creation, PlainCell
-from actors.thespian.creation import PlainActors, find_class, is_compatible
+from actors.thespian.cell import PlainCell
+from actors.thespian.creation import PlainActors, is_compatible
+from actors.thespian.creator import Creator
 from actors.thespian.endpoint import Endpoint, open_endpoint
 from actors.thespian.external import ExternalContext
-from actors.thespian.failed import FailedChild
 from actors.thespian.names import GlobalNames
-from actors.thespian.neighbors import Neighbors
+from actors.thespian.neighbors import AddressBook, Neighbors
+from actors.thespian.opening import open_convention
 from actors.thespian.sources import Sources
 from actors.thespian.status import system_status
 
@@ -48,6 +47,7 @@ class SystemBase(ExternalContext):
         logDefs: Any = False,  # noqa: FBT002  # Thespian's type
         *,
         runtime: Runtime | None = None,
+        messages: Collection[str] = (),
     ) -> None:
         """Make a base; nothing starts before the first actor.
 
@@ -55,10 +55,18 @@ class SystemBase(ExternalContext):
             capabilities: the system's capabilities; the usual ones are added.
             logDefs: a `logging.config` dictionary; False leaves logging alone.
             runtime: run on an existing runtime (that of a `Node`) instead of an own one.
+            messages: names of modules whose plain classes may travel to and from the other
+                systems of a convention, which have to list them, too.
+
+        Raises:
+            ActorSystemStartupFailure: the 'Admin Port' cannot be opened.
         """
         self.capabilities = capabilities if capabilities is not None else {}
         for name, value in _usual_capabilities().items():
             self.capabilities.setdefault(name, value)
+        convention = None if runtime else open_convention(self.capabilities, messages)
+        if convention is not None:
+            runtime = convention.runtime
         self.runtime = runtime or Runtime("thespian")
         self.runtime.plain = PlainActors(self.capabilities)
         self.runtime.thespian = self
@@ -69,10 +77,13 @@ class SystemBase(ExternalContext):
         #: The administrator's address, and the sender of what comes from the system itself.
         self.cell: Endpoint = open_endpoint(self.runtime, self._receive)
         self.dead_letters: ActorRef[Any] | None = None
-        self._abroad: set[ActorRef[Any]] = set()
+        self.creator = Creator(self, messages)
         if isinstance(logDefs, dict):
             logging.config.dictConfig(logDefs)
         super().__init__(self)
+        if convention is not None:
+            self.neighbors.convention = convention
+            convention.start(self)
 
     @property
     def address(self) -> ActorRef[Any]:
@@ -82,9 +93,18 @@ class SystemBase(ExternalContext):
     def ref_of(self, address: ActorAddress) -> ActorRef[Any] | None:
         """Return the ref behind an address; None when it is none of ours."""
         if isinstance(address, ActorRef):
-            return address
+            is_ours = address.home is self.runtime or isinstance(address, ReplyRef)
+            if is_ours or self.neighbors.convention is None:
+                return address
+            # It came from another system of this process.
+            return self.neighbors.convention.ref_to(address)
         is_system = getattr(address, "addressDetails", None) == _SYSTEM_ADDRESS
         return self.address if is_system else None
+
+    @property
+    def transport(self) -> AddressBook:
+        """Looks administrators up by `host:port`, as the transports of Thespian's bases do."""
+        return AddressBook(self)
 
     def external_clone(self) -> ExternalContext:
         """Return a context with its own address and queue, for another thread."""
@@ -92,86 +112,16 @@ class SystemBase(ExternalContext):
 
     def _receive(self, message: Any, sender: Sender | None) -> None:
         """Take what is sent to the system itself."""
+        asker = sender.reference(self.runtime) if sender is not None else None
         if isinstance(message, Thespian_StatusReq):
-            asker = sender.reference(self.runtime) if sender is not None else None
             if asker is not None:
                 asker.target.post(system_status(self), self.cell)
-        elif not self.sources.decided(message):
+        elif not self.sources.decided(message, asker):
             log.debug("the system ignores %r", message)
 
-    # --- creating ---
-
-    def create(
-        self,
-        actor_class: type | str,
-        requirements: dict[str, Any] | None,
-        global_name: str | None,
-        source_hash: str | None,
-        parent: Cell | None,
-    ) -> ActorRef[Any]:
-        """Create an actor, for a parent or for the outside.
-
-        With a parent a failure is no exception: the address is that of nobody, and the parent
-        is told `ChildActorExited`.
-        """
-        if isinstance(parent, PlainCell):
-            if parent.exiting:
-                return self.runtime.nobody  # a parent that restarts children would never end
-            source_hash = source_hash or parent.creation.source_hash
-        creation = Creation(requirements, source_hash, global_name)
-        try:
-            if global_name:
-                return self._create_named(actor_class, creation, global_name, parent)
-            return self._create(actor_class, creation, parent)
-        except Exception as error:
-            if parent is None:
-                raise
-            log.warning("creating %s failed: %s", actor_class, error)
-            failed = FailedChild(self.runtime, str(error)).ref
-            parent.post(ChildActorExited(failed), None)
-            return failed
-
-    def _create_named(
-        self, actor_class: type | str, creation: Creation, name: str, parent: Cell | None
-    ) -> ActorRef[Any]:
-        """Create the holder of a name: no child, but who created it is told of its end."""
-        with self.names.lock:
-            held = self.names.holder_of(name)
-            if held is not None:
-                return held
-            ref = self._create(actor_class, creation, None)
-            self.names.hold(name, ref)
-        if isinstance(parent, PlainCell):
-            ref.target.monitor(parent, lambda down: parent.tell_of_end(down.ref))
-        return ref
-
-    def _create(
-        self, actor_class: type | str, creation: Creation, parent: Cell | None
-    ) -> ActorRef[Any]:
-        load = None
-        if creation.source_hash and isinstance(actor_class, str):
-            load = partial(self.sources.load_class, creation.source_hash)
-        found = find_class(actor_class, load)
-        if is_compatible(found, self.capabilities, creation.requirements):
-            args = () if hasattr(found, "attach") else (creation,)
-            return self.runtime.spawn(found, args, parent=parent)
-        return self._create_abroad(found, creation, parent)
-
-    def _create_abroad(
-        self, actor_class: type, creation: Creation, parent: Cell | None
-    ) -> ActorRef[Any]:
-        ref = None
-        if self.neighbors.convention is not None:
-            specification = f"{actor_class.__module__}.{actor_class.__qualname__}"
-            ref = self.neighbors.convention.create(specification, creation)
-        if ref is None:
-            raise NoCompatibleSystemForActor(actor_class, "No compatible ActorSystem")
-        if isinstance(parent, PlainCell):
-            parent.adopt(ref)
-        elif parent is None:
-            self._abroad.add(ref)
-            ref.target.monitor(self, lambda down: self._abroad.discard(down.ref))
-        return ref
+    def ask_to_exit(self, ref: ActorRef[Any]) -> None:
+        """Send an `ActorExitRequest`."""
+        ref.target.post(ActorExitRequest(), self.cell)
 
     # --- dead letters ---
 
@@ -233,14 +183,15 @@ class SystemBase(ExternalContext):
             elif cell.parent is None or not cell.parent.alive:
                 cell.post(ActorExitRequest(), None)
                 cell.stop()
-        for ref in list(self._abroad):
+        for ref in self.creator.abroad():
             ref.target.post(ActorExitRequest(), None)
         self.runtime.await_ends()  # handlers see the request; only who is stuck is killed
         self.sources.close()
         if self.neighbors.convention is not None:
             self.neighbors.convention.close()
-        self.runtime.end_actors()
-        self.runtime.close()
+        else:
+            self.runtime.end_actors()
+            self.runtime.close()
 
 
 def _usual_capabilities() -> dict[str, Any]:

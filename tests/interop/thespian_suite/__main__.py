@@ -17,8 +17,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 
-FLOOR = 430
-"""Tests that have to pass: what one system offers, without a convention."""
+FLOOR = 500
+"""Tests that have to pass, so that the list of what does not apply cannot grow unseen."""
 
 TIMEOUT = 60
 """Seconds for one test."""

@@ -8,6 +8,8 @@ that skips itself without standing there is a failure, so that the list stays tr
 
 import json
 import socket
+import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -15,10 +17,15 @@ import pytest
 import thespian.test as suite
 from thespian.actors import ActorSystem
 
-import callboard  # noqa: F401  # lets Thespian find the base by name
+import callboard  # noqa: F401  # opens systems to others
+from actors import SystemBase
 
 BASE = "callboard"
+MODULES = [f"thespian.test.{path.stem}" for path in Path(suite.__file__).parent.glob("*.py")]
 HERE = Path(__file__).parent
+JOINED_WITHIN = 0.25
+"""Seconds that the suite gives systems to find each other, in its own `similar_asys`, too."""
+
 CAPABILITIES = {"Foo Allowed": True, "Cows Allowed": True, "Dogs Allowed": True, "dog": "food"}
 
 
@@ -51,9 +58,20 @@ def asys():
 
 
 def similar_asys(asys, in_convention=True, start_wait=True, capabilities=None):
-    return start(capabilities or {}, leader=asys.port_num if in_convention else None)
+    system = start(capabilities or {}, leader=asys.port_num if in_convention else None)
+    if in_convention and start_wait:
+        time.sleep(JOINED_WITHIN)
+    return system
 
 
+def make_base(system, logDefs=None):  # noqa: N803
+    """The base that Thespian finds by name, with the suite's classes as messages."""
+    base = SystemBase(system.capabilities, logDefs or False, messages=MODULES)
+    system.systemAddress = base.address
+    return base
+
+
+sys.modules[f"thespian.system.{BASE}"].ActorSystemBase = make_base
 suite.get_free_admin_port = free_port
 suite.asys = asys
 suite.similar_asys = similar_asys
