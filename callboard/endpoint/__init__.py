@@ -1,0 +1,1 @@
+"""Topics and their data: the data model, topic filters, statuses and errors."""

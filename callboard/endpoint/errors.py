@@ -1,0 +1,35 @@
+"""What can go wrong with topics and their data.
+
+::
+
+    actors.CallboardError
+    └── EndpointError
+        ├── UnsupportedData           (TypeError) a Python value outside the data model
+        ├── InvalidData               (ValueError) a value or text against the rules of its type
+        │   └── InvalidTopic          a topic or filter that is no plain text, or too long
+        └── DataOverflow              (OverflowError) a number outside the range of its type
+"""
+
+from actors.errors import CallboardError
+
+__all__ = ["DataOverflow", "EndpointError", "InvalidData", "InvalidTopic", "UnsupportedData"]
+
+
+class EndpointError(CallboardError):
+    """Root of what topics, data and endpoints raise."""
+
+
+class UnsupportedData(EndpointError, TypeError):
+    """The data model has no type for this Python value."""
+
+
+class InvalidData(EndpointError, ValueError):
+    """A value, or the text of one, breaks a rule of its type."""
+
+
+class InvalidTopic(InvalidData):
+    """The text cannot be a topic."""
+
+
+class DataOverflow(EndpointError, OverflowError):
+    """A number does not fit its type; nothing was cut off or wrapped around."""

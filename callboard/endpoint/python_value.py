@@ -1,0 +1,72 @@
+"""Data as Python values, in two forms: easy to change, and safe to share."""
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from callboard.endpoint.address import Address, Subnet
+from callboard.endpoint.container import FrozenTable, Set, Table, Vector
+from callboard.endpoint.timespan import Timespan, Timestamp
+
+if TYPE_CHECKING:
+    from callboard.endpoint.data import Data
+
+__all__ = ["immutable_value", "python_value"]
+
+
+def python_value(data: "Data", *, hashed: bool) -> Any:
+    """Return data as Python values; sets and tables in it can be changed.
+
+    Args:
+        data: what to convert.
+        hashed: the value becomes a key or a member of a set, so it must not be changed.
+    """
+    value = data.value
+    match value:
+        case Vector():
+            return tuple([python_value(item, hashed=hashed) for item in value])
+        case Set():
+            members = [python_value(item, hashed=True) for item in value]
+            return frozenset(members) if hashed else set(members)
+        case Table():
+            entries = {
+                python_value(key, hashed=True): python_value(item, hashed=hashed)
+                for key, item in value.items()
+            }
+            return FrozenTable(entries) if hashed else entries
+    return _scalar(value)
+
+
+def immutable_value(data: "Data", *, hashed: bool) -> Any:
+    """Return data as Python values that cannot be changed.
+
+    A table is a `MappingProxyType`; where it must be hashable, a `FrozenTable`.
+    """
+    value = data.value
+    match value:
+        case Vector():
+            return tuple([immutable_value(item, hashed=hashed) for item in value])
+        case Set():
+            return frozenset([immutable_value(item, hashed=True) for item in value])
+        case Table():
+            entries = {
+                immutable_value(key, hashed=True): immutable_value(item, hashed=hashed)
+                for key, item in value.items()
+            }
+            return FrozenTable(entries) if hashed else MappingProxyType(entries)
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> Any:
+    match value:
+        case bytes():
+            try:
+                return value.decode()
+            except UnicodeDecodeError:
+                return value
+        case Address() | Subnet():
+            return value.to_ip()
+        case Timestamp():
+            return value.to_datetime()
+        case Timespan():
+            return value.to_timedelta()
+    return value
