@@ -13,6 +13,7 @@ __all__ = ["Timespan", "Timestamp"]
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 _SECOND: Final = 10**9
+_MICROSECONDS_MAX: Final = _HIGHEST // 1000
 _UNITS: Final = {
     "ns": 1,
     "us": 10**3,
@@ -239,7 +240,11 @@ class Timestamp:
 
 
 def _microseconds(ns: int) -> int:
-    """Round to microseconds, half to even, as Python's own conversions do."""
+    """Round to microseconds, half to even, as Python's own conversions do.
+
+    The very first and last ones are not rounded out of range: they must find back.
+    """
     whole, rest = divmod(ns, 1000)
     half = 500
-    return whole + (rest > half or (rest == half and whole % 2 == 1))
+    rounded = whole + (rest > half or (rest == half and whole % 2 == 1))
+    return max(-_MICROSECONDS_MAX, min(rounded, _MICROSECONDS_MAX))

@@ -8,7 +8,7 @@ from itertools import pairwise
 from types import MappingProxyType
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from callboard.endpoint.address import Address, Port, Subnet
@@ -61,6 +61,8 @@ def test_fifteen_types_are_numbered_as_on_the_wire():
 
 
 @given(DATA)
+@example(Data(Timespan(2**63 - 1)))
+@example(Data(Timespan(-(2**63))))
 def test_python_values_without_equal_members_come_back(data):
     """Immutable or not, the values say the same; times lose what is below a microsecond."""
     once = Data.to_py(data)

@@ -1,0 +1,115 @@
+"""Our data model beside that of the real Broker 1.4, run by the system's interpreter."""
+
+import ast
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from callboard.endpoint.data import Data, DataType
+from tests.callboard.endpoint.strategies import DESCRIPTIONS, build
+
+SYSTEM_PYTHON = "/usr/bin/python3"
+SCRIPT = Path(__file__).parent / "zeek_1_4.py"
+
+
+class RealBroker:
+    """The real package, in a process of its own."""
+
+    def __init__(self):
+        self._process = subprocess.Popen(
+            [SYSTEM_PYTHON, SCRIPT],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+        )
+
+    def ask(self, descriptions):
+        print(repr(descriptions), file=self._process.stdin, flush=True)
+        line = self._process.stdout.readline()
+        assert line, self._process.stderr.read()
+        return ast.literal_eval(line)
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.wait(10)
+        self._process.stdout.close()
+        self._process.stderr.close()
+
+
+@pytest.fixture(scope="module")
+def real():
+    if not Path(SYSTEM_PYTHON).exists():
+        pytest.skip(f"no {SYSTEM_PYTHON}")
+    probe = subprocess.run(
+        [SYSTEM_PYTHON, "-c", "import broker"], capture_output=True, timeout=30, check=False
+    )
+    if probe.returncode:
+        pytest.skip("Zeek Broker 1.4 is not installed (apt-get install python3-broker)")
+    broker = RealBroker()
+    yield broker
+    broker.close()
+
+
+def _may_hold_subnets_of_one_network(*descriptions):
+    """Broker 1.4 calls such two neither smaller nor equal: its order has a hole there."""
+    return all("'subnet'" in repr(description) for description in descriptions)
+
+
+@given(descriptions=st.lists(DESCRIPTIONS, min_size=2, max_size=4))
+@settings(max_examples=150, deadline=None)
+def test_text_type_and_order_are_those_of_the_real_broker(real, descriptions):
+    theirs, ours = real.ask(descriptions), [build(item) for item in descriptions]
+
+    assert [item.get_type().name for item in ours] == theirs["type"]
+    assert [str(item) for item in ours] == theirs["text"]
+    for row, a in enumerate(ours):
+        for column, b in enumerate(ours):
+            assert (a == b) == theirs["equal"][row][column]
+            if not _may_hold_subnets_of_one_network(descriptions[row], descriptions[column]):
+                assert (a < b) == theirs["less"][row][column]
+
+
+SAME_IN_PYTHON = [
+    ("none", None),
+    ("boolean", True),
+    ("count", 2**64 - 1),
+    ("integer", -(2**63)),
+    ("real", 0.1),
+    ("string", "é"),
+    ("string", b"\xff"),
+    ("address", (b"abcd", 4)),
+    ("address", (bytes(range(16)), 6)),
+    ("subnet", ((b"abcd", 4), 20)),
+    ("subnet", ((bytes(range(16)), 6), 20)),
+    ("port", (80, 1)),
+    ("timestamp", 1_769_862_600),
+    ("timespan", 1_500_000_000),
+    ("enum", "Notice::LOG"),
+    ("set", [("integer", 1)]),
+    ("table", [(("integer", 1), ("string", "x"))]),
+    ("vector", [("integer", 1), ("vector", [])]),
+]
+
+
+def test_python_values_are_those_of_the_real_broker(real):
+    theirs = real.ask(SAME_IN_PYTHON)["python"]
+
+    ours = [repr(Data.to_py(build(item))) for item in SAME_IN_PYTHON]
+    assert [text.replace("datetime.UTC", "datetime.timezone.utc") for text in ours] == theirs
+    assert {build(item).get_type() for item in SAME_IN_PYTHON} == set(DataType)
+
+
+def test_where_the_real_broker_cannot_convert_ours_does(real):
+    cases = [
+        ("set", [("count", 1)]),
+        ("set", [("set", [("integer", 1)])]),
+        ("table", [(("table", []), ("none", None))]),
+    ]
+
+    assert real.ask(cases)["python"] == ["TypeError"] * 3
+    assert [Data(Data.to_py(build(case))) for case in cases] == [build(case) for case in cases]

@@ -1,0 +1,72 @@
+"""Builds descriptions with the real Broker and tells what it makes of them; one line each.
+
+Run by the interpreter that has the package `broker`: reads `repr` of a list of descriptions
+(see tests/callboard/endpoint/strategies.py), prints `repr` of the texts, types, values as
+Python has them, and how each pair compares.
+"""
+
+import ast
+import collections
+import collections.abc
+import sys
+
+collections.Iterable = collections.abc.Iterable  # broker 1.4 was written for Python 3.9
+
+import broker  # noqa: E402
+
+MAKE = {
+    "none": lambda _: None,
+    "count": broker.Count,
+    "address": lambda value: broker.Address(*value),
+    "subnet": lambda value: broker.Subnet(broker.Address(*value[0]), value[1]),
+    "port": lambda value: broker.Port(value[0], broker.Port.Protocol(value[1])),
+    "timestamp": lambda value: broker.Timestamp(float(value)),
+    "timespan": broker.Timespan,
+    "enum": broker.Enum,
+}
+
+
+def build(description):
+    """Make the real data that a description tells of."""
+    kind, value = description
+    if kind == "set":
+        return broker.Data(broker._broker.Set([build(item) for item in value]))
+    if kind == "table":
+        table = broker._broker.Table()
+        for key, item in value:
+            table[build(key)] = build(item)
+        return broker.Data(table)
+    if kind == "vector":
+        return broker.Data(broker._broker.Vector([build(item) for item in value]))
+    return broker.Data(MAKE.get(kind, lambda same: same)(value))
+
+
+def attempt(function, value):
+    """Tell the result, or the type of the exception."""
+    try:
+        return function(value)
+    except (TypeError, ValueError) as error:
+        return type(error).__name__
+
+
+def to_py(data):
+    """Tell the Python value as text."""
+    return repr(broker.Data.to_py(data))
+
+
+def main():
+    """Answer until the input ends."""
+    for line in sys.stdin:
+        data = [build(description) for description in ast.literal_eval(line)]
+        answer = {
+            "text": [attempt(str, item) for item in data],
+            "type": [item.get_type().name for item in data],
+            "python": [attempt(to_py, item) for item in data],
+            "less": [[a < b for b in data] for a in data],
+            "equal": [[a == b for b in data] for a in data],
+        }
+        print(repr(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
