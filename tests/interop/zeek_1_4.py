@@ -17,6 +17,7 @@ import broker  # noqa: E402
 MAKE = {
     "none": lambda _: None,
     "count": broker.Count,
+    "real": float,
     "address": lambda value: broker.Address(*value),
     "subnet": lambda value: broker.Subnet(broker.Address(*value[0]), value[1]),
     "port": lambda value: broker.Port(value[0], broker.Port.Protocol(value[1])),
@@ -54,10 +55,37 @@ def to_py(data):
     return repr(broker.Data.to_py(data))
 
 
+def names():
+    """Tell the members of each enumeration, the attributes of each class, and some texts."""
+    counted = ("EC", "SC", "PeerStatus", "PeerFlags", "Backend", "Frontend")
+    members = {
+        name: {key: int(value) for key, value in getattr(broker, name).__members__.items()}
+        for name in counted
+    }
+    classes = "Address Count Data Enum EndpointInfo Error NetworkInfo PeerInfo Port Set Status"
+    classes += " Subnet Table Timespan Timestamp Topic Vector"
+    attributes = {
+        name: sorted(set(dir(getattr(broker, name))) - set(dir(object)))
+        for name in classes.split()
+    }
+    joined = {
+        (a, b): (broker.Topic(a) / broker.Topic(b)).string()
+        for a in ("", "a", "a/", "/", "/a//")
+        for b in ("", "b", "/b", "//", "b/")
+    }
+    event = broker.zeek.Event("name", 1, [broker.Count(2), {3}])
+    texts = [str(broker.Status()), str(broker.Error()), str(event.as_data())]
+    return {"members": members, "attributes": attributes, "joined": joined, "texts": texts}
+
+
 def main():
     """Answer until the input ends."""
     for line in sys.stdin:
-        data = [build(description) for description in ast.literal_eval(line)]
+        asked = ast.literal_eval(line)
+        if asked == "names":
+            print(repr(names()), flush=True)
+            continue
+        data = [build(description) for description in asked]
         answer = {
             "text": [attempt(str, item) for item in data],
             "type": [item.get_type().name for item in data],
