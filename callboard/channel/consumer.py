@@ -1,0 +1,235 @@
+"""The receiving side of a channel: everything in order, once, or a named end.
+
+States:
+
+- *waiting* for the handshake. Events that outran it are kept.
+- *open*: events are consumed in order; what comes too early waits. Every tick without the next
+  event counts towards asking for it again, every tick without any message towards the end.
+- *closed*, by silence, by an event that never came, or because the user could not do without
+  a lost one. A closed consumer makes no call and ignores everything.
+
+Each event is handed to the user as exactly one `consume`, or as one `consume_nil` when the
+producer has it no longer.
+"""
+
+from typing import Any, Final, Generic, TypeVar
+
+from callboard.channel.backend import ConsumerBackend, EndOfChannel
+from callboard.channel.message import (
+    CumulativeAck,
+    Event,
+    Handshake,
+    Heartbeat,
+    Nack,
+    ProducerMessage,
+)
+from callboard.channel.producer import HEARTBEAT_INTERVAL, NACK_LIMIT, TIMEOUT
+
+__all__ = ["NACK_AFTER", "WINDOW", "Consumer"]
+
+P = TypeVar("P")
+
+#: Ticks that a consumer waits for a missing event before it asks for it.
+NACK_AFTER: Final = 2
+#: How far ahead of the next event others are kept; those beyond are asked for later.
+WINDOW: Final = 65_536
+#: Stands in the buffer for an event that the producer has no longer.
+_LOST: Final[Any] = object()
+
+
+class Consumer(Generic[P]):
+    """Receives the events of one producer.
+
+    Args:
+        backend: transport to the producer, and what to do with events.
+        nack_after: ticks to wait for a missing event before asking for it.
+        timeout: ticks without any message, or with the same event missing, until it closes.
+        window: how far ahead of the next event others are kept.
+    """
+
+    def __init__(
+        self,
+        backend: ConsumerBackend[P],
+        *,
+        nack_after: int = NACK_AFTER,
+        timeout: int = TIMEOUT,
+        window: int = WINDOW,
+    ) -> None:
+        if not 0 < nack_after < timeout or window < 1:
+            msg = (
+                f"a consumer needs 0 < nack after < timeout and room for one event, "
+                f"not {nack_after}, {timeout} and {window}"
+            )
+            raise ValueError(msg)
+        self._backend = backend
+        self._nack_after = nack_after
+        self._timeout = timeout
+        self._window = window
+        self._next = 0  # 0 until the handshake
+        self._last = 0  # the highest number that is known to exist
+        self._buffer: dict[int, P] = {}
+        self._ack_interval = HEARTBEAT_INTERVAL
+        self._unacked_ticks = 0
+        self._acked = -1
+        self._silent_ticks = 0
+        self._stuck_at = 0
+        self._stuck_ticks = 0
+        self._closed = False
+
+    @property
+    def next_seq(self) -> int:
+        """The sequence number of the next event; 0 before the handshake."""
+        return self._next
+
+    @property
+    def buffered(self) -> int:
+        """Events that came too early and wait."""
+        return len(self._buffer)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the consumer has ended."""
+        return self._closed
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is connected and, as far as it knows, misses nothing."""
+        return self._next > 0 and not self._buffer and self._last < self._next
+
+    def handle(self, msg: ProducerMessage[P]) -> None:
+        """Take in a message of the producer."""
+        match msg:
+            case Event():
+                self.handle_event(msg.seq, msg.payload)
+            case Heartbeat():
+                self.handle_heartbeat(msg.seq)
+            case Handshake():
+                self.handle_handshake(msg.first, msg.heartbeat_interval)
+            case _:
+                self.handle_retransmit_failed(msg.seq)
+
+    def handle_handshake(self, first: int, heartbeat_interval: int) -> bool:
+        """Start with event `first`; False when it had started, or `first` is none.
+
+        A handshake that comes again is acknowledged again: the acknowledgement was lost.
+        """
+        if self._closed or first < 1:
+            return False
+        self._silent_ticks = 0
+        if self._next:
+            self._acknowledge()
+            return False
+        self._next = first
+        self._last = max(self._last, first - 1)
+        # An interval near the timeout would make this side look dead.
+        self._ack_interval = max(1, min(heartbeat_interval, self._timeout // 4))
+        self._buffer = {seq: kept for seq, kept in self._buffer.items() if seq >= first}
+        self._acknowledge()
+        self._consume_ready()
+        return True
+
+    def handle_event(self, seq: int, payload: P) -> None:
+        """Consume an event, or keep it until its turn."""
+        self._receive(seq, payload)
+
+    def handle_retransmit_failed(self, seq: int) -> None:
+        """Note that an event will not come; `consume_nil` is called in its turn."""
+        self._receive(seq, _LOST)
+
+    def handle_heartbeat(self, seq: int) -> None:
+        """Note that the producer lives and which event was its last."""
+        if not self._closed:
+            self._silent_ticks = 0
+            self._last = max(self._last, seq)
+
+    def acknowledge(self) -> None:
+        """Tell the producer at once what was processed, if it was not told yet.
+
+        Ticks do it anyway; after a run of events this saves the producer the wait.
+        """
+        if not self._closed and self._next and self._acked != self._next - 1:
+            self._acknowledge()
+
+    def tick(self) -> None:
+        """Let one unit of time pass: acknowledge, ask for what is missing, or give up."""
+        if self._closed:
+            return
+        self._silent_ticks += 1
+        if self._silent_ticks > self._timeout:
+            self._close(EndOfChannel.CONNECTION_TIMEOUT)
+            return
+        if not self._next:
+            return
+        self._unacked_ticks += 1
+        if self._acked != self._next - 1 or self._unacked_ticks >= self._ack_interval:
+            self._acknowledge()
+        self._watch_missing()
+
+    def _receive(self, seq: int, payload: P) -> None:
+        if self._closed:
+            return
+        self._silent_ticks = 0
+        awaited = self._next
+        if seq == awaited and seq and payload is not _LOST and not self._buffer:
+            # The usual case: the next event, and nothing waits.
+            self._next = seq + 1
+            if seq > self._last:
+                self._last = seq
+            self._backend.consume(self, payload)
+            return
+        if seq < max(awaited, 1):
+            return
+        self._last = max(self._last, seq)
+        if not awaited and len(self._buffer) >= self._window:
+            return
+        if awaited and seq >= awaited + self._window:
+            return
+        # An event may still arrive after its loss was reported, and then it counts.
+        if payload is not _LOST or seq not in self._buffer:
+            self._buffer[seq] = payload
+        if seq == awaited:
+            self._consume_ready()
+
+    def _consume_ready(self) -> None:
+        buffer = self._buffer
+        while self._next in buffer and not self._closed:
+            payload = buffer.pop(self._next)
+            self._next += 1
+            if payload is not _LOST:
+                self._backend.consume(self, payload)
+                continue
+            error = self._backend.consume_nil(self)
+            if error is not None:
+                self._close(error)
+
+    def _watch_missing(self) -> None:
+        if self._last < self._next:
+            self._stuck_ticks = 0
+            return
+        if self._stuck_at != self._next:
+            self._stuck_at, self._stuck_ticks = self._next, 0
+        self._stuck_ticks += 1
+        if self._stuck_ticks > self._timeout:
+            self._close(EndOfChannel.RETRANSMISSION_TIMEOUT)
+        elif self._stuck_ticks % self._nack_after == 0:
+            self._backend.send(self, Nack(self._missing()))
+
+    def _missing(self) -> tuple[int, ...]:
+        """Return the first missing numbers; all are wanted, but not all in one message."""
+        buffer, found = self._buffer, []
+        for seq in range(self._next, min(self._last + 1, self._next + self._window)):
+            if seq not in buffer:
+                found.append(seq)
+                if len(found) == NACK_LIMIT:
+                    break
+        return tuple(found)
+
+    def _acknowledge(self) -> None:
+        self._unacked_ticks = 0
+        self._acked = self._next - 1
+        self._backend.send(self, CumulativeAck(self._acked))
+
+    def _close(self, error: object) -> None:
+        self._closed = True
+        self._buffer.clear()
+        self._backend.close(self, error)

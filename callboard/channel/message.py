@@ -1,0 +1,69 @@
+"""What producers and consumers of a channel send each other.
+
+Sequence numbers start at 1 with the first event of a producer and never repeat. The transport
+may lose, double, delay and reorder all of these; no message depends on an earlier one.
+"""
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+__all__ = [
+    "ConsumerMessage",
+    "CumulativeAck",
+    "Event",
+    "Handshake",
+    "Heartbeat",
+    "Nack",
+    "ProducerMessage",
+    "RetransmitFailed",
+]
+
+P = TypeVar("P")
+
+
+@dataclass(frozen=True, slots=True)
+class Handshake:
+    """The first sequence number that a consumer receives, and the ticks between heartbeats."""
+
+    first: int
+    heartbeat_interval: int
+
+
+@dataclass(frozen=True, slots=True)
+class Event(Generic[P]):
+    """Ordered data."""
+
+    seq: int
+    payload: P
+
+
+@dataclass(frozen=True, slots=True)
+class RetransmitFailed:
+    """An event that a consumer asked for is no longer available."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The producer lives, and this is the sequence number of its last event."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class CumulativeAck:
+    """The consumer lives, and has processed everything up to this sequence number."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Nack:
+    """Events that did not arrive; the producer sends them again."""
+
+    seqs: tuple[int, ...]
+
+
+ProducerMessage = Handshake | Event[P] | RetransmitFailed | Heartbeat
+ConsumerMessage = CumulativeAck | Nack

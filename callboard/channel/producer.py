@@ -1,0 +1,218 @@
+"""The sending side of a channel: one producer, any number of consumers.
+
+States of a consumer, as its producer sees it:
+
+- *pending*, from `add` until its first acknowledgement: the handshake is sent again at each
+  heartbeat. Events count for it already, so none is missed in between.
+- *connected*, until nothing was heard from it for `timeout` ticks: then it is dropped.
+
+Each event is broadcast once and kept until every consumer has acknowledged it; consumers ask
+for what they miss. The buffer is bounded: when it is full, the oldest event is given up, and
+who asks for it learns that. Nothing here reads a clock: `tick` is called at a steady pace.
+"""
+
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Final, Generic, TypeVar
+
+from callboard.channel.backend import EndOfChannel, ProducerBackend
+from callboard.channel.message import (
+    ConsumerMessage,
+    CumulativeAck,
+    Event,
+    Handshake,
+    Heartbeat,
+    RetransmitFailed,
+)
+
+__all__ = ["BUFFER_LIMIT", "HEARTBEAT_INTERVAL", "NACK_LIMIT", "TIMEOUT", "Producer"]
+
+H = TypeVar("H", bound=Hashable)
+P = TypeVar("P")
+
+#: Ticks between heartbeats, and without a sign of life until the other side counts as lost.
+HEARTBEAT_INTERVAL: Final = 5
+TIMEOUT: Final = 100
+#: Events kept for those who have not acknowledged them.
+BUFFER_LIMIT: Final = 65_536
+#: Events that one nack may ask for; the rest of a longer one is left to the next.
+NACK_LIMIT: Final = 256
+
+
+class _Path:
+    """What the producer knows of one consumer."""
+
+    __slots__ = ("acked", "first", "is_pending", "last_seen")
+
+    def __init__(self, first: int, tick: int) -> None:
+        self.first = first
+        self.acked = first - 1
+        self.is_pending = True
+        self.last_seen = tick
+
+
+class Producer(Generic[H, P]):
+    """Sends events to consumers, in order and completely, over an unreliable transport.
+
+    A handle stands for one consumer, not for one place: a consumer that closed comes back
+    under another handle, or late messages of its earlier self would count as its own.
+
+    Args:
+        backend: the transport.
+        heartbeat_interval: ticks between heartbeats.
+        timeout: ticks without a sign of life after which a consumer is dropped.
+        buffer_limit: events kept for those who have not acknowledged them.
+    """
+
+    def __init__(
+        self,
+        backend: ProducerBackend[H, P],
+        *,
+        heartbeat_interval: int = HEARTBEAT_INTERVAL,
+        timeout: int = TIMEOUT,
+        buffer_limit: int = BUFFER_LIMIT,
+    ) -> None:
+        if not 0 < heartbeat_interval < timeout or buffer_limit < 1:
+            msg = (
+                f"a producer needs 0 < heartbeat interval < timeout and room for one event, "
+                f"not {heartbeat_interval}, {timeout} and {buffer_limit}"
+            )
+            raise ValueError(msg)
+        self._backend = backend
+        self._heartbeat_interval = heartbeat_interval
+        self._timeout = timeout
+        self._buffer_limit = buffer_limit
+        self._seq = 0
+        self._tick = 0
+        self._last_broadcast = 0
+        self._paths: dict[H, _Path] = {}
+        # Events from `_oldest` to `_seq` without gaps, by number. (The front of a dict that
+        # shrinks there is slow to find, so its number is kept.)
+        self._buffer: dict[int, Event[P]] = {}
+        self._oldest = 1
+        self.given_up = 0
+        """Events that left the full buffer before everybody had acknowledged them."""
+
+    @property
+    def seq(self) -> int:
+        """The sequence number of the last event; 0 before the first."""
+        return self._seq
+
+    @property
+    def consumers(self) -> tuple[H, ...]:
+        """The handles of all consumers, pending ones too."""
+        return tuple(self._paths)
+
+    @property
+    def buffered(self) -> int:
+        """Events not acknowledged by all; at `buffer_limit`, each new one costs the oldest."""
+        return len(self._buffer)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no handshake is pending and all consumers have acknowledged everything."""
+        seq = self._seq
+        return all(not p.is_pending and p.acked == seq for p in self._paths.values())
+
+    def add(self, hdl: H) -> bool:
+        """Add a consumer, which receives the events from here on; False if it is there."""
+        if hdl in self._paths:
+            return False
+        path = self._paths[hdl] = _Path(self._seq + 1, self._tick)
+        self._backend.send(self, hdl, Handshake(path.first, self._heartbeat_interval))
+        return True
+
+    def remove(self, hdl: H) -> bool:
+        """Forget a consumer, without telling anybody; False if it is not there."""
+        if self._paths.pop(hdl, None) is None:
+            return False
+        self._trim()
+        return True
+
+    def produce(self, payload: P) -> int:
+        """Send the next event to all consumers and return its sequence number.
+
+        Without consumers it only counts.
+        """
+        self._seq = seq = self._seq + 1
+        if self._paths:
+            event = Event(seq, payload)
+            if not self._buffer:
+                self._oldest = seq
+            elif len(self._buffer) >= self._buffer_limit:
+                del self._buffer[self._oldest]
+                self._oldest += 1
+                self.given_up += 1
+            self._buffer[seq] = event
+            self._last_broadcast = self._tick
+            self._backend.broadcast(self, event)
+        return seq
+
+    def handle(self, hdl: H, msg: ConsumerMessage) -> bool:
+        """Take in a message of a consumer; False when the consumer or content is unknown."""
+        if isinstance(msg, CumulativeAck):
+            return self.handle_ack(hdl, msg.seq)
+        return self.handle_nack(hdl, msg.seqs)
+
+    def handle_ack(self, hdl: H, seq: int) -> bool:
+        """Note that a consumer has processed everything up to `seq`."""
+        path = self._paths.get(hdl)
+        # A consumer cannot have processed what was not sent, nor less than nothing.
+        if path is None or not path.first - 1 <= seq <= self._seq:
+            return False
+        path.last_seen = self._tick
+        if seq > path.acked:
+            path.acked = seq
+            self._trim()
+        if path.is_pending:
+            path.is_pending = False
+            self._backend.handshake_completed(self, hdl)
+        return True
+
+    def handle_nack(self, hdl: H, seqs: Iterable[int]) -> bool:
+        """Send events again, or tell that they are gone."""
+        path = self._paths.get(hdl)
+        if path is None:
+            return False
+        path.last_seen = self._tick
+        for seq in _first(NACK_LIMIT, seqs):
+            if path.acked < seq <= self._seq:
+                event = self._buffer.get(seq)
+                self._backend.send(self, hdl, RetransmitFailed(seq) if event is None else event)
+        return True
+
+    def tick(self) -> None:
+        """Let one unit of time pass: drop the silent, repeat handshakes, send heartbeats."""
+        self._tick += 1
+        self._drop_silent()
+        if self._tick % self._heartbeat_interval == 0:
+            for hdl, path in tuple(self._paths.items()):
+                if path.is_pending:
+                    handshake = Handshake(path.first, self._heartbeat_interval)
+                    self._backend.send(self, hdl, handshake)
+        if self._paths and self._tick - self._last_broadcast >= self._heartbeat_interval:
+            self._last_broadcast = self._tick
+            self._backend.broadcast(self, Heartbeat(self._seq))
+
+    def _drop_silent(self) -> None:
+        oldest = self._tick - self._timeout
+        silent = [hdl for hdl, path in self._paths.items() if path.last_seen < oldest]
+        for hdl in silent:
+            del self._paths[hdl]
+        if silent:
+            self._trim()
+        for hdl in silent:
+            self._backend.drop(self, hdl, EndOfChannel.CONNECTION_TIMEOUT)
+
+    def _trim(self) -> None:
+        """Forget events that everybody has acknowledged."""
+        acked = min((path.acked for path in self._paths.values()), default=self._seq)
+        for seq in range(self._oldest, self._oldest + len(self._buffer)):
+            if seq > acked:
+                break
+            del self._buffer[seq]
+            self._oldest = seq + 1
+
+
+def _first(count: int, items: Iterable[int]) -> Iterator[int]:
+    for item, _ in zip(items, range(count), strict=False):
+        yield item

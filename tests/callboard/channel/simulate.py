@@ -1,0 +1,264 @@
+"""A channel over a bad network, by seed: `python -m tests.callboard.channel.simulate`.
+
+One producer, three consumers, 200 events. Each seed has its own rates of loss (to 30 %), of
+doubles and of delay, its partitions in one or both directions, and sometimes little room at
+the producer or the consumers. Whoever was dropped or closed comes back as a new consumer. At
+last the network heals, and everything must be there.
+"""
+
+import argparse
+import random
+import sys
+import time
+from collections import Counter
+
+from callboard.channel import Consumer, Event, Producer
+from callboard.channel.backend import EndOfChannel
+
+EVENTS = 200
+CONSUMERS = 3
+TIMEOUT = 30
+#: Ticks after the network healed until everything must be there: timeouts, and the way back.
+CALM = 3 * TIMEOUT
+
+
+class Violation(AssertionError):
+    """A rule of channels did not hold."""
+
+
+def require(fact, *told):
+    """Raise `Violation` unless `fact`."""
+    if not fact:
+        raise Violation(" ".join(map(str, told)))
+
+
+class Receiver:
+    """One life of a consumer: checks every call that it gets."""
+
+    def __init__(self, world, hdl):
+        self.world, self.hdl = world, hdl
+        self.consumer = Consumer(self, timeout=TIMEOUT, window=world.window)
+        self.first = 0
+        self.next = 0
+        self.lost = 0
+        self.ended = None
+
+    def take(self):
+        require(self.ended is None, self.hdl, "was called after its end:", self.ended)
+        if not self.first:
+            self.first = self.next = self.world.first[self.hdl]
+        self.next += 1
+        return self.next - 1
+
+    def consume(self, consumer, payload):
+        seq = self.take()
+        require(consumer is self.consumer, "a backend was called with another consumer")
+        require(payload == seq * 7, self.hdl, "got", payload, "where", seq * 7, "was due")
+
+    def consume_nil(self, _consumer):
+        seq = self.take()
+        require(seq in self.world.gone, self.hdl, "was told that", seq, "is lost; it is not")
+        self.lost += 1
+        self.world.seen["nil"] += 1
+        return "too many" if self.lost > self.world.bearable else None
+
+    def send(self, _consumer, msg):
+        require(self.ended is None, self.hdl, "sent after its end")
+        self.world.seen[type(msg).__name__] += 1
+        self.world.transmit((self.hdl, "up"), msg)
+
+    def close(self, _consumer, error):
+        require(self.ended is None, self.hdl, "was closed twice")
+        self.ended = error
+        self.world.seen[f"closed: {error}"] += 1
+
+
+class World:
+    """Everything of one seed. Messages wait in one list for each tick of their arrival."""
+
+    def __init__(self, seed):
+        self.rng = rng = random.Random(seed)
+        self.loss, self.double = rng.uniform(0, 0.3), rng.uniform(0, 0.2)
+        self.delay = rng.choice((1, 2, 4, 8))
+        self.bearable = rng.choice((0, 3, EVENTS))
+        self.rate = rng.randint(2, 12)
+        self.window = rng.choice((16, 64, EVENTS))
+        self.seen = Counter()
+        small = rng.random() < 0.3
+        self.producer = Producer(
+            self, timeout=TIMEOUT, buffer_limit=rng.randint(5, 40) if small else EVENTS
+        )
+        self.now = 0
+        self.calm = False
+        self.due = [[] for _ in range(16)]
+        self.receivers, self.past = {}, {}
+        self.first, self.gone, self.completed, self.dropped = {}, set(), set(), set()
+        # (consumer, ways, start, end): nothing passes in between; the longest end a channel.
+        self.cuts = [
+            (
+                number,
+                rng.choice((("up",), ("down",), ("up", "down"))),
+                start := rng.randrange(60),
+                start + rng.choice((5, 15, 2 * TIMEOUT)),
+            )
+            for number in range(CONSUMERS)
+            if rng.random() < 0.5
+        ]
+        self.lives = 0
+
+    # ----------------------------------------------------------- backend of the producer
+
+    def send(self, producer, hdl, msg):
+        require(producer is self.producer, "a backend was called with another producer")
+        if type(msg).__name__ == "RetransmitFailed":
+            self.gone.add(msg.seq)
+        self.transmit((hdl, "down"), msg)
+
+    def broadcast(self, _producer, msg):
+        for hdl in self.receivers:
+            self.transmit((hdl, "down"), msg)
+
+    def drop(self, _producer, hdl, reason):
+        require(reason == EndOfChannel.CONNECTION_TIMEOUT, "dropped because of", reason)
+        require(hdl not in self.producer.consumers, hdl, "was dropped and is still there")
+        self.dropped.add(hdl)
+        self.seen["dropped"] += 1
+
+    def handshake_completed(self, _producer, hdl):
+        require(hdl not in self.completed, hdl, "completed its handshake twice")
+        require(
+            (self.receivers.get(hdl) or self.past[hdl]).consumer.next_seq,
+            hdl,
+            "has seen no handshake",
+        )
+        self.completed.add(hdl)
+
+    # ---------------------------------------------------------------------- the network
+
+    def transmit(self, way, msg):
+        rng = self.rng.random
+        if self.calm:
+            self.due[(self.now + 1) & 15].append((way, msg))
+            return
+        if rng() < self.loss or (self.cuts and self.is_cut(way)):
+            return
+        span = self.delay
+        self.due[(self.now + 1 + int(rng() * span)) & 15].append((way, msg))
+        if rng() < self.double:
+            self.due[(self.now + 1 + int(rng() * span)) & 15].append((way, msg))
+
+    def life(self, hdl):
+        return self.receivers.get(hdl) or self.past[hdl]
+
+    def is_cut(self, way):
+        number = way[0] % CONSUMERS
+        return any(
+            n == number and way[1] in ways and start <= self.now < end
+            for n, ways, start, end in self.cuts
+        )
+
+    def deliver(self):
+        arrived, self.due[self.now & 15] = self.due[self.now & 15], []
+        if not self.calm and self.delay > 1:
+            self.rng.shuffle(arrived)
+        for (hdl, way), msg in arrived:
+            if way == "up":
+                self.producer.handle(hdl, msg)
+                continue
+            receiver = self.life(hdl)
+            if type(msg) is Event:
+                receiver.consumer.handle_event(msg.seq, msg.payload)
+            else:
+                receiver.consumer.handle(msg)
+
+    # ------------------------------------------------------------------------- the course
+
+    def enter(self, number):
+        """A consumer starts a new life under a handle of its own."""
+        hdl = self.lives * CONSUMERS + number
+        self.lives += 1
+        self.receivers[hdl] = Receiver(self, hdl)
+        self.first[hdl] = self.producer.seq + 1
+        require(self.producer.add(hdl), "a new handle was refused")
+
+    def come_back(self):
+        """Whoever has ended, on either side, ends on both and starts again."""
+        for hdl, receiver in tuple(self.receivers.items()):
+            if receiver.ended is not None or hdl in self.dropped:
+                self.producer.remove(hdl)
+                self.dropped.discard(hdl)
+                # What is still on its way reaches the earlier life: it must not harm.
+                self.past[hdl] = self.receivers.pop(hdl)
+                self.enter(hdl % CONSUMERS)
+
+    def step(self):
+        self.now += 1
+        self.deliver()
+        self.producer.tick()
+        for receiver in tuple(self.receivers.values()):
+            receiver.consumer.tick()
+        if self.now % 8 == 0:
+            self.come_back()
+
+    def run(self):
+        """Live through it; `Violation` when a rule breaks."""
+        for number in range(CONSUMERS):
+            self.enter(number)
+        while self.producer.seq < EVENTS:
+            for _ in range(min(self.rate, EVENTS - self.producer.seq)):
+                self.producer.produce((self.producer.seq + 1) * 7)
+            self.step()
+        self.step()
+        self.calm = True
+        for _ in range(CALM):
+            self.step()
+            if self.is_settled():
+                break
+        self.verify()
+
+    def is_settled(self):
+        return self.producer.is_idle and all(
+            r.ended is None and r.consumer.is_idle and hdl not in self.dropped
+            for hdl, r in self.receivers.items()
+        )
+
+    def verify(self):
+        require(self.producer.is_idle, "the producer waits for", self.producer.consumers)
+        require(self.producer.buffered == 0, self.producer.buffered, "events are still kept")
+        require(len(self.receivers) == CONSUMERS, "consumers are missing")
+        for hdl, receiver in self.receivers.items():
+            require(receiver.ended is None, hdl, "ended and did not come back")
+            require(receiver.consumer.is_idle, hdl, "still misses something")
+            if receiver.first:
+                require(receiver.next == EVENTS + 1, hdl, "stopped before", receiver.next)
+            else:
+                require(self.first[hdl] == EVENTS + 1, hdl, "has received nothing")
+            if not self.producer.given_up:
+                require(receiver.lost == 0, hdl, "lost", receiver.lost, "without cause")
+
+
+def main():
+    """Run the seeds; 1 when one of them failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", default="0:2000", help="FROM:TO, or one number to replay")
+    options = parser.parse_args()
+    first, _, after = options.seeds.partition(":")
+    seeds = range(int(first), int(after) if after else int(first) + 1)
+    started, failed, seen = time.monotonic(), 0, Counter()
+    for seed in seeds:
+        world = World(seed)
+        try:
+            world.run()
+            seen += world.seen
+        except Violation as violation:
+            failed += 1
+            print(f"seed {seed}: {violation}")
+            print(f"  replay: python -m tests.callboard.channel.simulate --seeds {seed}")
+    rate = len(seeds) / (time.monotonic() - started)
+    print(f"{len(seeds)} seeds, {failed} failed, {rate:.0f} a second")
+    print(", ".join(f"{what} {count:,}" for what, count in sorted(seen.items())))
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
