@@ -192,7 +192,7 @@ class Consumer(Generic[P]):
 
     def _consume_ready(self) -> None:
         buffer = self._buffer
-        while self._next in buffer and not self._closed:
+        while self._next in buffer:  # which is empty after the end
             payload = buffer.pop(self._next)
             self._next += 1
             if payload is not _LOST:

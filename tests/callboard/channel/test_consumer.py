@@ -221,6 +221,17 @@ def test_an_event_that_never_comes_ends_it():
     assert station.take_told() == [("close", EndOfChannel.RETRANSMISSION_TIMEOUT)]
 
 
+def test_progress_keeps_a_consumer_open_however_much_is_missing():
+    receiver, station = opened(timeout=10)
+    for seq in range(1, 6):
+        receiver.handle_heartbeat(100)
+        ticks(receiver, 9)
+        receiver.handle_event(seq, seq)
+
+    assert not receiver.is_closed
+    assert len(station.take_told()) == 5
+
+
 def test_the_first_argument_is_the_consumer_so_one_backend_serves_many():
     station = Station("end")
     one, two = Consumer(station), Consumer(station)
