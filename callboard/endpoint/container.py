@@ -4,7 +4,8 @@ Zeek's bindings show C++ containers that can be changed. Ours cannot, because th
 of values that are shared between subscribers and used as keys.
 """
 
-from collections.abc import ItemsView, Iterable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, overload
 
@@ -61,16 +62,19 @@ class Vector:
 
 
 class Set(AbstractSet["Data"]):
-    """Values without order or duplicates; iteration goes from the smallest to the largest."""
+    """Values without order or duplicates; iteration goes from the smallest to the largest.
 
-    __slots__ = ("_items", "_members")
+    Members are found by search in their order, not by hash: a peer cannot choose members
+    that make a set slow.
+    """
+
+    __slots__ = ("_items",)
 
     def __init__(self, items: "Iterable[Data]" = ()) -> None:
-        # dict keeps the first of equal ones, as Broker's set does.
-        unique = list(dict.fromkeys(items))
-        unique.sort(key=order_key)
-        self._items = tuple(unique)
-        self._members = frozenset(unique)
+        ordered = sorted(items, key=order_key)
+        self._items = tuple(
+            item for at, item in enumerate(ordered) if at == 0 or item != ordered[at - 1]
+        )
 
     def __len__(self) -> int:
         return len(self._items)
@@ -79,13 +83,13 @@ class Set(AbstractSet["Data"]):
         return iter(self._items)
 
     def __contains__(self, item: object) -> bool:
-        return item in self._members
+        return _place(self._items, item) is not None
 
     def __eq__(self, other: object) -> bool:
-        return self._members == other._members if isinstance(other, Set) else NotImplemented
+        return self._items == other._items if isinstance(other, Set) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self._members)
+        return hash((Set, self._items))
 
     def __str__(self) -> str:
         return f"{{{', '.join(map(str, self._items))}}}"
@@ -95,37 +99,63 @@ class Set(AbstractSet["Data"]):
 
 
 class Table(Mapping["Data", "Data"]):
-    """Values by key; iteration goes from the smallest key to the largest."""
+    """Values by key; iteration goes from the smallest key to the largest.
 
-    __slots__ = ("_entries",)
+    Of entries with equal keys the last one counts. Keys are found by search in their order.
+    """
+
+    __slots__ = ("_keys", "_values")
 
     def __init__(self, entries: "Iterable[tuple[Data, Data]]" = ()) -> None:
-        self._entries = dict(sorted(dict(entries).items(), key=lambda e: e[0].order_key))
+        ordered = sorted(entries, key=lambda entry: entry[0].order_key)
+        last = len(ordered) - 1
+        kept = [
+            entry
+            for at, entry in enumerate(ordered)
+            if at == last or entry[0] != ordered[at + 1][0]
+        ]
+        self._keys = tuple(key for key, _ in kept)
+        self._values = tuple(value for _, value in kept)
+
+    @property
+    def pairs(self) -> "Iterator[tuple[Data, Data]]":
+        """The entries, in the order of their keys; faster than `items()`."""
+        return zip(self._keys, self._values, strict=True)
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._keys)
 
     def __iter__(self) -> "Iterator[Data]":
-        return iter(self._entries)
+        return iter(self._keys)
 
     def __getitem__(self, key: "Data") -> "Data":
-        return self._entries[key]
-
-    def items(self) -> "ItemsView[Data, Data]":
-        """Return the pairs of key and value."""
-        return self._entries.items()
+        place = _place(self._keys, key)
+        if place is None:
+            raise KeyError(key)
+        return self._values[place]
 
     def __eq__(self, other: object) -> bool:
-        return self._entries == other._entries if isinstance(other, Table) else NotImplemented
+        if not isinstance(other, Table):
+            return NotImplemented
+        return (self._keys, self._values) == (other._keys, other._values)
 
     def __hash__(self) -> int:
-        return hash(frozenset(self._entries.items()))
+        return hash((self._keys, self._values))
 
     def __str__(self) -> str:
-        return f"{{{', '.join(f'{key} -> {value}' for key, value in self._entries.items())}}}"
+        return f"{{{', '.join(f'{key} -> {value}' for key, value in self.pairs)}}}"
 
     def __repr__(self) -> str:
         return f"Table{self}"
+
+
+def _place(ordered: "tuple[Data, ...]", item: object) -> int | None:
+    """Return where a value stands among ordered ones."""
+    key = getattr(item, "order_key", None)
+    if key is None:
+        return None
+    place = bisect_left(ordered, key, key=order_key)
+    return place if place < len(ordered) and ordered[place].order_key == key else None
 
 
 class FrozenTable(Mapping[Any, Any]):

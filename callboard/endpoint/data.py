@@ -221,7 +221,10 @@ class Data:
         return self.order_key < other.order_key if isinstance(other, Data) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self.order_key)
+        # Python's hash of a tuple of numbers can be chosen by who chooses the numbers, that of
+        # a text cannot: whoever sends data must not be able to slow a dict down.
+        key = self.order_key
+        return hash(repr(key) if self._type >= DataType.Set else key)
 
     def __str__(self) -> str:
         return _TEXT.get(self._type, str)(self._value)
@@ -364,18 +367,28 @@ def _bare(value: Any) -> Any:
 
 
 def _real_key(value: float) -> tuple[bool, float]:
-    return (True, 0.0) if value != value else (False, value)  # noqa: PLR0124
+    # Both zeros are one in their text too, which hashes are made of.
+    return (True, 0.0) if value != value else (False, value + 0.0)  # noqa: PLR0124
 
 
 _ORDER: Final[dict[DataType, Callable[[Any], tuple[Any, ...]]]] = {
-    **dict.fromkeys(DataType, lambda value: (value,)),
     DataType.Nil: lambda _value: (),
+    DataType.Boolean: lambda value: (value,),
+    DataType.Count: lambda value: (value.value,),
+    DataType.Integer: lambda value: (value,),
     DataType.Real: _real_key,
+    DataType.String: lambda value: (value,),
+    DataType.Address: lambda value: (value.bytes(),),
+    DataType.Subnet: lambda value: (value.network().bytes(), value.length()),
+    DataType.Port: lambda value: (value.number(), int(value.get_type())),
+    DataType.Timestamp: lambda value: (value.time_since_epoch().count(),),
+    DataType.Timespan: lambda value: (value.count(),),
+    DataType.EnumValue: lambda value: (value.name,),
     DataType.Set: lambda items: (tuple(item.order_key for item in items),),
-    DataType.Vector: lambda items: (tuple(item.order_key for item in items),),
     DataType.Table: lambda table: (
-        tuple((key.order_key, value.order_key) for key, value in table.items()),
+        tuple((key.order_key, value.order_key) for key, value in table.pairs),
     ),
+    DataType.Vector: lambda items: (tuple(item.order_key for item in items),),
 }
 
 _TEXT: Final[dict[DataType, Callable[[Any], str]]] = {

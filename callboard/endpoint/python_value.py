@@ -3,8 +3,11 @@
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from basp.errors import CollidingKeys
+from basp.hash_collisions import check_hashes
 from callboard.endpoint.address import Address, Subnet
 from callboard.endpoint.container import FrozenTable, Set, Table, Vector
+from callboard.endpoint.errors import InvalidData
 from callboard.endpoint.timespan import Timespan, Timestamp
 
 if TYPE_CHECKING:
@@ -25,13 +28,12 @@ def python_value(data: "Data", *, hashed: bool) -> Any:
         case Vector():
             return tuple([python_value(item, hashed=hashed) for item in value])
         case Set():
-            members = [python_value(item, hashed=True) for item in value]
+            members = _checked([python_value(item, hashed=True) for item in value])
             return frozenset(members) if hashed else set(members)
         case Table():
-            entries = {
-                python_value(key, hashed=True): python_value(item, hashed=hashed)
-                for key, item in value.items()
-            }
+            keys = _checked([python_value(key, hashed=True) for key in value])
+            items = [python_value(item, hashed=hashed) for _, item in value.pairs]
+            entries = dict(zip(keys, items, strict=True))
             return FrozenTable(entries) if hashed else entries
     return _scalar(value)
 
@@ -46,14 +48,22 @@ def immutable_value(data: "Data", *, hashed: bool) -> Any:
         case Vector():
             return tuple([immutable_value(item, hashed=hashed) for item in value])
         case Set():
-            return frozenset([immutable_value(item, hashed=True) for item in value])
+            return frozenset(_checked([immutable_value(item, hashed=True) for item in value]))
         case Table():
-            entries = {
-                immutable_value(key, hashed=True): immutable_value(item, hashed=hashed)
-                for key, item in value.items()
-            }
+            keys = _checked([immutable_value(key, hashed=True) for key in value])
+            items = [immutable_value(item, hashed=hashed) for _, item in value.pairs]
+            entries = dict(zip(keys, items, strict=True))
             return FrozenTable(entries) if hashed else MappingProxyType(entries)
     return _scalar(value)
+
+
+def _checked(keys: list[Any]) -> list[Any]:
+    """Refuse keys that were chosen to have the same hash, before they cost time."""
+    try:
+        check_hashes(keys)
+    except CollidingKeys as cause:
+        raise InvalidData(str(cause)) from cause
+    return keys
 
 
 def _scalar(value: Any) -> Any:

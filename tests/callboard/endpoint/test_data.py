@@ -4,7 +4,7 @@ import datetime
 import enum
 import ipaddress
 import math
-from itertools import pairwise
+from itertools import pairwise, product
 from types import MappingProxyType
 
 import pytest
@@ -272,3 +272,32 @@ def test_sets_iterate_in_order_without_doubles(items):
     found = list(Data(set(items)).as_set())
 
     assert found == sorted(set(items))
+
+
+def test_of_equal_keys_of_a_table_the_last_counts():
+    table = Table([(Data(1), Data("a")), (Data(0), Data()), (Data(1), Data("b"))])
+
+    assert table == Table([(Data(0), Data()), (Data(1), Data("b"))])
+    assert (len(table), Data(1) in table, "1" in table) == (2, True, False)
+    with pytest.raises(KeyError):
+        table[Data(2)]
+
+
+def _vectors_with_one_hash():
+    numbers = [factor * (2**61 - 1) for factor in range(-4, 5)]
+    return [Data(row) for row in product(numbers, repeat=3)]
+
+
+def test_keys_of_a_peer_cannot_be_chosen_to_have_one_hash():
+    assert len(set(map(hash, product([0, 2**61 - 1], repeat=3)))) == 1
+    assert len(set(map(hash, _vectors_with_one_hash()))) == 9**3
+
+
+def test_members_that_python_would_find_slowly_are_refused():
+    members = Data.of(DataType.Set, Set(_vectors_with_one_hash()))
+    table = Data.of(DataType.Table, Table((key, Data()) for key in members.as_set()))
+
+    for data in (members, table):
+        for to_py in (Data.to_py, ImmutableData.to_py):
+            with pytest.raises(InvalidData, match="have the same hash"):
+                to_py(data)
