@@ -1,0 +1,96 @@
+"""Commands on Broker's wire 2.x: golden bytes by its layout, round trips, damaged bytes."""
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from callboard.endpoint.container import Table
+from callboard.endpoint.data import Data, DataType
+from callboard.endpoint.errors import InvalidData
+from callboard.endpoint.timespan import Timespan
+from callboard.store.command import (
+    AckClone,
+    Add,
+    AttachWriter,
+    Clear,
+    InternalCommand,
+    NackCommand,
+    Put,
+    PutUniqueResult,
+)
+from callboard.store.entity_id import NIL, EntityId
+from callboard.zeek.command import command_from_bytes, command_to_bytes
+from tests.callboard.store.strategies import COMMANDS_SENT
+
+WHO = EntityId(UUID(int=1), 2)
+WHO_BYTES = "00" * 15 + "01" + "00" * 7 + "02"
+KEY, ONE = "05016b", "030000000000000001"
+STATE = Table([(Data("k"), Data(1))])
+
+LAID_OUT = [
+    (Put(Data("k"), Data(1)), "00" + KEY + ONE + "00"),
+    (Put(Data("k"), Data(1), Timespan(5)), "00" + KEY + ONE + "01" + "0000000000000005"),
+    (PutUniqueResult(True, WHO, 3), "02" + "01" + WHO_BYTES + "0000000000000003"),
+    (Add(Data("k"), Data(1), DataType.Set), "05" + KEY + ONE + "0c" + "00"),
+    (Clear(), "07"),
+    (AttachWriter(4, 5), "08" + "0000000000000004" + "0005"),
+    (NackCommand((4, 6)), "0b" + "02" + "0000000000000004" + "0000000000000006"),
+    (AckClone(4, 5, STATE), "0c" + "0000000000000004" + "0005" + "01" + KEY + ONE),
+]
+
+
+@pytest.mark.parametrize(("content", "laid_out"), LAID_OUT)
+def test_commands_have_the_bytes_of_their_layout(content, laid_out):
+    command = InternalCommand(9, WHO, content)
+    expected = "0000000000000009" + WHO_BYTES + "00" * 24 + laid_out
+
+    assert command_to_bytes(command).hex() == expected
+    assert command_from_bytes(bytes.fromhex(expected)) == command
+
+
+@given(COMMANDS_SENT)
+def test_a_command_comes_back(command):
+    assert command_from_bytes(command_to_bytes(command)) == command
+
+
+@given(COMMANDS_SENT, st.data())
+def test_a_cut_or_longer_command_is_refused(command, draws):
+    whole = command_to_bytes(command)
+
+    with pytest.raises(InvalidData):
+        command_from_bytes(whole[: draws.draw(st.integers(0, len(whole) - 1))])
+    with pytest.raises(InvalidData, match="bytes follow"):
+        command_from_bytes(whole + b"\x00")
+
+
+@given(COMMANDS_SENT, st.data())
+def test_a_flipped_bit_gives_another_command_or_a_typed_error(command, draws):
+    damaged = bytearray(command_to_bytes(command))
+    bit = draws.draw(st.integers(0, 8 * len(damaged) - 1))
+    damaged[bit // 8] ^= 1 << bit % 8
+
+    try:
+        again = command_from_bytes(bytes(damaged))
+    except InvalidData:
+        return
+    assert command_from_bytes(command_to_bytes(again)) == again
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "0e",
+        "00" + KEY + ONE + "02",
+        "0202",
+        "05" + KEY + ONE + "0f00",
+        "0bffff7f",
+        "0c" + "00" * 10 + "ffff7f",
+    ],
+)
+def test_what_is_no_command_is_refused(body):
+    head = command_to_bytes(InternalCommand(0, NIL, Clear()))[:-1]
+
+    with pytest.raises(InvalidData):
+        command_from_bytes(head + bytes.fromhex(body))
