@@ -20,7 +20,7 @@ Sets and tables go as arrays, so that reading one never hashes what a peer chose
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 import cbor2
 
@@ -34,7 +34,9 @@ from callboard.endpoint.errors import EndpointError, InvalidData
 from callboard.endpoint.scalar import Count, Enum
 from callboard.endpoint.timespan import Timespan, Timestamp
 
-__all__ = ["data_from_cbor", "data_to_cbor"]
+__all__ = ["data_from_cbor", "data_of_item", "data_to_cbor", "item_of_data", "read_item"]
+
+T = TypeVar("T")
 
 COUNT: Final = 48920
 ADDRESS: Final = 48921
@@ -58,7 +60,7 @@ def data_to_cbor(data: Data) -> bytes:
     Raises:
         InvalidData: nested deeper than `DEPTH_LIMIT`.
     """
-    return cbor2.dumps(_tree(data, 0))
+    return cbor2.dumps(item_of_data(data, 0))
 
 
 def data_from_cbor(payload: bytes) -> Data:
@@ -67,20 +69,32 @@ def data_from_cbor(payload: bytes) -> Data:
     Raises:
         InvalidData: they are no such value.
     """
+    return read_item(payload, data_of_item)
+
+
+def read_item(payload: bytes, convert: Callable[[Any, int], T]) -> T:
+    """Return what `convert` makes of the one CBOR item that fills the bytes.
+
+    Args:
+        payload: the bytes.
+        convert: gets the item, and 0 as its depth.
+
+    Raises:
+        InvalidData: there is no such item, or the data model has no such value.
+    """
     try:
-        return _built(parse_whole(_loads, payload, 1)[0], 0)
-    except RemoteProtocolError as cause:
-        raise InvalidData(str(cause)) from cause
+        return convert(parse_whole(_loads, payload, 1)[0], 0)
     except InvalidData:
         raise
-    except EndpointError as cause:
+    except (EndpointError, RemoteProtocolError) as cause:
         raise InvalidData(str(cause)) from cause
 
 
 # ------------------------------------------------------------------------------- writing
 
 
-def _tree(data: Data, depth: int) -> Any:
+def item_of_data(data: Data, depth: int) -> Any:
+    """Return data at some depth as an item that cbor2 can write."""
     kind, value = data.get_type(), data.value
     plain = _TO_CBOR.get(kind)
     if plain is not None:
@@ -90,9 +104,9 @@ def _tree(data: Data, depth: int) -> Any:
         raise InvalidData(msg)
     if kind is DataType.Table:
         return cbor2.CBORTag(
-            TABLE, [_tree(part, depth + 1) for pair in value.pairs for part in pair]
+            TABLE, [item_of_data(part, depth + 1) for pair in value.pairs for part in pair]
         )
-    items = [_tree(item, depth + 1) for item in value]
+    items = [item_of_data(item, depth + 1) for item in value]
     return items if kind is DataType.Vector else cbor2.CBORTag(SET, items)
 
 
@@ -145,7 +159,8 @@ def _refuse(_content: object, _is_key: bool) -> NoReturn:  # noqa: FBT001
     raise InvalidData(msg)
 
 
-def _built(node: Any, depth: int) -> Data:
+def data_of_item(node: Any, depth: int) -> Data:
+    """Return an item that cbor2 has read, at some depth, as data."""
     kind = type(node)
     if kind is list or kind is tuple:  # an array in a tag comes as a tuple
         return Data.of(DataType.Vector, Vector(_items(node, depth)))
@@ -165,7 +180,7 @@ def _items(nodes: Sequence[Any], depth: int) -> list[Data]:
     if depth >= DEPTH_LIMIT:
         msg = f"data is nested deeper than {DEPTH_LIMIT} containers"
         raise InvalidData(msg)
-    return [_built(node, depth + 1) for node in nodes]
+    return [data_of_item(node, depth + 1) for node in nodes]
 
 
 def _table(nodes: Sequence[Any], depth: int) -> Table:
