@@ -8,6 +8,7 @@ from actors.dispatch import handler
 from actors.errors import CallboardError
 from actors.exit_reason import ExitReason
 from actors.future import Future
+from actors.mailbox import Mailbox
 from actors.reference import ActorRef
 from actors.runtime import Runtime
 from actors.signals import Down, Exit, Query
@@ -23,6 +24,7 @@ __all__ = [
     "Exit",
     "ExitReason",
     "Future",
+    "Mailbox",
     "Promise",
     "Query",
     "Runtime",

@@ -2,33 +2,40 @@
 
 import contextlib
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
+from dataclasses import replace
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 from thespian.actors import Actor as ThespianActor
 from thespian.actors import (
     ActorAddress,
     ActorExitRequest,
+    ChildActorExited,
     InvalidActorAddress,
 )
 
 from actors.answers import Asker
+from actors.behavior import Handlers
 from actors.cell import Cell
 from actors.dispatch import check_handlers
+from actors.envelope import COMPANY, Envelope
 from actors.errors import ReservedName
 from actors.exit_reason import ExitReason
 from actors.future import Future
+from actors.mailbox import ALWAYS_FIT, Mailbox
 from actors.monitors import Monitor
-from actors.options import ClassWithOptions, SpawnOptions
+from actors.options import ClassWithOptions, options_of
 from actors.reference import ActorRef
+from actors.reminder import Reminder
 from actors.thespian.context import ThespianContext
-
-if TYPE_CHECKING:
-    from actors.runner import Timer
 
 A = TypeVar("A", bound="Actor")
 
+# The runtime sends them, as it does the signals of its own.
+ALWAYS_FIT.update((ActorExitRequest, ChildActorExited))
+
 RESERVED: Final = frozenset(
-    "me sender node parent send spawn promise monitor link unlink sleep after become stash "  # noqa: SIM905
+    "me sender deadline node parent send spawn promise monitor link unlink sleep after every "  # noqa: SIM905
+    "become unbecome stash unstash_all "
     "attach cell_class with_options handle_thespian_style stop_self".split()
 )
 
@@ -49,6 +56,14 @@ class Actor(ThespianActor):
     trap_exit: ClassVar[bool] = False
     #: Narrows what `ref.call` may call; None allows all public methods of the user's classes.
     remote_methods: ClassVar[frozenset[str] | set[str] | None] = None
+
+    #: Run on a thread of its own, where handlers may block and wait for `.result()`.
+    detached: ClassVar[bool] = False
+    #: Bounds of the mailbox; None takes everything.
+    mailbox: ClassVar[Mailbox | None] = None
+
+    #: How many `@handler(concurrent=True)` may be under way at once.
+    concurrent_limit: ClassVar[int] = 100
 
     cell_class: ClassVar[type[Cell]] = Cell
 
@@ -73,13 +88,25 @@ class Actor(ThespianActor):
         return actor
 
     @classmethod
-    def with_options(cls, *, trap_exit: bool | None = None) -> type[Self]:
-        """Return this class with options for one spawn.
+    def with_options(
+        cls,
+        *,
+        trap_exit: bool | None = None,
+        mailbox: Mailbox | None = None,
+        detached: bool | None = None,
+    ) -> type[Self]:
+        """Return this class with options for one spawn; what is left out is the class's own.
 
         `spawn(Counter.with_options(trap_exit=True), 40)`: what follows goes to `__init__`.
         """
-        options = SpawnOptions(trap_exit=cls.trap_exit if trap_exit is None else trap_exit)
-        return ClassWithOptions(cls, options)  # type: ignore[return-value]
+        given: dict[str, Any] = {
+            "trap_exit": trap_exit,
+            "mailbox": mailbox,
+            "detached": detached,
+        }
+        changed = {name: value for name, value in given.items() if value is not None}
+        _, options = options_of(cls)
+        return ClassWithOptions(cls, replace(options, **changed))  # type: ignore[return-value]
 
     # --- who ---
 
@@ -98,6 +125,14 @@ class Actor(ThespianActor):
         return None if sender is None else sender.reference(self._cell.runtime)
 
     @property
+    def deadline(self) -> float | None:
+        """Seconds that are left for the answer to the current message; None without a limit.
+
+        Asks made while it is handled may take no longer, unless they are given a `timeout`.
+        """
+        return self._cell.time_left()
+
+    @property
     def parent(self) -> ActorRef[Any] | None:
         """The actor that spawned this one; None if it was spawned from outside."""
         parent = self._cell.parent
@@ -113,6 +148,8 @@ class Actor(ThespianActor):
     def send(self, targetAddr: ActorAddress, msg: object) -> None:  # noqa: N803  # Thespian's names
         """Send a message to another actor, with this one as its sender."""
         if isinstance(targetAddr, ActorRef):
+            if COMPANY.used and (trace := COMPANY.trace.get()) is not None:
+                msg = Envelope(msg, trace)
             targetAddr.target.post(msg, self._cell)
         else:
             raise InvalidActorAddress(targetAddr, "not the address of an actor of this node")
@@ -121,15 +158,55 @@ class Actor(ThespianActor):
         """Answer the current ask later: what the handler returns is then not the answer."""
         return Promise(self._cell.promise())
 
-    def after(self, seconds: float, msg: object) -> "Timer":
+    def after(self, seconds: float, msg: object) -> Reminder:
         """Send a message to this actor in `seconds`; `cancel()` of the result takes it back."""
-        return self._cell.runner.call_later(seconds, _remind, self._cell, msg)
+        return Reminder(self._cell, seconds, msg)
+
+    def every(self, seconds: float, msg: object) -> Reminder:
+        """Send a message to this actor every so many seconds, until `cancel()` or its end."""
+        if seconds <= 0:
+            text = f"every({seconds!r}): a period is more than 0 seconds"
+            raise ValueError(text)
+        return Reminder(self._cell, seconds, msg, period=seconds)
 
     def sleep(self, seconds: float) -> Future[None]:
         """Return a future to await: only this actor pauses."""
         future: Future[None] = Future()
         self._cell.runner.call_later(seconds, future.set_result, None)
         return future
+
+    # --- behavior ---
+
+    def become(self, handlers: Handlers) -> None:
+        """Handle messages with other handlers, from the next message on.
+
+        Args:
+            handlers: a class whose `@handler` methods are called with this actor as `self`; an
+                object with `@handler` methods of its own; or a dictionary of message class →
+                function of the message.
+
+        Raises:
+            InvalidHandler: there are no handlers in it.
+        """
+        self._cell.become(handlers)
+
+    def unbecome(self) -> None:
+        """Handle messages with the handlers of this class again."""
+        self._cell.unbecome()
+
+    def stash(self) -> None:
+        """Put the current message aside until `unstash_all`; what its handler returns is void.
+
+        What is still there when the actor ends goes to the dead letters.
+
+        Raises:
+            MailboxFull: the stash holds as many messages as it may.
+        """
+        self._cell.stash()
+
+    def unstash_all(self) -> None:
+        """Handle the stashed messages next, in the order of their arrival."""
+        self._cell.unstash_all()
 
     # --- other actors ---
 
@@ -211,8 +288,3 @@ class Promise:
     def set_exception(self, error: BaseException) -> bool:
         """Let the ask fail; False when nobody asked or an answer was given already."""
         return self._asker is not None and self._asker.set_exception(error)
-
-
-def _remind(cell: Cell, message: object) -> None:
-    if cell.alive:
-        cell.post(message, cell)

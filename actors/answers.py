@@ -7,7 +7,7 @@ that it fails if the actor ends before.
 
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Union
 
-from actors.errors import UnexpectedMessage
+from actors.errors import AskTimeout, UnexpectedMessage
 from actors.monitors import Monitored
 from actors.signals import ChildDown, Down
 
@@ -26,6 +26,10 @@ class Asker(Protocol):
     @property
     def expects(self) -> Literal[True]:
         """Tells an asker from a cell that only told."""
+
+    @property
+    def deadline(self) -> float | None:
+        """When its time is over, on the runner's clock; `OVER` once it is, None if never."""
 
     def set_result(self, value: Any, /) -> bool:
         """Take the answer; False when there was one."""
@@ -80,6 +84,18 @@ class Answering(Monitored):
         self.promised = sender
         self.owe(sender)
         return sender
+
+    def drop_expired(self, message: Any, sender: Asker) -> None:
+        """Leave a message unhandled because the time of its ask was over before its turn."""
+        sender.set_exception(AskTimeout(f"its time was over before {self.ref} came to it"))
+        self.runtime.note_expired(self, message)
+
+    def time_left(self) -> float | None:
+        """Return the seconds that are left for the current message; None without a limit."""
+        sender = self.sender
+        if sender is None or not sender.expects or sender.deadline is None:
+            return None
+        return max(0.0, sender.deadline - self.runtime.runner.now())
 
     def owe(self, sender: Asker) -> None:
         """Remember an asker that is not answered yet, so that it fails if the actor ends."""

@@ -14,19 +14,19 @@ who watches it (`actors.monitors`).
 """
 
 import contextvars
-from collections import deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from actors.answers import Sender
 from actors.current import current_cell
 from actors.dispatch import DispatchTable
+from actors.envelope import Envelope, traced
 from actors.errors import NoSuchMethod, RemoteError
 from actors.exit_reason import ExitReason
-from actors.life import Mortal
+from actors.future import OVER
+from actors.interleaving import Interleaving
 from actors.methods import callable_methods
-from actors.monitors import LIFE
-from actors.signals import Call, Exit, LinkExit, Stop
+from actors.signals import Call, Exit, LinkExit, Resume, Stop, Urgent
 from actors.task import HandlerTask
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ MESSAGES_A_TURN: Final = 128
 """Messages that one actor handles before the next one gets its turn."""
 
 
-class Cell(Mortal):
+class Cell(Interleaving):
     """The runtime's side of one actor."""
 
     __slots__ = ("_context", "trap_exit")
@@ -44,6 +44,8 @@ class Cell(Mortal):
     #: Made for the first turn, so that an actor that only waits has none.
     _context: contextvars.Context | None
 
+    #: As the sender of a message, a cell sets no time.
+    deadline: Final = None
     #: As the sender of a message, a cell wants no outcome.
     expects: Final[Literal[False]] = False  # noqa: PYI064  # the type tells it from an asker
 
@@ -61,7 +63,8 @@ class Cell(Mortal):
         self.scheduled = False
         self.running = True  # until the actor is made: nothing runs during its __init__
         self.task = self.sender = self.promised = None
-        self.end = self.reason = None
+        self._end = self.reason = self.aside = None
+        self.attention = False
         self.detail = ""
         self.children = self._mailbox = self._promises = None
         self._watchers = self._links = self._monitors = self._ref = None
@@ -78,7 +81,7 @@ class Cell(Mortal):
         """Append a message to the mailbox; from any thread, never blocks."""
         mailbox = self._mailbox
         if mailbox is None:
-            mailbox = self._open_mailbox()
+            mailbox = self.open_mailbox()
         mailbox.append((message, sender))
         if not self.scheduled:
             self.scheduled = True
@@ -86,12 +89,6 @@ class Cell(Mortal):
             runner.ready.append(self)
             if runner.sleeping:
                 runner.wake()
-
-    def _open_mailbox(self) -> deque[tuple[Any, Sender | None]]:
-        with LIFE:  # two first messages may come at once
-            if self._mailbox is None:
-                self._mailbox = deque()
-            return self._mailbox
 
     # --- the turn ---
 
@@ -119,31 +116,46 @@ class Cell(Mortal):
         return context
 
     def _turn(self) -> None:
-        if self.task is None or self._resume():
+        may_go_on = not self.attention or self._may_go_on()
+        if may_go_on and (self.task is None or self._resume()):
             self._handle_messages()
-        if self.end is not None:
-            self.terminate(*self.end)
+        self.sender = None  # what runs between turns belongs to no message
+        if self._end is not None:
+            self.terminate(*self._end)
             self._context = None
+
+    def _may_go_on(self) -> bool:
+        """Look for what asked for attention; False when no message may be handled."""
+        self.attention = False  # before looking: other threads set the reason first
+        if self._end is None and not self.is_paused:
+            if self.aside is not None:
+                self.aside.is_held = False
+            return True
+        self.attention = True
+        return False
 
     def _has_work(self) -> bool:
         if self.reason is not None:
             return bool(self._mailbox)
-        if self.end is not None:
+        if self._end is not None:
             return True
+        if self.attention and self.is_paused:
+            return False
         if self.task is not None:
             return self.task.ready
         return bool(self._mailbox)
 
-    def _handle_messages(self) -> None:
+    # One branch for each kind of handler: a call would cost as much as what it does.
+    def _handle_messages(self) -> None:  # noqa: C901
         """The hot loop: local names, one dictionary look-up and one call for each message."""
         mailbox = self._mailbox
         if not mailbox:
             return
         take, table, actor = mailbox.popleft, self.table, self.actor
-        sender: Sender | None = None
+        message: Any = None
         handled = 0
         try:
-            while mailbox and self.end is None and handled < MESSAGES_A_TURN:
+            while mailbox and not self.attention and handled < MESSAGES_A_TURN:
                 message, sender = take()
                 handled += 1
                 self.sender = sender
@@ -151,10 +163,17 @@ class Cell(Mortal):
                 if entry is None:
                     self.handle_other(message, sender)
                 elif entry.is_coroutine:
-                    self.start_task(entry.function(actor, message), sender)
+                    if entry.is_concurrent:
+                        self.start_concurrent(entry.function(actor, message), sender, message)
+                    else:
+                        self.start_task(entry.function(actor, message), sender, message)
                 else:
-                    result = entry.function(actor, message)
-                    if sender is not None and sender.expects:
+                    if sender is None or not sender.expects:
+                        entry.function(actor, message)
+                    elif sender.deadline is OVER:
+                        self.drop_expired(message, sender)
+                    else:
+                        result = entry.function(actor, message)
                         if sender is self.promised:
                             self.promised = None
                         elif not sender.set_result(result):
@@ -162,14 +181,41 @@ class Cell(Mortal):
                     continue
                 if self.task is not None:
                     break
+            if self.attention and handled:
+                self.keep_stashed(message, self.sender)
         except BaseException as error:  # noqa: BLE001  # sys.exit() ends its actor, not the node
-            self.failed(error, sender)
+            self.failed(error, self.sender)
         finally:
             self.handled += handled
 
-    def start_task(self, coroutine: Coroutine[Any, Any, Any], sender: Sender | None) -> None:
+    def dispatch(self, message: Any, sender: Sender | None) -> None:
+        """Handle one message that did not come out of the mailbox as it is."""
+        self.sender = sender
+        entry = self.table[message.__class__]
+        if entry is None:
+            self.handle_other(message, sender)
+        elif entry.is_concurrent:
+            self.start_concurrent(entry.function(self.actor, message), sender, message)
+        elif entry.is_coroutine:
+            self.start_task(entry.function(self.actor, message), sender, message)
+        elif sender is None or not sender.expects:
+            entry.function(self.actor, message)
+        elif sender.deadline is OVER:
+            self.drop_expired(message, sender)
+        else:
+            self.answer(sender, entry.function(self.actor, message))
+        if self.attention:
+            self.keep_stashed(message, sender)
+
+    def start_task(
+        self, coroutine: Coroutine[Any, Any, Any], sender: Sender | None, message: Any = None
+    ) -> None:
         """Run a coroutine handler to its first await; it may be done by then."""
-        task = HandlerTask(self, coroutine, sender)
+        if sender is not None and sender.expects and sender.deadline is OVER:
+            coroutine.close()
+            self.drop_expired(message, sender)
+            return
+        task = HandlerTask(self, coroutine, sender, message)
         if task.step():
             self.task = task
 
@@ -177,7 +223,7 @@ class Cell(Mortal):
         """Go on with the coroutine handler; True when it is done and messages come next."""
         task = self.task
         assert task is not None
-        if not task.ready or self.end is not None:
+        if not task.ready or self._end is not None:
             return False
         self.sender = task.sender
         try:
@@ -188,6 +234,8 @@ class Cell(Mortal):
             self.failed(error, task.sender)
             return False
         self.task = None
+        if self.attention:
+            self.keep_stashed(task.message, task.sender)
         return True
 
     # --- what is no `@handler`'s ---
@@ -196,10 +244,16 @@ class Cell(Mortal):
         """Handle what no `@handler` takes: calls, signals, Thespian's own styles."""
         if isinstance(message, Call):
             self._call(message, sender)
+        elif isinstance(message, Resume | Urgent):  # marks: each stands for one of either kind
+            self.resume_one()
+            self.handle_urgent()
         elif isinstance(message, Stop):
-            self.end = self.end or (ExitReason.NORMAL, "")
+            if self.may_stop(message):
+                self.end = self.end or (ExitReason.NORMAL, "")
         elif isinstance(message, LinkExit):
             self._linked_actor_ended(message)
+        elif isinstance(message, Envelope):
+            self._open(message, sender)
         elif not self.actor.handle_thespian_style(message):
             self.unexpected(message, sender)
         elif sender is not None and sender.expects:
@@ -207,6 +261,19 @@ class Cell(Mortal):
                 self.promised = None
             else:
                 self.owe(sender)
+
+    def _open(self, envelope: Envelope, sender: Sender | None) -> None:
+        """Handle a message with what travels with it."""
+        deadline = envelope.deadline
+        if deadline is not None and deadline <= self.runner.now():
+            if sender is not None and sender.expects:
+                self.drop_expired(envelope.message, sender)
+            return
+        if envelope.trace is None:
+            self.dispatch(envelope.message, sender)
+        else:
+            with traced(envelope.trace):
+                self.dispatch(envelope.message, sender)
 
     def _call(self, call: Call, sender: Sender | None) -> None:
         actor = self.actor

@@ -8,15 +8,16 @@ ancestors, and the answer is kept, so that later look-ups are one dictionary acc
 import inspect
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar, Union, overload
 
 from actors.errors import InvalidHandler
-from actors.signals import Call, LinkExit, Stop
+from actors.signals import RUNTIMES_OWN
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MARK = "__callboard_handler__"
+_CONCURRENT: Final = "concurrent"
 
 _OPTIONAL: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -24,18 +25,28 @@ _OPTIONAL: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYW
 @overload
 def handler(function: F) -> F: ...
 @overload
-def handler() -> Callable[[F], F]: ...
-def handler(function: F | None = None) -> F | Callable[[F], F]:
+def handler(*, concurrent: bool = ...) -> Callable[[F], F]: ...
+def handler(function: F | None = None, *, concurrent: bool = False) -> F | Callable[[F], F]:
     """Mark a method as the handler of the message type that its parameter is annotated with.
 
     The method takes the message as its only argument; a union names several types, `object` or
     `Any` all that no other handler takes. What it returns answers an ask. It may be a
     coroutine: while it awaits, its actor takes no other message, and every other actor goes on.
+
+    Args:
+        function: the method, when the decorator is used without arguments.
+        concurrent: let the actor take other messages while this coroutine awaits; as many as
+            the actor's `concurrent_limit` may be under way.
     """
-    if function is None:
-        return handler
-    setattr(function, _MARK, True)
-    return function
+
+    def mark(marked: F) -> F:
+        if concurrent and not inspect.iscoroutinefunction(marked):
+            msg = f"{marked.__qualname__} is concurrent and awaits nothing; make it `async def`"
+            raise InvalidHandler(msg)
+        setattr(marked, _MARK, _CONCURRENT if concurrent else True)
+        return marked
+
+    return mark if function is None else mark(function)
 
 
 def is_handler(function: object) -> bool:
@@ -44,13 +55,22 @@ def is_handler(function: object) -> bool:
 
 
 class Entry:
-    """One handler: the function, and whether it is a coroutine function."""
+    """One handler: the function, and how it runs."""
 
-    __slots__ = ("function", "is_coroutine")
+    __slots__ = ("function", "is_concurrent", "is_coroutine")
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
+    function: Callable[..., Any]
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        takes_actor: bool = True,
+        is_concurrent: bool = False,
+    ) -> None:
+        self.function = function if takes_actor else lambda _, message: function(message)
         self.is_coroutine = inspect.iscoroutinefunction(function)
+        self.is_concurrent = is_concurrent and self.is_coroutine
 
 
 class DispatchTable(dict[type, Entry | None]):
@@ -60,15 +80,40 @@ class DispatchTable(dict[type, Entry | None]):
     """
 
     def __init__(self, actor_class: type) -> None:
-        super().__init__(dict.fromkeys((Call, Stop, LinkExit)))  # never an actor's own
+        super().__init__(dict.fromkeys(RUNTIMES_OWN))
         self.declared: dict[type, Entry] = {}
         for name in _names_in_order(actor_class):
             function = inspect.getattr_static(actor_class, name)
             declared = _declaration(actor_class, name)
             if declared is not None and callable(function):
-                entry = Entry(function)
+                is_concurrent = getattr(declared, _MARK) is _CONCURRENT
+                entry = Entry(function, is_concurrent=is_concurrent)
                 for message_type in _message_types(actor_class, declared):
                     self.declared[message_type] = entry
+
+    @classmethod
+    def of_functions(cls, functions: Mapping[Any, Any]) -> "DispatchTable":
+        """Make a table of functions that take the message only, such as bound methods."""
+        table = cls(object)
+        for message_type, function in functions.items():
+            if not isinstance(message_type, type) or not callable(function):
+                msg = f"{message_type!r}: {function!r} is no message class with a function"
+                raise InvalidHandler(msg)
+            table.declared[message_type] = Entry(function, takes_actor=False)
+        return table
+
+    @classmethod
+    def of_object(cls, handlers: object) -> "DispatchTable":
+        """Make a table of an object's own methods marked with `@handler`."""
+        declared = cls(type(handlers)).declared
+        if not declared:
+            msg = f"{type(handlers).__qualname__} has no method marked with @handler"
+            raise InvalidHandler(msg)
+        bound = {kind: types.MethodType(e.function, handlers) for kind, e in declared.items()}
+        table = cls.of_functions(bound)
+        for kind, entry in table.declared.items():
+            entry.is_concurrent = declared[kind].is_concurrent
+        return table
 
     def __missing__(self, message_type: type) -> Entry | None:
         entry = None

@@ -5,6 +5,7 @@ CallboardError                    everything a user of callboard has to catch
 ├── NodeUnreachable               no path is left to the actor's node        (ConnectionError)
 ├── AskTimeout                    an ask ran out of the time it was given    (TimeoutError)
 ├── ResultTimeout                 waiting ran out, the ask itself goes on    (TimeoutError)
+├── MailboxFull                   the actor's mailbox has bounds and is full
 ├── UnexpectedMessage             the actor has no handler for the message   (TypeError)
 ├── NoSuchMethod                  the actor has no such callable method      (AttributeError)
 ├── RemoteError                   the handler raised; carries its traceback as text
@@ -42,6 +43,10 @@ class AskTimeout(CallboardError, TimeoutError):
 
 class ResultTimeout(CallboardError, TimeoutError):
     """`.result(timeout)` ran out. The ask goes on: wait again, or cancel it."""
+
+
+class MailboxFull(CallboardError):
+    """The actor's mailbox is full, and its policy refuses or drops what does not fit."""
 
 
 class UnexpectedMessage(CallboardError, TypeError):

@@ -66,3 +66,39 @@ class Unexpected:
 
     ref: "ActorRef[Any]"
     message: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """The time of an ask was over before its message was handled, so it was not."""
+
+    ref: "ActorRef[Any]"
+    message: Any
+
+
+@dataclass(frozen=True, slots=True)
+class SlowHandler:
+    """A handler holds its thread for long; the other actors go on.
+
+    Attributes:
+        handler: the function, with its class.
+        seconds: how long it has run when this is told.
+    """
+
+    ref: "ActorRef[Any]"
+    handler: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class MailboxOverflow:
+    """Messages did not fit into an actor's mailbox, and were dropped or refused.
+
+    Attributes:
+        policy: the mailbox's `on_full`.
+        count: messages since the last such event about this actor.
+    """
+
+    ref: "ActorRef[Any]"
+    policy: str
+    count: int

@@ -29,6 +29,9 @@ log = logging.getLogger("callboard.actors")
 
 T = TypeVar("T")
 
+OVER: Final = float("-inf")
+"""The deadline of an ask that has failed because its time was over; compared by identity."""
+
 #: Guards every future's list of callbacks; held for a few operations.
 _CALLBACKS = threading.Lock()
 
@@ -186,6 +189,7 @@ class Future(Generic[T]):
 
     def expire(self) -> None:
         """Fail with `AskTimeout`: the ask's own time is over."""
+        self.deadline = OVER
         self.set_exception(AskTimeout(f"{self.asked} did not answer within {self.timeout:g} s"))
 
     def await_by(self, task: "HandlerTask") -> None:
@@ -248,6 +252,8 @@ class Future(Generic[T]):
     def _refuse_endless_wait(self) -> None:
         cell: Cell | None = current_cell.get()
         if cell is not None and cell.runner.is_runner_thread():
+            if cell.runner.may_block and self.asked is not cell.ref:
+                return
             msg = (
                 f".result() in a handler of {cell.ref} would hold up the actor that the answer "
                 "has to reach; make the handler `async def` and await the future"

@@ -8,13 +8,14 @@ import traceback
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from actors.answers import Answering, Sender
+from actors.answers import Answering, Asker, Sender
 from actors.errors import ActorDown, RemoteError
 from actors.exit_reason import ExitReason
 from actors.monitors import LIFE
-from actors.signals import ChildDown, Down, LinkExit, Stop
+from actors.signals import ChildDown, Down, LinkExit, Resume, Stop, Urgent
 
 if TYPE_CHECKING:
+    from actors.aside import Aside
     from actors.cell import Cell
     from actors.dispatch import DispatchTable
     from actors.runner import Runner
@@ -25,9 +26,11 @@ class Mortal(Answering):
     """The part of a cell that ends."""
 
     __slots__ = (
+        "_end",
         "_mailbox",
+        "aside",
+        "attention",
         "children",
-        "end",
         "handled",
         "parent",
         "runner",
@@ -46,9 +49,22 @@ class Mortal(Answering):
     children: "dict[Cell, None] | None"
     #: Messages that handlers were called for.
     handled: int
-    #: Why the actor is to end as soon as its handler returns.
-    end: tuple[ExitReason, str] | None
+    #: True when there may be a reason not to handle the next message: an end, other handlers …
+    attention: bool
+    #: What only few actors need.
+    aside: "Aside | None"
+    _end: tuple[ExitReason, str] | None
     _mailbox: "deque[tuple[Any, Sender | None]] | None"
+
+    @property
+    def end(self) -> tuple[ExitReason, str] | None:
+        """Why the actor is to end as soon as its handler returns."""
+        return self._end
+
+    @end.setter
+    def end(self, reason: tuple[ExitReason, str] | None) -> None:
+        self._end = reason
+        self.attention = True
 
     def run(self) -> None:
         """Do one turn's share of work."""
@@ -84,17 +100,13 @@ class Mortal(Answering):
 
     def terminate(self, reason: ExitReason, detail: str) -> None:
         """End: fail what waits for an answer, end children, tell who watches."""
-        task, self.task = self.task, None
-        if task is not None:
-            self._abandon(task)
+        cancelled = self._cancel_tasks()
         with LIFE:
             self.reason, self.detail = reason, detail
             watchers, self._watchers = self._watchers, None
         self.runtime.forget(self)
         gone = ActorDown(f"{self.ref} ended ({reason}) before it answered", reason, detail)
-        if task is not None and task.sender is not None and task.sender.expects:
-            task.sender.set_exception(gone)
-        for asker in self._promises or ():
+        for asker in [*cancelled, *(self._promises or ())]:
             asker.set_exception(gone)
         self._promises = self.promised = self.sender = None
         children, self.children = self.children, None
@@ -105,12 +117,35 @@ class Mortal(Answering):
         for monitor in list(self._monitors or ()):
             monitor.cancel()
         self._links = self._monitors = None
+        if self.aside is not None:
+            self._clear(self.aside)
         down = Down(self.ref, reason, detail)
         for watcher in (watchers or {}).values():
             watcher(down)
         if self.parent is not None:
             self.parent.child_ended(self, down)  # type: ignore[arg-type]  # all are cells
         self.actor = None
+
+    def _cancel_tasks(self) -> list[Asker]:
+        """Cancel the handlers that are under way; return who waits for their answers."""
+        tasks = [] if self.task is None else [self.task]
+        self.task = None
+        if self.aside is not None:
+            tasks += self.aside.tasks
+            self.aside.tasks = {}
+        for task in tasks:
+            self._abandon(task)
+        return [
+            task.sender for task in tasks if task.sender is not None and task.sender.expects
+        ]
+
+    def _clear(self, aside: "Aside") -> None:
+        for reminder in list(aside.reminders):
+            reminder.cancel()
+        aside.blocked_by = None
+        stashed, aside.stash = aside.stash, []
+        if self._mailbox is not None:
+            self._mailbox.extendleft(reversed(stashed))  # they are dead letters with the rest
 
     def abort(self, reason: ExitReason, detail: str) -> None:
         """End an actor whose `__init__` raised; on the thread that called it."""
@@ -142,8 +177,12 @@ class Mortal(Answering):
         mailbox = self._mailbox
         while mailbox:
             message, sender = mailbox.popleft()
-            if isinstance(message, Stop | LinkExit):
+            if isinstance(message, Stop | LinkExit | Resume):
                 continue
+            if isinstance(message, Urgent):
+                if self.aside is None or not self.aside.urgent:
+                    continue
+                message, sender = self.aside.urgent.popleft()
             if sender is not None and sender.expects:
                 sender.set_exception(
                     ActorDown(

@@ -8,14 +8,17 @@ handler does.
 """
 
 import asyncio
+import contextlib
 import contextvars
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from actors.runner import Runner
+    from actors.timers import Timer
 
 _HANDLES_A_TURN = 100  # callbacks run in one turn before actors get theirs
+_LAST_ROUNDS = 100  # turns for cancelled tasks at the end: one that resists must not hold it up
 
 
 class RunnerLoop(asyncio.SelectorEventLoop):
@@ -75,9 +78,9 @@ class RunnerLoop(asyncio.SelectorEventLoop):
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         """Call at a time of `time()`; from any thread."""
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
-        self._runner.call_at(when, self._fire, timer)
-        return timer
+        handle = _LoopTimer(when, callback, args, self, context)
+        handle.timer = self._runner.call_at(when, self._fire, handle)
+        return handle
 
     def call_later(  # type: ignore[override]
         self,
@@ -95,7 +98,9 @@ class RunnerLoop(asyncio.SelectorEventLoop):
             self._schedule()
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Cancelled timers stay in the runner's heap until their time and do nothing there."""
+        """Asyncio tells that a timer is cancelled."""
+        assert isinstance(handle, _LoopTimer)
+        handle.timer.cancel()
 
     def _process_events(self, event_list: Any) -> None:
         super()._process_events(event_list)  # type: ignore[misc]
@@ -115,10 +120,36 @@ class RunnerLoop(asyncio.SelectorEventLoop):
         msg = "this loop belongs to a node and runs while the node does"
         raise RuntimeError(msg)
 
+    def cancel_tasks(self) -> None:
+        """Cancel the tasks that handlers started, and let them do what needs no waiting."""
+        tasks = asyncio.all_tasks(self)
+        if not tasks:
+            return
+        before = asyncio._get_running_loop()
+        asyncio._set_running_loop(self)
+        try:
+            for task in tasks:
+                task.cancel("the node closed")
+            for _ in range(_LAST_ROUNDS):
+                if not self._ready:  # type: ignore[attr-defined]
+                    break
+                with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                    self.run()
+        finally:
+            asyncio._set_running_loop(before)
+
     def close(self) -> None:
         """End the loop with its runner."""
         self._thread_id = None  # type: ignore[assignment]
         super().close()
+
+
+class _LoopTimer(asyncio.TimerHandle):
+    """A timer of asyncio's, and the runner's that stands for it."""
+
+    __slots__ = ("timer",)
+
+    timer: "Timer"
 
 
 # The current task of a loop, as asyncio keeps it: one function from 3.12 on, a dictionary
@@ -155,4 +186,4 @@ except ImportError:
     def current_task_left(loop: asyncio.AbstractEventLoop, task: Any) -> None:
         """Leave the loop without a current task, unless another thread has set its own."""
         if _current_tasks.get(loop) is task:
-            del _current_tasks[loop]
+            _current_tasks.pop(loop, None)  # the watcher may clear it at the same moment

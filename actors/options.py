@@ -3,12 +3,16 @@
 from dataclasses import dataclass
 from typing import Any
 
+from actors.mailbox import Mailbox
+
 
 @dataclass(frozen=True, slots=True)
 class SpawnOptions:
     """How an actor is run, apart from its class and arguments."""
 
     trap_exit: bool = False
+    mailbox: Mailbox | None = None
+    detached: bool = False
 
 
 class ClassWithOptions:
@@ -25,4 +29,15 @@ def options_of(actor_class: Any) -> tuple[Any, SpawnOptions]:
     """Split what was given to `spawn` into the class and its options."""
     if isinstance(actor_class, ClassWithOptions):
         return actor_class.actor_class, actor_class.options
-    return actor_class, SpawnOptions(trap_exit=bool(getattr(actor_class, "trap_exit", False)))
+    options = SpawnOptions(
+        trap_exit=bool(getattr(actor_class, "trap_exit", False)),
+        mailbox=_bounds_of(actor_class),
+        detached=getattr(actor_class, "detached", False) is True,
+    )
+    return actor_class, options
+
+
+def _bounds_of(actor_class: Any) -> Mailbox | None:
+    """Return the bounds that a class declares; its `mailbox` may be something else."""
+    declared = getattr(actor_class, "mailbox", None)
+    return declared if isinstance(declared, Mailbox) else None

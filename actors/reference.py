@@ -17,6 +17,7 @@ from thespian.actors import ActorAddress
 
 from actors.answers import Asker, Sender
 from actors.current import current_cell
+from actors.envelope import COMPANY, Envelope, Priority
 from actors.errors import NoSuchMethod
 from actors.future import Future
 from actors.monitors import Watcher
@@ -38,6 +39,9 @@ class Target(Protocol):
 
     def post(self, message: Any, sender: Sender | None, /) -> None:
         """Hand a message over; from any thread, never blocks."""
+
+    def post_urgent(self, message: Any, sender: Sender | None, /) -> None:
+        """Hand over a message that goes before those without priority."""
 
     def stop(self) -> None:
         """End the actor behind earlier messages."""
@@ -76,33 +80,83 @@ class ActorRef(ActorAddress, Generic[A]):
 
     # --- messages ---
 
-    def tell(self, message: object) -> None:
+    def tell(self, message: object, *, priority: Priority = "normal") -> None:
         """Send a message without waiting. Never raises for a dead actor: that is a dead letter.
 
+        Args:
+            message: any message.
+            priority: "high" goes before all normal messages that wait in the mailbox.
+
         Raises:
+            MailboxFull: the actor is local, and its mailbox has bounds and refuses the message.
             NotSerializable: the actor is remote and the message cannot travel.
         """
-        self.target.post(message, current_cell.get())
+        if COMPANY.used and (trace := COMPANY.trace.get()) is not None:
+            message = Envelope(message, trace)
+        if priority == "normal":
+            self.target.post(message, current_cell.get())
+        else:
+            self.target.post_urgent(message, current_cell.get())
 
     @overload
-    def ask(self, message: Query[R], timeout: float | None = ...) -> Future[R]: ...
+    def ask(
+        self, message: Query[R], timeout: float | None = ..., *, priority: Priority = ...
+    ) -> Future[R]: ...
     @overload
-    def ask(self, message: object, timeout: float | None = ...) -> Future[Any]: ...
-    def ask(self, message: object, timeout: float | None = DEFAULT_TIMEOUT) -> Future[Any]:
+    def ask(
+        self, message: object, timeout: float | None = ..., *, priority: Priority = ...
+    ) -> Future[Any]: ...
+    def ask(
+        self,
+        message: object,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        *,
+        priority: Priority = "normal",
+    ) -> Future[Any]:
         """Send a message and return the future of its answer.
 
         Args:
             message: any message; a `Query[R]` is answered by an R.
-            timeout: seconds that the answer may take; None for no limit.
+            timeout: seconds that the answer may take; None for no limit. Left out it is 60, or
+                in a handler what is left of the time of the ask that is handled.
+            priority: "high" goes before all normal messages that wait in the mailbox.
 
-        The future fails with `ActorDown`, `AskTimeout`, `NodeUnreachable`, `UnexpectedMessage`
-        or `RemoteError`.
+        The future fails with `ActorDown`, `AskTimeout`, `MailboxFull`, `NodeUnreachable`,
+        `UnexpectedMessage` or `RemoteError`.
         """
         future: Future[Any] = Future(self)
-        if timeout is not None:
+        if COMPANY.used or timeout is not DEFAULT_TIMEOUT or priority != "normal":
+            self._ask_in_company(future, message, timeout, priority)
+        else:
             self._home.set_deadline(future, timeout)
-        self.target.post(message, future)
+            self.target.post(message, future)
         return future
+
+    def _ask_in_company(
+        self, future: Future[Any], message: object, timeout: float | None, priority: Priority
+    ) -> None:
+        """Ask with a deadline of somebody's, a trace context, or a priority."""
+        if timeout is not DEFAULT_TIMEOUT:
+            if timeout is not None:
+                COMPANY.used = True
+                self._home.set_deadline(future, timeout)
+                message = self._with_deadline(message, future)
+        elif (cell := current_cell.get()) is None or cell.sender is None:
+            self._home.set_deadline(future, timeout)
+        elif self._home.set_deadline_within(future, timeout, cell.sender.deadline):
+            message = self._with_deadline(message, future)
+        trace = COMPANY.trace.get()
+        if trace is not None:
+            plain = message.message if isinstance(message, Envelope) else message
+            message = Envelope(plain, trace, future.deadline)
+        if priority == "high":
+            self.target.post_urgent(message, future)
+        else:
+            self.target.post(message, future)
+
+    def _with_deadline(self, message: object, future: Future[Any]) -> object:
+        """Let a deadline that somebody has set travel to another node."""
+        return message if self.is_local else Envelope(message, deadline=future.deadline)
 
     @overload
     def call(
@@ -229,8 +283,14 @@ class ReplyTarget:
 
     def post(self, message: Any, sender: Sender | None) -> None:
         """Answer with the message; a second answer is dropped and counted."""
+        if isinstance(message, Envelope):
+            message = message.message
         if not self._asker.set_result(message):
             self._runtime.counters.late_answers += 1
+
+    def post_urgent(self, message: Any, sender: Sender | None) -> None:
+        """Answer with the message: there is nothing that it could overtake."""
+        self.post(message, sender)
 
     def stop(self) -> None:
         """An asker cannot be stopped."""

@@ -13,8 +13,6 @@ has the measurements.
 """
 
 import asyncio
-import heapq
-import itertools
 import logging
 import os
 import random
@@ -27,6 +25,8 @@ from typing import Any, Final, Protocol
 
 from actors.deadlines import Deadlines
 from actors.loop import RunnerLoop, current_task_cleared
+from actors.slow_handlers import Stuck, TimeSheet
+from actors.timers import Timer, Timers
 from actors.watcher import WATCHER
 
 log = logging.getLogger("callboard.runner")
@@ -48,23 +48,6 @@ class Runnable(Protocol):
         """Do one turn's share of work."""
 
 
-class Timer:
-    """A call in the future; `cancel()` makes it do nothing."""
-
-    __slots__ = ("args", "callback", "cancelled")
-
-    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
-        self.callback: Callable[..., object] | None = callback
-        self.args = args
-        self.cancelled = False
-
-    def cancel(self) -> None:
-        """Do not call; no effect when it was called already."""
-        self.cancelled = True
-        self.callback = None
-        self.args = ()
-
-
 class Runner:
     """Runs the cells of one node and polls its sockets."""
 
@@ -75,6 +58,7 @@ class Runner:
         selector: selectors.BaseSelector | None = None,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
+        may_block: bool = False,
     ) -> None:
         """Make a runner that has no thread yet.
 
@@ -83,13 +67,18 @@ class Runner:
             selector: what tells which sockets are ready; the system's best by default.
             clock: monotonic time in seconds.
             rng: where chance comes from; the system's by default.
+            may_block: serve one actor that blocks as it likes; nobody takes the role from it.
         """
         self.name = name
         #: Monotonic time in seconds; everything on this node reads the time here.
         self.now = clock
         self.random = rng or random.SystemRandom()  # nonces of handshakes come from it too
         self.ready: deque[Runnable] = deque()
+        self.may_block = may_block
         self.turns = 0
+        #: What runs, or ran last; the watcher looks at it.
+        self.current: Runnable | None = None
+        self.times = TimeSheet()
         self.sleeping = False
         self.closed = False
         self.selector = selector or selectors.DefaultSelector()
@@ -100,8 +89,7 @@ class Runner:
         #: Called once when the runner has stopped, on its last thread.
         self.stopped = threading.Event()
         self._posted: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
-        self._timers: list[tuple[float, int, Timer]] = []
-        self._timer_numbers = itertools.count()
+        self.timers = Timers()
         self._role = threading.Lock()
         self._holder: int | None = None
         self._threads: set[int] = set()
@@ -128,8 +116,7 @@ class Runner:
 
     def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> Timer:
         """Call at a time of `now()`, with the role lock held."""
-        timer = Timer(callback, args)
-        heapq.heappush(self._timers, (when, next(self._timer_numbers), timer))
+        timer = self.timers.add(when, callback, args)
         if self.sleeping:
             self.wake()
         return timer
@@ -170,7 +157,12 @@ class Runner:
             if not self._started:
                 self._started = True
                 self._new_thread()
-                WATCHER.watch(self)
+                if not self.may_block:
+                    WATCHER.watch(self)
+
+    def detached(self, name: str) -> "Runner":
+        """Return a runner for one actor that has a thread of its own."""
+        return Runner(name, clock=self.now, rng=self.random, may_block=True)
 
     def discard(self) -> None:
         """Free the poller of a runner that was never started."""
@@ -229,8 +221,9 @@ class Runner:
         if self._posted:
             self._run_posted()
         now = self.now()
-        if self._timers and self._timers[0][0] <= now:
-            self._fire_timers(now)
+        if self.timers:
+            for callback, args in self.timers.due(now):
+                self._call(callback, args)
         for before_poll in self.before_poll:
             before_poll()
         return now
@@ -244,11 +237,13 @@ class Runner:
             except IndexError:
                 break
             self.turns += 1
+            self.current = runnable
             try:
                 runnable.run()
             except BaseException:  # noqa: BLE001  # sys.exit() in a task ends no node
                 log.exception("a turn of %r failed", runnable)
             if self._holder != me:
+                self.times.stuck.pop(me, None)
                 return False
         return True
 
@@ -257,13 +252,6 @@ class Runner:
         for _ in range(len(posted)):
             callback, args = posted.popleft()
             self._call(callback, args)
-
-    def _fire_timers(self, now: float) -> None:
-        timers = self._timers
-        while timers and timers[0][0] <= now:
-            timer = heapq.heappop(timers)[2]
-            if timer.callback is not None:
-                self._call(timer.callback, timer.args)
 
     def _call(self, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
         try:
@@ -278,8 +266,9 @@ class Runner:
             timeout: float | None = 0.0
         else:
             timeout = None if next_deadline is None else next_deadline - now
-            if self._timers:
-                until_timer = self._timers[0][0] - now
+            next_timer = self.timers.next_at
+            if next_timer is not None:
+                until_timer = next_timer - now
                 timeout = until_timer if timeout is None else min(timeout, until_timer)
             if timeout is not None:
                 if timeout < 0.0:
@@ -318,6 +307,7 @@ class Runner:
             pass
 
     def _shut(self) -> None:
+        self.loop.cancel_tasks()
         self._holder = None
         self._ended = True  # before the pipe is closed: its number may soon be another file's
         self.deadlines.close()
@@ -353,8 +343,10 @@ class Runner:
         if not self._role.acquire(blocking=False):
             return False
         try:
-            if self.closed or self._holder is None:
+            holder = self._holder
+            if self.closed or holder is None:
                 return False
+            self.times.stuck[holder] = Stuck(self.current, holder, self.now())
             self._holder = None
             current_task_cleared(self.loop)
         finally:

@@ -9,16 +9,26 @@ import itertools
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from actors.answers import Asker, Sender
+from actors.behavior import Handlers
 from actors.cell import Cell
 from actors.current import current_cell, waiting
 from actors.dispatch import DispatchTable
+from actors.envelope import Envelope
 from actors.errors import ActorDown, InvalidAddress, NodeClosed, ResultTimeout
-from actors.events import ActorFailed, ActorStarted, ActorStopped, DeadLetter, Unexpected
+from actors.events import (
+    ActorFailed,
+    ActorStarted,
+    ActorStopped,
+    DeadLetter,
+    Expired,
+    SlowHandler,
+    Unexpected,
+)
 from actors.exit_reason import ExitReason
 from actors.future import Future
 from actors.life import Mortal
@@ -41,6 +51,9 @@ FIRST_NUMBER: Final = 16
 """Actor numbers below are reserved for actors that every node has."""
 
 LAST_NUMBER: Final = 2**32 - 1
+
+LIMIT_MARGIN: Final = 1.0
+"""Seconds by which a limit has to come before an ask's own deadline to count."""
 
 SHUTDOWN_TIMEOUT: Final = 5.0
 """Seconds that closing waits for handlers that are under way."""
@@ -78,6 +91,9 @@ class Counters:
     unexpected: int = 0
     failures: int = 0
     late_answers: int = 0
+    overflows: int = 0
+    expired: int = 0
+    slow_handlers: int = 0
     handled_by_ended: int = 0
     refused_spawns: int = 0
     ends: dict[str, int] = field(default_factory=dict)
@@ -94,6 +110,7 @@ class Runtime:
             node_id if node_id is not None else os.urandom(15) + os.getpid().to_bytes(3)
         )
         self.runner = runner or Runner(self.name)
+        self.runner.times.on_slow = self._note_slow
         self._now = self.runner.now
         self.remote: Remote = LocalOnly()
         self.cells: dict[int, Cell] = {}
@@ -143,6 +160,10 @@ class Runtime:
         self.runner.start()
         actor_class, options = options_of(actor_class)
         cell = self._new_cell(actor_class, parent, number)
+        if options.mailbox is not None:
+            cell.bound_mailbox(options.mailbox)
+        if options.detached:
+            cell.runner = self.runner.detached(f"{self.name}-{actor_class.__name__}")
         before = current_cell.get()
         current_cell.set(cell)
         try:
@@ -159,9 +180,7 @@ class Runtime:
         return cell.ref
 
     def _new_cell(self, actor_class: type, parent: Cell | None, number: int | None) -> Cell:
-        table = self._tables.get(actor_class)
-        if table is None:
-            table = self._tables[actor_class] = DispatchTable(actor_class)
+        table = self.table_of(actor_class)
         with self._lock:
             kind = actor_class if hasattr(actor_class, "cell_class") else self.plain
             cell = kind.cell_class(
@@ -182,6 +201,17 @@ class Runtime:
             self.cells[cell.number] = cell
         return cell
 
+    def table_of(self, handlers: Handlers) -> DispatchTable:
+        """Return the dispatch table of a class, kept; or of functions or an object, made."""
+        if isinstance(handlers, Mapping):
+            return DispatchTable.of_functions(handlers)
+        if not isinstance(handlers, type):
+            return DispatchTable.of_object(handlers)
+        table = self._tables.get(handlers)
+        if table is None:
+            table = self._tables[handlers] = DispatchTable(handlers)
+        return table
+
     def _next_number(self) -> int:
         number = self._number
         while True:
@@ -199,10 +229,11 @@ class Runtime:
 
     def _open(self, cell: Cell, options: SpawnOptions) -> None:
         cell.trap_exit = options.trap_exit
+        cell.runner.start()
         cell.running = False
         if cell.depth or cell.end is not None:
             cell.scheduled = True
-            self.runner.schedule(cell)
+            cell.runner.schedule(cell)
         if self._subscribers:
             self.emit(ActorStarted(cell.ref, type(cell.actor).__qualname__))
 
@@ -217,12 +248,20 @@ class Runtime:
                 self._emptied.notify_all()
                 if self._when_empty is not None:
                     self._when_empty.set_result(None)
+        if cell.runner is not self.runner:
+            self._end_thread_of(cell)
         if self.on_end:
             down = Down(cell.ref, cell.reason or "", cell.detail)
             for told in self.on_end:
                 told(cell, down)
         if self._subscribers:
             self.emit(ActorStopped(cell.ref, str(cell.reason), cell.detail))
+
+    def _end_thread_of(self, cell: Mortal) -> None:
+        if cell.runner.is_started:
+            cell.runner.stop()
+        else:
+            cell.runner.discard()
 
     # --- refs ---
 
@@ -266,6 +305,26 @@ class Runtime:
         future.deadline = self._now() + timeout
         self.runner.deadlines.fresh.append(future)
 
+    def set_deadline_within(
+        self, future: Future[Any], timeout: float, limit: float | None
+    ) -> bool:
+        """Let an ask fail after `timeout` seconds, or at `limit` if that is clearly earlier.
+
+        Returns whether it is. What was given the same timeout a moment ago is no limit: its
+        time is over at about the same moment, and that need not be told to other nodes.
+        """
+        now = self._now()
+        deadline = now + timeout
+        is_limited = limit is not None and limit < deadline - LIMIT_MARGIN
+        if is_limited:
+            assert limit is not None
+            deadline = max(limit, now)
+            timeout = deadline - now
+        future.timeout = timeout
+        future.deadline = deadline
+        self.runner.deadlines.fresh.append(future)
+        return is_limited
+
     def monitor(self, ref: ActorRef[Any]) -> Future[Down]:
         """Return a future that is done when the actor ends or is lost."""
         future: Future[Down] = Future(ref)
@@ -277,6 +336,8 @@ class Runtime:
     def dead_letter(self, ref: ActorRef[Any], message: Any, sender: Sender | None) -> None:
         """Count a message that nobody will handle."""
         self.counters.dead_letters += 1
+        if isinstance(message, Envelope):
+            message = message.message
         for told in self.on_dead_letter:
             told(ref, message, sender)
         if self._subscribers:
@@ -288,6 +349,12 @@ class Runtime:
         if self._subscribers:
             self.emit(Unexpected(cell.ref, message))
 
+    def note_expired(self, cell: Monitored, message: Any) -> None:
+        """Count a message whose time was over before it was handled."""
+        self.counters.expired += 1
+        if self._subscribers:
+            self.emit(Expired(cell.ref, message))
+
     def note_failure(self, cell: Monitored, text: str, error: BaseException) -> None:
         """Count and log an exception that ends an actor."""
         self.counters.failures += 1
@@ -296,6 +363,19 @@ class Runtime:
         )
         if self._subscribers:
             self.emit(ActorFailed(cell.ref, text))
+
+    def _note_slow(self, cell: Cell, handler: str, seconds: float) -> None:
+        """Count and log a handler that holds its thread for long; it goes on."""
+        self.counters.slow_handlers += 1
+        log.warning(
+            "%s of %s (%s) has run for %.1f s; await instead of blocking, or detach the actor",
+            handler,
+            type(cell.actor).__name__,
+            cell.ref,
+            seconds,
+        )
+        if self._subscribers:
+            self.emit(SlowHandler(cell.ref, handler, seconds))
 
     def emit(self, event: object) -> None:
         """Hand an event to all subscribers."""

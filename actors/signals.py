@@ -1,8 +1,9 @@
 """Messages about the life of actors, and the base class of questions."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from actors.envelope import Envelope
 from actors.exit_reason import ExitReason
 
 if TYPE_CHECKING:
@@ -69,9 +70,23 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class Urgent:
+    """Stands at the front of a mailbox for the next message with high priority."""
+
+
+@dataclass(frozen=True, slots=True)
 class LinkExit:
     """A linked actor ended: becomes an `Exit` message, or the end of the receiver."""
 
     ref: "ActorRef[Any]"
     reason: ExitReason
     detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Stands at the front of a mailbox for a concurrent handler that can go on."""
+
+
+RUNTIMES_OWN: Final = (Call, Stop, LinkExit, Urgent, Envelope, Resume)
+"""Classes of messages that the runtime handles itself, whatever handlers an actor has."""

@@ -29,6 +29,7 @@ class HandlerTask:
         "cell",
         "context",
         "coroutine",
+        "message",
         "ready",
         "sender",
         "throw",
@@ -36,9 +37,14 @@ class HandlerTask:
     )
 
     def __init__(
-        self, cell: "Cell", coroutine: Coroutine[Any, Any, Any], sender: "Sender | None"
+        self,
+        cell: "Cell",
+        coroutine: Coroutine[Any, Any, Any],
+        sender: "Sender | None",
+        message: Any = None,
     ) -> None:
         self.cell = cell
+        self.message = message
         self.coroutine = coroutine
         self.sender = sender
         self.context = contextvars.copy_context()

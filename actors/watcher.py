@@ -55,8 +55,11 @@ class Watcher:
     def _look(self) -> None:
         seen: dict[Runner, int] = {}
         idle_ticks = 0
+        last = time.monotonic()
         while True:
             time.sleep(TICK)
+            now = time.monotonic()
+            elapsed, last = now - last, now
             runners = self._runners
             if not runners:
                 with self._lock:
@@ -66,6 +69,12 @@ class Watcher:
             before, seen, idle = seen, {}, True
             for runner in runners:
                 turns = runner.turns
+                times = runner.times
+                if times.stuck or not runner.sleeping:
+                    times.sample(None if runner.sleeping else runner.current, elapsed)
+                if times.stuck:
+                    idle = False
+                    times.tell_slow(runner.now())
                 if runner.sleeping:
                     idle = idle and before.get(runner) == turns
                     seen[runner] = turns
@@ -78,6 +87,7 @@ class Watcher:
             if idle_ticks >= IDLE_TICKS:
                 self._sleep()
                 idle_ticks = 0
+                last = time.monotonic()
 
     def _sleep(self) -> None:
         self._busy.clear()

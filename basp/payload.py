@@ -45,7 +45,14 @@ class PayloadCodec:
     Encoding is thread-safe; so is decoding as far as the given hooks are.
     """
 
-    __slots__ = ("_encoders", "_loads", "depth_limit", "dropped_fields", "registry")
+    __slots__ = (
+        "_encoders",
+        "_loads",
+        "_with_options",
+        "depth_limit",
+        "dropped_fields",
+        "registry",
+    )
 
     def __init__(
         self,
@@ -55,6 +62,7 @@ class PayloadCodec:
         ref_to_pair: Callable[[Any], tuple[bytes, int]] | None = None,
         pair_to_ref: PairHook | None = None,
         depth_limit: int = DEFAULT_DEPTH_LIMIT,
+        with_options: Callable[[object, Mapping[int, object]], object] | None = None,
     ) -> None:
         """Make a codec.
 
@@ -64,9 +72,12 @@ class PayloadCodec:
             ref_to_pair: gives the node id and actor number of a reference.
             pair_to_ref: makes a reference of them; called once for each one decoded.
             depth_limit: containers inside each other, on both sides.
+            with_options: makes what `decode_message` returns of a message that has options;
+                without it they are dropped.
         """
         #: Fields of messages read here that no class knows: their senders are newer.
         self.dropped_fields = 0
+        self._with_options = with_options
         self.registry = registry
         self.depth_limit = depth_limit
         self._encoders = EncoderTable(registry, depth_limit)
@@ -138,7 +149,7 @@ class PayloadCodec:
 
     # One branch for each scalar: a call would cost as much as the parse it saves.
     def decode_message(self, payload: bytes) -> object:  # noqa: C901
-        """Return the message alone; options are checked and dropped.
+        """Return the message; options are checked, and dropped or given to `with_options`.
 
         Raises:
             RemoteProtocolError: as :meth:`decode`.
@@ -146,7 +157,10 @@ class PayloadCodec:
         size = len(payload)
         if size < 2 or payload[0] != 0x81:
             if has_options(payload):
-                return self.decode(payload)[0]
+                message, options = self.decode(payload)
+                if self._with_options is None or not options:
+                    return message
+                return self._with_options(message, options)
             msg = f"payload of {size:,} B is not an array of one message and its options"
             raise MalformedPayload(msg)
         first = payload[1]

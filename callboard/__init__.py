@@ -15,9 +15,11 @@ It tells you within a second when one dies, and accounts for every message.
 
 from actors.actor import Actor, Promise
 from actors.dispatch import handler
+from actors.envelope import traced, traceparent
 from actors.errors import CallboardError
 from actors.exit_reason import ExitReason
 from actors.future import Future
+from actors.mailbox import Mailbox
 from actors.reference import ActorRef
 from actors.signals import Down, Exit, Query
 from actors.supervisor import Child, Supervisor
@@ -48,6 +50,7 @@ __all__ = [
     "ExitReason",
     "Future",
     "Limits",
+    "Mailbox",
     "Node",
     "NodeDown",
     "Promise",
@@ -57,4 +60,6 @@ __all__ = [
     "errors",
     "handler",
     "message",
+    "traced",
+    "traceparent",
 ]

@@ -6,7 +6,10 @@ from actors.events import (
     ActorStarted,
     ActorStopped,
     DeadLetter,
+    Expired,
+    MailboxOverflow,
     RestartsExhausted,
+    SlowHandler,
     Unexpected,
 )
 from proxies.events import (
@@ -27,13 +30,16 @@ __all__ = [
     "ActorStopped",
     "ConnectionsRefused",
     "DeadLetter",
+    "Expired",
     "LinkDown",
     "LinkRefused",
     "LinkUp",
+    "MailboxOverflow",
     "MessagesLost",
     "NodeDown",
     "NodeUp",
     "RestartsExhausted",
+    "SlowHandler",
     "Undeliverable",
     "Unexpected",
 ]

@@ -6,13 +6,17 @@ mailbox: what waits in the mailbox of a node that dies is then reported lost by 
 
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.errors import ActorDown
+from actors.errors import ActorDown, AskTimeout, MailboxFull
 
 if TYPE_CHECKING:
     from actors.reference import ActorRef
     from actors.runtime import Runtime
     from basp.accounting import Arrivals
     from proxies.outgoing import Outgoing
+
+
+_UNHANDLED: Final = (ActorDown, AskTimeout, MailboxFull)
+"""Errors of messages that no handler has seen."""
 
 
 class RemoteTeller:
@@ -23,6 +27,7 @@ class RemoteTeller:
     expects: Final = True  # of the outcome, only that there was one
     only_counts: Final = True
     done_: Final = True
+    deadline: Final = None
 
     def __init__(self, node: bytes, number: int, arrivals: "Arrivals") -> None:
         self._node = node
@@ -35,8 +40,8 @@ class RemoteTeller:
         return True
 
     def set_exception(self, error: BaseException) -> bool:
-        """Count the message: as a dead letter if its receiver had ended."""
-        if isinstance(error, ActorDown):
+        """Count the message: as a dead letter if no handler has seen it."""
+        if isinstance(error, _UNHANDLED):
             self._arrivals.dead_letters += 1
         else:
             self._arrivals.delivered += 1
@@ -60,11 +65,15 @@ class RemoteAsker:
         "_node",
         "_number",
         "_outgoing",
+        "deadline",
         "done_",
         "message_id",
     )
 
     expects: Final = True
+
+    #: When the asker's time is over; None if it did not say.
+    deadline: float | None
 
     def __init__(
         self,
@@ -81,6 +90,7 @@ class RemoteAsker:
         self._arrivals = arrivals
         self._counted = False
         self.done_ = False
+        self.deadline = None
 
     def set_result(self, value: Any) -> bool:
         """Send the answer."""
@@ -96,7 +106,7 @@ class RemoteAsker:
         if self.done_:
             return False
         self.done_ = True
-        if isinstance(error, ActorDown) and not self._counted:
+        if isinstance(error, _UNHANDLED) and not self._counted:
             self._counted = True
             self._arrivals.dead_letters += 1
         self.owed()

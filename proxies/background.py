@@ -45,6 +45,11 @@ class Background:
         async def run() -> None:
             try:
                 future.set_result(await coroutine)
+            except asyncio.CancelledError:
+                if self._closed:
+                    future.set_exception(NodeClosed(f"{self.name} was closed meanwhile"))
+                future.cancel()
+                raise
             except BaseException as error:
                 future.set_exception(error)
                 if not isinstance(error, Exception):

@@ -24,7 +24,8 @@ from proxies.tls_socket import TlsSocket
 if TYPE_CHECKING:
     import ssl
 
-    from actors.runner import Runner, Timer
+    from actors.runner import Runner
+    from actors.timers import Timer
     from basp.effects import Closed, PeerIdentity
     from basp.node_id import NodeId
     from proxies.surroundings import Network

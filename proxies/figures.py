@@ -84,6 +84,8 @@ class Figures:
             pauses=broker.connector.pauses,
             dropped_fields=broker.outgoing.codec.dropped_fields,
             refused_spawns=counters.refused_spawns,
+            overflows=counters.overflows,
+            expired=counters.expired,
         )
 
     def subscribed(self, subscriber: Callable[[object], None]) -> AbstractContextManager[None]:

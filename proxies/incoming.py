@@ -9,6 +9,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from actors.envelope import Envelope
 from actors.errors import ActorDown
 from actors.reference import ActorRef
 from basp.errors import BaspError, MalformedPayload, RemoteProtocolError
@@ -17,6 +18,7 @@ from basp.header import (
     EPOCH_COUNT,
     EPOCH_SHIFT,
     FIRST_ACTOR,
+    HIGH_PRIORITY,
     MESSAGE_ID_MASK,
     NODE_ACTOR,
     RESPONSE,
@@ -106,6 +108,8 @@ class Incoming:
                 sender = RemoteAsker(
                     self._outgoing, source, source_actor, data & MESSAGE_ID_MASK, arrivals
                 )
+                if message.__class__ is Envelope:
+                    sender.deadline = message.deadline
             elif last == (data, source, source_actor):
                 sender = teller  # many messages of one sender come in a row
             else:
@@ -115,10 +119,12 @@ class Incoming:
                 if source_actor:
                     self._broker.remote_ref(source, source_actor)
             cell = cells.get(number)
-            if cell is not None:
+            if cell is None:
+                self._no_such_actor(number, message, sender)
+            elif data < HIGH_PRIORITY:
                 cell.post(message, sender)
             else:
-                self._no_such_actor(number, message, sender)
+                cell.post_urgent(message, sender)
 
     def _order_of(self, source: bytes) -> PathOrder | None:
         """Return the order of a source; None for a stranger when there are too many."""

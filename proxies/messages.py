@@ -110,6 +110,7 @@ _KINDS: dict[str, type[CallboardError]] = {
     for kind in (
         errors.NodeUnreachable,
         errors.AskTimeout,
+        errors.MailboxFull,
         errors.UnexpectedMessage,
         errors.NoSuchMethod,
         errors.NotSpawnable,

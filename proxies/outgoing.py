@@ -6,16 +6,18 @@ order on the wire is the order of the counts.
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.answers import Sender
 from actors.current import current_cell
+from actors.envelope import COMPANY, Envelope, is_traceparent
 from actors.future import Future
 from actors.reference import ActorRef
 from basp.errors import LocalProtocolError
-from basp.header import EPOCH_SHIFT, HEADER, MESSAGE_ID_MASK, RESPONSE, Operation
+from basp.header import EPOCH_SHIFT, HEADER, HIGH_PRIORITY, MESSAGE_ID_MASK, RESPONSE, Operation
+from basp.options import DispatchOptions, read_options
 from basp.payload import PayloadCodec
 from basp.registry import DEFAULT_REGISTRY, MessageRegistry
 from proxies.errors import MessageTooLarge, NotSerializable
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from proxies.proxy import Proxy
 
 _DISPATCH: Final = int(Operation.DISPATCH_MESSAGE)
+
+LONGEST_DEADLINE_MS: Final = 1000 * 3600 * 24 * 365
+"""A year: what claims to have more time left has as much as it wants."""
 
 HELD_LIMIT: Final = 100_000
 """Responses and messages of others that may wait for a path to one node."""
@@ -59,6 +64,7 @@ class Outgoing:
             ref_types=(ActorRef,),
             ref_to_pair=_pair_of,
             pair_to_ref=self._runtime.ref_to,
+            with_options=self._open_options,
         )
 
     def dispatch(
@@ -98,10 +104,13 @@ class Outgoing:
                         asker = sender.number
                     account = self._accounts.account(node)
                     account.sent += 1
+                    data = account.epoch << EPOCH_SHIFT | message_id
+                    if message.__class__ is Envelope and message.is_urgent:
+                        data |= HIGH_PRIORITY
                     header = HEADER.pack(
                         _DISPATCH,
                         len(payload),
-                        account.epoch << EPOCH_SHIFT | message_id,
+                        data,
                         self._node_id,
                         node,
                         asker,
@@ -120,8 +129,11 @@ class Outgoing:
             NotSerializable: it holds something that cannot travel.
             MessageTooLarge: it is larger than the receiver accepts.
         """
+        options = None
+        if message.__class__ is Envelope:
+            message, options = message.message, self._options_of(message)
         try:
-            payload = self.codec.encode(message)
+            payload = self.codec.encode(message, options)
         except LocalProtocolError as error:
             raise NotSerializable(str(error)) from None
         limit = self._broker.connector.limits.payload
@@ -133,6 +145,24 @@ class Outgoing:
             )
             raise MessageTooLarge(msg)
         return payload
+
+    def _options_of(self, envelope: Envelope) -> dict[int, object]:
+        left = None
+        if envelope.deadline is not None:
+            left = max(0, round(1000 * (envelope.deadline - self._runtime.runner.now())))
+        return DispatchOptions(left, envelope.trace or "").to_map()
+
+    def _open_options(self, message: object, options: Mapping[int, object]) -> object:
+        """Make an envelope of what came with a message; a strange trace is left out."""
+        found = read_options(options)
+        left, trace = found.deadline_ms, found.trace_parent
+        deadline = None
+        if left is not None and left <= LONGEST_DEADLINE_MS:
+            deadline = self._runtime.runner.now() + left / 1000
+            COMPANY.used = True
+        if not is_traceparent(trace):
+            return message if deadline is None else Envelope(message, deadline=deadline)
+        return Envelope(message, trace, deadline)
 
     def _expect(self, asker: Any, node: bytes) -> int:
         message_id = next(self._message_ids) & MESSAGE_ID_MASK

@@ -5,8 +5,10 @@ broker. It remembers that its actor ended, so that later asks fail at once.
 """
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from actors.envelope import Envelope
 from actors.errors import ActorDown, NodeUnreachable
 from actors.exit_reason import ExitReason
 from actors.reference import ActorRef
@@ -54,6 +56,13 @@ class Proxy(Holding):
             self._outgoing.dispatch(self, message, sender)
         else:
             self.refuse(message, sender, self._gone())
+
+    def post_urgent(self, message: Any, sender: "Sender | None") -> None:
+        """Send a message that goes before those without priority at the actor."""
+        if isinstance(message, Envelope):
+            self.post(replace(message, is_urgent=True), sender)
+        else:
+            self.post(Envelope(message, is_urgent=True), sender)
 
     def refuse(self, message: Any, sender: "Sender | None", error: Exception) -> None:
         """Fail an ask, or count a tell that leads nowhere."""

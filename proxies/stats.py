@@ -87,3 +87,5 @@ class NodeStats:
     dropped_fields: int = 0
     pauses: int = 0
     refused_spawns: int = 0
+    overflows: int = 0
+    expired: int = 0

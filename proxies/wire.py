@@ -16,7 +16,8 @@ from basp.link import Link
 from proxies.errors import LinkFull
 
 if TYPE_CHECKING:
-    from actors.runner import Runner, Timer
+    from actors.runner import Runner
+    from actors.timers import Timer
     from basp.effects import Effect
     from basp.node_id import NodeId
     from proxies.address import Endpoint

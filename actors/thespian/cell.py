@@ -23,9 +23,10 @@ from thespian.system.timing import ExpirationTimer
 
 from actors.answers import Sender
 from actors.cell import Cell
+from actors.envelope import Envelope
 from actors.exit_reason import ExitReason
 from actors.reference import ActorRef
-from actors.signals import Call, Down, LinkExit, Stop
+from actors.signals import Call, Down, LinkExit, Stop, Urgent
 from actors.thespian.failed import FailedChild
 from actors.thespian.status import actor_status
 from actors.thespian.watch import Watch
@@ -69,7 +70,9 @@ class PlainCell(Cell):
 
     def handle_other(self, message: Any, sender: Sender | None) -> None:
         """Every message of a plain actor comes here: it has no `@handler`."""
-        if isinstance(message, ChildActorExited):
+        if isinstance(message, Urgent | Envelope):
+            super().handle_other(message, sender)  # it comes here again as itself
+        elif isinstance(message, ChildActorExited):
             self._child_exited(message, sender)
         elif self.exiting:
             self._refuse(message, sender)

@@ -1,5 +1,6 @@
 """An actor's runtime under the names of Thespian's contract: what `actor._myRef` offers."""
 
+import contextlib
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -8,6 +9,7 @@ from thespian.actors import ActorAddress, InvalidActorAddress, WakeupMessage
 from thespian.system.timing import ExpirationTimer
 
 from actors.cell import Cell
+from actors.errors import MailboxFull
 from actors.reference import ActorRef
 from actors.thespian.cell import PlainCell
 
@@ -71,7 +73,8 @@ class ThespianContext:
         def wake() -> None:
             wakeups.pop(key, None)
             if cell.alive:
-                cell.post(WakeupMessage(delay, payload), cell)
+                with contextlib.suppress(MailboxFull):  # it is counted
+                    cell.post(WakeupMessage(delay, payload), cell)
 
         cell.runner.call_later(delay.total_seconds(), wake)
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 from actors.answers import Sender
 from actors.cell import Cell
 from actors.dispatch import DispatchTable
+from actors.envelope import Envelope
 from actors.exit_reason import ExitReason
 from actors.runtime import Runtime
 
@@ -30,10 +31,16 @@ class Endpoint(Cell):
 
     def post(self, message: Any, sender: Sender | None) -> None:
         """Hand a message to the function; after the end it is a dead letter."""
+        if isinstance(message, Envelope):
+            message = message.message
         if self.alive:
             self._receive(message, sender)
         else:
             self.runtime.dead_letter(self.ref, message, sender)
+
+    def post_urgent(self, message: Any, sender: Sender | None) -> None:
+        """Hand a message to the function: there is nothing that it could overtake."""
+        self.post(message, sender)
 
     def close(self) -> None:
         """End the endpoint; on the calling thread, since no handler can be under way."""

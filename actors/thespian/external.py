@@ -56,6 +56,7 @@ class Asking:
 
     expects: Final[Literal[True]] = True  # noqa: PYI064  # the type tells it from a cell
     done_: Final = True  # nothing is owed to it when an actor ends
+    deadline: Final = None
 
     __slots__ = ("_external",)
 

@@ -43,6 +43,10 @@ class FailedChild:
         else:
             asker.target.post(PoisonMessage(message, f"Child Aborted: {self._why}"), None)
 
+    def post_urgent(self, message: Any, sender: Sender | None) -> None:
+        """Answer as `post` does."""
+        self.post(message, sender)
+
     def stop(self) -> None:
         """It never lived."""
 

@@ -86,9 +86,9 @@ class SimulatedRunner(Runner):
 
     def _plan(self, next_deadline: float | None) -> None:
         """Be woken for the next timer or deadline, unless that is planned already."""
-        timers = self._timers
-        if timers and (next_deadline is None or timers[0][0] < next_deadline):
-            next_deadline = timers[0][0]
+        next_timer = self.timers.next_at
+        if next_timer is not None and (next_deadline is None or next_timer < next_deadline):
+            next_deadline = next_timer
         if next_deadline is None:
             return
         due = self.node_clock.outside(next_deadline)
@@ -124,6 +124,10 @@ class SimulatedRunner(Runner):
     def is_runner_thread(self) -> bool:
         """Return True while a turn is under way: then a handler or a callback calls."""
         return self._stepping
+
+    def detached(self, name: str) -> "SimulatedRunner":
+        """Return itself: a simulation has one thread, also for actors that want their own."""
+        return self
 
     def start(self) -> None:
         """Be ready for turns."""

@@ -117,7 +117,7 @@ def test_a_stranger_that_says_a_byte_now_and_then_gains_no_time(sides):
 
     assert said > 3
     assert 0.1 < time.monotonic() - began < 2
-    assert sides[0].connector._wires == {}
+    eventually(lambda: not sides[0].connector._wires)
     assert sides[0].user.up == []
 
 

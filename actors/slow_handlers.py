@@ -1,0 +1,70 @@
+"""Handlers that hold a thread for long: which they are, and where time goes.
+
+The watcher looks at busy runners every few milliseconds anyway. What it sees is a sample of
+where the time of handlers goes, so that nobody has to read a clock for each message; and it
+knows which handlers were stuck so long that their runner went on without them.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+SLOW_AFTER: Final = 1.0
+"""Seconds that a handler may hold a thread before it is told."""
+
+
+class Stuck:
+    """A turn that holds its thread while its runner goes on with another."""
+
+    __slots__ = ("is_told", "runnable", "since", "thread")
+
+    def __init__(self, runnable: Any, thread: int, since: float) -> None:
+        self.runnable = runnable
+        self.thread = thread
+        self.since = since
+        self.is_told = False
+
+
+class TimeSheet:
+    """What one runner's handlers take."""
+
+    def __init__(self) -> None:
+        #: Told of a cell, the name of its handler, and the seconds that it has taken so far; on
+        #: the watcher's thread.
+        self.on_slow: Callable[[Any, str, float], object] | None = None
+        self.slow_after = SLOW_AFTER
+        self.stuck: dict[int, Stuck] = {}
+        #: Seconds by name of the actor's class, as sampled.
+        self.seconds: dict[str, float] = {}
+
+    def sample(self, current: Any, seconds: float) -> None:
+        """Count the time since the last look for what runs at this moment."""
+        self._count(current, seconds)
+        for stuck in list(self.stuck.values()):
+            self._count(stuck.runnable, seconds)
+
+    def _count(self, runnable: Any, seconds: float) -> None:
+        actor = getattr(runnable, "actor", None)
+        if actor is not None:
+            name = type(actor).__qualname__
+            self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+
+    def tell_slow(self, now: float) -> None:
+        """Tell, once for each, which handlers have held their thread for too long."""
+        for stuck in list(self.stuck.values()):
+            taken = now - stuck.since
+            if taken < self.slow_after or stuck.is_told:
+                continue
+            stuck.is_told = True
+            if self.on_slow is not None and getattr(stuck.runnable, "actor", None) is not None:
+                self.on_slow(stuck.runnable, _handler_of(stuck.thread), taken)
+
+
+def _handler_of(thread: int) -> str:
+    """Name the function that the runtime has called: the handler, not what it calls in turn."""
+    frame = sys._current_frames().get(thread)
+    name = "?"
+    while frame is not None and not frame.f_globals.get("__name__", "").startswith("actors."):
+        name = frame.f_code.co_qualname
+        frame = frame.f_back
+    return name

@@ -1,0 +1,114 @@
+"""A handler that holds its thread for long is named, and the time of handlers is sampled."""
+
+import asyncio
+import threading
+
+from actors import Actor, Runtime, handler
+from actors.events import SlowHandler
+from actors.slow_handlers import Stuck, TimeSheet
+from tests.actors.sample import Echo, Gate, instance
+
+
+class Busy(Actor):
+    def __init__(self):
+        self.gate = threading.Event()
+
+    @handler
+    async def hold(self, msg: str) -> None:
+        await self.sleep(0)
+        wait_for(self.gate)
+
+
+def wait_for(gate):
+    assert gate.wait(20)
+
+
+def slow_handler_of(runtime, ref, message):
+    runtime.runner.times.slow_after = 0.02
+    told, seen = threading.Event(), []
+
+    def note(event):
+        if isinstance(event, SlowHandler):
+            seen.append(event)
+            told.set()
+
+    with runtime.subscribed(note):
+        ref.tell(message)
+        assert told.wait(10)
+    return seen
+
+
+def test_a_slow_handler_is_named_while_it_runs(runtime):
+    ref = runtime.spawn(Gate)
+
+    [event] = slow_handler_of(runtime, ref, "x")
+
+    assert event.ref == ref
+    assert event.handler == "Gate.wait"
+    assert event.seconds >= 0.02
+    assert runtime.counters.slow_handlers == 1
+    instance(ref).opened.set()
+
+
+def test_a_slow_coroutine_handler_is_named_not_what_it_calls(runtime):
+    ref = runtime.spawn(Busy)
+
+    [event] = slow_handler_of(runtime, ref, "x")
+
+    assert event.handler == "Busy.hold"
+    instance(ref).gate.set()
+
+
+def test_a_handler_that_returned_is_stuck_no_more(runtime):
+    ref = runtime.spawn(Gate)
+    slow_handler_of(runtime, ref, "x")
+
+    instance(ref).opened.set()
+    while runtime.runner.times.stuck:
+        runtime.spawn(Echo).ask("x").result(5)
+
+    assert ref.ask("y").result(5) == "y"
+
+
+def test_time_is_sampled_by_class():
+    class Cell:
+        def __init__(self, actor):
+            self.actor = actor
+
+    sheet = TimeSheet()
+    sheet.stuck[1] = Stuck(Cell(1), 1, 0.0)
+
+    sheet.sample(Cell("text"), 0.5)
+    sheet.sample(Cell("text"), 0.25)
+    sheet.sample(None, 1.0)
+
+    assert sheet.seconds == {"str": 0.75, "int": 1.75}
+
+
+def test_closing_cancels_the_tasks_that_handlers_have_started(no_thread_left):
+    class Starting(Actor):
+        def __init__(self):
+            self.ended = []
+
+        @handler
+        async def start(self, msg: str) -> None:
+            self.task = asyncio.create_task(self.forever())
+            await asyncio.sleep(0)
+
+        async def forever(self):
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0)
+                self.ended.append("cancelled")
+
+    runtime = Runtime("closing")
+    ref = runtime.spawn(Starting)
+    ref.ask("x").result(5)
+    actor = instance(ref)
+
+    runtime.end_actors()
+    runtime.close()
+
+    assert actor.ended == ["cancelled"]
+    assert actor.task.cancelled()
