@@ -4,6 +4,7 @@ Importing this package also lets Thespian find the runtime by name: `ActorSystem
 """
 
 from actors.actor import Actor, Promise
+from actors.child import Child
 from actors.dispatch import handler
 from actors.errors import CallboardError
 from actors.exit_reason import ExitReason
@@ -11,8 +12,8 @@ from actors.future import Future
 from actors.mailbox import Mailbox
 from actors.reference import ActorRef
 from actors.runtime import Runtime
-from actors.signals import Down, Exit, Query
-from actors.supervisor import Child, Supervisor
+from actors.signals import Down, Exit, Query, Restarted
+from actors.supervisor import Supervisor
 from actors.thespian import SystemBase
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Mailbox",
     "Promise",
     "Query",
+    "Restarted",
     "Runtime",
     "Supervisor",
     "SystemBase",

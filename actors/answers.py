@@ -97,6 +97,11 @@ class Answering(Monitored):
             return None
         return max(0.0, sender.deadline - self.runtime.runner.now())
 
+    @property
+    def owed_answers(self) -> int:
+        """Askers that a handler left without an answer, and that still wait."""
+        return sum(not _wants_no_answer(asker) for asker in self._promises or ())
+
     def owe(self, sender: Asker) -> None:
         """Remember an asker that is not answered yet, so that it fails if the actor ends."""
         sender.owed()

@@ -75,6 +75,11 @@ class Cell(Interleaving):
         """Messages that wait in the mailbox."""
         return len(self._mailbox or ())
 
+    @property
+    def unfinished(self) -> int:
+        """Messages that wait, are being handled, or still owe an answer."""
+        return self.depth + self.owed_answers + (self.running or self.task is not None)
+
     # --- messages in ---
 
     def post(self, message: Any, sender: Sender | None) -> None:

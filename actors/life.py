@@ -120,10 +120,10 @@ class Mortal(Answering):
         if self.aside is not None:
             self._clear(self.aside)
         down = Down(self.ref, reason, detail)
+        if self.parent is not None:  # first: who hears of the end may ask the supervisor
+            self.parent.child_ended(self, down)  # type: ignore[arg-type]  # all are cells
         for watcher in (watchers or {}).values():
             watcher(down)
-        if self.parent is not None:
-            self.parent.child_ended(self, down)  # type: ignore[arg-type]  # all are cells
         self.actor = None
 
     def _cancel_tasks(self) -> list[Asker]:

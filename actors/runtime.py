@@ -118,6 +118,9 @@ class Runtime:
         self.closed = False
         #: The object that actors see as `self.node`.
         self.node: Any = None
+        #: How children of supervisors start on other nodes: (class, args, kwargs, where); None
+        #: without other nodes.
+        self.spawn_elsewhere: Callable[..., Future[ActorRef[Any]]] | None = None
         #: How actors of plain Thespian classes are made, and the system base; see
         #: `actors.thespian`.
         self.plain: Any = None

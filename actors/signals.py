@@ -56,6 +56,24 @@ class ChildDown:
 
 
 @dataclass(frozen=True, slots=True)
+class Restarted:
+    """A supervisor started this actor in the place of one that ended.
+
+    It is the first message of an actor that has a handler for it.
+
+    Attributes:
+        reason: why the incarnation before ended, an `ExitReason` (equal to its text);
+            `shutdown` when it was ended because another child of the group failed.
+        detail: the text of the error, for people.
+        count: how often the child was started again, this time included.
+    """
+
+    reason: ExitReason | str
+    detail: str = ""
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """A method call on its way to an actor: what `ref.call` and `ref.proxy()` send."""
 

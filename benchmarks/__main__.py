@@ -30,7 +30,14 @@ from benchmarks.processes import ROOT, RunFailedError, run_bounded
 from benchmarks.results import Result, Taken, spoken
 from benchmarks.surroundings import machine, versions
 
-MEASURES = ("local_ask", "remote_flood", "remote_ask", "remote_pipeline", "down_after_kill")
+MEASURES = (
+    "local_ask",
+    "remote_flood",
+    "remote_ask",
+    "remote_pipeline",
+    "down_after_kill",
+    "restart",
+)
 PUBLISHED = ROOT / "docs" / "benchmarks" / "results.json"
 RUN_LIMIT = 60.0
 """Seconds for one run; the longest takes about five on a quiet machine."""

@@ -14,6 +14,7 @@ It tells you within a second when one dies, and accounts for every message.
 """
 
 from actors.actor import Actor, Promise
+from actors.child import Child
 from actors.dispatch import handler
 from actors.envelope import traced, traceparent
 from actors.errors import CallboardError
@@ -21,8 +22,8 @@ from actors.exit_reason import ExitReason
 from actors.future import Future
 from actors.mailbox import Mailbox
 from actors.reference import ActorRef
-from actors.signals import Down, Exit, Query
-from actors.supervisor import Child, Supervisor
+from actors.signals import Down, Exit, Query, Restarted
+from actors.supervisor import Supervisor
 from callboard import errors, events
 from proxies.errors import LinkError, LinkFull, MessageTooLarge, PublicAddress
 from proxies.events import NodeDown
@@ -55,6 +56,7 @@ __all__ = [
     "NodeDown",
     "Promise",
     "Query",
+    "Restarted",
     "Supervisor",
     "Tls",
     "errors",

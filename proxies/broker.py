@@ -164,6 +164,17 @@ class Broker:
         return self.outgoing.undeliverable
 
     @property
+    def awaited(self) -> int:
+        """Asks to other nodes without an answer, and messages that wait for a path."""
+        asked = sum(not asker.done_ for asker, _ in list(self.outgoing.pending.values()))
+        return asked + sum(len(proxy.waiting or ()) for proxy in self.lifetimes.proxies())
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that wait for neighbours to read."""
+        return sum(wire.waiting for wire in list(self.wires.values()))
+
+    @property
     def waiting_asks(self) -> int:
         """Asks that wait for an answer of another node."""
         return len(self.outgoing.pending)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from actors.envelope import Envelope
-from actors.errors import ActorDown
+from actors.errors import ActorDown, NodeClosed
 from actors.reference import ActorRef
 from basp.errors import BaspError, MalformedPayload, RemoteProtocolError
 from basp.frame import repack_frame
@@ -60,6 +60,8 @@ class Incoming:
         self._armed: set[PathOrder] = set()
         self.passages: deque[Passage] = deque(maxlen=PASSAGES)
         self.forwarded = 0
+        #: True when the node is about to close: asks of other nodes fail at once.
+        self.refuses_asks = False
 
     # One branch for each kind of frame: a call would cost as much as what it does.
     def deliver(  # noqa: C901
@@ -108,6 +110,9 @@ class Incoming:
                 sender = RemoteAsker(
                     self._outgoing, source, source_actor, data & MESSAGE_ID_MASK, arrivals
                 )
+                if self.refuses_asks and number >= FIRST_ACTOR:
+                    sender.set_exception(self._refusal())
+                    continue
                 if message.__class__ is Envelope:
                     sender.deadline = message.deadline
             elif last == (data, source, source_actor):
@@ -125,6 +130,11 @@ class Incoming:
                 cell.post(message, sender)
             else:
                 cell.post_urgent(message, sender)
+
+    def _refusal(self) -> NodeClosed:
+        return NodeClosed(
+            f"{self._broker.name} is draining and takes no more asks; ask another node"
+        )
 
     def _order_of(self, source: bytes) -> PathOrder | None:
         """Return the order of a source; None for a stranger when there are too many."""

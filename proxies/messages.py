@@ -8,7 +8,7 @@ from actors import errors
 from actors.errors import ActorDown, CallboardError, RemoteError
 from actors.exit_reason import ExitReason
 from actors.reference import ActorRef
-from actors.signals import Call, Down, Exit
+from actors.signals import Call, Down, Exit, Restarted
 from basp.errors import BaspError
 from basp.errors import DuplicateMessageType as BaspDuplicate
 from basp.errors import NotSerializable as BaspNotSerializable
@@ -164,4 +164,5 @@ def error_of(failure: Failure) -> CallboardError:
 message("callboard.Call")(Call)
 message("callboard.Down")(Down)
 message("callboard.Exit")(Exit)
+message("callboard.Restarted")(Restarted)
 message("callboard.ExitReason")(ExitReason)

@@ -15,6 +15,8 @@ class Names:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._refs: dict[str, ActorRef[Any]] = {}
+        #: True while the node drains: its own actors still find each other, other nodes do not.
+        self.are_withdrawn = False
 
     def get(self, name: str) -> ActorRef[Any] | None:
         """Return the actor registered under a name, or None."""

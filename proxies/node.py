@@ -8,17 +8,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 from actors.actor import Actor
+from actors.child import Child
 from actors.errors import InvalidAddress, NodeClosed, NotSpawnable, ResultTimeout, WouldBlock
 from actors.future import Future
 from actors.options import options_of
 from actors.reference import ActorRef
 from actors.runtime import Runtime
 from actors.signals import Down
-from actors.supervisor import Child, Supervisor
+from actors.supervision import BACKOFF
+from actors.supervisor import Supervisor
 from actors.thespian import PlainActors
 from basp.header import DIRECTORY, SPAWN_SERVER
 from proxies.address import endpoint_text, parse_address, parse_node_address
 from proxies.broker import Broker
+from proxies.draining import DRAIN_TIMEOUT, Drain, Drained
 from proxies.events import NodeDown
 from proxies.figures import Figures
 from proxies.limits import Limits
@@ -82,6 +85,7 @@ class Node(Naming, Figures):
         super().__init__(self.runtime.runner, name)
         self.runtime.node = self
         self.runtime.plain = PlainActors({})
+        self.runtime.spawn_elsewhere = self._spawn_elsewhere
         self._broker = Broker(self.runtime, around.network, node_id, name)
         self._broker.secret = proof
         self._tls = tls
@@ -93,6 +97,7 @@ class Node(Naming, Figures):
         self._ports = Ports(self._runner, around.network, self._broker)
         self._search = Search(self.runtime, self._broker, self._names)
         self._reach = Reach(self.runtime, self._broker, self._ports, self._search)
+        self._drain = Drain(self.runtime, self._broker, self._names)
         self.runtime.spawn(SpawnServer, (dict(spawnable or {}),), number=SPAWN_SERVER)
         self.runtime.spawn(Directory, (self._names, self.name), number=DIRECTORY)
         for endpoint in seeds:
@@ -190,15 +195,28 @@ class Node(Naming, Figures):
         *,
         strategy: str = "one_for_one",
         intensity: tuple[int, float] = (3, 5.0),
+        backoff: tuple[float, float] = BACKOFF,
     ) -> ActorRef[Supervisor]:
         """Start children under a supervisor, which starts them again when they end.
 
         Args:
             children: what to start, in this order.
-            strategy: `one_for_one`: only the child that ended is started again.
+            strategy: who is started again when a child ends: `one_for_one` only that child,
+                `one_for_all` all, `rest_for_one` that child and those started after it.
             intensity: more than this many restarts within this many seconds end the supervisor.
+            backoff: seconds of the shortest and the longest pause before a restart that soon
+                follows another one of the same child.
+
+        Raises:
+            ValueError: the strategy is not known, or a number is negative.
+            Exception: whatever the `__init__` of a child raised.
         """
-        return self.runtime.spawn(Supervisor, (list(children), strategy, intensity))
+        return self.runtime.spawn(Supervisor, (list(children), strategy, intensity, backoff))
+
+    def _spawn_elsewhere(
+        self, actor_class: type[A], args: tuple[Any, ...], kwargs: dict[str, Any], on: Any
+    ) -> Future[ActorRef[A]]:
+        return self._start(self.aspawn(actor_class, *args, on=on, **kwargs))
 
     def ref(self, text: str) -> ActorRef[Any]:
         """Return the ref that a text stands for. Never blocks or dials.
@@ -303,6 +321,34 @@ class Node(Naming, Figures):
         self._runner.post(self._broker.connector.bar, node_id, seconds)
 
     # --- the end ---
+
+    @property
+    def is_draining(self) -> bool:
+        """True from the beginning of a drain on."""
+        return self._names.are_withdrawn
+
+    def drain(self, timeout: float = DRAIN_TIMEOUT) -> Drained:
+        """Finish what is under way, take nothing new, then close; returns what was left.
+
+        Names are withdrawn and spawns refused at once; asks under way get their answers and
+        mailboxes are emptied. The report is told as an event too.
+
+        Args:
+            timeout: seconds after which the node is closed in any case.
+
+        Raises:
+            NodeClosed: it is closed already.
+        """
+        report = self._wait(self._drain.adrain(timeout))
+        self.close()
+        return report
+
+    async def adrain(self, timeout: float = DRAIN_TIMEOUT) -> Drained:
+        """Awaitable twin of `drain`."""
+        self._refuse_closed()
+        report = await self._drain.adrain(timeout)
+        await self.aclose()
+        return report
 
     def close(self) -> None:
         """End all actors, tell the neighbours, close all links and stop. Idempotent.

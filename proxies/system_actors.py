@@ -26,6 +26,10 @@ class SpawnServer(Actor):
     @handler
     def make(self, request: Spawn) -> ActorRef[Any] | None:
         """Answer with the ref of the new actor."""
+        if self.node.is_draining:
+            text = f"{self.node.name} is draining and spawns nothing; choose another node"
+            self.promise().set_exception(NotSpawnable(text))
+            return None
         actor_class = self._find(request)
         if actor_class is None:
             self._cell.runtime.counters.refused_spawns += 1
@@ -63,7 +67,7 @@ class Directory(Actor):
     @handler
     def lookup(self, question: Lookup) -> ActorRef[Any] | None:
         """Return the actor of that name, or None."""
-        return self._names.get(str(question.name))
+        return None if self._names.are_withdrawn else self._names.get(str(question.name))
 
     @handler
     def describe(self, _: Describe) -> str:

@@ -1,9 +1,11 @@
 """The work of `callboard node run`."""
 
+import contextlib
 import json
 import logging
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -11,8 +13,9 @@ import typer
 
 from callboard import Node
 from callboard.cli.credentials import Credentials
-from callboard.cli.failure import MISUSED, Failure
+from callboard.cli.failure import FAILED, MISUSED, Failure
 from callboard.cli.loading import load_app, set_up, spawnable_classes
+from callboard.cli.values import to_json
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -25,39 +28,85 @@ def host(
     name: str,
     insecure: bool,
     credentials: Credentials,
+    drain_timeout: float,
     as_json: bool,
-) -> None:
-    """Run a node with the actors of a file until a signal comes."""
+) -> int:
+    """Run a node with the actors of a file until a signal comes; returns the exit code.
+
+    The first SIGTERM or SIGINT drains the node, a second one ends it at once. The code is 0
+    when nothing was cut short.
+    """
     address, port = parse_listen(listen)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     stop = threading.Event()
-
-    def ask_to_stop(_number: int, _frame: FrameType | None) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt  # the second time at once, also out of a setup that hangs
-        stop.set()
-
-    # From the start on, so that a signal during the set-up ends the node in order too.
-    before = {number: signal.signal(number, ask_to_stop) for number in SIGNALS}
-    try:
+    with _signals(stop):
         module = load_app(path)
         classes = spawnable_classes(module)
-        with Node(
+        node = Node(
             name or path.stem,
             spawnable=classes,
             join=join,
             secret=credentials.secret,
             tls=credentials.tls,
-        ) as node:
+        )
+        try:
             set_up(module, node, path)
             _listen(node, address, port, insecure=insecure)
             _introduce(node, sorted(classes), as_json=as_json)
             stop.wait()
-            if not as_json:
-                typer.echo(f"{node.name} stops")
+            return _drain(node, drain_timeout, as_json=as_json)
+        except KeyboardInterrupt:
+            return _force(node)
+        except BaseException:
+            node.close()
+            raise
+
+
+@contextlib.contextmanager
+def _signals(stop: threading.Event) -> Iterator[None]:
+    """Let the first signal set `stop`, also during the set-up, and the next one interrupt."""
+
+    def ask_to_stop(_number: int, _frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, ask_to_stop) for number in SIGNALS}
+    try:
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _drain(node: Node, timeout: float, *, as_json: bool) -> int:
+    if not as_json:
+        typer.echo(
+            f"{node.name} drains, {timeout:g} s at most; a second signal ends it at once"
+        )
+    report = node.drain(timeout)
+    text = f"{report.finished:,} messages finished, {report.left:,} left"
+    if as_json:
+        typer.echo(to_json({"drained": report}))
+    else:
+        typer.echo(f"{node.name} stops after {report.seconds:.1f} s: {text}")
+    if report.is_clean:
+        return 0
+    typer.echo(
+        f"callboard: {node.name} was closed at its deadline, {text}; "
+        "give it longer with --drain-timeout SECONDS",
+        err=True,
+    )
+    return FAILED
+
+
+def _force(node: Node) -> int:
+    """End at once: nothing is closed in order, the others see the links break."""
+    typer.echo(
+        f"callboard: {node.name} was ended by a second signal; one signal lets it finish first",
+        err=True,
+    )
+    return FAILED
 
 
 def _listen(node: Node, address: str, port: int, *, insecure: bool) -> None:

@@ -37,9 +37,15 @@ def run(
     ] = False,
     secret_file: SecretFile = None,
     tls: TlsFolder = None,
+    drain_timeout: Annotated[
+        float, typer.Option(min=0.0, help="Seconds that a drain may take.")
+    ] = 30.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the address as JSON.")] = False,
 ) -> None:
     """Host the actors of a file until Ctrl-C or SIGTERM.
+
+    The first signal drains the node: asks under way are answered, mailboxes emptied. A second
+    one ends it at once. The exit code is 0 when nothing was cut short, else 1.
 
     If the file defines setup(node), that is called with the node first: spawn and register
     there. Each public Actor subclass that the file defines can be spawned by other nodes under
@@ -55,12 +61,14 @@ def run(
     """  # noqa: D301
     from callboard.cli.hosting import host
 
-    host(
+    code = host(
         app,
         listen=listen,
         join=tuple(join or ()),
         name=name,
         insecure=insecure,
         credentials=read_credentials(secret_file, tls),
+        drain_timeout=drain_timeout,
         as_json=as_json,
     )
+    raise typer.Exit(code)

@@ -1,13 +1,14 @@
 """Restarts: which children, how often, and the end of a supervisor that gives up."""
 
 import threading
+import time
 
 import pytest
 
-from actors import Actor, Child, Down, Supervisor, handler
+from actors import Actor, Child, Down, Restarted, Supervisor, handler
 from actors.errors import RemoteError
-from actors.events import ActorRestarted, RestartsExhausted
-from tests.actors.sample import Echo, Fail
+from actors.events import ActorRestarted, ActorStarted, ActorStopped, RestartsExhausted
+from tests.actors.sample import Collector, Echo, Fail, Gate, instance
 
 
 class Fragile(Echo):
@@ -35,6 +36,13 @@ def supervise(runtime, *children, **options):
 
 def running(supervisor):
     return supervisor.call(Supervisor.children).result(5)
+
+
+def eventually(condition):
+    deadline = time.monotonic() + 5.0
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
 
 
 def end(runtime, ref, how):
@@ -89,7 +97,8 @@ def test_only_the_child_that_ended_is_started_again(runtime):
 
     end(runtime, first, fail)
 
-    assert running(supervisor)[0] == second
+    assert running(supervisor)[0] != first
+    assert running(supervisor)[1] == second
 
 
 def test_a_restart_is_an_event(runtime, events):
@@ -109,9 +118,9 @@ def test_too_many_restarts_end_the_supervisor_and_its_children_with_one_event(ru
     steady = running(supervisor)[1]
     down, child_down = runtime.monitor(supervisor), runtime.monitor(steady)
 
-    for _ in range(2):
-        end(runtime, next(ref for ref in running(supervisor) if ref != steady), fail)
-    end(runtime, next(ref for ref in running(supervisor) if ref != steady), fail)
+    for _ in range(3):
+        eventually(lambda: len(running(supervisor)) == 2)
+        end(runtime, running(supervisor)[0], fail)
 
     reason = "Echo ended too often, last: error"
     assert down.result(5) == Down(supervisor, "shutdown", reason)
@@ -200,3 +209,135 @@ def test_an_asker_learns_of_the_failure_and_the_next_incarnation_answers(runtime
         assert restarted.wait(5)
 
     assert running(supervisor)[0].ask("x").result(5) == "x"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "renewed"),
+    [
+        ("one_for_one", [False, True, False]),
+        ("one_for_all", [True, True, True]),
+        ("rest_for_one", [False, True, True]),
+    ],
+)
+def test_the_strategy_says_who_is_started_again(runtime, strategy, renewed):
+    supervisor = supervise(runtime, Child(Echo), Child(Echo), Child(Echo), strategy=strategy)
+    before = running(supervisor)
+
+    end(runtime, before[1], fail)
+    eventually(lambda: len(running(supervisor)) == 3)
+
+    assert [a != b for a, b in zip(before, running(supervisor), strict=True)] == renewed
+
+
+def test_a_group_ends_backwards_and_starts_forwards(runtime, events):
+    children = [Child(Echo, name=None) for _ in range(4)]
+    supervisor = supervise(runtime, *children, strategy="one_for_all")
+    before = running(supervisor)
+    events.clear()
+
+    end(runtime, before[1], fail)
+    eventually(lambda: sum(isinstance(event, ActorRestarted) for event in events) == 4)
+
+    ended = [event.ref for event in events if isinstance(event, ActorStopped)]
+    started = [event.ref for event in events if isinstance(event, ActorStarted)]
+    assert ended == [before[1], before[3], before[2], before[0]]
+    assert started == running(supervisor)
+
+
+class Told(Collector):
+    @handler
+    def restarted(self, msg: Restarted) -> None:
+        self.kept.append(msg)
+
+
+def test_a_child_is_told_first_why_it_was_started_again_and_how_often(runtime):
+    supervisor = supervise(runtime, Child(Told), Child(Told), strategy="one_for_all")
+
+    for _ in range(2):
+        end(runtime, running(supervisor)[0], lambda ref: ref.kill())
+        eventually(lambda: len(running(supervisor)) == 2)
+
+    first, second = (ref.ask(str).result(5) for ref in running(supervisor))
+    assert first == [Restarted("killed", "", 2)]
+    assert second == [Restarted("shutdown", "Told ended: killed", 2)]
+
+
+def test_children_of_a_stopped_supervisor_end_one_by_one_the_last_first(runtime, events):
+    supervisor = supervise(runtime, Child(Echo), Child(Supervisor, [Child(Echo)]), Child(Echo))
+    first, middle, last = running(supervisor)
+    [inner] = running(middle)
+
+    end(runtime, supervisor, lambda ref: ref.stop())
+
+    stopped = [event for event in events if isinstance(event, ActorStopped)]
+    assert [event.ref for event in stopped] == [last, inner, middle, first, supervisor]
+    assert [event.reason for event in stopped] == ["shutdown"] * 4 + ["normal"]
+
+
+def test_a_child_that_does_not_end_in_time_is_waited_for_no_longer(runtime, caplog):
+    supervisor = supervise(runtime, Child(Echo), Child(Gate, shutdown=0.01))
+    echo, stuck = running(supervisor)
+    gate = instance(stuck)
+    answer = stuck.ask("x")
+    assert gate.entered.wait(5)
+
+    end(runtime, supervisor, lambda ref: ref.stop())
+
+    assert not runtime.cells.keys() & {echo.actor_id, supervisor.actor_id}
+    assert "Gate did not end within 0.01 s" in caplog.text
+    gate.opened.set()
+    assert answer.result(5) == "x"
+
+
+def test_a_killed_supervisor_takes_its_children_along(runtime):
+    supervisor = supervise(runtime, Child(Echo), Child(Echo))
+    downs = [runtime.monitor(ref) for ref in running(supervisor)]
+
+    end(runtime, supervisor, lambda ref: ref.kill())
+
+    assert [down.result(5).reason for down in downs] == ["shutdown", "shutdown"]
+
+
+def test_children_can_be_added_and_removed(runtime):
+    supervisor = supervise(runtime)
+
+    added = supervisor.call(Supervisor.add, Child(Echo)).result(5)
+    assert running(supervisor) == [added]
+    end(runtime, added, fail)
+    [again] = running(supervisor)
+    down = runtime.monitor(again)
+
+    assert supervisor.call(Supervisor.remove, again).result(5)
+    assert down.done()
+    assert running(supervisor) == []
+    assert not supervisor.call(Supervisor.remove, again).result(5)
+
+
+def test_a_child_that_cannot_be_added_is_the_callers_trouble(runtime):
+    class Breaking(Fragile):
+        broken = True
+
+    supervisor = supervise(runtime, Child(Echo))
+
+    with pytest.raises(RemoteError, match="OSError: broken"):
+        supervisor.call(Supervisor.add, Child(Breaking)).result(5)
+    assert len(running(supervisor)) == 1
+
+
+def test_a_child_for_another_node_needs_other_nodes(runtime, events):
+    supervisor = supervise(runtime, Child(Echo, on="basp://h:1"), intensity=(0, 1.0))
+
+    runtime.monitor(supervisor).result(5)
+
+    assert [type(event) for event in events].count(RestartsExhausted) == 1
+
+
+@pytest.mark.parametrize("wrong", [{"intensity": (-1, 5.0)}, {"backoff": (-0.1, 5.0)}])
+def test_negative_numbers_are_refused(runtime, wrong):
+    with pytest.raises(ValueError, match="must not be negative"):
+        supervise(runtime, **wrong)
+
+
+def test_a_negative_time_for_the_end_is_refused():
+    with pytest.raises(ValueError, match="shutdown=-1"):
+        Child(Echo, shutdown=-1)

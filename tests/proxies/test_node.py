@@ -300,6 +300,7 @@ def test_the_blocking_methods_have_twins():
         "connect",
         "remote_actor",
         "close",
+        "drain",
     }
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from actors.errors import ActorDown, NodeUnreachable
+from callboard import Node
 from callboard.cli import main
 
 ROOT = Path(__file__).parents[3]
@@ -73,7 +75,7 @@ def app(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def address(app):
-    process = run_node(app, "--json")
+    process = run_node(app, "--json", "--drain-timeout", "0.5")  # `wait` lasts much longer
     about = json.loads(process.stdout.readline())
     yield about["address"]
     process.send_signal(signal.SIGTERM)
@@ -96,7 +98,61 @@ def test_node_run_says_how_it_is_reached_and_stops_at_a_signal(app, number):
     assert lines[0].startswith("shop listens on basp://127.0.0.1:")
     assert lines[1] == "  spawnable: Till\n"
     assert lines[2].startswith("  try: callboard actor call basp://127.0.0.1:")
-    assert (out, err, process.returncode) == ("shop stops\n", "", 0)
+    drains, stops = out.splitlines()
+    assert drains == "shop drains, 30 s at most; a second signal ends it at once"
+    assert stops.startswith("shop stops after 0.")
+    assert stops.endswith(" s: 0 messages finished, 0 left")
+    assert (err, process.returncode) == ("", 0)
+
+
+SLOW_ACTOR = """
+from callboard import Actor
+
+class Slow(Actor):
+    async def wait(self, seconds):
+        print("waits", flush=True)
+        await self.sleep(seconds)
+        return seconds
+
+def setup(node):
+    node.register("slow", node.spawn(Slow))
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "seconds", "signals", "code", "line"),
+    [
+        ([], 0.5, 1, 0, ""),
+        (["--drain-timeout", "0.3"], 60, 1, 1, "with --drain-timeout SECONDS\n"),
+        ([], 60, 2, 1, "one signal lets it finish first\n"),
+    ],
+    ids=["in-time", "at-the-deadline", "second-signal"],
+)
+def test_a_drain_ends_with_0_when_clean_and_1_when_forced(
+    tmp_path, options, seconds, signals, code, line
+):
+    app = tmp_path / "cli_test_slow.py"
+    app.write_text(SLOW_ACTOR)
+    process = run_node(app, *options)
+    with Node() as node:
+        address = process.stdout.readline().split()[-1]
+        process.stdout.readline()
+        process.stdout.readline()
+        answer = node.remote_actor(f"{address}/slow").proxy().wait(seconds)
+        assert process.stdout.readline() == "waits\n"
+        for _ in range(signals):
+            process.send_signal(signal.SIGTERM)
+            if signals > 1:
+                assert " drains, " in (process.stdout.readline() or " drains, ")
+        _, err = process.communicate(timeout=20)
+
+        assert process.returncode == code
+        assert err.endswith(line)
+        if code:
+            with pytest.raises((ActorDown, NodeUnreachable)):
+                answer.result(5)
+        else:
+            assert answer.result(5) == seconds
 
 
 def test_node_run_joins_another_node(app, address):
