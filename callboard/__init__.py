@@ -27,8 +27,10 @@ from actors.supervisor import Supervisor
 from callboard import errors, events
 from proxies.errors import LinkError, LinkFull, MessageTooLarge, PublicAddress
 from proxies.events import NodeDown
+from proxies.group import Group
 from proxies.limits import Limits
 from proxies.messages import message
+from proxies.name_watch import NameAdded, NameRemoved
 from proxies.node import Node
 from proxies.stats import AccountInfo, LinkInfo, NodeStats
 from proxies.tls import Tls
@@ -50,8 +52,11 @@ __all__ = [
     "Exit",
     "ExitReason",
     "Future",
+    "Group",
     "Limits",
     "Mailbox",
+    "NameAdded",
+    "NameRemoved",
     "Node",
     "NodeDown",
     "Promise",

@@ -60,7 +60,9 @@ class Drained:
 class Drain:
     """One drain of one node, up to the moment when it can be closed."""
 
-    def __init__(self, runtime: "Runtime", broker: "Broker", names: "Names") -> None:
+    def __init__(
+        self, runtime: "Runtime", broker: "Broker", names: "tuple[Names, ...]"
+    ) -> None:
         self._runtime = runtime
         self._broker = broker
         self._names = names
@@ -73,7 +75,8 @@ class Drain:
         runtime, broker = self._runtime, self._broker
         now, own = runtime.runner.now, current_cell.get()
         begun, handled = now(), runtime.handled
-        self._names.are_withdrawn = True
+        for table in self._names:
+            table.are_withdrawn = True
         while True:
             has_settled = now() - begun >= SETTLE or not broker.wires
             if has_settled and not broker.awaited:

@@ -9,6 +9,7 @@ CallboardError
 ├── UnknownMessageType            a message of a type that is not known there  (TypeError)
 ├── MessageTooLarge               a message is larger than a frame may be      (ValueError)
 ├── LinkFull                      more waits to be sent to a node than may     (BufferError)
+├── NoMembers                     a group has no members in reach              (LookupError)
 ├── PublicAddress                 listening to the world without a secret      (ValueError)
 └── TlsError                      a certificate, key or authority is of no use (ValueError)
 """
@@ -42,6 +43,10 @@ class MessageTooLarge(CallboardError, ValueError):
 
 class LinkFull(CallboardError, BufferError):
     """A peer does not read as fast as this node sends; send less, or wait for answers."""
+
+
+class NoMembers(CallboardError, LookupError):
+    """Nobody is in the group, as far as this node can see."""
 
 
 class PublicAddress(CallboardError, ValueError):

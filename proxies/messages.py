@@ -69,6 +69,42 @@ class Lookup:
     name: str
 
 
+@message("callboard.WatchName")
+@dataclass(frozen=True, slots=True)
+class WatchName:
+    """To a directory: tell me who has a name, or is in a group, from now on until I end.
+
+    Answered by a `HoldersChanged` message, unless `version` is that of the last one.
+    """
+
+    name: str
+    is_group: bool = False
+    version: int = -1
+
+
+@message("callboard.HoldersChanged")
+@dataclass(frozen=True, slots=True)
+class HoldersChanged:
+    """From a directory: who has a name there; with `is_all`, nobody but the added ones."""
+
+    version: int
+    added: tuple[ActorRef[Any], ...] = ()
+    removed: tuple[ActorRef[Any], ...] = ()
+    reason: str = ""
+    is_all: bool = False
+
+    @property
+    def is_sound(self) -> bool:
+        """False when a field has a type of its own: it came from another node."""
+        return (
+            type(self.version) is int
+            and type(self.reason) is str
+            and type(self.added) is tuple
+            and type(self.removed) is tuple
+            and all(isinstance(ref, ActorRef) for ref in (*self.added, *self.removed))
+        )
+
+
 @message("callboard.Describe")
 @dataclass(frozen=True, slots=True)
 class Describe:

@@ -93,13 +93,14 @@ class Node(Naming, Figures):
         connector.tls = context
         connector.limits = limits or Limits()
         connector.emit = self.runtime.emit
-        self._names = Names()
+        self._names, self._groups = Names(), Names()
+        self._members = {}
         self._ports = Ports(self._runner, around.network, self._broker)
         self._search = Search(self.runtime, self._broker, self._names)
         self._reach = Reach(self.runtime, self._broker, self._ports, self._search)
-        self._drain = Drain(self.runtime, self._broker, self._names)
+        self._drain = Drain(self.runtime, self._broker, (self._names, self._groups))
         self.runtime.spawn(SpawnServer, (dict(spawnable or {}),), number=SPAWN_SERVER)
-        self.runtime.spawn(Directory, (self._names, self.name), number=DIRECTORY)
+        self.runtime.spawn(Directory, (self._names, self._groups, self.name), number=DIRECTORY)
         for endpoint in seeds:
             self._reach.dial(endpoint, keep=True).cancel()
 

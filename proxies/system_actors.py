@@ -7,12 +7,12 @@ from actors.actor import Actor
 from actors.dispatch import handler
 from actors.errors import NotSpawnable, RemoteError
 from actors.reference import ActorRef
-from proxies.messages import Describe, Lookup, Spawn
+from actors.signals import Down
+from proxies.messages import Describe, HoldersChanged, Lookup, Spawn, WatchName
+from proxies.names import DRAINING, Names, NamesChanged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from proxies.names import Names
 
 
 class SpawnServer(Actor):
@@ -56,18 +56,74 @@ class SpawnServer(Actor):
 
 
 class Directory(Actor):
-    """Answers who is registered under a name, and what the node is called."""
+    """Answers who is registered under a name, and tells watchers of changes."""
 
     remote_methods = frozenset()
 
-    def __init__(self, names: "Names", node_name: str) -> None:
+    def __init__(self, names: "Names", groups: "Names", node_name: str) -> None:
         self._names = names
+        self._groups = groups
         self._node_name = node_name
+        #: Who watches a name, and the version of its table that each was told last.
+        self._watchers: dict[tuple[Names, str], dict[ActorRef[Any], int]] = {}
+        for table in (names, groups):
+            table.on_change = self._note
+
+    def _note(self, change: NamesChanged) -> None:
+        if (change.table, change.name) in self._watchers:
+            self._cell.post(change, None)
 
     @handler
     def lookup(self, question: Lookup) -> ActorRef[Any] | None:
         """Return the actor of that name, or None."""
         return None if self._names.are_withdrawn else self._names.get(str(question.name))
+
+    @handler
+    def watch(self, question: WatchName) -> None:
+        """Tell the sender who has a name now, and each later change."""
+        watcher = self.sender
+        if watcher is None:
+            return
+        table, name = self._groups if question.is_group is True else self._names, question.name
+        # First the entry, then the state: no change falls between them.
+        watchers = self._watchers.setdefault((table, str(name)), {})
+        if watcher not in watchers:
+            self.monitor(watcher)
+        elif watchers[watcher] == question.version:
+            return
+        version, refs = table.state(str(name))
+        if self._is_hidden(table, watcher):
+            refs = ()
+        watchers[watcher] = version
+        watcher.tell(HoldersChanged(version, added=refs, is_all=True))
+
+    @handler
+    def changed(self, change: NamesChanged) -> None:
+        """Tell those who watch."""
+        watchers = self._watchers.get((change.table, change.name), {})
+        for watcher, version in watchers.items():
+            if change.version <= version:
+                continue  # its first answer had this change already
+            watchers[watcher] = change.version
+            added, removed = change.added, change.removed
+            if self._is_hidden(change.table, watcher):
+                added = ()
+            elif change.reason == DRAINING:
+                removed = ()
+            watcher.tell(HoldersChanged(change.version, added, removed, change.reason))
+
+    @handler
+    def watcher_ended(self, down: Down) -> None:
+        """Tell a watcher no more that ended or is out of reach."""
+        for key, watchers in list(self._watchers.items()):
+            watchers.pop(down.ref, None)
+            if not watchers:
+                del self._watchers[key]
+
+    @staticmethod
+    def _is_hidden(table: "Names", watcher: ActorRef[Any]) -> bool:
+        """A node that drains shows its names to its own actors only."""
+        return table.are_withdrawn and not watcher.is_local
 
     @handler
     def describe(self, _: Describe) -> str:

@@ -8,7 +8,7 @@ import pytest
 DOCS = Path(__file__).parents[1] / "docs"
 
 
-@pytest.mark.parametrize("page", ["supervision"])
+@pytest.mark.parametrize("page", ["supervision", "groups"])
 def test_the_programs_of_a_page_run_as_they_stand(page):
     text = (DOCS / f"{page}.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)

@@ -100,3 +100,38 @@ def test_unregister_tells_whether_anybody_had_the_name(make_node):
 
     assert node.unregister("echo")
     assert not node.unregister("echo")
+
+
+def test_several_actors_can_be_under_one_name_until_they_end():
+    with Node() as node:
+        names, (first, second) = Names(), (node.spawn(Echo), node.spawn(Echo))
+        names.join("echo", first)
+        names.join("echo", second)
+        names.join("echo", first)
+        assert names.holders("echo") == (first, second)
+
+        first.stop()
+        node.monitor(first).result(5)
+
+        assert names.holders("echo") == (second,)
+        assert names.withdraw("echo", second)
+        assert list(names) == []
+
+
+def test_every_change_is_told_once_in_order():
+    with Node() as node:
+        names, (first, second) = Names(), (node.spawn(Echo), node.spawn(Echo))
+        told = []
+        names.on_change = told.append
+
+        names.register("echo", first)
+        names.register("echo", first)
+        names.register("echo", second)
+        names.withdraw("echo")
+        names.withdraw("echo")
+
+        assert [(change.version, change.added, change.removed) for change in told] == [
+            (1, (first,), ()),
+            (2, (second,), (first,)),
+            (3, (), (second,)),
+        ]
