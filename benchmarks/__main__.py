@@ -37,6 +37,7 @@ MEASURES = (
     "remote_pipeline",
     "down_after_kill",
     "restart",
+    "workers",
 )
 PUBLISHED = ROOT / "docs" / "benchmarks" / "results.json"
 RUN_LIMIT = 60.0

@@ -34,6 +34,8 @@ from proxies.name_watch import NameAdded, NameRemoved
 from proxies.node import Node
 from proxies.stats import AccountInfo, LinkInfo, NodeStats
 from proxies.tls import Tls
+from proxies.worker import Worker
+from proxies.workers import WorkerPool
 
 __all__ = [
     "Actor",
@@ -64,6 +66,8 @@ __all__ = [
     "Restarted",
     "Supervisor",
     "Tls",
+    "Worker",
+    "WorkerPool",
     "errors",
     "handler",
     "message",

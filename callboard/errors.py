@@ -30,6 +30,7 @@ from proxies.errors import (
     PublicAddress,
     TlsError,
     UnknownMessageType,
+    WorkerFailed,
 )
 
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "ResultTimeout",
     "TlsError",
     "UnexpectedMessage",
+    "WorkerFailed",
     "WouldBlock",
     "WouldDeadlock",
 ]

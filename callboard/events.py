@@ -21,6 +21,8 @@ from proxies.events import (
     NodeDown,
     NodeUp,
     Undeliverable,
+    WorkerEnded,
+    WorkerStarted,
 )
 
 __all__ = [
@@ -42,4 +44,6 @@ __all__ = [
     "SlowHandler",
     "Undeliverable",
     "Unexpected",
+    "WorkerEnded",
+    "WorkerStarted",
 ]

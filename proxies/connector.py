@@ -130,6 +130,11 @@ class Connector:
         """Whoever waited gave up."""
         self._dialer.forget_waiter(endpoint, waiter)
 
+    def adopt(self, sock: socket.socket, *, dialer: bool) -> None:
+        """Make a link of a connection that is there already, such as one of a socket pair."""
+        config = LinkConfig(self._node_id, payload_limit=self.limits.payload)
+        self._open(sock, config, None, dialer=dialer)
+
     def _is_linked(self, peer: "NodeId") -> bool:
         holder = self._pairs.holder(peer)
         return holder is not None and holder.is_established
@@ -157,7 +162,7 @@ class Connector:
         self,
         sock: "socket.socket | TlsSocket",
         config: LinkConfig,
-        endpoint: Endpoint,
+        endpoint: Endpoint | None,
         *,
         dialer: bool,
     ) -> Wire:

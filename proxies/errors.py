@@ -11,7 +11,8 @@ CallboardError
 ├── LinkFull                      more waits to be sent to a node than may     (BufferError)
 ├── NoMembers                     a group has no members in reach              (LookupError)
 ├── PublicAddress                 listening to the world without a secret      (ValueError)
-└── TlsError                      a certificate, key or authority is of no use (ValueError)
+├── TlsError                      a certificate, key or authority is of no use (ValueError)
+└── WorkerFailed                  a worker process did not start, or ended
 """
 
 from actors.errors import CallboardError, NodeUnreachable
@@ -55,3 +56,7 @@ class PublicAddress(CallboardError, ValueError):
 
 class TlsError(CallboardError, ValueError):
     """A certificate, key or authority cannot be used."""
+
+
+class WorkerFailed(CallboardError):
+    """A worker process did not start in time, or ended; the text says how."""

@@ -82,3 +82,22 @@ class LinkRefused:
 
     address: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStarted:
+    """A worker process is linked and can be spawned on."""
+
+    name: str
+    node_id: bytes
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEnded:
+    """A worker process ended, and its actors with it; another one will take its place."""
+
+    name: str
+    node_id: bytes
+    pid: int
+    reason: str

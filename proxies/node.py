@@ -2,21 +2,19 @@
 
 import asyncio
 import contextlib
+import socket
 import ssl
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Self, TypeVar
 
 from actors.actor import Actor
-from actors.child import Child
-from actors.errors import InvalidAddress, NodeClosed, NotSpawnable, ResultTimeout, WouldBlock
+from actors.errors import InvalidAddress, NodeClosed, ResultTimeout, WouldBlock
 from actors.future import Future
-from actors.options import options_of
 from actors.reference import ActorRef
 from actors.runtime import Runtime
 from actors.signals import Down
-from actors.supervision import BACKOFF
-from actors.supervisor import Supervisor
 from actors.thespian import PlainActors
 from basp.header import DIRECTORY, SPAWN_SERVER
 from proxies.address import endpoint_text, parse_address, parse_node_address
@@ -25,13 +23,13 @@ from proxies.draining import DRAIN_TIMEOUT, Drain, Drained
 from proxies.events import NodeDown
 from proxies.figures import Figures
 from proxies.limits import Limits
-from proxies.messages import Spawn
 from proxies.names import Names
 from proxies.naming import Naming
 from proxies.ports import Ports, secret_bytes
 from proxies.proxy import Proxy
 from proxies.reach import CONNECT_TIMEOUT, Reach
 from proxies.search import Search
+from proxies.spawning import Spawning
 from proxies.surroundings import Surroundings, real_surroundings
 from proxies.system_actors import Directory, SpawnServer
 from proxies.tls import Tls, dialing_context
@@ -39,7 +37,7 @@ from proxies.tls import Tls, dialing_context
 A = TypeVar("A", bound=Actor)
 
 
-class Node(Naming, Figures):
+class Node(Naming, Spawning, Figures):
     """A container for actors that can be linked to others.
 
     It runs in the background from the moment it is made; no port is open until `listen`. Use
@@ -99,7 +97,9 @@ class Node(Naming, Figures):
         self._search = Search(self.runtime, self._broker, self._names)
         self._reach = Reach(self.runtime, self._broker, self._ports, self._search)
         self._drain = Drain(self.runtime, self._broker, (self._names, self._groups))
-        self.runtime.spawn(SpawnServer, (dict(spawnable or {}),), number=SPAWN_SERVER)
+        self._offered = dict(spawnable or {})
+        self._pools = []
+        self.runtime.spawn(SpawnServer, (self._offered,), number=SPAWN_SERVER)
         self.runtime.spawn(Directory, (self._names, self._groups, self.name), number=DIRECTORY)
         for endpoint in seeds:
             self._reach.dial(endpoint, keep=True).cancel()
@@ -127,97 +127,6 @@ class Node(Naming, Figures):
         return f"<Node {self.name} {self.node_id.hex()}>"
 
     # --- actors ---
-
-    def spawn(
-        self, actor_class: type[A], *args: Any, on: str | bytes | None = None, **kwargs: Any
-    ) -> ActorRef[A]:
-        """Spawn an actor here, or on another node that offers its class.
-
-        Args:
-            actor_class: a subclass of `Actor`, or of Thespian's.
-            args: for its `__init__`.
-            on: address or id of the node to spawn on, which has to offer the class.
-            kwargs: for its `__init__`.
-
-        Raises:
-            NotSpawnable: the other node does not offer the class, or options were given
-                with it, which do not travel.
-            NodeUnreachable: no node answers there.
-            RemoteError: the actor's `__init__` raised there.
-        """
-        if on is not None:
-            return self._wait(self.aspawn(actor_class, *args, on=on, **kwargs))
-        return self.runtime.spawn(actor_class, args, kwargs)
-
-    async def aspawn(
-        self, actor_class: type[A], *args: Any, on: str | bytes | None = None, **kwargs: Any
-    ) -> ActorRef[A]:
-        """Awaitable twin of `spawn`."""
-        if on is None:
-            return self.runtime.spawn(actor_class, args, kwargs)
-        plain_class, _ = options_of(actor_class)
-        name = plain_class.__qualname__
-        if plain_class is not actor_class:
-            msg = (
-                f"options of with_options() do not travel to another node; set them as class "
-                f"attributes of {name}, or offer a subclass of it there that has them"
-            )
-            raise NotSpawnable(msg)
-        request = Spawn(name, args, kwargs or None, by_class=True)
-        return await self._reach.spawn(on, request)
-
-    def remote_spawn(
-        self, on: str | bytes, name: str, *args: Any, **kwargs: Any
-    ) -> ActorRef[Any]:
-        """Spawn an actor on another node, by the name under which that node offers its class.
-
-        Args:
-            on: address (`basp://HOST:PORT`) or id of the node.
-            name: one of the keys of that node's `spawnable`.
-            args: for the actor's `__init__`; they travel as a message does.
-            kwargs: for the actor's `__init__`.
-
-        Raises:
-            NotSpawnable: the node offers no class of that name.
-            NodeUnreachable: no node answers there.
-            RemoteError: the actor's `__init__` raised.
-        """
-        return self._wait(self.aremote_spawn(on, name, *args, **kwargs))
-
-    async def aremote_spawn(
-        self, on: str | bytes, name: str, *args: Any, **kwargs: Any
-    ) -> ActorRef[Any]:
-        """Awaitable twin of `remote_spawn`."""
-        return await self._reach.spawn(on, Spawn(name, args, kwargs or None))
-
-    def supervise(
-        self,
-        children: Sequence[Child],
-        *,
-        strategy: str = "one_for_one",
-        intensity: tuple[int, float] = (3, 5.0),
-        backoff: tuple[float, float] = BACKOFF,
-    ) -> ActorRef[Supervisor]:
-        """Start children under a supervisor, which starts them again when they end.
-
-        Args:
-            children: what to start, in this order.
-            strategy: who is started again when a child ends: `one_for_one` only that child,
-                `one_for_all` all, `rest_for_one` that child and those started after it.
-            intensity: more than this many restarts within this many seconds end the supervisor.
-            backoff: seconds of the shortest and the longest pause before a restart that soon
-                follows another one of the same child.
-
-        Raises:
-            ValueError: the strategy is not known, or a number is negative.
-            Exception: whatever the `__init__` of a child raised.
-        """
-        return self.runtime.spawn(Supervisor, (list(children), strategy, intensity, backoff))
-
-    def _spawn_elsewhere(
-        self, actor_class: type[A], args: tuple[Any, ...], kwargs: dict[str, Any], on: Any
-    ) -> Future[ActorRef[A]]:
-        return self._start(self.aspawn(actor_class, *args, on=on, **kwargs))
 
     def ref(self, text: str) -> ActorRef[Any]:
         """Return the ref that a text stands for. Never blocks or dials.
@@ -317,6 +226,16 @@ class Node(Naming, Figures):
         self._runner.post(self._broker.monitor_node, node_id, future)
         return future
 
+    def adopt(self, sock: socket.socket, *, dialer: bool) -> None:
+        """Link over a connection that is there already, such as one end of a socket pair.
+
+        Args:
+            sock: a connected stream socket; it belongs to the node from now on.
+            dialer: True on exactly one of its two ends.
+        """
+        self._refuse_closed()
+        self._runner.post(partial(self._broker.connector.adopt, sock, dialer=dialer))
+
     def disconnect(self, node_id: bytes, seconds: float = 3.0) -> None:
         """Cut the link with a neighbour and refuse it for some seconds, to see what happens."""
         self._runner.post(self._broker.connector.bar, node_id, seconds)
@@ -368,12 +287,16 @@ class Node(Naming, Figures):
             msg = "close() would block the event loop; await node.aclose() instead"
             raise WouldBlock(msg)
         self._closed = True
+        for pool in self._pools:
+            pool.begin_close()
         self.runtime.end_actors()
         done: Future[None] = Future()
         self._runner.post(self._shut, done)
         with contextlib.suppress(ResultTimeout):  # a handler holds the node up: stop anyway
             done.result(CONNECT_TIMEOUT)
         self.runtime.close()
+        for pool in self._pools:
+            pool.join()
         for future in list(self._started):
             future.set_exception(NodeClosed(f"{self.name} was closed"))
 

@@ -91,7 +91,8 @@ class Wire:
         self._pause: Timer | None = None
         self._awaits_room = False
         sock.setblocking(False)  # noqa: FBT003  # its signature
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not isinstance(sock, socket.socket) or sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._watched = selectors.EVENT_READ
         runner.selector.register(sock, selectors.EVENT_READ, self._ready)
 

@@ -85,7 +85,7 @@ def worker(nodes, request):
 def test_every_blocking_method_has_one_twin_with_the_same_signature():
     twins = {
         name: member
-        for name, member in vars(Node).items()
+        for name, member in inspect.getmembers(Node)
         if inspect.iscoroutinefunction(member) and not name.startswith("_")
     }
 

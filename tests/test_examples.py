@@ -12,6 +12,7 @@ PRINTED = {
     "two_nodes.py": ["HELLO", "killed"],
     "supervised.py": ["2.0", "RemoteError: ZeroDivisionError: division by zero", "3.0"],
     "thespian_program.py": ["HELLO, WORLD!"],
+    "workers.py": ["[168, 303]", "unreachable", "25"],
 }
 
 

@@ -1,22 +1,21 @@
 """A node in a process of its own, for tests: what `processes` starts.
 
-    python -m callboard.simulation.child NAME '{"echo": ["/path/test_relay.py", "Echo"]}'
+    python -m callboard.simulation.child NAME OFFERED
 
-Classes are loaded from their files, never unpickled. The node prints its address and runs
+OFFERED is JSON: name → module, file and qualified name of a class. Classes are loaded from
+there, never unpickled. The node prints its address and runs
 until its standard input ends, so it never outlives the test that started it.
 """
 
-import importlib.util
 import json
 import sys
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from actors.actor import Actor
 from actors.dispatch import handler
 from actors.reference import ActorRef
 from callboard.simulation.commands import HOST_NAME, NodeCall
+from proxies.class_source import ClassSource, load_class
 from proxies.node import Node
 
 
@@ -38,35 +37,15 @@ class Host(Actor):
     @handler
     def spawn_from_file(self, where: tuple) -> ActorRef[Any]:  # type: ignore[type-arg]
         """Spawn a class that is named by its file."""
-        path, qualified_name, args, kwargs = where
-        actor_class = load_class(path, qualified_name)
+        source, args, kwargs = where
+        actor_class = load_class(ClassSource(*source))
         return self._cell.runtime.spawn(actor_class, tuple(args), kwargs)
-
-
-_MODULES: dict[str, ModuleType] = {}
-
-
-def load_class(path: str, qualified_name: str) -> Any:
-    """Load a class from a file; each file is executed once."""
-    module = _MODULES.get(path)
-    if module is None:
-        spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = _MODULES[path] = importlib.util.module_from_spec(spec)
-        sys.modules.setdefault(spec.name, module)
-        sys.path.insert(0, str(Path(path).parent))
-        spec.loader.exec_module(module)
-    found: Any = module
-    for part in qualified_name.split("."):
-        found = getattr(found, part)
-    return found
 
 
 def main() -> None:
     """Run a node until standard input ends."""
     name, offered = sys.argv[1], json.loads(sys.argv[2])
-    classes = {key: load_class(*where) for key, where in offered.items()}
+    classes = {key: load_class(ClassSource(*where)) for key, where in offered.items()}
     with Node(name, spawnable=classes) as node:
         node.register(HOST_NAME, node.spawn(Host))
         node.listen("127.0.0.1", 0)

@@ -6,7 +6,6 @@ to a node of the test that is linked to that process only, so whatever the test 
 the way that the process would take.
 """
 
-import inspect
 import json
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from actors.future import Future
 from actors.reference import ActorRef
 from actors.signals import Down
 from callboard.simulation.commands import HOST_NAME, NodeCall
+from proxies.class_source import source_of
 from proxies.events import NodeDown
 from proxies.node import Node
 
@@ -33,7 +33,7 @@ class NodeProcess:
 
     def __init__(self, name: str, spawnable: Mapping[str, type[Actor]]) -> None:
         """Start the process; `ready` waits until it listens."""
-        offered = {key: _source_of(actor_class) for key, actor_class in spawnable.items()}
+        offered = {key: source_of(actor_class) for key, actor_class in spawnable.items()}
         self.name = name
         self._process = subprocess.Popen(  # noqa: S603  (our own interpreter and module)
             [sys.executable, "-m", "callboard.simulation.child", name, json.dumps(offered)],
@@ -73,8 +73,7 @@ class NodeProcess:
 
     def spawn(self, actor_class: type[Actor], *args: Any, **kwargs: Any) -> ActorRef[Any]:
         """Spawn an actor there; its class is loaded from its file."""
-        path, name = _source_of(actor_class)
-        where = (path, name, args, kwargs)
+        where = (tuple(source_of(actor_class)), args, kwargs)
         ref: ActorRef[Any] = self._host.ask(where, CALL_TIMEOUT).result(CALL_TIMEOUT)
         return ref
 
@@ -170,11 +169,3 @@ class Processes:
         """End all processes."""
         for process in self._started:
             process.close()
-
-
-def _source_of(actor_class: type[Actor]) -> tuple[str, str]:
-    """Return the file and the name by which a process finds a class."""
-    if "<locals>" in actor_class.__qualname__:
-        msg = f"{actor_class.__qualname__} is local to a function; define it at its file's top"
-        raise ValueError(msg)
-    return inspect.getfile(actor_class), actor_class.__qualname__

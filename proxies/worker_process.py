@@ -1,0 +1,109 @@
+"""A worker: a node in a child process, on a core of its own.
+
+    python -m proxies.worker_process CONTROL LINK
+
+Both are descriptors of socket pairs that the parent made: nobody else can reach them, and
+nothing of them is left when the processes end. LINK becomes the link to the parent's node. On
+CONTROL go lines of JSON: first what the worker is, then the classes that it is to offer.
+Classes come only this way, from the process that started it; no node can make it import
+anything.
+
+The worker ends when CONTROL ends, which it does when the parent closes it or dies in any way;
+and when the parent's node is lost, in case somebody else holds the other end.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from typing import IO, Any, Final
+
+from proxies.class_source import ClassSource, load_class
+from proxies.events import LinkUp
+from proxies.limits import Limits
+from proxies.node import Node
+
+LAST_SECONDS: Final = 2.0
+"""Seconds after which the process ends even if a handler does not return."""
+
+
+def main() -> None:
+    """Run a node until the parent's end of the control socket closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the parent, which ends us
+    control, link = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
+    for sock in (control, link):
+        sock.set_inheritable(False)  # processes of users must not keep them open
+    lines = control.makefile("r", encoding="utf-8")
+    first = lines.readline()
+    if not first:
+        return
+    about = json.loads(first)
+    _restore_path(about["python_path"])
+    say = _Voice(control)
+    offers = {key: load(key, source, say) for key, source in about["offers"].items()}
+    offered = {key: found for key, found in offers.items() if found is not None}
+    with Node(about["name"], spawnable=offered, limits=Limits(**about["limits"])) as node:
+        serve(node, link, lines, say, bytes.fromhex(about["parent"]))
+        last = threading.Timer(LAST_SECONDS, os._exit, (1,))
+        last.daemon = True
+        last.start()
+
+
+class _Voice:
+    """Says things to the parent, from any thread."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._lock = threading.Lock()
+
+    def __call__(self, **what: str) -> None:
+        with self._lock, contextlib.suppress(OSError):  # the parent is gone: `serve` ends
+            self._control.sendall(json.dumps(what).encode() + b"\n")
+
+    def end(self, _: object = None) -> None:
+        """End the conversation, and so the process."""
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+
+
+def serve(node: Node, link: socket.socket, lines: IO[str], say: _Voice, parent: bytes) -> None:
+    """Link with the parent, then offer what it says until it says no more."""
+
+    def note(event: object) -> None:
+        if isinstance(event, LinkUp) and event.peer == parent:
+            node.monitor_node(parent).add_done_callback(say.end)
+            say(node=node.node_id.hex())
+
+    with node.subscribed(note):
+        node.adopt(link, dialer=True)
+        for line in lines:
+            key, *source = json.loads(line)
+            found = load(key, source, say)
+            if found is not None:
+                node.offer(key, found)
+                say(offered=key)
+
+
+def load(key: str, source: Sequence[str], say: _Voice) -> Any:
+    """Load a class; one that cannot be is the parent's to know."""
+    try:
+        return load_class(ClassSource(*source))
+    except BaseException as error:  # noqa: BLE001  # whatever a user's module raises
+        say(refused=key, why=f"{type(error).__name__}: {error}")
+        return None
+
+
+def _restore_path(python_path: str | None) -> None:
+    """Undo what was set for finding our own modules: it is not for processes of users."""
+    if python_path is None:
+        os.environ.pop("PYTHONPATH", None)
+    else:
+        os.environ["PYTHONPATH"] = python_path
+
+
+if __name__ == "__main__":
+    main()
