@@ -40,6 +40,9 @@ class RunnerLoop(asyncio.SelectorEventLoop):
             for _ in range(min(len(ready), _HANDLES_A_TURN)):
                 handle = ready.popleft()
                 if not handle._cancelled:
+                    # A thread that is stuck in a step may have left its mark: a task would
+                    # refuse to go on beside it, and never be asked again.
+                    current_task_cleared(self)
                     handle._run()
         finally:  # sys.exit() in a callback comes through here
             if ready:
@@ -49,6 +52,16 @@ class RunnerLoop(asyncio.SelectorEventLoop):
         if not self._scheduled_in_runner:
             self._scheduled_in_runner = True
             self._runner.schedule(self)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Tell of an error, unless it only says that the runner's role went to another thread.
+
+        A step of a task that holds its thread for long loses the role, and with it the mark of
+        the current task; asyncio misses that mark when the step, which is whole, ends.
+        """
+        error = context.get("exception")
+        if not (isinstance(error, RuntimeError) and str(error).startswith("Leaving task ")):
+            super().call_exception_handler(context)
 
     # asyncio's side.
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import threading
 
 import pytest
 
@@ -90,3 +91,31 @@ def test_subprocesses(run):
         return out, process.returncode
 
     assert run(go) == (b"hello\n", 0)
+
+
+def test_a_step_of_a_task_that_blocks_is_no_error(run, caplog):
+    async def blocking():
+        other_thread.wait(5)
+        await asyncio.sleep(0)
+        return "done"
+
+    async def go():
+        task = asyncio.create_task(blocking())
+        await asyncio.sleep(0.05)  # on another thread, while the task blocks its own
+        other_thread.set()
+        return await task
+
+    other_thread = threading.Event()
+
+    assert run(go) == "done"
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+def test_an_error_of_a_callback_is_told(run, caplog):
+    async def go():
+        asyncio.get_running_loop().call_soon([].pop)
+        await asyncio.sleep(0.01)
+
+    run(go)
+
+    assert "pop from empty list" in caplog.text
