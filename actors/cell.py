@@ -78,7 +78,9 @@ class Cell(Interleaving):
     @property
     def unfinished(self) -> int:
         """Messages that wait, are being handled, or still owe an answer."""
-        return self.depth + self.owed_answers + (self.running or self.task is not None)
+        under_way = 0 if self.aside is None else len(self.aside.tasks)
+        under_way += self.running or self.task is not None
+        return self.depth + self.owed_answers + under_way
 
     # --- messages in ---
 

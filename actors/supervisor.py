@@ -24,7 +24,7 @@ from actors.supervision import BACKOFF, Phase, Slot, Supervision
 
 if TYPE_CHECKING:
     from actors.future import Future
-    from actors.runner import Timer
+    from actors.reminder import Reminder
 
 log = logging.getLogger("callboard.actors")
 
@@ -111,7 +111,7 @@ class Supervisor(Actor):
         self._plan = Supervision(strategy, intensity, backoff, runner.random)
         self._slots: dict[ActorRef[Any], Slot] = {}
         self._last_words = _Leave(ExitReason.NORMAL, "")
-        self._timer: Timer | None = None
+        self._timer: Reminder | None = None
         for child in children:
             slot = self._plan.add(child)
             if child.on is None:

@@ -144,6 +144,7 @@ def test_a_killed_worker_is_noticed_at_once_and_replaced(node, pool):
         assert time.monotonic() - killed_at < 2.0  # a silent link would take three seconds
         assert pool.spawn(Resident).ask(Where()).result(5) != victim.pid
         eventually(lambda: len(pool) == 2, 20)
+        eventually(lambda: any(isinstance(event, WorkerStarted) for event in events))
 
     ended = [event for event in events if isinstance(event, WorkerEnded)]
     started = [event for event in events if isinstance(event, WorkerStarted)]
