@@ -12,16 +12,12 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from callboard.simulation.dump import Dump, dump_path
+from tests.simulation.batch import BUILD, ROOT, dump_of, live
 from tests.simulation.life import Life
 from tests.simulation.record import Record
-
-ROOT = Path(__file__).parents[2]
-
-BUILD = ROOT / "build"
 
 BATCH = 20
 """Seeds that a process lives at a time."""
@@ -70,24 +66,6 @@ def _results(batches: list[tuple[int, int]], jobs: int) -> Iterator[Any]:
         yield from pool.imap_unordered(live, batches)
 
 
-def live(batch: tuple[int, int]) -> tuple[tuple[int, int], list[str], float]:
-    """Live a batch of seeds; returns it, what failed, and virtual seconds."""
-    logging.getLogger("callboard").propagate = False
-    failures, seconds = [], 0.0
-    for seed in range(*batch):
-        life = Life(seed)
-        try:
-            life.run()
-        except Exception as error:  # noqa: BLE001  # any crash is a finding
-            _dump_of(life).write(BUILD)
-            failures.append(
-                f"seed {seed}: {type(error).__name__}: {error}\n"
-                f"  replay: python -m tests.simulation --seeds {seed}"
-            )
-        seconds += life.cluster.now
-    return batch, failures, seconds
-
-
 def replay(seed: int) -> int:
     """Live one seed, print its events, and compare them with those of the failure, if any."""
     logging.getLogger("callboard").propagate = False
@@ -99,16 +77,12 @@ def replay(seed: int) -> int:
         life.run()
     except Exception as raised:  # noqa: BLE001
         error = raised
-    after = _dump_of(life)
+    after = dump_of(life)
     print("\n".join(after.events))
     print("no rule was broken" if error is None else f"{type(error).__name__}: {error}")
     if before is not None:
         print(before.compare(after))
     return int(error is not None)
-
-
-def _dump_of(life: Life) -> Dump:
-    return Dump(life.seed, "tests.simulation", life.cluster.trace.lines())
 
 
 if __name__ == "__main__":

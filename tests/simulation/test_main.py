@@ -1,0 +1,37 @@
+"""The command that lives many lives: processes share the work, failures leave their events."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.simulation import batch
+from tests.simulation.life import Life
+from tests.simulation.rules import Violation
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_processes_share_the_seeds():
+    command = [sys.executable, "-m", "tests.simulation", "--seeds", "40:64", "--jobs", "2"]
+
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("24 lives of ")
+
+
+def test_a_life_that_breaks_a_rule_leaves_its_events(tmp_path, monkeypatch):
+    def begin(self):
+        self.note("all goes wrong")
+        raise Violation("it went wrong")
+
+    monkeypatch.setattr(batch, "BUILD", tmp_path)
+    monkeypatch.setattr(Life, "_begin", begin)
+
+    _, failures, _ = batch.live((7, 8))
+
+    assert failures == [
+        "seed 7: Violation: it went wrong\n  replay: python -m tests.simulation --seeds 7"
+    ]
+    dump = tmp_path / ".callboard" / "failures" / "7.json"
+    assert "all goes wrong" in dump.read_text()
