@@ -1,0 +1,522 @@
+"""The core: the hub of an endpoint, as a machine without sockets, threads or a clock.
+
+Everything flows through one point, as the developer guide draws it (section 7.2.1):
+
+    data_inputs ─────┐                    ┌──> peers (node messages, undecoded)
+    command_inputs ──┼──> central_merge ──┼──> data_outputs (decoded, local subscribers)
+    peers ───────────┘                    └──> command_outputs (decoded, local stores)
+
+`data_inputs` and `command_inputs` take runs of messages that were serialized when they entered.
+`central_merge` sends each message to every endpoint whose filter matches its topic: one
+dispatch for each such node and run, which BASP carries over the shortest path, in order and
+undecoded by the nodes between. `data_outputs` and `command_outputs` exist from the first local
+subscriber on; only they decode.
+
+Rare things (filters, peers, statuses) come in as calls that return effects. The runs are the
+hot path: they return plain tuples, and touch each message once.
+
+Peer events are reported by the seven callbacks of the guide, each of which gives a `PeerEvent`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from callboard.endpoint.errors import EndpointError, MalformedMessage
+from callboard.endpoint.filter_exchange import (
+    FilterChange,
+    FilterExchange,
+    FilterUpdate,
+    read_update,
+)
+from callboard.endpoint.message import MessageType, pack_runs
+from callboard.endpoint.topic_index import TopicIndex
+from callboard.endpoint.value_cbor import decode_run, encode_pair
+
+__all__ = [
+    "Core",
+    "CoreCounters",
+    "Deliver",
+    "Effect",
+    "PeerEvent",
+    "PeerEventKind",
+    "Transmit",
+]
+
+DEFAULT_TTL: Final = 16
+"""Links that a message may cross: Broker's own limit since 2.0."""
+
+CACHED_TOPICS: Final = 65_536
+"""Topics whose receivers are remembered; the cache starts again when it is full."""
+
+Pair = tuple[str, bytes]
+"""A message that entered: its topic, and `topic, content` encoded."""
+
+Item = tuple[str, Any]
+"""A message that leaves: its topic and its decoded content."""
+
+
+class PeerEventKind(Enum):
+    """The callbacks of the core actor, by their names in the guide."""
+
+    PEER_DISCOVERED = "peer_discovered"
+    PEER_CONNECTED = "peer_connected"
+    PEER_DISCONNECTED = "peer_disconnected"
+    PEER_REMOVED = "peer_removed"
+    PEER_UNREACHABLE = "peer_unreachable"
+    CANNOT_REMOVE_PEER = "cannot_remove_peer"
+    PEER_UNAVAILABLE = "peer_unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerEvent:
+    """Something about a peer that status subscribers are told.
+
+    Attributes:
+        kind: which callback told it.
+        endpoint: the peer's id; None while it is not known.
+        address: host and port that the user gave; None for peers that came by themselves.
+        text: for people.
+    """
+
+    kind: PeerEventKind
+    endpoint: bytes | None
+    address: tuple[str, int] | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Transmit:
+    """Send a payload to the core of a node; it holds `count` messages of users."""
+
+    node: bytes
+    payload: bytes
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Hand decoded messages to a local subscriber, in this order."""
+
+    subscriber: object
+    items: list[Item]
+
+
+Effect = Transmit | Deliver | PeerEvent | FilterChange
+
+
+@dataclass(slots=True)
+class CoreCounters:
+    """What flowed through, in messages.
+
+    `serialized` counts entries, `deserialized` the messages that a local output wanted: that
+    neither grows with the number of nodes on the way is the point of node messages.
+    """
+
+    data_published: int = 0
+    commands_published: int = 0
+    serialized: int = 0
+    transmitted: int = 0
+    received: int = 0
+    deserialized: int = 0
+    delivered: int = 0
+    unwanted: int = 0
+    out_of_ttl: int = 0
+    malformed: int = 0
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where the node of another endpoint is: the nodes on the way to it, itself last."""
+
+    path: tuple[bytes, ...] = ()
+    is_peer: bool = False
+    address: tuple[str, int] | None = None
+    is_discovered: bool = False
+
+
+@dataclass(slots=True)
+class _Output:
+    """`data_outputs` or `command_outputs`: the local receivers of one kind of message."""
+
+    index: TopicIndex[object] = field(default_factory=TopicIndex)
+    #: Who also sees what this endpoint itself publishes.
+    sees_own: set[object] = field(default_factory=set)
+
+
+class Core:
+    """One endpoint's hub."""
+
+    def __init__(
+        self, endpoint: bytes, *, ttl: int = DEFAULT_TTL, forwards: bool = True
+    ) -> None:
+        """Make a core.
+
+        Args:
+            endpoint: the endpoint's id, 16 bytes.
+            ttl: links that the messages of this endpoint may cross.
+            forwards: whether messages for others may pass through this endpoint's node.
+        """
+        self.endpoint = endpoint
+        self.ttl = ttl
+        self.counters = CoreCounters()
+        self.filters = FilterExchange(endpoint, forwards=forwards)
+        self._data_outputs: _Output | None = None
+        self._command_outputs: _Output | None = None
+        #: How many local receivers want each topic: the local filter.
+        self._wanted: dict[str, int] = {}
+        self._remote_index: TopicIndex[bytes] = TopicIndex()
+        self._places: dict[bytes, _Place] = {}
+        #: Topic → nodes to send it to; forgotten with every change of a filter or a path.
+        self._receivers: dict[str, tuple[bytes, ...]] = {}
+
+    # --- in ---
+
+    def data_inputs(self, run: Sequence[Pair]) -> list[Effect]:
+        """Take data messages that were published here."""
+        self.counters.data_published += len(run)
+        return self.central_merge(MessageType.DATA, run)
+
+    def command_inputs(self, run: Sequence[Pair]) -> list[Effect]:
+        """Take command messages of the stores here."""
+        self.counters.commands_published += len(run)
+        return self.central_merge(MessageType.COMMAND, run)
+
+    def central_merge(self, kind: MessageType, run: Sequence[Pair]) -> list[Effect]:
+        """Send each message to the nodes that want it, and to local receivers of own messages.
+
+        The hot path of publishing: a dictionary look-up and an append for each message.
+        """
+        self.counters.serialized += len(run)
+        known = self._receivers
+        bundles: dict[bytes, list[bytes]] = {}
+        lists: list[list[bytes]] = []
+        last: tuple[bytes, ...] | None = None
+        for topic, pair in run:
+            nodes = known.get(topic)
+            if nodes is None:
+                nodes = self._find_receivers(topic)
+            if nodes is not last:
+                last = nodes
+                lists = [bundles.setdefault(node, []) for node in nodes]
+            for bundle in lists:
+                bundle.append(pair)
+        effects: list[Effect] = []
+        for node, pairs in bundles.items():
+            self.counters.transmitted += len(pairs)
+            effects += [
+                Transmit(node, payload, count)
+                for payload, count in pack_runs(kind, self.ttl, pairs)
+            ]
+        output = self._data_outputs if kind is MessageType.DATA else self._command_outputs
+        if output is not None and output.sees_own:
+            effects += self._deliver_own(kind, output, run)
+        return effects
+
+    def send_to(self, node: bytes, kind: MessageType, run: Sequence[Pair]) -> list[Effect]:
+        """Send messages to one endpoint, whatever its filter says: the directed form."""
+        self.counters.serialized += len(run)
+        self.counters.transmitted += len(run)
+        pairs = [pair for _, pair in run]
+        return [
+            Transmit(node, payload, count) for payload, count in pack_runs(kind, self.ttl, pairs)
+        ]
+
+    def receive(self, node: bytes, payload: bytes, now: float) -> list[Effect]:
+        """Take what the core of another node sent.
+
+        Raises:
+            MalformedMessage: the payload is none of ours. Nothing of it was taken.
+        """
+        try:
+            kind, items = decode_run(payload)
+            match kind:
+                case MessageType.DATA | MessageType.COMMAND:
+                    return self._take_items(kind, items)
+                case MessageType.ROUTING_UPDATE:
+                    return self._take_update(node, items, now)
+                case MessageType.PING:
+                    return self._pong(node, items)
+                case _:
+                    return []
+        except MalformedMessage:
+            self.counters.malformed += 1
+            raise
+
+    # --- out ---
+
+    def _take_items(self, kind: MessageType, items: list[Item]) -> list[Effect]:
+        self.counters.received += len(items)
+        output = self._data_outputs if kind is MessageType.DATA else self._command_outputs
+        if output is None:
+            self.counters.unwanted += len(items)
+            return []
+        self.counters.deserialized += len(items)
+        return self._deliver(output, items, lambda _: True)
+
+    def _deliver_own(
+        self, kind: MessageType, output: _Output, run: Sequence[Pair]
+    ) -> list[Effect]:
+        wanted = [
+            (topic, pair)
+            for topic, pair in run
+            if not output.sees_own.isdisjoint(output.index.match(topic))
+        ]
+        effects: list[Effect] = []
+        for payload, count in pack_runs(kind, 0, [pair for _, pair in wanted]) if wanted else ():
+            self.counters.deserialized += count
+            _, items = decode_run(payload)
+            effects += self._deliver(output, items, output.sees_own.__contains__)
+        return effects
+
+    def _deliver(
+        self, output: _Output, items: list[Item], may_see: Callable[[object], bool]
+    ) -> list[Effect]:
+        """Sort a run by receiver; runs of one topic are looked up once."""
+        batches: dict[object, list[Item]] = {}
+        match, last_topic = output.index.match, None
+        lists: list[list[Item]] = []
+        for item in items:
+            topic = item[0]
+            if topic != last_topic:
+                last_topic = topic
+                receivers = [one for one in match(topic) if may_see(one)]
+                lists = [batches.setdefault(one, []) for one in receivers]
+            if not lists:
+                self.counters.unwanted += 1
+            for batch in lists:
+                batch.append(item)
+        self.counters.delivered += sum(map(len, batches.values()))
+        return [Deliver(receiver, batch) for receiver, batch in batches.items()]
+
+    # --- local receivers ---
+
+    def subscribe(
+        self,
+        receiver: object,
+        topics: Sequence[str],
+        now: float,
+        *,
+        kind: MessageType = MessageType.DATA,
+        sees_own: bool = False,
+    ) -> list[Effect]:
+        """Let a local receiver take messages of more topics."""
+        output = self._output(kind)
+        if sees_own:
+            output.sees_own.add(receiver)
+        added = set()
+        for topic in topics:
+            if output.index.add(topic, receiver):
+                count = self._wanted.get(topic, 0)
+                self._wanted[topic] = count + 1
+                if not count:
+                    added.add(topic)
+        return self._tell(self.filters.change(added, set(), now))
+
+    def unsubscribe(
+        self,
+        receiver: object,
+        topics: Sequence[str],
+        now: float,
+        *,
+        kind: MessageType = MessageType.DATA,
+    ) -> list[Effect]:
+        """Take topics from a local receiver."""
+        output = self._output(kind)
+        removed = set()
+        for topic in topics:
+            if output.index.discard(topic, receiver):
+                self._wanted[topic] -= 1
+                if not self._wanted[topic]:
+                    del self._wanted[topic]
+                    removed.add(topic)
+        return self._tell(self.filters.change(set(), removed, now))
+
+    def retire(self, receiver: object, *, kind: MessageType = MessageType.DATA) -> None:
+        """Forget a receiver whose topics were taken from it."""
+        self._output(kind).sees_own.discard(receiver)
+
+    def _output(self, kind: MessageType) -> _Output:
+        """Return the output of a kind; made when the first receiver appears."""
+        if kind is MessageType.DATA:
+            self._data_outputs = self._data_outputs or _Output()
+            return self._data_outputs
+        self._command_outputs = self._command_outputs or _Output()
+        return self._command_outputs
+
+    # --- other endpoints ---
+
+    def endpoint_found(self, node: bytes, path: Sequence[bytes], now: float) -> list[Effect]:
+        """A node that has an endpoint came into reach: tell it what is wanted here."""
+        place = self._places.setdefault(node, _Place())
+        place.path = tuple(path)
+        self._receivers.clear()
+        effects = self._tell(self.filters.greet(node, now))
+        return effects + self._introduce(node)
+
+    def path_moved(self, node: bytes, path: Sequence[bytes]) -> None:
+        """Another path leads to a node."""
+        if node in self._places:
+            self._places[node].path = tuple(path)
+            self._receivers.clear()
+
+    def link_established(
+        self, node: bytes, address: tuple[str, int] | None = None
+    ) -> list[Effect]:
+        """There is a link to a node: its endpoint is a peer."""
+        place = self._places.setdefault(node, _Place())
+        place.address = address or place.address
+        if place.is_peer:
+            return []
+        place.is_peer = True
+        return self.peer_connected(node) if place.is_discovered else []
+
+    def link_lost(self, node: bytes, text: str, *, by_user: bool = False) -> list[Effect]:
+        """The link to a peer ended."""
+        place = self._places.get(node)
+        if place is None or not place.is_peer:
+            return []
+        place.is_peer = False
+        if not place.is_discovered:
+            return []
+        if by_user:
+            return self.peer_removed(node, text)
+        return self.peer_disconnected(node, text)
+
+    def endpoint_lost(self, node: bytes, text: str) -> list[Effect]:
+        """An endpoint ended, or no path leads to it."""
+        effects: list[Effect] = self.link_lost(node, text)
+        place = self._places.pop(node, None)
+        if place is not None and place.is_discovered:
+            effects += self.peer_unreachable(node, place, text)
+        return effects + self._apply(self.filters.forget(node))
+
+    def tick(self, now: float) -> list[Effect]:
+        """Repeat what was not confirmed."""
+        return self._tell(self.filters.tick(now))
+
+    def endpoint_of(self, node: bytes) -> bytes | None:
+        """Return the id of the endpoint on a node, None before it said so."""
+        remote = self.filters.remotes.get(node)
+        return remote.endpoint if remote is not None and remote.endpoint else None
+
+    def node_of(self, endpoint: bytes) -> bytes | None:
+        """Return the node of an endpoint that is in reach and whose filter is known."""
+        for node, place in self._places.items():
+            if place.is_discovered and self.endpoint_of(node) == endpoint:
+                return node
+        return None
+
+    def _take_update(self, node: bytes, items: list[Item], now: float) -> list[Effect]:
+        update = read_update(items[0][1] if items else None)
+        changes, answers = self.filters.receive(node, update, now)
+        effects = self._apply(changes) + self._tell(answers)
+        return effects + self._introduce(node)
+
+    def _introduce(self, node: bytes) -> list[Effect]:
+        """Tell of an endpoint once its path and its filter are both known."""
+        place = self._places.get(node)
+        if place is None or place.is_discovered or self.endpoint_of(node) is None:
+            return []
+        place.is_discovered = True
+        effects = self.peer_discovered(node)
+        if place.is_peer:
+            effects += self.peer_connected(node)
+        return effects
+
+    def _apply(self, changes: list[FilterChange]) -> list[Effect]:
+        for change in changes:
+            for topic in change.removed:
+                self._remote_index.discard(topic, change.node)
+            for topic in change.added:
+                self._remote_index.add(topic, change.node)
+        if changes:
+            self._receivers.clear()
+        return list(changes)
+
+    def _tell(self, updates: list[tuple[bytes, FilterUpdate]]) -> list[Effect]:
+        effects: list[Effect] = []
+        for node, update in updates:
+            pair = encode_pair("", update.as_plain())
+            effects += [
+                Transmit(node, payload)
+                for payload, _ in pack_runs(MessageType.ROUTING_UPDATE, self.ttl, [pair])
+            ]
+        return effects
+
+    def _pong(self, node: bytes, items: list[Item]) -> list[Effect]:
+        pairs = [encode_pair(topic, content) for topic, content in items]
+        return [
+            Transmit(node, payload)
+            for payload, _ in pack_runs(MessageType.PONG, self.ttl, pairs)
+        ]
+
+    def _find_receivers(self, topic: str) -> tuple[bytes, ...]:
+        """Return the nodes that want a topic and may be reached; remembered by topic."""
+        nodes = tuple(sorted(filter(self._may_reach, self._remote_index.match(topic))))
+        if len(self._receivers) >= CACHED_TOPICS:
+            self._receivers.clear()
+        self._receivers[topic] = nodes
+        return nodes
+
+    def _may_reach(self, node: bytes) -> bool:
+        """Return whether the TTL suffices and nobody on the way refuses to forward."""
+        place = self._places.get(node)
+        if place is None:
+            return False
+        if len(place.path) > self.ttl:
+            self.counters.out_of_ttl += 1
+            return False
+        remotes = self.filters.remotes
+        return all(
+            passed not in remotes or remotes[passed].forwards for passed in place.path[:-1]
+        )
+
+    # --- the callbacks of the guide ---
+
+    def peer_discovered(self, node: bytes) -> list[Effect]:
+        """An endpoint came into reach, over any number of hops."""
+        return [self._event(PeerEventKind.PEER_DISCOVERED, node, "found a new endpoint")]
+
+    def peer_connected(self, node: bytes) -> list[Effect]:
+        """A link to an endpoint is established."""
+        return [self._event(PeerEventKind.PEER_CONNECTED, node, "handshake successful")]
+
+    def peer_disconnected(self, node: bytes, text: str) -> list[Effect]:
+        """The link to an endpoint was lost."""
+        return [self._event(PeerEventKind.PEER_DISCONNECTED, node, text)]
+
+    def peer_removed(self, node: bytes, text: str) -> list[Effect]:
+        """The user removed a peer."""
+        return [self._event(PeerEventKind.PEER_REMOVED, node, text)]
+
+    def peer_unreachable(self, node: bytes, place: _Place, text: str) -> list[Effect]:
+        """No path leads to an endpoint any more, or it ended."""
+        endpoint = self.endpoint_of(node)
+        return [PeerEvent(PeerEventKind.PEER_UNREACHABLE, endpoint, place.address, text)]
+
+    def cannot_remove_peer(self, address: tuple[str, int]) -> list[Effect]:
+        """The user wants to remove a peer that there is not."""
+        text = f"no peer at {address[0]}:{address[1]}"
+        return [PeerEvent(PeerEventKind.CANNOT_REMOVE_PEER, None, address, text)]
+
+    def peer_unavailable(self, address: tuple[str, int], text: str) -> list[Effect]:
+        """Nobody answers at an address, for now."""
+        return [PeerEvent(PeerEventKind.PEER_UNAVAILABLE, None, address, text)]
+
+    def _event(self, kind: PeerEventKind, node: bytes, text: str) -> PeerEvent:
+        place = self._places.get(node)
+        address = None if place is None else place.address
+        return PeerEvent(kind, self.endpoint_of(node), address, text)
+
+
+def check_topic(topic: str) -> None:
+    """Refuse what cannot be a topic.
+
+    Raises:
+        EndpointError: it is no text.
+    """
+    if type(topic) is not str:
+        msg = f"a topic is a text such as '/cpu/load', not {type(topic).__name__}"
+        raise EndpointError(msg)

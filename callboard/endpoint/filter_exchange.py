@@ -1,0 +1,294 @@
+"""Who wants what: the filters of all endpoints in reach, kept equal to their owners'.
+
+Each endpoint tells its filter (the topics that somebody there wants) to every other one, and
+each knows of every other one how much of its own filter has arrived there:
+
+- A filter has a version, a Lamport timestamp that grows with each change.
+- An update says version, the version that it builds on, and what was added and removed. One
+  that builds on 0 is the whole filter; a large one comes in several parts.
+- Whoever takes an update says which version it has (`seen`). One that does not build on what
+  the receiver has is answered with what it has, and the owner sends the whole filter.
+- What was not confirmed is sent again: updates travel as messages do, and those can be lost
+  when a path breaks.
+
+Updates to one endpoint keep their order, as all messages of a pair do.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from callboard.endpoint.errors import MalformedMessage
+from callboard.endpoint.lamport import LamportTimestamp
+
+PART_SIZE: Final = 4096
+"""Topics in one update: with topics of 60 bytes it stays below the 256 KiB of a chunk."""
+
+REPEAT_AFTER: Final = 2.0
+"""Seconds after which an update that was not confirmed is sent again, as a whole filter."""
+
+TOPIC_LIMIT: Final = 4096
+"""Bytes of one topic."""
+
+FILTER_LIMIT: Final = 2_000_000
+"""Topics that one other endpoint may want; twice what is stated to work."""
+
+_UPDATE_LENGTH: Final = 8
+_ID_LENGTH: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class FilterUpdate:
+    """One message of the exchange, as it travels.
+
+    Attributes:
+        endpoint: the sender's endpoint id, 16 bytes.
+        forwards: whether messages for others may pass through the sender.
+        version: the version of the sender's filter; 0 tells nothing about it.
+        base: the version that this update builds on; 0 for a whole filter.
+        seen: the version of the receiver's filter that the sender has.
+        added: topics that the filter gained.
+        removed: topics that it lost.
+        is_last: False when more parts of the same version follow.
+    """
+
+    endpoint: bytes
+    forwards: bool
+    version: int
+    base: int
+    seen: int
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    is_last: bool = True
+
+    def as_plain(self) -> list[Any]:
+        """Return what is encoded."""
+        return [
+            self.endpoint,
+            self.forwards,
+            self.version,
+            self.base,
+            self.seen,
+            self.added,
+            self.removed,
+            self.is_last,
+        ]
+
+
+def read_update(plain: Any) -> FilterUpdate:
+    """Check what a peer sent.
+
+    Raises:
+        MalformedMessage: it is no update.
+    """
+    match plain:
+        case [
+            bytes() as endpoint,
+            bool() as forwards,
+            int() as version,
+            int() as base,
+            int() as seen,
+            [*added],
+            [*removed],
+            bool() as is_last,
+        ] if len(endpoint) == _ID_LENGTH and min(version, base, seen) >= 0:
+            for topic in (*added, *removed):
+                if type(topic) is not str or len(topic) > TOPIC_LIMIT:
+                    msg = f"a filter holds {str(topic)[:40]!r}, which is no topic"
+                    raise MalformedMessage(msg)
+            return FilterUpdate(
+                endpoint, forwards, version, base, seen, tuple(added), tuple(removed), is_last
+            )
+    msg = f"a filter update has {_UPDATE_LENGTH} fields of other types"
+    raise MalformedMessage(msg)
+
+
+@dataclass(slots=True)
+class RemoteFilter:
+    """What this endpoint knows of another one, and the other one of this one.
+
+    Attributes:
+        endpoint: its id; empty until its first update.
+        forwards: whether it lets messages for others pass.
+        version: the version of its filter that is known here.
+        topics: that filter.
+        confirmed: the version of ours that it has.
+        told_at: when it was last told.
+        parts: what has come of a whole filter that is not complete.
+    """
+
+    endpoint: bytes = b""
+    forwards: bool = True
+    version: int = 0
+    topics: set[str] = field(default_factory=set)
+    confirmed: int = 0
+    told_at: float = 0.0
+    parts: set[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FilterChange:
+    """How the filter of another endpoint changed."""
+
+    node: bytes
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    is_first: bool = False
+
+
+class FilterExchange:
+    """One endpoint's side of the exchange. Pure: updates in, updates and changes out."""
+
+    def __init__(self, endpoint: bytes, *, forwards: bool = True) -> None:
+        self.endpoint = endpoint
+        self.forwards = forwards
+        self.version = LamportTimestamp(1)  # the empty filter
+        self.topics: set[str] = set()
+        self.remotes: dict[bytes, RemoteFilter] = {}
+
+    # --- our own filter ---
+
+    def change(
+        self, added: set[str], removed: set[str], now: float
+    ) -> list[tuple[bytes, FilterUpdate]]:
+        """Change our filter; returns what to tell whom."""
+        added = added - self.topics
+        removed = removed & self.topics - added
+        if not added and not removed:
+            return []
+        base = self.version
+        self.version = base.next()
+        self.topics |= added
+        self.topics -= removed
+        updates: list[tuple[bytes, FilterUpdate]] = []
+        for node, remote in self.remotes.items():
+            if remote.told_at == 0.0:
+                continue  # it is greeted when it is known to be there
+            if len(added) + len(removed) <= PART_SIZE:
+                delta = FilterUpdate(
+                    self.endpoint,
+                    self.forwards,
+                    self.version.value,
+                    base.value,
+                    remote.version,
+                    tuple(sorted(added)),
+                    tuple(sorted(removed)),
+                )
+                updates.append((node, delta))
+            else:
+                updates += self._whole(node, remote)
+            remote.told_at = now
+        return updates
+
+    def greet(self, node: bytes, now: float) -> list[tuple[bytes, FilterUpdate]]:
+        """Tell an endpoint that came into reach our whole filter."""
+        remote = self.remotes.setdefault(node, RemoteFilter())
+        if remote.told_at:
+            return []
+        remote.told_at = now
+        return self._whole(node, remote)
+
+    def _whole(self, node: bytes, remote: RemoteFilter) -> list[tuple[bytes, FilterUpdate]]:
+        topics = sorted(self.topics)
+        starts = range(0, len(topics) or 1, PART_SIZE)
+        return [
+            (
+                node,
+                FilterUpdate(
+                    self.endpoint,
+                    self.forwards,
+                    self.version.value,
+                    0,
+                    remote.version,
+                    tuple(topics[start : start + PART_SIZE]),
+                    is_last=start == starts[-1],
+                ),
+            )
+            for start in starts
+        ]
+
+    def tick(self, now: float) -> list[tuple[bytes, FilterUpdate]]:
+        """Tell again what was not confirmed in time."""
+        updates: list[tuple[bytes, FilterUpdate]] = []
+        for node, remote in self.remotes.items():
+            is_due = remote.told_at and now - remote.told_at >= REPEAT_AFTER
+            if remote.confirmed != self.version.value and is_due:
+                remote.told_at = now
+                updates += self._whole(node, remote)
+        return updates
+
+    # --- the filters of others ---
+
+    def receive(
+        self, node: bytes, update: FilterUpdate, now: float
+    ) -> tuple[list[FilterChange], list[tuple[bytes, FilterUpdate]]]:
+        """Take an update of another endpoint; returns what changed and what to answer."""
+        remote = self.remotes.setdefault(node, RemoteFilter())
+        changes: list[FilterChange] = []
+        if remote.endpoint not in (b"", update.endpoint):  # another endpoint on the same node
+            changes.append(FilterChange(node, (), tuple(sorted(remote.topics))))
+            told_at = remote.told_at
+            remote = self.remotes[node] = RemoteFilter(told_at=told_at)
+        remote.forwards = update.forwards
+        remote.confirmed = update.seen
+        answers: list[tuple[bytes, FilterUpdate]] = []
+        is_gap = False
+        if update.version:
+            is_gap = not self._apply(node, remote, update, changes)
+        is_new_here = not remote.told_at
+        if is_new_here:
+            answers += self.greet(node, now)
+        elif update.version and update.is_last:
+            answers.append((node, self._confirmation(remote)))
+        elif not update.version and update.seen < self.version.value and update.base:
+            # The other side found a gap: `base` says that it waits for the whole filter.
+            remote.told_at = now
+            answers += self._whole(node, remote)
+        if is_gap:
+            answers = [(node, self._confirmation(remote, wants_whole=True))]
+        return changes, answers
+
+    def _apply(
+        self,
+        node: bytes,
+        remote: RemoteFilter,
+        update: FilterUpdate,
+        changes: list[FilterChange],
+    ) -> bool:
+        """Take what an update says of a filter; False when it does not build on what is known."""
+        if len(remote.topics) + len(update.added) > FILTER_LIMIT:
+            msg = f"a filter has more than {FILTER_LIMIT:,} topics"
+            raise MalformedMessage(msg)
+        is_first = not remote.endpoint
+        if update.base:
+            if update.base != remote.version:
+                return update.version <= remote.version  # known already: only a repetition
+            added = set(update.added) - remote.topics
+            removed = set(update.removed) & remote.topics
+        else:
+            parts = remote.parts or set()
+            parts.update(update.added)
+            if not update.is_last:
+                remote.parts = parts
+                return True
+            remote.parts = None
+            added, removed = parts - remote.topics, remote.topics - parts
+        remote.endpoint = update.endpoint
+        remote.version = update.version
+        remote.topics |= added
+        remote.topics -= removed
+        if added or removed or is_first:
+            changes.append(
+                FilterChange(node, tuple(sorted(added)), tuple(sorted(removed)), is_first)
+            )
+        return True
+
+    def _confirmation(self, remote: RemoteFilter, *, wants_whole: bool = False) -> FilterUpdate:
+        base = 1 if wants_whole else 0
+        return FilterUpdate(self.endpoint, self.forwards, 0, base, remote.version)
+
+    def forget(self, node: bytes) -> list[FilterChange]:
+        """Drop an endpoint that ended or is out of reach."""
+        remote = self.remotes.pop(node, None)
+        if remote is None or not remote.endpoint:
+            return []
+        return [FilterChange(node, (), tuple(sorted(remote.topics)))]
