@@ -5,6 +5,7 @@
     actors.CallboardError
     └── EndpointError
         ├── UnsupportedData           (TypeError) a Python value outside the data model
+        ├── MalformedMessage          (ValueError) bytes of another endpoint that are no message
         ├── InvalidData               (ValueError) a value or text against the rules of its type
         │   └── InvalidTopic          a topic or filter that is no plain text, or too long
         └── DataOverflow              (OverflowError) a number outside the range of its type
@@ -12,7 +13,14 @@
 
 from actors.errors import CallboardError
 
-__all__ = ["DataOverflow", "EndpointError", "InvalidData", "InvalidTopic", "UnsupportedData"]
+__all__ = [
+    "DataOverflow",
+    "EndpointError",
+    "InvalidData",
+    "InvalidTopic",
+    "MalformedMessage",
+    "UnsupportedData",
+]
 
 
 class EndpointError(CallboardError):
@@ -33,3 +41,7 @@ class InvalidTopic(InvalidData):
 
 class DataOverflow(EndpointError, OverflowError):
     """A number does not fit its type; nothing was cut off or wrapped around."""
+
+
+class MalformedMessage(EndpointError, ValueError):
+    """Bytes of another endpoint are no message; nothing of it was taken."""
