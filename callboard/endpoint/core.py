@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from callboard.endpoint.errors import EndpointError, MalformedMessage
+from callboard.endpoint.errors import MalformedMessage
 from callboard.endpoint.filter_exchange import (
     FilterChange,
     FilterExchange,
@@ -31,7 +31,8 @@ from callboard.endpoint.filter_exchange import (
     read_update,
 )
 from callboard.endpoint.message import MessageType, pack_runs
-from callboard.endpoint.topic_index import TopicIndex
+from callboard.endpoint.subscriptions import SubscriptionTable
+from callboard.endpoint.topic import is_local
 from callboard.endpoint.value_cbor import decode_run, encode_pair
 
 __all__ = [
@@ -140,7 +141,7 @@ class _Place:
 class _Output:
     """`data_outputs` or `command_outputs`: the local receivers of one kind of message."""
 
-    index: TopicIndex[object] = field(default_factory=TopicIndex)
+    index: SubscriptionTable[object] = field(default_factory=SubscriptionTable)
     #: Who also sees what this endpoint itself publishes.
     sees_own: set[object] = field(default_factory=set)
 
@@ -166,7 +167,7 @@ class Core:
         self._command_outputs: _Output | None = None
         #: How many local receivers want each topic: the local filter.
         self._wanted: dict[str, int] = {}
-        self._remote_index: TopicIndex[bytes] = TopicIndex()
+        self._remote_index: SubscriptionTable[bytes] = SubscriptionTable()
         self._places: dict[bytes, _Place] = {}
         #: Topic → nodes to send it to; forgotten with every change of a filter or a path.
         self._receivers: dict[str, tuple[bytes, ...]] = {}
@@ -326,7 +327,7 @@ class Core:
         output = self._output(kind)
         removed = set()
         for topic in topics:
-            if output.index.discard(topic, receiver):
+            if output.index.remove(topic, receiver):
                 self._wanted[topic] -= 1
                 if not self._wanted[topic]:
                     del self._wanted[topic]
@@ -428,7 +429,7 @@ class Core:
     def _apply(self, changes: list[FilterChange]) -> list[Effect]:
         for change in changes:
             for topic in change.removed:
-                self._remote_index.discard(topic, change.node)
+                self._remote_index.remove(topic, change.node)
             for topic in change.added:
                 self._remote_index.add(topic, change.node)
         if changes:
@@ -454,7 +455,9 @@ class Core:
 
     def _find_receivers(self, topic: str) -> tuple[bytes, ...]:
         """Return the nodes that want a topic and may be reached; remembered by topic."""
-        nodes = tuple(sorted(filter(self._may_reach, self._remote_index.match(topic))))
+        nodes: tuple[bytes, ...] = ()
+        if not is_local(topic):
+            nodes = tuple(filter(self._may_reach, self._remote_index.match(topic)))
         if len(self._receivers) >= CACHED_TOPICS:
             self._receivers.clear()
         self._receivers[topic] = nodes
@@ -510,13 +513,3 @@ class Core:
         address = None if place is None else place.address
         return PeerEvent(kind, self.endpoint_of(node), address, text)
 
-
-def check_topic(topic: str) -> None:
-    """Refuse what cannot be a topic.
-
-    Raises:
-        EndpointError: it is no text.
-    """
-    if type(topic) is not str:
-        msg = f"a topic is a text such as '/cpu/load', not {type(topic).__name__}"
-        raise EndpointError(msg)
