@@ -221,7 +221,8 @@ class Core:
         self.counters.transmitted += len(run)
         pairs = [pair for _, pair in run]
         return [
-            Transmit(node, payload, count) for payload, count in pack_runs(kind, self.ttl, pairs)
+            Transmit(node, payload, count)
+            for payload, count in pack_runs(kind, self.ttl, pairs)
         ]
 
     def receive(self, node: bytes, payload: bytes, now: float) -> list[Effect]:
@@ -265,7 +266,9 @@ class Core:
             if not output.sees_own.isdisjoint(output.index.match(topic))
         ]
         effects: list[Effect] = []
-        for payload, count in pack_runs(kind, 0, [pair for _, pair in wanted]) if wanted else ():
+        for payload, count in (
+            pack_runs(kind, 0, [pair for _, pair in wanted]) if wanted else ()
+        ):
             self.counters.deserialized += count
             _, items = decode_run(payload)
             effects += self._deliver(output, items, output.sees_own.__contains__)
@@ -512,4 +515,3 @@ class Core:
         place = self._places.get(node)
         address = None if place is None else place.address
         return PeerEvent(kind, self.endpoint_of(node), address, text)
-

@@ -254,7 +254,7 @@ class FilterExchange:
         update: FilterUpdate,
         changes: list[FilterChange],
     ) -> bool:
-        """Take what an update says of a filter; False when it does not build on what is known."""
+        """Take what an update says of a filter; False when something before it is missing."""
         if len(remote.topics) + len(update.added) > FILTER_LIMIT:
             msg = f"a filter has more than {FILTER_LIMIT:,} topics"
             raise MalformedMessage(msg)

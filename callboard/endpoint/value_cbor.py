@@ -29,7 +29,6 @@ from typing import Any, Final, NoReturn
 import cbor2
 
 from basp.cbor_tags import REFUSED, SET
-from basp.errors import RemoteProtocolError
 from basp.hash_collisions import check_hashes
 from callboard.endpoint.address import Address, Port, Subnet
 from callboard.endpoint.container import FrozenTable, Set, Table, Vector
@@ -89,14 +88,14 @@ def encode_value(value: Any) -> bytes:
     return cbor2.dumps(_tree(value if isinstance(value, Data) else Data(value)))
 
 
-def _is_plain(value: Any, depth: int) -> bool:
+def _is_plain(value: object, depth: int) -> bool:
     """Return whether CBOR has all types in a value."""
     kind = type(value)
     if kind in _SIMPLE:
         return True
-    if kind is int:
+    if type(value) is int:
         return _LOWEST <= value <= _HIGHEST
-    if (kind is list or kind is tuple) and depth < _PLAIN_DEPTH:
+    if (type(value) is list or type(value) is tuple) and depth < _PLAIN_DEPTH:
         for item in value:
             # The same tests as above: a call for each element would double the time.
             inner = type(item)
@@ -161,7 +160,11 @@ def decode_run(payload: bytes) -> tuple[MessageType, list[tuple[str, Any]]]:
         msg = "a run is an array of type, TTL, and pairs of topic and value"
         raise MalformedMessage(msg)
     topics = values[2::2]
-    if type(values[0]) is not int or values[0] not in _KINDS or not {*map(type, topics)} <= _TEXT:
+    if (
+        type(values[0]) is not int
+        or values[0] not in _KINDS
+        or not {*map(type, topics)} <= _TEXT
+    ):
         msg = f"a run of type {str(values[0])[:20]} with topics that are no text"
         raise MalformedMessage(msg)
     return _KINDS[values[0]], list(zip(topics, values[3::2], strict=True))
@@ -212,7 +215,8 @@ def _refuse(tag: int) -> _Reader:
 
 
 def _refuse_tag(tag: cbor2.CBORTag, _is_key: bool) -> NoReturn:  # noqa: FBT001
-    _refuse(tag.tag)(None, False)  # noqa: FBT003
+    msg = f"CBOR tag {tag.tag} is none of the data model"
+    raise InvalidData(msg)
 
 
 def _refuse_map(_content: object, _is_key: bool) -> NoReturn:  # noqa: FBT001
@@ -273,7 +277,7 @@ def _python_set(content: Any, _is_key: bool) -> frozenset[Any]:  # noqa: FBT001
 def _python_table(content: Any, _is_key: bool) -> FrozenTable:  # noqa: FBT001
     keys, values = _items(content)[::2], content[1::2]
     check_hashes(keys)
-    return FrozenTable(zip(keys, values, strict=True))
+    return FrozenTable(dict(zip(keys, values, strict=True)))
 
 
 _SCALARS: Final[dict[int, tuple[DataType, Callable[[Any], Any], Callable[[Any], Any]]]] = {
@@ -295,9 +299,7 @@ _SCALARS: Final[dict[int, tuple[DataType, Callable[[Any], Any], Callable[[Any], 
 }
 
 
-def _python_reader(
-    read: Callable[[Any], Any], convert: Callable[[Any], Any]
-) -> _Reader:
+def _python_reader(read: Callable[[Any], Any], convert: Callable[[Any], Any]) -> _Reader:
     return lambda content, _is_key: convert(read(content))
 
 

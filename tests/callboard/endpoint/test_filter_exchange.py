@@ -1,0 +1,168 @@
+"""Filters are the same at their owners and everywhere else, whatever gets lost on the way."""
+
+from collections import deque
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from callboard.endpoint.errors import MalformedMessage
+from callboard.endpoint.filter_exchange import (
+    PART_SIZE,
+    REPEAT_AFTER,
+    FilterExchange,
+    FilterUpdate,
+    read_update,
+)
+
+NODES = (b"a", b"b", b"c")
+TOPICS = ("/a", "/a/b", "/c", "/d", "")
+
+
+def an_endpoint(node: bytes) -> bytes:
+    return node.ljust(16, b".")
+
+
+class Net:
+    """Three endpoints; messages of a pair keep their order, some are lost."""
+
+    def __init__(self) -> None:
+        self.now = 1.0
+        self.sides = {node: FilterExchange(an_endpoint(node)) for node in NODES}
+        self.seen: dict[tuple[bytes, bytes], set[str]] = {}
+        self.lines: dict[tuple[bytes, bytes], deque[FilterUpdate]] = {
+            (a, b): deque() for a in NODES for b in NODES if a != b
+        }
+
+    def send(self, source: bytes, updates: list[tuple[bytes, FilterUpdate]]) -> None:
+        for target, update in updates:
+            self.lines[source, target].append(read_update(update.as_plain()))
+
+    def greet(self, a: bytes, b: bytes) -> None:
+        self.send(a, self.sides[a].greet(b, self.now))
+
+    def pass_on(self, source: bytes, target: bytes) -> None:
+        update = self.lines[source, target].popleft()
+        changes, answers = self.sides[target].receive(source, update, self.now)
+        known = self.seen.setdefault((target, source), set())
+        for change in changes:
+            assert known.isdisjoint(change.added), "a topic was added twice"
+            assert known.issuperset(change.removed), "a topic was removed that was not there"
+            known |= set(change.added)
+            known -= set(change.removed)
+        self.send(target, answers)
+
+    def settle(self) -> None:
+        for _ in range(4):
+            self.now += REPEAT_AFTER
+            for node in NODES:
+                self.send(node, self.sides[node].tick(self.now))
+            while any(self.lines.values()):
+                for (source, target), line in self.lines.items():
+                    if line:
+                        self.pass_on(source, target)
+
+
+STEPS = st.one_of(
+    st.tuples(
+        st.just("change"),
+        st.sampled_from(NODES),
+        st.sets(st.sampled_from(TOPICS)),
+        st.sets(st.sampled_from(TOPICS)),
+    ),
+    st.tuples(st.just("pass"), st.sampled_from(NODES), st.sampled_from(NODES)),
+    st.tuples(st.just("lose"), st.sampled_from(NODES), st.sampled_from(NODES)),
+    st.tuples(st.just("greet"), st.sampled_from(NODES), st.sampled_from(NODES)),
+    st.tuples(st.just("wait"), st.floats(0.1, 3.0)),
+)
+
+
+@given(st.lists(STEPS, max_size=40))
+def test_all_know_every_filter_when_losses_end(steps: list[tuple]) -> None:
+    net = Net()
+    for step in steps:
+        match step:
+            case ("change", node, added, removed):
+                net.send(node, net.sides[node].change(added, removed, net.now))
+            case ("pass", a, b) if a != b and net.lines[a, b]:
+                net.pass_on(a, b)
+            case ("lose", a, b) if a != b and net.lines[a, b]:
+                net.lines[a, b].popleft()
+            case ("greet", a, b) if a != b:
+                net.greet(a, b)
+            case ("wait", seconds):
+                net.now += seconds
+                for node in NODES:
+                    net.send(node, net.sides[node].tick(net.now))
+    for a in NODES:
+        for b in NODES:
+            if a != b:
+                net.greet(a, b)
+
+    net.settle()
+
+    for a in NODES:
+        for b in NODES:
+            if a != b:
+                assert net.sides[a].remotes[b].topics == net.sides[b].topics
+                assert net.seen.get((a, b), set()) == net.sides[b].topics
+                assert net.sides[a].remotes[b].confirmed == net.sides[a].version.value
+
+
+def test_nothing_is_repeated_once_it_is_confirmed() -> None:
+    net = Net()
+    net.sides[b"a"].change({"/x"}, set(), net.now)
+    net.greet(b"a", b"b")
+    net.settle()
+
+    net.now += 100 * REPEAT_AFTER
+
+    assert [update for side in net.sides.values() for update in side.tick(net.now)] == []
+
+
+def test_a_large_filter_comes_in_parts_and_counts_when_the_last_is_there() -> None:
+    owner, other = FilterExchange(an_endpoint(b"a")), FilterExchange(an_endpoint(b"b"))
+    topics = {f"/t/{i}" for i in range(2 * PART_SIZE + 1)}
+    owner.change(topics, set(), 1.0)
+
+    parts = [update for _, update in owner.greet(b"b", 1.0)]
+
+    assert [len(part.added) for part in parts] == [PART_SIZE, PART_SIZE, 1]
+    for part in parts[:-1]:
+        assert other.receive(b"a", part, 1.0)[0] == []
+    (change,), _ = other.receive(b"a", parts[-1], 1.0)
+    assert set(change.added) == topics
+
+
+def test_another_endpoint_on_the_same_node_starts_afresh() -> None:
+    first, second = FilterExchange(an_endpoint(b"1")), FilterExchange(an_endpoint(b"2"))
+    other = FilterExchange(an_endpoint(b"o"))
+    first.change({"/old"}, set(), 1.0)
+    second.change({"/new"}, set(), 1.0)
+    for _, update in first.greet(b"o", 1.0):
+        other.receive(b"n", update, 1.0)
+
+    changes = []
+    for _, update in second.greet(b"o", 2.0):
+        changes += other.receive(b"n", update, 2.0)[0]
+
+    assert [change.removed for change in changes] == [("/old",), ()]
+    assert other.remotes[b"n"].topics == {"/new"}
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        None,
+        [],
+        [b"short", True, 1, 0, 0, [], [], True],
+        [bytes(16), 1, 1, 0, 0, [], [], True],
+        [bytes(16), True, -1, 0, 0, [], [], True],
+        [bytes(16), True, 1, 0, 0, [5], [], True],
+        [bytes(16), True, 1, 0, 0, ["x" * 5000], [], True],
+        [bytes(16), True, 1, 0, 0, "/a", [], True],
+    ],
+)
+def test_what_is_no_update_is_refused(plain: object) -> None:
+    with pytest.raises(MalformedMessage):
+        read_update(plain)
