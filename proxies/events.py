@@ -40,6 +40,14 @@ class NodeDown:
 
 
 @dataclass(frozen=True, slots=True)
+class PathMoved:
+    """Messages to a node take another path; `hops` is the number of links on it."""
+
+    node_id: bytes
+    hops: int
+
+
+@dataclass(frozen=True, slots=True)
 class MessagesLost:
     """Messages to a node that is in reach were lost, or not confirmed, on a path that broke."""
 

@@ -25,6 +25,7 @@ from proxies.figures import Figures
 from proxies.limits import Limits
 from proxies.names import Names
 from proxies.naming import Naming
+from proxies.overlay import Overlay
 from proxies.ports import Ports, secret_bytes
 from proxies.proxy import Proxy
 from proxies.reach import CONNECT_TIMEOUT, Reach
@@ -93,6 +94,8 @@ class Node(Naming, Spawning, Figures):
         connector.emit = self.runtime.emit
         self._names, self._groups = Names(), Names()
         self._members = {}
+        #: Links and paths, for rooms that build on nodes.
+        self.overlay = Overlay(self._broker)
         self._ports = Ports(self._runner, around.network, self._broker)
         self._search = Search(self.runtime, self._broker, self._names)
         self._reach = Reach(self.runtime, self._broker, self._ports, self._search)

@@ -15,7 +15,7 @@ from basp.node_id import NodeId
 from basp.path_order import pack_path_end
 from basp.plain_cbor import read_plain
 from basp.routing import Changes
-from proxies.events import LinkDown, LinkUp, MessagesLost, NodeDown, NodeUp
+from proxies.events import LinkDown, LinkUp, MessagesLost, NodeDown, NodeUp, PathMoved
 from proxies.lifetimes import OLD_PATH_LIMIT
 from proxies.messages import Describe
 from proxies.unrouted import DIAL_TIMEOUT
@@ -116,6 +116,7 @@ class Paths:
         self._runtime.runner.call_later(OLD_PATH_LIMIT, self._old_path_over, node, epoch)
         self._accounts.repeat_report(node)
         self._broker.lifetimes.renew(node)
+        self._runtime.emit(PathMoved(node, len(self._router.path(node))))
 
     def _end_epoch(self, node: NodeId, *, is_open: bool) -> None:
         """Note how many dispatches the epoch had that ends now; with the lock held."""

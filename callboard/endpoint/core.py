@@ -123,15 +123,15 @@ class CoreCounters:
     deserialized: int = 0
     delivered: int = 0
     unwanted: int = 0
-    out_of_ttl: int = 0
+    dropped: int = 0
     malformed: int = 0
 
 
 @dataclass(slots=True)
 class _Place:
-    """Where the node of another endpoint is: the nodes on the way to it, itself last."""
+    """How another endpoint is connected: over any path, or as a peer."""
 
-    path: tuple[bytes, ...] = ()
+    is_known: bool = False
     is_peer: bool = False
     address: tuple[str, int] | None = None
     is_discovered: bool = False
@@ -150,17 +150,24 @@ class Core:
     """One endpoint's hub."""
 
     def __init__(
-        self, endpoint: bytes, *, ttl: int = DEFAULT_TTL, forwards: bool = True
+        self,
+        endpoint: bytes,
+        path_of: Callable[[bytes], Sequence[bytes]],
+        *,
+        ttl: int = DEFAULT_TTL,
+        forwards: bool = True,
     ) -> None:
         """Make a core.
 
         Args:
             endpoint: the endpoint's id, 16 bytes.
+            path_of: returns the nodes on the way to a node, itself last; empty for none.
             ttl: links that the messages of this endpoint may cross.
             forwards: whether messages for others may pass through this endpoint's node.
         """
         self.endpoint = endpoint
         self.ttl = ttl
+        self._path_of = path_of
         self.counters = CoreCounters()
         self.filters = FilterExchange(endpoint, forwards=forwards)
         self._data_outputs: _Output | None = None
@@ -225,6 +232,14 @@ class Core:
             for payload, count in pack_runs(kind, self.ttl, pairs)
         ]
 
+    def deliver_here(self, kind: MessageType, run: Sequence[Pair]) -> list[Effect]:
+        """Hand messages that are directed at this endpoint to its own receivers."""
+        self.counters.serialized += len(run)
+        effects: list[Effect] = []
+        for payload, _ in pack_runs(kind, 0, [pair for _, pair in run]):
+            effects += self._take_items(*decode_run(payload))
+        return effects
+
     def receive(self, node: bytes, payload: bytes, now: float) -> list[Effect]:
         """Take what the core of another node sent.
 
@@ -255,7 +270,7 @@ class Core:
             self.counters.unwanted += len(items)
             return []
         self.counters.deserialized += len(items)
-        return self._deliver(output, items, lambda _: True)
+        return self._deliver(output, items, None)
 
     def _deliver_own(
         self, kind: MessageType, output: _Output, run: Sequence[Pair]
@@ -271,11 +286,11 @@ class Core:
         ):
             self.counters.deserialized += count
             _, items = decode_run(payload)
-            effects += self._deliver(output, items, output.sees_own.__contains__)
+            effects += self._deliver(output, items, output.sees_own)
         return effects
 
     def _deliver(
-        self, output: _Output, items: list[Item], may_see: Callable[[object], bool]
+        self, output: _Output, items: list[Item], only: set[object] | None
     ) -> list[Effect]:
         """Sort a run by receiver; runs of one topic are looked up once."""
         batches: dict[object, list[Item]] = {}
@@ -285,7 +300,7 @@ class Core:
             topic = item[0]
             if topic != last_topic:
                 last_topic = topic
-                receivers = [one for one in match(topic) if may_see(one)]
+                receivers = [one for one in match(topic) if only is None or one in only]
                 lists = [batches.setdefault(one, []) for one in receivers]
             if not lists:
                 self.counters.unwanted += 1
@@ -337,6 +352,10 @@ class Core:
                     removed.add(topic)
         return self._tell(self.filters.change(set(), removed, now))
 
+    def topics_of(self, receiver: object, kind: MessageType) -> tuple[str, ...]:
+        """Return the topics of a local receiver."""
+        return self._output(kind).index.prefixes(receiver)
+
     def retire(self, receiver: object, *, kind: MessageType = MessageType.DATA) -> None:
         """Forget a receiver whose topics were taken from it."""
         self._output(kind).sees_own.discard(receiver)
@@ -351,19 +370,16 @@ class Core:
 
     # --- other endpoints ---
 
-    def endpoint_found(self, node: bytes, path: Sequence[bytes], now: float) -> list[Effect]:
+    def endpoint_found(self, node: bytes, now: float) -> list[Effect]:
         """A node that has an endpoint came into reach: tell it what is wanted here."""
-        place = self._places.setdefault(node, _Place())
-        place.path = tuple(path)
+        self._places.setdefault(node, _Place()).is_known = True
         self._receivers.clear()
         effects = self._tell(self.filters.greet(node, now))
         return effects + self._introduce(node)
 
-    def path_moved(self, node: bytes, path: Sequence[bytes]) -> None:
-        """Another path leads to a node."""
-        if node in self._places:
-            self._places[node].path = tuple(path)
-            self._receivers.clear()
+    def path_moved(self) -> None:
+        """Another path leads to some node."""
+        self._receivers.clear()
 
     def link_established(
         self, node: bytes, address: tuple[str, int] | None = None
@@ -421,7 +437,9 @@ class Core:
     def _introduce(self, node: bytes) -> list[Effect]:
         """Tell of an endpoint once its path and its filter are both known."""
         place = self._places.get(node)
-        if place is None or place.is_discovered or self.endpoint_of(node) is None:
+        if place is None or not place.is_known or place.is_discovered:
+            return []
+        if self.endpoint_of(node) is None:
             return []
         place.is_discovered = True
         effects = self.peer_discovered(node)
@@ -468,16 +486,11 @@ class Core:
 
     def _may_reach(self, node: bytes) -> bool:
         """Return whether the TTL suffices and nobody on the way refuses to forward."""
-        place = self._places.get(node)
-        if place is None:
-            return False
-        if len(place.path) > self.ttl:
-            self.counters.out_of_ttl += 1
+        path = self._path_of(node)
+        if not path or len(path) > self.ttl:
             return False
         remotes = self.filters.remotes
-        return all(
-            passed not in remotes or remotes[passed].forwards for passed in place.path[:-1]
-        )
+        return all(passed not in remotes or remotes[passed].forwards for passed in path[:-1])
 
     # --- the callbacks of the guide ---
 

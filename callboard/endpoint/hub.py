@@ -1,0 +1,209 @@
+"""The hub of a node: what threads and other rooms call to publish and to receive.
+
+    hub.publish ──> inputs ──> core actor ──> cores of other nodes    (serialized by the caller)
+    core actor ──> receivers: queues of subscribers, actors, stores   (decoded once)
+
+Every node has at most one core actor; `Hub.of(node)` makes it on first use. Whatever concerns
+the core is done in the actor's turn; what is published meanwhile waits and goes as one run.
+"""
+
+import threading
+import uuid
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from actors.future import Future
+from basp.header import CORE_ACTOR
+from callboard.endpoint.core import DEFAULT_TTL, CoreCounters, Item, Pair
+from callboard.endpoint.core_actor import (
+    FLUSH,
+    CoreActor,
+    ReceiverAdded,
+    ReceiverRemoved,
+    SendDirectly,
+)
+from callboard.endpoint.message import MessageType
+from callboard.endpoint.topic import checked_topic
+from callboard.endpoint.value_cbor import encode_pair
+
+if TYPE_CHECKING:
+    from proxies.node import Node
+
+__all__ = ["Hub", "HubOptions", "Receiver"]
+
+INPUT_LIMIT: Final = 16_384
+"""Messages that wait for the core's turn: a thread that publishes more waits for it."""
+
+WAIT_FOR_TURN: Final = 5.0
+"""Seconds that such a thread waits at most; a node stuck that long has other problems."""
+
+
+class Receiver(Protocol):
+    """Who takes messages: the queue of a subscriber, an actor's adapter, a store."""
+
+    def take(self, items: list[Item], /) -> None:
+        """Take a run of messages in the order of their publishers; on the node's thread.
+
+        Must be quick and must not block or raise.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class HubOptions:
+    """How a node takes part in topics.
+
+    Attributes:
+        endpoint_id: 16 bytes; a random UUID by default.
+        ttl: links that messages may cross.
+        forwards: whether messages for others may pass through this node.
+        peer_buffer_size: messages that may wait for a peer which does not read.
+        overflow_policy: what happens then: `disconnect`, `drop_newest` or `drop_oldest`.
+    """
+
+    endpoint_id: bytes | None = None
+    ttl: int = DEFAULT_TTL
+    forwards: bool = True
+    peer_buffer_size: int = 2048
+    overflow_policy: str = "disconnect"
+
+
+class Hub:
+    """A node's way into topics."""
+
+    def __init__(self, node: "Node", options: HubOptions) -> None:
+        """Use `Hub.of`."""
+        self.node = node
+        self.options = options
+        self.endpoint_id = options.endpoint_id or uuid.uuid4().bytes
+        self.inputs: deque[tuple[MessageType, Pair]] = deque()
+        self.turn_taken = threading.Condition()
+        self._runner = node.runtime.runner
+        self.is_poked = False
+        self.is_congested = False
+        self.ref = node.runtime.spawn(CoreActor, (self,), number=CORE_ACTOR)
+        self._cell = node.runtime.cells[CORE_ACTOR]
+
+    @classmethod
+    def of(cls, node: "Node", options: HubOptions | None = None) -> "Hub":
+        """Return the hub of a node; the first call makes it, with these options."""
+        with _MAKING:
+            cell = node.runtime.cells.get(CORE_ACTOR)
+            if cell is not None:
+                found: Hub = cell.actor.hub
+                return found
+            return cls(node, options or HubOptions())
+
+    # --- out ---
+
+    def publish(self, topic: str, value: Any) -> None:
+        """Publish a value; from any thread. It is serialized before this returns.
+
+        A thread outside of the node waits while too much waits for the core.
+
+        Raises:
+            InvalidTopic: the topic is no text, or too long.
+            EndpointError: the data model has no such value.
+        """
+        pair = (checked_topic(topic), encode_pair(topic, value))
+        self.inputs.append((MessageType.DATA, pair))
+        if not self.is_poked:
+            self.poke()
+        if self.is_congested or len(self.inputs) > INPUT_LIMIT:
+            self._wait_for_turn()
+
+    def publish_all(
+        self, messages: Sequence[tuple[str, Any]], kind: MessageType = MessageType.DATA
+    ) -> None:
+        """Publish several values in this order, all or none."""
+        pairs = [(checked_topic(topic), encode_pair(topic, value)) for topic, value in messages]
+        self.inputs.extend([(kind, pair) for pair in pairs])
+        self.poke()
+        if self.is_congested or len(self.inputs) > INPUT_LIMIT:
+            self._wait_for_turn()
+
+    def send_to(
+        self,
+        node_id: bytes,
+        messages: Sequence[tuple[str, Any]],
+        kind: MessageType = MessageType.DATA,
+    ) -> None:
+        """Send values to the receivers of one node, and no other."""
+        pairs = [(checked_topic(topic), encode_pair(topic, value)) for topic, value in messages]
+        self.ref.tell(SendDirectly(node_id, kind, tuple(pairs)))
+
+    def poke(self) -> None:
+        """Let the core take what waits, in its next turn."""
+        if not self.is_poked:
+            self.is_poked = True
+            self._cell.post(FLUSH, None)
+
+    def _wait_for_turn(self) -> None:
+        if self._runner.is_runner_thread():
+            return  # a handler never waits; its node goes on when it returns
+        with self.turn_taken:
+            self.turn_taken.wait_for(
+                lambda: self._has_room() or self.node.runtime.closed, WAIT_FOR_TURN
+            )
+
+    def _has_room(self) -> bool:
+        return len(self.inputs) <= INPUT_LIMIT and not self.is_congested
+
+    def set_congested(self, is_congested: bool) -> None:  # noqa: FBT001
+        """Let threads that publish wait, or go on: a peer reads more slowly than they write."""
+        if self.is_congested != is_congested:
+            self.is_congested = is_congested
+            with self.turn_taken:
+                self.turn_taken.notify_all()
+
+    # --- in ---
+
+    def add_receiver(
+        self,
+        receiver: Receiver,
+        topics: Sequence[str],
+        *,
+        kind: MessageType = MessageType.DATA,
+        sees_own: bool = False,
+    ) -> Future[None]:
+        """Let a receiver take messages of these topics (more of them, when it is there).
+
+        The future is done when the core knows; other nodes are told in the same moment.
+        `sees_own`: also what this node itself publishes.
+        """
+        checked = tuple(checked_topic(topic) for topic in topics)
+        return self.ref.ask(ReceiverAdded(receiver, checked, kind, sees_own))
+
+    def remove_receiver(
+        self,
+        receiver: Receiver,
+        topics: Sequence[str] | None = None,
+        *,
+        kind: MessageType = MessageType.DATA,
+    ) -> Future[None]:
+        """Take topics from a receiver, or (None) all of them."""
+        checked = None if topics is None else tuple(map(checked_topic, topics))
+        return self.ref.ask(ReceiverRemoved(receiver, checked, kind))
+
+    # --- seeing ---
+
+    @property
+    def counters(self) -> CoreCounters:
+        """What flowed through the core."""
+        actor: CoreActor = self._cell.actor
+        return actor.core.counters
+
+    def on_peer_event(self, told: Any) -> None:
+        """Call `told(event)` for each `PeerEvent`, on the node's thread."""
+        actor: CoreActor = self._cell.actor
+        actor.listeners.append(told)
+
+    def off_peer_event(self, told: Any) -> None:
+        """Stop calling it."""
+        actor: CoreActor = self._cell.actor
+        if told in actor.listeners:
+            actor.listeners.remove(told)
+
+
+_MAKING: Final = threading.Lock()
