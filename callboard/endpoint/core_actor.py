@@ -33,6 +33,9 @@ CORE_NAME: Final = "callboard.core"
 TICK: Final = 1.0
 """Seconds between looks for filters that were not confirmed."""
 
+ANSWER_LIMIT: Final = 5.0
+"""Seconds that a directory may take to say whether its node has a core."""
+
 DRAIN_INTERVAL: Final = 0.005
 """Seconds between looks at a link that is full."""
 
@@ -91,6 +94,13 @@ class CoreFound:
 
 
 @dataclass(frozen=True, slots=True)
+class NoAnswer:
+    """A node's directory did not answer."""
+
+    node: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Undelivered:
     """Event: messages of topics were dropped, because a peer does not read.
 
@@ -126,6 +136,8 @@ class CoreActor(Actor):
         self._buffers: dict[bytes, PeerBuffer] = {}
         self._cores: dict[bytes, ActorRef[Any]] = {}
         self._removed_by_user: set[bytes] = set()
+        #: Nodes whose directory did not answer.
+        self._unanswered: set[bytes] = set()
         self._is_draining = False
         self._now = self._cell.runner.now
         self._stop_listening = self._network.listen(self._cell_event)
@@ -251,6 +263,9 @@ class CoreActor(Actor):
     def tick(self, _: Tick) -> None:
         """Repeat what was not confirmed."""
         self._carry_out(self.core.tick(self._now()))
+        unanswered, self._unanswered = self._unanswered, set()
+        for node in sorted(unanswered):
+            self._look_for_core(node)
         self.after(TICK, _)
 
     def _cell_event(self, event: object) -> None:
@@ -259,13 +274,23 @@ class CoreActor(Actor):
 
     def _look_for_core(self, node: bytes) -> None:
         """Ask a node's directory whether it has a core: most nodes need not have one."""
-        question = self._cell.runtime.ref_to(node, DIRECTORY).ask(Lookup(CORE_NAME))
+        if node in self._cores or not self._network.path(node):
+            return
+        directory = self._cell.runtime.ref_to(node, DIRECTORY)
+        question = directory.ask(Lookup(CORE_NAME), timeout=ANSWER_LIMIT)
 
         def answered(future: Future[Any]) -> None:
-            if future.exception() is None and isinstance(future.result(), ActorRef):
+            if future.exception() is not None:  # lost with a path that broke
+                self._cell.post(NoAnswer(node), None)
+            elif isinstance(future.result(), ActorRef):
                 self._cell.post(CoreFound(future.result()), None)
 
         question.add_done_callback(answered)
+
+    @handler
+    def look_again(self, failed: NoAnswer) -> None:
+        """Ask once more at the next tick."""
+        self._unanswered.add(failed.node)
 
     def _know(self, ref: ActorRef[Any]) -> None:
         node = ref.node_id
