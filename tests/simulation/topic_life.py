@@ -32,12 +32,13 @@ FILTERS = ("/a", "/a/b", "/b", "/b/x", "/c", "")
 
 @dataclass
 class Published:
-    """A message: who published it where and when."""
+    """A message: who published it where and when, and which nodes were in reach."""
 
     publisher: int
     topic: str
     number: int
     at: float
+    reach: frozenset[bytes]
 
 
 @dataclass(eq=False)
@@ -151,8 +152,9 @@ class TopicLife:
 
     def _publish_one(self, place: Place, topic: str) -> None:
         place.number += 1
+        reach = frozenset(node.node_id for node in place.node.nodes())
         self.published.append(
-            Published(place.index, topic, place.number, self.cluster.now)
+            Published(place.index, topic, place.number, self.cluster.now, reach)
         )
         place.hub.publish(topic, [place.index, place.number])
 
@@ -257,8 +259,8 @@ class TopicLife:
                 continue
             for taker, received in zip(self.takers, got, strict=True):
                 is_there = taker.since < message.at and taker.until > message.at + SETTLED
-                is_own = taker.place.index == message.publisher
-                if not is_there or is_own or not taker.wants(message.topic):
+                is_in_reach = taker.place.node.node_id in message.reach
+                if not is_there or not is_in_reach or not taker.wants(message.topic):
                     continue
                 if (message.publisher, message.number) not in received:
                     raise Violation(f"{message} did not arrive at {taker.place.index}")
