@@ -33,7 +33,7 @@ from callboard.endpoint.filter_exchange import (
 from callboard.endpoint.message import MessageType, pack_runs
 from callboard.endpoint.subscriptions import SubscriptionTable
 from callboard.endpoint.topic import is_local
-from callboard.endpoint.value_cbor import decode_run, encode_pair
+from callboard.endpoint.value_cbor import decode_run, encode_plain_pair
 
 __all__ = [
     "Core",
@@ -460,7 +460,7 @@ class Core:
     def _tell(self, updates: list[tuple[bytes, FilterUpdate]]) -> list[Effect]:
         effects: list[Effect] = []
         for node, update in updates:
-            pair = encode_pair("", update.as_plain())
+            pair = encode_plain_pair("", update.as_plain())
             effects += [
                 Transmit(node, payload)
                 for payload, _ in pack_runs(MessageType.ROUTING_UPDATE, self.ttl, [pair])
@@ -468,7 +468,7 @@ class Core:
         return effects
 
     def _pong(self, node: bytes, items: list[Item]) -> list[Effect]:
-        pairs = [encode_pair(topic, content) for topic, content in items]
+        pairs = [encode_plain_pair(topic, content) for topic, content in items]
         return [
             Transmit(node, payload)
             for payload, _ in pack_runs(MessageType.PONG, self.ttl, pairs)

@@ -38,7 +38,14 @@ from callboard.endpoint.message import MessageType
 from callboard.endpoint.scalar import Count, Enum
 from callboard.endpoint.timespan import Timespan, Timestamp
 
-__all__ = ["decode_data", "decode_run", "decode_value", "encode_pair", "encode_value"]
+__all__ = [
+    "decode_data",
+    "decode_run",
+    "decode_value",
+    "encode_pair",
+    "encode_plain_pair",
+    "encode_value",
+]
 
 COUNT: Final = 48920
 ADDRESS: Final = 48921
@@ -69,6 +76,11 @@ def encode_pair(topic: str, value: Any) -> bytes:
         EndpointError: the data model has no such value.
     """
     return cbor2.dumps(topic) + encode_value(value)
+
+
+def encode_plain_pair(topic: str, content: Any) -> bytes:
+    """Encode a topic and content of our own making that is plain CBOR: bytes stay bytes."""
+    return cbor2.dumps(topic) + cbor2.dumps(content)
 
 
 def encode_value(value: Any) -> bytes:
