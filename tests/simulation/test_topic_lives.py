@@ -22,5 +22,9 @@ def test_a_filter_that_is_not_repeated_is_noticed(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(FilterExchange, "change", lambda *_: [])
 
     with pytest.raises(Violation, match="did not arrive"):
-        for seed in SEEDS:
-            TopicLife(seed, size=8).run()
+        _live_all()
+
+
+def _live_all() -> None:
+    for seed in SEEDS:
+        TopicLife(seed, size=8).run()
