@@ -31,9 +31,9 @@ from callboard.endpoint.filter_exchange import (
     read_update,
 )
 from callboard.endpoint.message import MessageType, pack_runs
+from callboard.endpoint.run_cbor import decode_run, encode_plain_pair
 from callboard.endpoint.subscriptions import SubscriptionTable
 from callboard.endpoint.topic import is_local
-from callboard.endpoint.value_cbor import decode_run, encode_plain_pair
 
 __all__ = [
     "Core",

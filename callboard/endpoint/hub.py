@@ -25,8 +25,8 @@ from callboard.endpoint.core_actor import (
     SendDirectly,
 )
 from callboard.endpoint.message import MessageType
+from callboard.endpoint.run_cbor import encode_pair
 from callboard.endpoint.topic import checked_topic
-from callboard.endpoint.value_cbor import encode_pair
 
 if TYPE_CHECKING:
     from proxies.node import Node

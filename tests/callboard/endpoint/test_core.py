@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from callboard.endpoint.core import Core, Deliver, PeerEvent, PeerEventKind, Transmit
 from callboard.endpoint.errors import MalformedMessage
 from callboard.endpoint.message import RUN_LENGTH, RUN_SIZE, MessageType, pack_runs
-from callboard.endpoint.value_cbor import decode_run, encode_pair
+from callboard.endpoint.run_cbor import decode_run, encode_pair
 
 DATA, COMMAND = MessageType.DATA, MessageType.COMMAND
 
