@@ -9,7 +9,7 @@ import pytest
 from actors.errors import NodeUnreachable
 from basp.header import Operation
 from basp.routing_update import Statement, write_update
-from proxies.events import LinkDown, NodeDown, NodeUp
+from proxies.events import LinkDown, NodeDown, NodeUp, PathMoved
 from tests.proxies.cast import (
     Echo,
     Later,
@@ -86,7 +86,7 @@ def test_a_ring_loses_no_node_with_any_of_its_links(ring, lost_link):
         assert [f.result(5) for f in answers] == ["0", "1", "2"] * 4
         eventually(lambda: {n.hops for n in here.nodes()} == {1, 2, 3})
 
-    assert {type(event) for some in events for event in some} == {LinkDown}
+    assert {type(event) for some in events for event in some} == {LinkDown, PathMoved}
     assert not any(future.done() for future in fired)
 
 
