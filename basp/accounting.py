@@ -13,14 +13,18 @@ Dispatches carry an epoch of six bits. It rises when a path changes and when mes
 are written off, so a report that comes late cannot confirm what was already counted as
 lost. Reports are cumulative for each epoch: one that is lost is healed by the next.
 
-Payload of a ``delivery_report``: the CBOR array ``[[epoch, delivered, dead letters], …]``.
+An epoch has room for 2^24 dispatches; with more the next one begins by itself.
+
+Payload of a ``delivery_report``: the CBOR array
+``[[epoch, delivered, dead letters, given up], …]``. What the destination gave up, because it
+did not come in time, will never be delivered: it is lost at once.
 """
 
 from collections import deque
 from typing import Final
 
 from basp.errors import MalformedPayload
-from basp.header import EPOCH_COUNT
+from basp.header import EPOCH_COUNT, POSITION_MASK, SEQUENCE_BITS, SEQUENCE_COUNT
 from basp.node_id import NodeId, node_id_text
 from basp.plain_cbor import is_natural, read_plain, write_plain
 
@@ -34,15 +38,20 @@ _REPORT_LIMIT: Final = EPOCH_COUNT
 
 
 class _Epoch:
-    """Messages sent in one epoch that is over but not fully confirmed."""
+    """Messages of one epoch; ``sent`` is known when it is over."""
 
-    __slots__ = ("confirmed", "dead_letters", "number", "sent")
+    __slots__ = ("confirmed", "dead_letters", "lost", "number", "sent")
 
-    def __init__(self, number: int, sent: int, confirmed: int, dead_letters: int) -> None:
+    def __init__(self, number: int) -> None:
         self.number = number
-        self.sent = sent
-        self.confirmed = confirmed
-        self.dead_letters = dead_letters
+        self.sent = 0
+        self.confirmed = 0
+        self.dead_letters = 0
+        self.lost = 0
+
+    @property
+    def in_flight(self) -> int:
+        return self.sent - self.confirmed - self.lost
 
 
 class Account:
@@ -52,19 +61,18 @@ class Account:
         sent: dispatches handed to a link; the sender adds to it directly.
         confirmed: reported as arrived, dead letters included.
         dead_letters: reported as arrived for an actor that had ended.
-        lost: written off.
-        epoch: number to put into the header of the next dispatch.
+        lost: written off, or given up by the destination.
+        offset: the next dispatch has the position ``offset + sent & POSITION_MASK``.
     """
 
     __slots__ = (
         "_base",
-        "_current_confirmed",
-        "_current_dead_letters",
+        "_current",
         "_open",
         "confirmed",
         "dead_letters",
-        "epoch",
         "lost",
+        "offset",
         "sent",
     )
 
@@ -74,11 +82,10 @@ class Account:
         self.confirmed = 0
         self.dead_letters = 0
         self.lost = 0
-        self.epoch = 0
-        # Value of ``sent`` when the current epoch began, and its confirmations.
+        self.offset = 0
+        # Value of ``sent`` when the current epoch began.
         self._base = 0
-        self._current_confirmed = 0
-        self._current_dead_letters = 0
+        self._current = _Epoch(0)
         self._open: deque[_Epoch] = deque()
 
     @property
@@ -87,8 +94,15 @@ class Account:
         return self.sent - self.confirmed - self.lost
 
     @property
+    def epoch(self) -> int:
+        """Number of the current epoch."""
+        self._begin_full_ones()
+        return self._current.number
+
+    @property
     def sent_in_epoch(self) -> int:
         """Messages sent in the current epoch."""
+        self._begin_full_ones()
         return self.sent - self._base
 
     def next_epoch(self) -> int:
@@ -97,90 +111,93 @@ class Account:
         An epoch in which nothing was sent goes on. Returns messages written off because too
         many epochs were open, normally 0.
         """
-        sent = self.sent - self._base
-        if not sent:
-            return 0
-        if sent > self._current_confirmed:
-            over = _Epoch(self.epoch, sent, self._current_confirmed, self._current_dead_letters)
-            self._open.append(over)
-        self.epoch = (self.epoch + 1) % EPOCH_COUNT
-        self._base = self.sent
-        self._current_confirmed = 0
-        self._current_dead_letters = 0
-        if len(self._open) < OPEN_EPOCH_LIMIT:
-            return 0
-        oldest = self._open.popleft()
-        written_off = oldest.sent - oldest.confirmed
-        self.lost += written_off
-        return written_off
+        sent = self.sent_in_epoch
+        return self._begin_next(sent) if sent else 0
 
     def expire(self, epoch: int) -> int:
-        """Write off what is left of an epoch that is over; return how many messages that are.
+        """Write off what is left of an epoch that is over, and of those before.
 
         For the driver to call when an old path had time enough to deliver everything. The
-        current epoch, and one that is closed, are left alone.
+        current epoch, and one that is closed, are left alone. Returns how many messages that
+        are.
         """
-        for over in self._open:
-            if over.number == epoch:
-                self._open.remove(over)
-                written_off = over.sent - over.confirmed
-                self.lost += written_off
-                return written_off
-        return 0
+        written_off = 0
+        if any(over.number == epoch for over in self._open):
+            over = self._open.popleft()
+            while over.number != epoch:
+                written_off += over.in_flight
+                over = self._open.popleft()
+            written_off += over.in_flight
+            self.lost += written_off
+        return written_off
 
     def write_off(self) -> int:
         """Count everything in flight as lost; return how many messages that are."""
-        written_off = self.in_flight
+        written_off = self.next_epoch()
+        rest = self.in_flight
         self._open.clear()
-        self.lost += written_off
-        if self.sent != self._base:
-            self.epoch = (self.epoch + 1) % EPOCH_COUNT
-        self._base = self.sent
-        self._current_confirmed = 0
-        self._current_dead_letters = 0
-        return written_off
+        self.lost += rest
+        return written_off + rest
 
-    def confirm(self, epoch: int, delivered: int, dead_letters: int) -> None:
-        """Take the cumulative numbers of one epoch; those of a closed one are ignored."""
-        arrived = delivered + dead_letters
+    def confirm(self, epoch: int, delivered: int, dead_letters: int, given_up: int) -> int:
+        """Take the cumulative numbers of one epoch; those of a closed one are ignored.
+
+        Returns how many messages are lost that were not before.
+        """
         if epoch == self.epoch:
-            # No report can confirm more than was sent, whatever it says.
-            arrived = min(arrived, self.sent - self._base)
-            if arrived > self._current_confirmed:
-                self.confirmed += arrived - self._current_confirmed
-                self._current_confirmed = arrived
-            dead_letters = min(dead_letters, arrived)
-            if dead_letters > self._current_dead_letters:
-                self.dead_letters += dead_letters - self._current_dead_letters
-                self._current_dead_letters = dead_letters
-            return
-        for over in self._open:
-            if over.number == epoch:
-                self._confirm_over(over, arrived, dead_letters)
-                return
-
-    def _confirm_over(self, over: _Epoch, arrived: int, dead_letters: int) -> None:
-        arrived = min(arrived, over.sent)
-        if arrived > over.confirmed:
-            self.confirmed += arrived - over.confirmed
-            over.confirmed = arrived
+            found = self._current
+            found.sent = self.sent - self._base
+        else:
+            over = next((over for over in self._open if over.number == epoch), None)
+            if over is None:
+                return 0
+            found = over
+        # No report can tell of more than was sent, whatever it says.
+        arrived = min(delivered + dead_letters, found.sent - found.lost)
         dead_letters = min(dead_letters, arrived)
-        if dead_letters > over.dead_letters:
-            self.dead_letters += dead_letters - over.dead_letters
-            over.dead_letters = dead_letters
-        if over.confirmed == over.sent:
-            self._open.remove(over)
+        if arrived > found.confirmed:
+            self.confirmed += arrived - found.confirmed
+            found.confirmed = arrived
+        if dead_letters > found.dead_letters:
+            self.dead_letters += dead_letters - found.dead_letters
+            found.dead_letters = dead_letters
+        lost = max(0, min(given_up, found.sent - found.confirmed) - found.lost)
+        self.lost += lost
+        found.lost += lost
+        if found is not self._current and not found.in_flight:
+            self._open.remove(found)
+        return lost
+
+    def _begin_full_ones(self) -> None:
+        """Begin the epochs that follow full ones; senders only count."""
+        while self.sent - self._base > SEQUENCE_COUNT:
+            self._begin_next(SEQUENCE_COUNT)
+
+    def _begin_next(self, sent: int) -> int:
+        over = self._current
+        over.sent = sent
+        if over.in_flight:
+            self._open.append(over)
+        self._base += sent
+        self._current = _Epoch((over.number + 1) % EPOCH_COUNT)
+        self.offset = (self._current.number << SEQUENCE_BITS) - self._base & POSITION_MASK
+        if len(self._open) < OPEN_EPOCH_LIMIT:
+            return 0
+        written_off = self._open.popleft().in_flight
+        self.lost += written_off
+        return written_off
 
 
 class Arrivals:
-    """What arrived from one node in one epoch; the receiver adds to it directly."""
+    """What became of one node's dispatches of one epoch; the receiver adds to it directly."""
 
-    __slots__ = ("dead_letters", "delivered", "reported")
+    __slots__ = ("dead_letters", "delivered", "given_up", "reported")
 
     def __init__(self) -> None:
         """Begin with nothing."""
         self.delivered = 0
         self.dead_letters = 0
+        self.given_up = 0
         #: Sum that the last report told.
         self.reported = 0
 
@@ -246,10 +263,11 @@ class Accounts:
         for source, epochs in self.arrivals.items():
             lines = []
             for epoch, arrivals in epochs.items():
-                total = arrivals.delivered + arrivals.dead_letters
+                line = [epoch, arrivals.delivered, arrivals.dead_letters, arrivals.given_up]
+                total = sum(line[1:])
                 if total != arrivals.reported:
                     arrivals.reported = total
-                    lines.append([epoch, arrivals.delivered, arrivals.dead_letters])
+                    lines.append(line)
             if lines:
                 made.append((NodeId(source), write_plain(lines)))
         return made
@@ -259,8 +277,8 @@ class Accounts:
         for arrivals in self.arrivals.get(source, {}).values():
             arrivals.reported = 0
 
-    def receive_report(self, node: NodeId, payload: bytes) -> None:
-        """Take the ``delivery_report`` of ``node``.
+    def receive_report(self, node: NodeId, payload: bytes) -> int:
+        """Take the ``delivery_report`` of ``node``; return how many messages it says are lost.
 
         Raises:
             MalformedPayload: the payload has another layout; nothing was counted.
@@ -273,13 +291,11 @@ class Accounts:
         ):
             msg = (
                 f"delivery report of node {node_id_text(node)} must be an array of at most "
-                f"{_REPORT_LIMIT} [epoch, delivered, dead letters]"
+                f"{_REPORT_LIMIT} [epoch, delivered, dead letters, given up]"
             )
             raise MalformedPayload(msg)
         account = self.accounts.get(node)
-        if account is not None:
-            for epoch, delivered, dead_letters in lines:
-                account.confirm(epoch, delivered, dead_letters)
+        return 0 if account is None else sum(account.confirm(*line) for line in lines)
 
     def path_moved(self, node: bytes) -> int:
         """Begin an epoch for ``node``; return messages written off, normally 0."""
@@ -332,8 +348,7 @@ class Accounts:
 def _is_line(line: object) -> bool:
     return (
         type(line) is list
-        and len(line) == 3
+        and len(line) == 4
         and is_natural(line[0], EPOCH_COUNT)
-        and is_natural(line[1])
-        and is_natural(line[2])
+        and all(map(is_natural, line[1:]))
     )

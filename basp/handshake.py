@@ -78,8 +78,9 @@ __all__ = [
     "read_tail",
 ]
 
-VERSION: Final = 0x43420001
-MINIMUM_VERSION: Final = 0x43420001
+#: 2: dispatches carry a sequence number, delivery reports what was given up.
+VERSION: Final = 0x43420002
+MINIMUM_VERSION: Final = 0x43420002
 NONCE_SIZE: Final = 16
 PROOF_SIZE: Final = 32
 #: A handshake names applications and one actor; 64 KiB bounds what a stranger can make us

@@ -20,8 +20,12 @@ bits  meaning
 63    ``RESPONSE``: answers the request of the same message id
 62    ``HIGH_PRIORITY``: overtakes normal messages in the mailbox
 61-56 path epoch of the (source, destination) pair, modulo 64
-55-0  message id; 0 = no answer wanted
+55-32 sequence number in the epoch; after its last one the next epoch follows
+31-0  message id; 0 = no answer wanted
 ===== ====================================================================
+
+Bits 61-32 are the *position* of a dispatch among all of its pair, whatever its priority: it
+is delivered in this order, see :mod:`basp.path_order`.
 
 ``server_handshake`` and ``client_handshake`` carry the protocol version there,
 ``down_message`` the ordinal of the exit reason, ``release_proxy_instance`` the number of
@@ -52,7 +56,11 @@ __all__ = [
     "NATIVE",
     "NODE_ACTOR",
     "OPERATION_COUNT",
+    "POSITION_MASK",
+    "POSITION_SHIFT",
     "RESPONSE",
+    "SEQUENCE_BITS",
+    "SEQUENCE_COUNT",
     "SPAWN_SERVER",
     "Fields",
     "HeaderProfile",
@@ -92,7 +100,12 @@ HIGH_PRIORITY: Final = 1 << 62
 EPOCH_SHIFT: Final = 56
 EPOCH_COUNT: Final = 64
 EPOCH_MASK: Final = (EPOCH_COUNT - 1) << EPOCH_SHIFT
-MESSAGE_ID_MASK: Final = (1 << EPOCH_SHIFT) - 1
+SEQUENCE_BITS: Final = 24
+SEQUENCE_COUNT: Final = 1 << SEQUENCE_BITS
+#: Epoch and sequence number together.
+POSITION_SHIFT: Final = 32
+POSITION_MASK: Final = (EPOCH_COUNT << SEQUENCE_BITS) - 1
+MESSAGE_ID_MASK: Final = (1 << POSITION_SHIFT) - 1
 
 NODE_ACTOR: Final = 0
 CORE_ACTOR: Final = 1

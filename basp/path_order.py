@@ -1,40 +1,64 @@
-"""The order of messages from one node, when their path changes. Pure.
+"""The order of messages from one node, whatever ways they take. Pure.
 
-A source counts path epochs for each destination. When its path moves it begins a new epoch
-and says over the new path how many dispatches the old one had: ``path_end``. The
-destination takes the dispatches of one epoch at a time:
+A source numbers its dispatches to a destination: six bits of path epoch, then 24 bits of
+sequence number. It begins a new epoch, with sequence number 0, when its path moves, and says
+over the new path how many dispatches the old epoch had: ``path_end``. An epoch holds 2^24
+dispatches at most, and the next one follows by itself: epoch and sequence number together are
+one number, the *position*, that rises by one with each dispatch and skips the unused rest of
+an epoch that ended early. Paths may also move in the middle, where the source hears of it
+later, so dispatches of one epoch may overtake each other too.
 
-- those of the current epoch are delivered;
-- those of a later one are held until the current one is complete: as many arrived as
-  ``path_end`` says;
-- when the rest does not come in time, the current epoch is closed all the same; what still
-  arrives of it is late, is dropped, and counts as lost at its source. So order never
-  breaks, and nothing is delivered twice.
+The destination delivers exactly in the order of positions:
 
-How long is in time depends on the old path. If its first link is gone, what is missing is
-lost with it but for the little that had passed that link. If that link is up, the path may
-have moved because a better one appeared, and everything will come.
+- the expected one is delivered;
+- a later one is held until what is missing before it has come;
+- when that does not come in time, it is given up, and what is held goes on. What still
+  arrives of it is late, is dropped, and counts as lost at its source. So order never breaks,
+  and nothing is delivered twice.
+
+How long is in time: ``OPEN_PATIENCE`` for each dispatch that is held, however many are missing
+before it. If the current epoch is over because the first link of its path is gone, what is
+missing of it is lost with that link but for the little that had passed it, and
+``BROKEN_PATIENCE`` is enough.
 
 ``path_end`` has no payload; its operation data has the layout of a dispatch's: bits 61-56
-the epoch that ended, bits 55-0 how many dispatches it had, bit 62 set when the old path's
+the epoch that ended, bits 31-0 how many dispatches it had, bit 62 set when the old path's
 first link is still up.
 """
 
+from collections import deque
+from heapq import heappop, heappush
 from typing import Final
 
 from basp.frame import Frame, pack_frame
-from basp.header import EPOCH_COUNT, EPOCH_SHIFT, HIGH_PRIORITY, MESSAGE_ID_MASK, Operation
+from basp.header import (
+    EPOCH_COUNT,
+    EPOCH_SHIFT,
+    HIGH_PRIORITY,
+    MESSAGE_ID_MASK,
+    POSITION_MASK,
+    POSITION_SHIFT,
+    SEQUENCE_BITS,
+    SEQUENCE_COUNT,
+    Operation,
+)
 
 __all__ = ["BROKEN_PATIENCE", "HELD_LIMIT", "OPEN_PATIENCE", "PathOrder", "pack_path_end"]
 
 #: Seconds to wait for the rest of an epoch whose path is broken at its first link.
 BROKEN_PATIENCE: Final = 0.25
-#: Seconds to wait when that link is up, or nothing is known of the path yet.
+#: Seconds that a dispatch is held at most while others before it are missing.
 OPEN_PATIENCE: Final = 2.0
-#: Dispatches held for one source; with more the current epoch is closed at once.
+#: Dispatches held for one source; with more, what the first of them waits for is given up.
 HELD_LIMIT: Final = 100_000
 
-_HALF: Final = EPOCH_COUNT // 2
+_POSITION_COUNT: Final = POSITION_MASK + 1
+_HALF: Final = _POSITION_COUNT // 2
+# How far back the order of a source that is met in the middle begins.
+_BACK: Final = (EPOCH_COUNT // 4) << SEQUENCE_BITS
+_EPOCH_START: Final = -SEQUENCE_COUNT
+_NONE_EXPECTED: Final = -1
+_NEVER: Final = float("inf")
 
 
 def pack_path_end(
@@ -51,91 +75,155 @@ class PathOrder:
     """What a destination keeps for one source.
 
     Attributes:
-        current: the epoch whose dispatches are delivered.
-        arrived: how many of them came.
-        deadline: when the current epoch is closed in any case; None while nothing is held.
-        late: dispatches that came after their epoch was closed, since the start.
+        expected: position of the dispatch to deliver next; the driver delivers a dispatch of
+            this position, adds one, and gives all others to :meth:`take`. It is one that no
+            dispatch has while any is held.
+        deadline: when to call :meth:`tick`; None while nothing is held.
+        late: dispatches that came twice, or after they were given up, since the start.
+        given_up: epochs, and how many dispatches of them were given up, for the driver to
+            count and remove. The rest of an epoch that is over is not among them: its source
+            knows that it is over.
     """
 
-    __slots__ = ("_ends", "_held", "_held_count", "arrived", "current", "deadline", "late")
+    __slots__ = (
+        "_ends",
+        "_held",
+        "_position",
+        "_positions",
+        "_waits",
+        "deadline",
+        "expected",
+        "given_up",
+        "late",
+    )
 
     def __init__(self) -> None:
         """Begin with epoch 0, as every source does."""
-        self.current = 0
-        self.arrived = 0
+        self.expected = 0
         self.deadline: float | None = None
         self.late = 0
-        self._held: dict[int, list[Frame]] = {}
-        self._held_count = 0
+        self.given_up: list[tuple[int, int]] = []
+        # Positions in here go on rising where those of the header wrap.
+        self._position = 0
+        self._held: dict[int, Frame] = {}
+        # What is held, and some that are not any more: a heap, and in the order of arrival.
+        self._positions: list[int] = []
+        self._waits: deque[tuple[float, int]] = deque()
+        # By epoch: its end, and when it was known that the path is broken.
         self._ends: dict[int, tuple[int, float]] = {}
 
-    @property
-    def has_ends(self) -> bool:
-        """Whether the end of some path is known and not reached: then each arrival counts."""
-        return bool(self._ends)
-
     def take(self, frame: Frame, now: float) -> list[Frame]:
-        """Take a dispatch of another epoch than the current one; return what is released."""
-        epoch = frame[2] >> EPOCH_SHIFT & (EPOCH_COUNT - 1)
-        if not self._is_later(epoch):
+        """Take a dispatch that is not the expected one; return what is released."""
+        self._catch_up()
+        number = frame[2] >> POSITION_SHIFT & POSITION_MASK
+        self._meet(number)
+        position = _nearest(number, self._position)
+        if position < self._position or position in self._held:
             self.late += 1
             return []
-        self._held.setdefault(epoch, []).append(frame)
-        self._held_count += 1
-        if self.deadline is None:
-            patience = self._ends.get(self.current, (0, OPEN_PATIENCE))[1]
-            self.deadline = now + patience
-        if self._held_count > HELD_LIMIT:
-            return self._close(now)
-        return self._advance(now)
+        self._held[position] = frame
+        if position > self._position:
+            heappush(self._positions, position)
+            self._waits.append((now, position))
+        released = self._advance()
+        if len(self._held) > HELD_LIMIT:
+            released += self._skip(self._positions[0])
+        return released
 
     def end(self, operation_data: int, now: float) -> list[Frame]:
         """Take a ``path_end``; return what is released."""
-        epoch = operation_data >> EPOCH_SHIFT & (EPOCH_COUNT - 1)
-        if epoch != self.current and not self._is_later(epoch):
+        self._catch_up()
+        number = (operation_data >> EPOCH_SHIFT & (EPOCH_COUNT - 1)) << SEQUENCE_BITS
+        self._meet(number)
+        start = _nearest(number, self._position & _EPOCH_START)
+        epoch = start >> SEQUENCE_BITS
+        if epoch < self._position >> SEQUENCE_BITS or epoch in self._ends:
             return []
-        patience = OPEN_PATIENCE if operation_data & HIGH_PRIORITY else BROKEN_PATIENCE
-        self._ends[epoch] = (operation_data & MESSAGE_ID_MASK, patience)
-        if epoch == self.current and self.deadline is not None:
-            self.deadline = min(self.deadline, now + patience)
-        return self._advance(now)
-
-    def note_arrival(self, now: float) -> list[Frame]:
-        """Count one of the current epoch; return what is released behind it."""
-        self.arrived += 1
-        return self._advance(now) if self._ends else []
+        count = min(operation_data & MESSAGE_ID_MASK, SEQUENCE_COUNT)
+        broken = _NEVER if operation_data & HIGH_PRIORITY else now
+        self._ends[epoch] = start + count, broken
+        return self._advance()
 
     def tick(self, now: float) -> list[Frame]:
-        """Close the current epoch if its time is over; return what is released."""
-        if self.deadline is None or now < self.deadline:
-            return []
-        return self._close(now)
+        """Give up what did not come in time; return what is released."""
+        released: list[Frame] = []
+        while self.deadline is not None and now >= self.deadline:
+            arrived, to = self._waits[0]
+            if now < arrived + OPEN_PATIENCE:  # what is missing of later epochs may come
+                to = min(to, self._next_epoch())
+            released += self._skip(to)
+        return released
 
-    def _is_later(self, epoch: int) -> bool:
-        return 0 < (epoch - self.current) % EPOCH_COUNT < _HALF
+    def _catch_up(self) -> None:
+        """Add what the driver delivered without us."""
+        if self.expected != _NONE_EXPECTED:
+            self._position += self.expected - (self._position & POSITION_MASK)
 
-    def _advance(self, now: float) -> list[Frame]:
-        """Close epochs that are complete."""
-        end = self._ends.get(self.current)
-        if end is None or self.arrived < end[0]:
-            return []
-        return self._open((self.current + 1) % EPOCH_COUNT, now)
+    def _meet(self, number: int) -> None:
+        """Begin near the first number of a source that is met in the middle of its epochs."""
+        if self._position == 0 and not self._held and not self._ends and number > _BACK:
+            self._position = _POSITION_COUNT + number - _BACK
 
-    def _close(self, now: float) -> list[Frame]:
-        """Give the current epoch up and go to the first one of which something is held."""
+    def _next_epoch(self) -> int:
+        return ((self._position >> SEQUENCE_BITS) + 1) << SEQUENCE_BITS
+
+    def _advance(self) -> list[Frame]:
+        """Release what is complete, over the ends of epochs, and find the next deadline."""
+        released = []
+        while True:
+            frame = self._held.pop(self._position, None)
+            if frame is not None:
+                released.append(frame)
+                self._position += 1
+                continue
+            end = self._ends.get(self._position >> SEQUENCE_BITS)
+            if end is None or self._position < end[0]:
+                break
+            self._position = self._next_epoch()
+        self._clean()
+        return released
+
+    def _skip(self, to: int) -> list[Frame]:
+        """Give up what is missing before a position; return what is released."""
+        first = max(self._position, to & _EPOCH_START)
+        missing = to - first
+        released = []
+        while self._positions and self._positions[0] < to:
+            position = heappop(self._positions)
+            frame = self._held.pop(position, None)
+            if frame is not None:
+                released.append(frame)
+                missing -= position >= first
+        if missing:
+            self.given_up.append(((to >> SEQUENCE_BITS) % EPOCH_COUNT, missing))
+        self._position = to
+        return released + self._advance()
+
+    def _clean(self) -> None:
+        """Drop what was passed, and find what is expected and until when."""
+        epoch = self._position >> SEQUENCE_BITS
+        for known in [known for known in self._ends if known < epoch]:
+            del self._ends[known]
+        while self._positions and self._positions[0] < self._position:
+            # Only a wrong end of its epoch is behind something that is held still.
+            self.late += self._held.pop(heappop(self._positions), None) is not None
         if not self._held:
+            self._waits.clear()
             self.deadline = None
-            return []
-        first = min(self._held, key=lambda epoch: (epoch - self.current) % EPOCH_COUNT)
-        return self._open(first, now)
+            self.expected = self._position & POSITION_MASK
+            return
+        self.expected = _NONE_EXPECTED
+        if len(self._waits) > 2 * len(self._held) + 100:
+            self._waits = deque(wait for wait in self._waits if wait[1] in self._held)
+        while self._waits[0][1] not in self._held:
+            self._waits.popleft()
+        arrived = self._waits[0][0]
+        self.deadline = arrived + OPEN_PATIENCE
+        if epoch in self._ends:
+            broken = self._ends[epoch][1]
+            self.deadline = min(self.deadline, max(arrived, broken) + BROKEN_PATIENCE)
 
-    def _open(self, epoch: int, now: float) -> list[Frame]:
-        self.current = epoch
-        for known in [known for known in self._ends if known != epoch]:
-            if not self._is_later(known):
-                del self._ends[known]
-        released = self._held.pop(epoch, [])
-        self._held_count -= len(released)
-        self.arrived = len(released)
-        self.deadline = now + OPEN_PATIENCE if self._held else None
-        return released + self._advance(now)
+
+def _nearest(number: int, origin: int) -> int:
+    """Return the position nearest to another one that has a number in a header."""
+    return origin + (number - origin + _HALF) % _POSITION_COUNT - _HALF

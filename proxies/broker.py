@@ -58,7 +58,7 @@ class Broker:
         self.name = name
         self.accounts = Accounts()
         self.router = Router(node_id)
-        #: Order of epoch, count and write of one dispatch; routes change under it too.
+        #: Order of position, count and write of one dispatch; routes change under it too.
         self.lock = threading.Lock()
         self.names: dict[bytes, str] = {}
         #: Where this node listens, for the text of its refs.

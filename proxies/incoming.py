@@ -21,13 +21,15 @@ from basp.header import (
     HIGH_PRIORITY,
     MESSAGE_ID_MASK,
     NODE_ACTOR,
+    POSITION_MASK,
+    POSITION_SHIFT,
     RESPONSE,
     Operation,
 )
 from basp.node_id import NodeId
 from basp.path_order import PathOrder
 from proxies.arrival import RemoteAsker, RemoteTeller
-from proxies.events import Undeliverable
+from proxies.events import MessagesLost, Undeliverable
 from proxies.messages import Failure, LinkActors, StopActor, error_of, failure_of
 from proxies.stats import Passage
 from proxies.wire import Wire
@@ -42,6 +44,7 @@ log = logging.getLogger("callboard.broker")
 
 _DISPATCH: Final = int(Operation.DISPATCH_MESSAGE)
 _EPOCH_BITS: Final = EPOCH_COUNT - 1
+_NEVER: Final = float("inf")
 
 PASSAGES: Final = 256
 """Asks of others that a node remembers to have forwarded."""
@@ -57,7 +60,8 @@ class Incoming:
         self._accounts = broker.accounts
         self._outgoing = broker.outgoing
         self._orders: dict[bytes, PathOrder] = {}
-        self._armed: set[PathOrder] = set()
+        #: Orders that have a timer, and when the next one is due.
+        self._armed: dict[PathOrder, float] = {}
         self.passages: deque[Passage] = deque(maxlen=PASSAGES)
         self.forwarded = 0
         #: True when the node is about to close: asks of other nodes fail at once.
@@ -73,7 +77,8 @@ class Incoming:
         """
         me, cells = self._node_id, self._runtime.cells
         decode = self._outgoing.codec.decode_message
-        wire.frames_received += len(frames)
+        if not is_ordered:
+            wire.frames_received += len(frames)
         teller: RemoteTeller | None = None
         last: tuple[int, bytes, int] | None = None
         order: PathOrder | None = None
@@ -92,10 +97,10 @@ class Incoming:
                 if order is None:
                     self._refuse_stranger(frame)
                     continue
-                if order.has_ends or data >> EPOCH_SHIFT & _EPOCH_BITS != order.current:
+                if data >> POSITION_SHIFT & POSITION_MASK != order.expected:
                     self._deliver_in_order(wire, order, frame)
                     continue
-                order.arrived += 1
+                order.expected += 1
             if data & RESPONSE:
                 self._take_response(frame)
                 continue
@@ -115,10 +120,10 @@ class Incoming:
                     continue
                 if message.__class__ is Envelope:
                     sender.deadline = message.deadline
-            elif last == (data, source, source_actor):
+            elif last == (data >> EPOCH_SHIFT, source, source_actor):
                 sender = teller  # many messages of one sender come in a row
             else:
-                last = (data, source, source_actor)
+                last = (data >> EPOCH_SHIFT, source, source_actor)
                 arrivals = self._accounts.arrivals_of(source, data >> EPOCH_SHIFT & _EPOCH_BITS)
                 sender = teller = RemoteTeller(source, source_actor, arrivals)
                 if source_actor:
@@ -152,26 +157,30 @@ class Incoming:
         self._orders.pop(source, None)
 
     def _deliver_in_order(self, wire: Wire, order: PathOrder, frame: "Frame") -> None:
-        """Take a dispatch while the path of its source changes."""
-        now = self._runtime.runner.now()
+        """Take a dispatch that another one may have overtaken."""
         late = order.late
-        if frame[2] >> EPOCH_SHIFT & _EPOCH_BITS == order.current:
-            released = [frame, *order.note_arrival(now)]
-        else:
-            released = order.take(frame, now)
+        released = order.take(frame, self._runtime.runner.now())
         self._outgoing.undeliverable += order.late - late
+        self._released(wire, order, frame[3], released)
+
+    def _released(
+        self, wire: Wire, order: PathOrder, source: bytes, released: "list[Frame]"
+    ) -> None:
+        """Deliver what is in order again, count what was given up, and wait for the rest."""
+        for epoch, count in order.given_up:
+            self._accounts.arrivals_of(source, epoch).given_up += count
+        order.given_up.clear()
         self.deliver(wire, released, is_ordered=True)
-        self._arm(wire, order)
+        deadline = order.deadline
+        if deadline is not None and deadline < self._armed.get(order, _NEVER):
+            self._armed[order] = deadline
+            self._runtime.runner.call_at(deadline, self._order_due, wire, order, source)
 
-    def _arm(self, wire: Wire, order: PathOrder) -> None:
-        if order.deadline is not None and order not in self._armed:
-            self._armed.add(order)
-            self._runtime.runner.call_at(order.deadline, self._order_due, wire, order)
-
-    def _order_due(self, wire: Wire, order: PathOrder) -> None:
-        self._armed.discard(order)
-        self.deliver(wire, order.tick(self._runtime.runner.now()), is_ordered=True)
-        self._arm(wire, order)
+    def _order_due(self, wire: Wire, order: PathOrder, source: bytes) -> None:
+        now = self._runtime.runner.now()
+        if self._armed.get(order, _NEVER) <= now:
+            del self._armed[order]
+        self._released(wire, order, source, order.tick(now))
 
     def _forward(self, frame: "Frame") -> None:
         destination = frame[4]
@@ -283,7 +292,11 @@ class Incoming:
         self._broker.paths.take_routes(frame)
 
     def _take_report(self, _: Wire, frame: "Frame") -> None:
-        self._accounts.receive_report(NodeId(frame[3]), frame[7])
+        source = NodeId(frame[3])
+        lost = self._accounts.receive_report(source, frame[7])
+        if lost:
+            name = self._broker.names.get(source, "")
+            self._runtime.emit(MessagesLost(source, name, lost))
 
     def _take_path_end(self, wire: Wire, frame: "Frame") -> None:
         order = self._order_of(frame[3])
@@ -291,8 +304,7 @@ class Incoming:
             self._refuse_stranger(frame)
             return
         released = order.end(frame[2], self._runtime.runner.now())
-        self.deliver(wire, released, is_ordered=True)
-        self._arm(wire, order)
+        self._released(wire, order, frame[3], released)
         # The source moved its path; ours may be the same, but the report on it may be lost.
         self._accounts.repeat_report(frame[3])
 

@@ -1,8 +1,8 @@
 """Out: from proxies and answers to wires. May be called from any thread.
 
 A message is serialized once, on the caller's thread, gets its header and goes to the wire of
-the next hop. Epoch, count and write of one dispatch happen under the broker's lock, so the
-order on the wire is the order of the counts.
+the next hop. Position, count and write of one dispatch happen under the broker's lock, so the
+order on the wire is the order of the positions.
 """
 
 import itertools
@@ -16,7 +16,15 @@ from actors.envelope import COMPANY, Envelope, is_traceparent
 from actors.future import Future
 from actors.reference import ActorRef
 from basp.errors import LocalProtocolError
-from basp.header import EPOCH_SHIFT, HEADER, HIGH_PRIORITY, MESSAGE_ID_MASK, RESPONSE, Operation
+from basp.header import (
+    HEADER,
+    HIGH_PRIORITY,
+    MESSAGE_ID_MASK,
+    POSITION_MASK,
+    POSITION_SHIFT,
+    RESPONSE,
+    Operation,
+)
 from basp.options import DispatchOptions, read_options
 from basp.payload import PayloadCodec
 from basp.registry import DEFAULT_REGISTRY, MessageRegistry
@@ -83,7 +91,7 @@ class Outgoing:
         has_waited = payload is not None
         if payload is None:
             payload = self.encode(message)
-        node = proxy.node
+        node, accounts = proxy.node, self._accounts.accounts
         has_room = has_waited
         while True:
             with self._lock:
@@ -102,9 +110,10 @@ class Outgoing:
                             asker = cell.number
                     elif sender.runtime is self._runtime:
                         asker = sender.number
-                    account = self._accounts.account(node)
+                    account = accounts.get(node) or self._accounts.account(node)
+                    position = account.offset + account.sent & POSITION_MASK
                     account.sent += 1
-                    data = account.epoch << EPOCH_SHIFT | message_id
+                    data = position << POSITION_SHIFT | message_id
                     if message.__class__ is Envelope and message.is_urgent:
                         data |= HIGH_PRIORITY
                     header = HEADER.pack(
@@ -165,7 +174,9 @@ class Outgoing:
         return Envelope(message, trace, deadline)
 
     def _expect(self, asker: Any, node: bytes) -> int:
-        message_id = next(self._message_ids) & MESSAGE_ID_MASK
+        message_id = 0
+        while not message_id or message_id in self.pending:
+            message_id = next(self._message_ids) & MESSAGE_ID_MASK
         asker.message_id = message_id
         self.pending[message_id] = (asker, node)
         return message_id
@@ -195,8 +206,9 @@ class Outgoing:
                     self.undeliverable += 1
                 return
             account = self._accounts.account(node)
+            position = account.offset + account.sent & POSITION_MASK
             account.sent += 1
-            data = RESPONSE | account.epoch << EPOCH_SHIFT | message_id
+            data = RESPONSE | position << POSITION_SHIFT | message_id
             head = HEADER.pack(_DISPATCH, len(payload), data, self._node_id, node, 0, number)
             wire.write(head + payload, at_once=True)
 
