@@ -45,7 +45,6 @@ __all__ = [
     "CORE_ACTOR",
     "DIRECTORY",
     "EPOCH_COUNT",
-    "EPOCH_MASK",
     "EPOCH_SHIFT",
     "FIRST_ACTOR",
     "HEADER",
@@ -99,7 +98,6 @@ RESPONSE: Final = 1 << 63
 HIGH_PRIORITY: Final = 1 << 62
 EPOCH_SHIFT: Final = 56
 EPOCH_COUNT: Final = 64
-EPOCH_MASK: Final = (EPOCH_COUNT - 1) << EPOCH_SHIFT
 SEQUENCE_BITS: Final = 24
 SEQUENCE_COUNT: Final = 1 << SEQUENCE_BITS
 #: Epoch and sequence number together.

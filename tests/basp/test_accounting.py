@@ -5,6 +5,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from basp.accounting import OPEN_EPOCH_LIMIT, Account, Accounts
 from basp.errors import MalformedPayload, RemoteProtocolError
+from basp.header import POSITION_MASK, SEQUENCE_BITS, SEQUENCE_COUNT
 from basp.plain_cbor import write_plain
 
 A, B = b"a" * 18, b"b" * 18
@@ -38,6 +39,12 @@ class AccountLaw(RuleBasedStateMachine):
     def vanish(self, count):
         del self.on_the_way[-count:]
 
+    @rule(count=st.integers(1, 5))
+    def give_up(self, count):
+        for epoch in self.on_the_way[:count]:
+            self.receiver.arrivals_of(A, epoch).given_up += 1
+        del self.on_the_way[:count]
+
     @rule()
     def make_report(self):
         self.reports += [payload for _node, payload in self.receiver.reports()]
@@ -46,7 +53,7 @@ class AccountLaw(RuleBasedStateMachine):
     def take_report(self, pick, keep):
         if self.reports:
             index = pick % len(self.reports)
-            self.sender.receive_report(B, self.reports[index])
+            self.told_lost += self.sender.receive_report(B, self.reports[index])
             if not keep:
                 del self.reports[index]
 
@@ -163,7 +170,7 @@ def test_reports_tell_only_changes_and_can_be_repeated():
     receiver.delivered_from(A, 3, 7)
     first = receiver.reports()
 
-    assert first == [(A, write_plain([[3, 7, 0]]))]
+    assert first == [(A, write_plain([[3, 7, 0, 0]]))]
     assert receiver.reports() == []
     receiver.repeat_report(A)
     receiver.repeat_report(B)
@@ -179,22 +186,90 @@ def test_no_report_confirms_more_than_was_sent():
     account.sent += 5
     sender.path_moved(B)
     account.sent += 2
-    sender.receive_report(B, write_plain([[0, 2**63, 2**63], [1, 9, 9], [40, 1, 1]]))
+    sender.receive_report(B, write_plain([[0, 2**63, 2**63, 9], [1, 9, 9, 9], [40, 1, 1, 1]]))
 
     assert (account.confirmed, account.dead_letters, account.in_flight) == (7, 7, 0)
+    assert account.lost == 0
+
+
+def test_what_the_destination_gave_up_is_lost_at_once():
+    sender, receiver = Accounts(), Accounts()
+    account = sender.account(B)
+    account.sent += 5
+    receiver.delivered_from(A, 0, 2)
+    receiver.arrivals_of(A, 0).given_up += 3
+    ((_, report),) = receiver.reports()
+
+    assert sender.receive_report(B, report) == 3
+    assert sender.receive_report(B, report) == 0
+    assert (account.confirmed, account.lost, account.in_flight) == (2, 3, 0)
+
+    account.sent += 2
+    sender.path_moved(B)
+    receiver.delivered_from(A, 0)
+    receiver.arrivals_of(A, 0).given_up += 1
+    ((_, report),) = receiver.reports()
+
+    assert sender.receive_report(B, report) == 1
+    assert (account.confirmed, account.lost, account.in_flight) == (3, 4, 0)
+    assert account.expire(0) == 0
+
+
+def test_no_report_gives_up_more_than_is_in_flight():
+    account = Account()
+    account.sent += 5
+
+    assert account.confirm(0, 2, 0, 2**63) == 3
+    assert account.confirm(0, 5, 0, 3) == 0
+    assert (account.confirmed, account.lost, account.in_flight) == (2, 3, 0)
+
+
+def position(account):
+    found = account.offset + account.sent & POSITION_MASK
+    return found >> SEQUENCE_BITS, found % SEQUENCE_COUNT
+
+
+def test_positions_rise_and_skip_the_rest_of_an_epoch_that_ended():
+    account = Account()
+    for epoch in range(130):
+        for sequence in range(3):
+            assert position(account) == (epoch % 64, sequence)
+            account.sent += 1
+        if epoch % 2:
+            account.next_epoch()
+        else:
+            account.write_off()
+
+
+def test_the_epoch_after_a_full_one_begins_by_itself():
+    account = Account()
+    account.sent += SEQUENCE_COUNT
+    assert (account.epoch, account.sent_in_epoch) == (0, SEQUENCE_COUNT)
+
+    account.sent += SEQUENCE_COUNT + 1
+    assert position(account) == (2, 1)
+    assert (account.epoch, account.sent_in_epoch) == (2, 1)
+    assert account.confirm(0, SEQUENCE_COUNT, 0, 0) == 0
+    assert account.confirm(1, 5, 0, 0) == 0
+    assert account.confirmed == SEQUENCE_COUNT + 5
+
+    account.next_epoch()
+    assert position(account) == (3, 0)
+    assert account.expire(2) == SEQUENCE_COUNT - 5 + 1
+    assert account.in_flight == 0
 
 
 def test_unknown_nodes_have_nothing_to_lose():
     accounts = Accounts()
-    accounts.receive_report(B, write_plain([[0, 5, 0]]))
+    assert accounts.receive_report(B, write_plain([[0, 5, 0, 0]])) == 0
 
     assert accounts.node_lost(B) == accounts.path_moved(B) == 0
     assert accounts.totals() == (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize(
-    "content", [5, {}, [5], [[1, 2]], [[64, 0, 0]], [[-1, 0, 0]], [[0, -1, 0]], [[0, 0, True]],
-                [[0, 0, 0]] * 65],
+    "content", [5, {}, [5], [[1, 2, 3]], [[64, 0, 0, 0]], [[-1, 0, 0, 0]], [[0, -1, 0, 0]],
+                [[0, 0, True, 0]], [[0, 0, 0, -1]], [[0, 0, 0, 0]] * 65],
 )  # fmt: skip
 def test_malformed_reports_are_refused(content):
     sender = Accounts()
@@ -214,14 +289,24 @@ def test_any_bytes_are_a_report_or_refused(payload):
 def test_an_old_epoch_expires_as_lost_and_late_reports_of_it_are_ignored():
     account = Account()
     account.sent += 5
-    account.confirm(0, 2, 0)
+    account.confirm(0, 2, 0, 0)
     account.next_epoch()
     account.sent += 1
 
     assert account.expire(0) == 3
-    account.confirm(0, 5, 0)
+    account.confirm(0, 5, 0, 1)
 
     assert (account.sent, account.confirmed, account.lost, account.in_flight) == (6, 2, 3, 1)
+
+
+def test_what_expires_takes_all_before_along():
+    account = Account()
+    for _ in range(3):
+        account.sent += 2
+        account.next_epoch()
+
+    assert account.expire(1) == 4
+    assert (account.expire(0), account.expire(1), account.expire(2)) == (0, 0, 2)
 
 
 def test_the_current_epoch_does_not_expire():
@@ -235,7 +320,7 @@ def test_the_current_epoch_does_not_expire():
 def test_a_closed_account_counts_on_in_the_totals():
     sender = Accounts()
     sender.sent_to(A, 5)
-    sender.receive_report(A, write_plain([[0, 3, 0]]))
+    sender.receive_report(A, write_plain([[0, 3, 0, 0]]))
     sender.close(A)
     assert sender.accounts  # two are in flight
 

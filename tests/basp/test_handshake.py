@@ -43,7 +43,7 @@ def test_golden_server_handshake():
     packed = pack_server_handshake(LinkConfig(A, application_ids=("x",)), NONCE_A)
 
     assert packed.hex() == (
-        "00000000" "00000016" "0000000043420001" + A.hex() + "00" * 18 + "00" * 8
+        "00000000" "00000016" "0000000043420002" + A.hex() + "00" * 18 + "00" * 8
         + NONCE_A.hex() + "00" + "82" "816178" "f6"
     )  # fmt: skip
 

@@ -12,12 +12,13 @@ A, B = b"a" * 18, b"b" * 18
 # CAF 0.17 manual: operation, payload length, operation data, source node, destination
 # node, source actor, destination actor.
 GOLDEN = bytes.fromhex(
-    "00000002000000034100000000000007" + "61" * 18 + "62" * 18 + "0000001000000011"
+    "00000002000000034100000900000007" + "61" * 18 + "62" * 18 + "0000001000000011"
 )
 
 
 def test_golden_bytes():
-    fields = (2, 3, header.HIGH_PRIORITY | 1 << header.EPOCH_SHIFT | 7, A, B, 16, 17)
+    position = (1 << header.SEQUENCE_BITS | 9) << header.POSITION_SHIFT
+    fields = (2, 3, header.HIGH_PRIORITY | position | 7, A, B, 16, 17)
 
     assert NATIVE.pack(fields) == GOLDEN
     assert NATIVE.unpack_from(b"x" + GOLDEN, 1) == fields
@@ -45,15 +46,17 @@ def test_operations_are_those_of_the_design():
 
 
 def test_message_id_bits_fill_eight_bytes_without_overlap():
-    parts = [header.RESPONSE, header.HIGH_PRIORITY, header.EPOCH_MASK, header.MESSAGE_ID_MASK]
+    position = header.POSITION_MASK << header.POSITION_SHIFT
+    parts = [header.RESPONSE, header.HIGH_PRIORITY, position, header.MESSAGE_ID_MASK]
 
     assert sum(parts) == 2**64 - 1
-    assert header.EPOCH_MASK == (2**6 - 1) << header.EPOCH_SHIFT
+    assert header.EPOCH_COUNT * header.SEQUENCE_COUNT == header.POSITION_MASK + 1
+    assert header.EPOCH_SHIFT == header.POSITION_SHIFT + header.SEQUENCE_BITS
 
 
 GOOD = [
-    (0, 20, 0x43420001, A, NO_NODE, 0, 0),
-    (1, 50, 0x43420001, A, B, 0, 0),
+    (0, 20, 0x43420002, A, NO_NODE, 0, 0),
+    (1, 50, 0x43420002, A, B, 0, 0),
     (2, 9, 5, A, B, 16, 17),
     (2, 9, 0, A, B, 0, 0),
     (3, 0, 0, A, B, 0, 17),

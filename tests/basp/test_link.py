@@ -105,7 +105,7 @@ def test_frames_behind_the_ack_in_one_read_are_delivered_after_established():
     ("bad", "error"),
     [
         (pack_frame(7, 0, A, B, 0, 0, b""), MalformedHandshake),
-        (pack_frame(0, 0x43420001, A, NO_NODE, 0, 0, b""), MalformedHandshake),
+        (pack_frame(0, 0x43420002, A, NO_NODE, 0, 0, b""), MalformedHandshake),
         (pack_frame(5, 0, C, B, 0, 0, b""), MalformedFrame),
         (pack_frame(11, 0, C, B, 0, 0, b""), MalformedFrame),
         (pack_frame(3, 0, C, B, 0, 17, b"x"), MalformedFrame),
@@ -127,7 +127,7 @@ def test_a_bad_frame_closes_the_link_behind_the_good_ones(bad, error):
 @pytest.mark.parametrize(
     ("a", "b", "error"),
     [
-        ({"version": 0x43420000}, {}, IncompatibleVersion),
+        ({"version": 0x43420001}, {}, IncompatibleVersion),
         ({"application_ids": ("x",)}, {}, IncompatibleApplication),
         ({"secret": b"x"}, {}, AuthenticationFailed),
         ({"secret": b"x"}, {"secret": b"y"}, AuthenticationFailed),
@@ -165,7 +165,7 @@ def test_anything_else_before_the_proof_closes(operation):
 
 def test_handshakes_have_a_size_limit_and_links_another():
     wire = Wire({A: LinkConfig(A), B: LinkConfig(B)}, [(A, B)])
-    big = pack_frame(1, 0x43420001, A, B, 0, 0, bytes(HANDSHAKE_LIMIT + 1))
+    big = pack_frame(1, 0x43420002, A, B, 0, 0, bytes(HANDSHAKE_LIMIT + 1))
     (*_, closed) = wire.ends[1].link.receive(big, 0.0)
     assert isinstance(closed.error, PayloadTooLarge)
 
@@ -371,6 +371,6 @@ def test_no_flipped_bit_of_what_is_proven_passes():
 )
 def test_any_frames_give_effects_or_a_typed_error(frames, established):
     link = connect().ends[1].link if established else fresh_acceptor(None)
-    stream = b"".join(pack_frame(op, 0x43420001, A, B, 0, 0, data) for op, data in frames)
+    stream = b"".join(pack_frame(op, 0x43420002, A, B, 0, 0, data) for op, data in frames)
     for closed in only(link.receive(stream, 0.0), Closed):
         assert closed.error is None or isinstance(closed.error, RemoteProtocolError)

@@ -37,7 +37,7 @@ def _updates() -> list[bytes]:
 _VALID: dict[int, list[bytes]] = {
     _DOWN: [pack_down(PEER, 7, ME, 1, text)[HEADER_SIZE:] for text in ("", "x", "é" * 99)],
     _ROUTES: _updates(),
-    _REPORT: [write_plain([[epoch, 5, 1] for epoch in range(n)]) for n in (0, 1, 3, 64)],
+    _REPORT: [write_plain([[epoch, 5, 1, 2] for epoch in range(n)]) for n in (0, 1, 3, 64)],
 }
 
 
@@ -97,3 +97,4 @@ def _check(router: Router, accounts: Accounts) -> None:
     account = accounts.account(PEER)
     require(account.in_flight >= 0, "more is confirmed than was sent")
     require(0 <= account.dead_letters <= account.confirmed <= account.sent, "accounts differ")
+    require(0 <= account.lost <= account.sent, "more is lost than was sent")

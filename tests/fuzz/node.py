@@ -11,13 +11,15 @@ from actors.dispatch import handler
 from actors.reference import ActorRef
 from actors.signals import Call, Down, Exit
 from basp.effects import Transmit
-from basp.frame import FrameReader, pack_frame
+from basp.errors import RemoteProtocolError
+from basp.frame import FrameReader, pack_frame, repack_frame
 from basp.handshake import HANDSHAKE_LIMIT, LinkConfig
-from basp.header import RESPONSE
+from basp.header import POSITION_MASK, RESPONSE, SEQUENCE_COUNT
 from basp.link import Link
 from basp.link_pairs import LinkPairs
 from basp.link_state import LinkState
 from basp.node_id import NodeId, make_node_id
+from basp.path_order import PathOrder
 from basp.payload import PayloadCodec
 from basp.plain_cbor import write_plain
 from basp.registry import DEFAULT_REGISTRY
@@ -122,7 +124,7 @@ def _corpus(peer: bytes) -> list[bytes]:
             (5, 0, VICTIM, 0, 0, b""),
             (10, 0, VICTIM, 0, 0, b""),
             (12, 1, VICTIM, 0, 16, b""),
-            (13, 0, VICTIM, 0, 0, write_plain([[0, 2, 1]])),
+            (13, 0, VICTIM, 0, 0, write_plain([[0, 2, 1, 1]])),
             (4, 2**40, VICTIM, 20, 0, b""),
             (2, 5, OTHER, 16, 16, b"\x81\x61x"),
             (3, 0, stranger, 0, 16, b""),
@@ -202,7 +204,7 @@ class _Scene:
         require(toy.ask("x").result(5) == "x", "the spawn server is wrong")
 
     def _connection(self, case: Case) -> int:
-        peer = _Peer(self.cluster, NodeId(case["peer"]))
+        peer = _Peer(self.cluster, self.victim, NodeId(case["peer"]))
         peer.behave(case["stage"])
         if peer.link.is_established:
             address = f"basp:///20@{case['peer'].hex()}"
@@ -226,8 +228,9 @@ class _Scene:
 class _Peer:
     """A socket with a link machine that behaves up to a certain point."""
 
-    def __init__(self, cluster: Cluster, node_id: NodeId) -> None:
+    def __init__(self, cluster: Cluster, victim: Node, node_id: NodeId) -> None:
         self._cluster = cluster
+        self._orders = victim._broker.incoming._orders
         self._sock = cluster.network.connect(_PEER_HOST, (_HOST, PORT))
         self.link = Link(
             LinkConfig(node_id), dialer=True, nonce=b"n" * 16, now=0.0, pairs=LinkPairs()
@@ -249,6 +252,7 @@ class _Peer:
 
     def send(self, data: bytes) -> bool:
         """Send; False when the node has closed the connection."""
+        data = self._in_order(data)
         peer = self._sock.peer
         if peer is None or peer.is_closed:
             return False
@@ -257,6 +261,25 @@ class _Peer:
             return self._sock.send(data) == len(data)
         except OSError:
             return False
+
+    def _in_order(self, data: bytes) -> bytes:
+        """Number whole dispatches without a number as the victim expects them."""
+        try:
+            frames = FrameReader().feed(data)
+        except RemoteProtocolError:
+            return data
+        if b"".join(map(repack_frame, frames)) != data:
+            return data
+        order = self._orders.get(self.link._config.node_id, PathOrder())
+        order._catch_up()
+        numbered, position = [], order._position
+        for frame in frames:
+            operation, length, bits, *rest = frame
+            if operation == 2 and rest[1] == VICTIM and not bits >> 32 & (SEQUENCE_COUNT - 1):
+                bits = bits & ~(POSITION_MASK << 32) | (position & POSITION_MASK) << 32
+                position += 1
+            numbered.append(repack_frame((operation, length, bits, *rest)))
+        return b"".join(numbered)
 
     def leave(self) -> None:
         """Close, and let the node notice."""
