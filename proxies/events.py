@@ -49,7 +49,7 @@ class PathMoved:
 
 @dataclass(frozen=True, slots=True)
 class MessagesLost:
-    """Messages to a node that is in reach were lost, or not confirmed, on a path that broke."""
+    """Messages to a node that is in reach were lost, or not confirmed, on their way."""
 
     node_id: bytes
     name: str
