@@ -9,6 +9,7 @@ import typer
 from callboard.cli.actor import actor_app
 from callboard.cli.failure import FAILED, MISUSED, Failure, explain, one_line
 from callboard.cli.node import node_app
+from callboard.cli.topic import topic_app
 
 # typer brings its own copy of click along; these are its two base classes of errors.
 _UsageError: Final = cast("type[Exception]", typer.BadParameter.__bases__[0])
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 app.add_typer(node_app, name="node")
 app.add_typer(actor_app, name="actor")
+app.add_typer(topic_app, name="topic")
 
 
 def _print_version(value: bool) -> None:  # noqa: FBT001  # typer's callbacks take the option's value

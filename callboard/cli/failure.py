@@ -55,5 +55,8 @@ _NEXT_STEPS: Final = {
     "UnexpectedMessage": "add a @handler for this type, or send another with --app and --type",
     "RemoteError": "see the log of its node for the traceback",
     "ActorDown": "see the log of its node for the reason",
+    "InvalidTopic": "a topic is text of at most 65,535 bytes, for instance /metrics/cpu",
+    "DataOverflow": "numbers have 64 bits at most",
+    "InvalidData": "publish JSON, or plain text",
     "NotSerializable": "send plain values, or types registered with @message",
 }

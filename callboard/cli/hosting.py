@@ -39,7 +39,7 @@ def host(
     address, port = parse_listen(listen)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     stop = threading.Event()
-    with _signals(stop):
+    with catch_signals(stop):
         module = load_app(path)
         classes = spawnable_classes(module)
         node = Node(
@@ -51,7 +51,7 @@ def host(
         )
         try:
             set_up(module, node, path)
-            _listen(node, address, port, insecure=insecure)
+            open_port(node, address, port, insecure=insecure)
             _introduce(node, sorted(classes), as_json=as_json)
             stop.wait()
             return _drain(node, drain_timeout, as_json=as_json)
@@ -63,7 +63,7 @@ def host(
 
 
 @contextlib.contextmanager
-def _signals(stop: threading.Event) -> Iterator[None]:
+def catch_signals(stop: threading.Event) -> Iterator[None]:
     """Let the first signal set `stop`, also during the set-up, and the next one interrupt."""
 
     def ask_to_stop(_number: int, _frame: FrameType | None) -> None:
@@ -109,7 +109,12 @@ def _force(node: Node) -> int:
     return FAILED
 
 
-def _listen(node: Node, address: str, port: int, *, insecure: bool) -> None:
+def open_port(node: Node, address: str, port: int, *, insecure: bool) -> None:
+    """Let a node listen.
+
+    Raises:
+        Failure: the port is taken, or the address is not one of this machine.
+    """
     try:
         node.listen(address, port, insecure=insecure)
     except OSError as error:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -26,7 +27,7 @@ def _plain(value: Any) -> Any:
             field.name: _plain(getattr(value, field.name))
             for field in dataclasses.fields(value)
         }
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {
             key if isinstance(key, str) else str(key): _plain(held)
             for key, held in value.items()

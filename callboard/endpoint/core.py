@@ -474,6 +474,11 @@ class Core:
             for payload, _ in pack_runs(MessageType.PONG, self.ttl, pairs)
         ]
 
+    def receivers_of(self, topic: str) -> tuple[bytes, ...]:
+        """Return the nodes to which a message with this topic would be sent."""
+        known = self._receivers.get(topic)
+        return self._find_receivers(topic) if known is None else known
+
     def _find_receivers(self, topic: str) -> tuple[bytes, ...]:
         """Return the nodes that want a topic and may be reached; remembered by topic."""
         nodes: tuple[bytes, ...] = ()

@@ -87,6 +87,13 @@ class SendDirectly:
 
 
 @dataclass(frozen=True, slots=True)
+class FindReceivers:
+    """Tell which nodes want a topic; answered behind all that was published before."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
 class CoreFound:
     """A node's directory says that it has a core."""
 
@@ -181,6 +188,13 @@ class CoreActor(Actor):
             self._carry_out(self.core.deliver_here(order.kind, order.pairs))
         else:
             self._carry_out(self.core.send_to(order.node, order.kind, order.pairs))
+
+    @handler
+    def find_receivers(self, question: FindReceivers) -> tuple[bytes, ...]:
+        """Return the nodes that want a topic, when nothing waits before the question."""
+        while self.hub.inputs:
+            self.flush(FLUSH)
+        return self.core.receivers_of(question.topic)
 
     # --- local receivers ---
 

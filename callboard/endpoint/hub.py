@@ -20,6 +20,7 @@ from callboard.endpoint.core import DEFAULT_TTL, CoreCounters, Item, Pair
 from callboard.endpoint.core_actor import (
     FLUSH,
     CoreActor,
+    FindReceivers,
     ReceiverAdded,
     ReceiverRemoved,
     SendDirectly,
@@ -187,6 +188,13 @@ class Hub:
         return self.ref.ask(ReceiverRemoved(receiver, checked, kind))
 
     # --- seeing ---
+
+    def receivers_of(self, topic: str) -> Future[tuple[bytes, ...]]:
+        """Return the nodes to which a message with this topic would be sent.
+
+        Their filters are known here. The answer comes behind all that was published before.
+        """
+        return self.ref.ask(FindReceivers(checked_topic(topic)))
 
     @property
     def counters(self) -> CoreCounters:

@@ -15,6 +15,8 @@ COMMANDS = [
     ["actor", "call"],
     ["actor", "ask"],
     ["actor", "tell"],
+    ["topic", "pub"],
+    ["topic", "sub"],
 ]
 
 
@@ -32,7 +34,7 @@ def test_help_lists_the_nouns(capsys):
     assert main(["--help"]) == 0
 
     out = capsys.readouterr().out
-    assert all(noun in out for noun in ("demo", "node", "actor", "replay"))
+    assert all(noun in out for noun in ("demo", "node", "actor", "topic", "replay"))
 
 
 def test_version(capsys):
@@ -63,6 +65,9 @@ def test_a_noun_alone_shows_its_help_as_wrong_use(arguments, capsys):
             ["actor", "ask", "basp://127.0.0.1:1/x", "m", "--type", "no.Such"],
             "that registers it",
         ),
+        (["topic", "pub"], "topic pub --help"),
+        (["topic", "pub", "/a", "x"], "say --peer basp://HOST:PORT or --listen HOST:PORT"),
+        (["topic", "sub", "--listen", "here"], "--listen 127.0.0.1:4222"),
         (["node", "run", "no_such.py"], "give the path of a Python file"),
         (["node", "run", __file__, "--listen", "here"], "--listen 127.0.0.1:4222"),
     ],

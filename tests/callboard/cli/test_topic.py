@@ -1,0 +1,143 @@
+"""`topic sub` in a process of its own, and `topic pub` against it."""
+
+import io
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from callboard.cli import main
+
+ROOT = Path(__file__).parents[3]
+
+
+class Subscriber:
+    """`callboard topic sub` that listens, in a process of its own."""
+
+    def __init__(self, *arguments):
+        python_path = os.pathsep.join(
+            [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        )
+        command = ["topic", "sub", *arguments, "--listen", "127.0.0.1:0", "--json"]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "callboard", *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": python_path},
+        )
+        self.address = json.loads(self.process.stderr.readline())["address"]
+        self._lines = queue.Queue()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            self._lines.put(json.loads(line))
+
+    def line(self):
+        return self._lines.get(timeout=15.0)
+
+    def end(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+        code = self.process.wait(15)
+        self._reader.join()
+        with self.process.stdout, self.process.stderr as errors:
+            return errors.read(), code
+
+
+@pytest.fixture(scope="module")
+def subscriber():
+    started = Subscriber("/news", "--ping")
+    yield started
+    assert started.end() == ("", 0)
+
+
+def publish(capsys, *arguments):
+    code = main(["topic", "pub", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_values_are_json_or_text_and_arrive_in_order(capsys, subscriber):
+    values = ["1.5", '{"a": [1, null]}', "hello world"]
+    done = publish(capsys, "/news/x", *values, "--peer", subscriber.address, "--json")
+
+    assert (done[0], done[2]) == (0, "")
+    assert json.loads(done[1]) == {"topic": "/news/x", "published": 3, "nodes": 1}
+    got = [subscriber.line() for _ in range(3)]
+    assert got == [
+        {"topic": "/news/x", "data": data} for data in (1.5, {"a": [1, None]}, "hello world")
+    ]
+
+
+def test_without_values_the_lines_of_the_standard_input_are_published(
+    capsys, subscriber, monkeypatch
+):
+    monkeypatch.setattr("sys.stdin", io.StringIO("one\n2\n\n"))
+
+    done = publish(capsys, "/news", "--peer", subscriber.address, "--rate", "200")
+
+    assert done == (0, "", "")
+    assert [subscriber.line()["data"] for _ in range(3)] == ["one", 2, ""]
+
+
+def test_ping_measures_round_trips(capsys, subscriber):
+    options = ["--ping", "--count", 3, "--peer", subscriber.address, "--json"]
+    code, out, err = publish(capsys, "/news", *options)
+
+    assert (code, err) == (0, "")
+    *answers, total = map(json.loads, out.splitlines())
+    assert [answer["number"] for answer in answers] == [0, 1, 2]
+    assert total["sent"] == total["answered"] == 3
+    assert 0 < total["min_ms"] <= total["median_ms"] <= total["max_ms"]
+    assert [subscriber.line()["data"][2] for _ in range(3)] == [0, 1, 2]
+
+
+def test_pings_that_nobody_answers_are_told(capsys, monkeypatch):
+    monkeypatch.setattr("callboard.cli.publishing.ANSWER_LIMIT", 0.1)
+    silent = Subscriber("/quiet", "--count", "1")
+
+    code, _, err = publish(capsys, "/quiet", "--ping", "--count", 1, "--peer", silent.address)
+
+    assert code == 1
+    assert err.endswith("start a subscriber that answers: callboard topic sub /quiet --ping\n")
+    assert silent.line()["topic"] == "/quiet"
+    assert silent.process.wait(15) == 0  # its --count was reached
+    silent.end()
+
+
+def test_rate_prints_how_many_came(capsys):
+    counting = Subscriber("--rate")
+    assert publish(capsys, "/x", *range(50), "--peer", counting.address)[0] == 0
+
+    while (told := counting.line())["messages"] < 50:
+        pass
+
+    assert told["messages"] == 50
+    assert counting.end(signal.SIGINT) == ("", 0)
+
+
+def test_nobody_who_subscribes_is_told_with_the_next_step(capsys, subscriber):
+    code, out, err = publish(
+        capsys, "/old", "x", "--peer", subscriber.address, "--timeout", "0.2"
+    )
+
+    assert (code, out) == (1, "")
+    assert err == (
+        "callboard: nobody subscribed to /old within 0.2 s; "
+        "start a subscriber: callboard topic sub /old --peer ADDRESS\n"
+    )
+
+
+def test_a_topic_that_is_none_is_told(capsys, subscriber):
+    code, out, err = publish(capsys, "a" * 70_000, "x", "--peer", subscriber.address)
+
+    assert (code, out) == (2, "")
+    assert "exceeds the limit of 65,535" in err
