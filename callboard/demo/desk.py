@@ -12,6 +12,8 @@ from typing import Any, Final
 from actors.events import ActorFailed, ActorStarted, ActorStopped
 from callboard import ActorRef, Node
 from callboard.demo.aggregator import Aggregator, TakeSnapshot
+from callboard.endpoint.core import PeerEvent, PeerEventKind
+from callboard.endpoint.hub import Hub
 from proxies.events import LinkDown, LinkUp, NodeDown, NodeUp
 
 NOTES_KEPT: Final = 1000
@@ -24,8 +26,11 @@ SNAPSHOT_LIMIT: Final = 2.0
 class Desk:
     """What one process of the demo knows about its node."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, hub: Hub) -> None:
         self._node = node
+        self._hub = hub
+        self._peers: set[bytes] = set()
+        hub.on_peer_event(self._on_peer_event)
         self._notes: deque[dict[str, Any]] = deque(maxlen=NOTES_KEPT)
         self._aggregator: ActorRef[Any] | None = None
         self._snapshot: dict[str, Any] | None = None
@@ -63,6 +68,15 @@ class Desk:
             case ActorStopped(ref) if ref == self._aggregator:
                 self._aggregator = self._snapshot = None
 
+    def _on_peer_event(self, event: PeerEvent) -> None:
+        """Keep who is a peer: an endpoint with a link of its own to this one."""
+        if event.endpoint is None:
+            return
+        if event.kind is PeerEventKind.PEER_CONNECTED:
+            self._peers.add(event.endpoint)
+        elif event.kind is not PeerEventKind.PEER_DISCOVERED:
+            self._peers.discard(event.endpoint)
+
     def _announce(self, node_id: bytes) -> None:
         if self.overseer is not None:
             from callboard.demo.overseer import NodeAppeared
@@ -90,6 +104,12 @@ class Desk:
                 "delivered": sum(account.confirmed for account in accounts),
                 "lost": sum(account.lost for account in accounts),
                 "in_flight": sum(account.in_flight for account in accounts),
+            },
+            "topics": {
+                "peers": len(self._peers),
+                "published": self._hub.counters.data_published,
+                "received": self._hub.counters.received,
+                "dropped": self._hub.counters.dropped,
             },
             "actors": stats.actors,
             "handled": stats.handled,

@@ -25,6 +25,7 @@ from typing import Any, Final
 from callboard import ActorRef, Node
 from callboard.demo.aggregator import Aggregator
 from callboard.demo.desk import Desk
+from callboard.endpoint.hub import Hub
 
 REPORT_INTERVAL: Final = 0.1
 """Seconds between two reports."""
@@ -42,7 +43,8 @@ class NodeProcess:
     def __init__(self, name: str, node: Node) -> None:
         self._name = name
         self._node = node
-        self._desk = Desk(node)
+        self._hub = Hub.of(node)
+        self._desk = Desk(node, self._hub)
         self._resting: list[ActorRef[Any]] = []
         self._round = 0
         self._is_closing = False
@@ -71,7 +73,9 @@ class NodeProcess:
         for subject, sample in machine_samplers().items():
             name = f"{self._name}.{subject}"
             is_followed = name == f"{OVERSEER_ON}.cpu"
-            ref = self._node.spawn(Sensor, name, sample, note, is_followed=is_followed)
+            ref = self._node.spawn(
+                Sensor, name, sample, self._hub.publish, note, is_followed=is_followed
+            )
             self._node.register(name, ref)
             sensors[name] = ref
         self._resting.extend(sensors.values())

@@ -64,6 +64,8 @@ def status_line(scene: Scene, seconds: float) -> str:
         f"aggregator on {scene.host or 'none'}",
         f"sent {balance.sent:,} delivered {balance.delivered:,} lost {balance.lost:,}",
     ]
+    if scene.topic_rates:
+        parts.append(f"{len(scene.topic_rates)} topics {scene.topics_rate():.0f} msg/s")
     cpu = scene.snapshot.get("subjects", {}).get("cpu")
     if cpu is not None:
         parts.append(f"cpu mean {cpu['mean']:.0f} % p95 {cpu['p95']:.0f} %")

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from callboard.demo.balance import Balance
 from callboard.demo.hops import Asked, Follower
+from callboard.demo.messages import topic_of
 from callboard.demo.news import WITNESS, Tone, describe
 from callboard.demo.story import Chronicle, Incident
 from callboard.demo.window import Rate
@@ -50,6 +51,10 @@ class NodeView:
     link_rates: dict[str, Rate] = field(default_factory=dict)
     balance: Balance = field(default_factory=Balance)
     sent_rate: Rate = field(default_factory=Rate)
+    peers: int = 0
+    topic_messages: dict[str, int] = field(default_factory=dict)
+    published_rate: Rate = field(default_factory=Rate)
+    received_rate: Rate = field(default_factory=Rate)
     actors: int = 0
     dead_letters: int = 0
 
@@ -74,6 +79,10 @@ class NodeView:
             self.link_rates.setdefault(peer, Rate()).update(now, frames)
         self.balance = Balance(**report["account"])
         self.sent_rate.update(now, self.balance.sent)
+        topics = self.topic_messages = report["topics"]
+        self.peers = topics["peers"]
+        self.published_rate.update(now, topics["published"])
+        self.received_rate.update(now, topics["received"])
         self.actors, self.dead_letters = report["actors"], report["dead_letters"]
 
 
@@ -87,6 +96,7 @@ class Scene:
         self.events: deque[Event] = deque(maxlen=EVENTS_KEPT)
         self.host = ""
         self.snapshot: dict[str, Any] = {}
+        self.topic_rates: dict[str, Rate] = {}
         self._ids: dict[str, str] = {}  # node id: name
 
     # --- what the parent does ---
@@ -138,6 +148,9 @@ class Scene:
         events = list(self._take_notes(name, report["notes"]))
         if name == self.host and report["snapshot"] is not None:
             self.snapshot = report["snapshot"]
+            for sensor, count in self.snapshot.get("sensors", {}).items():
+                rate = self.topic_rates.setdefault(topic_of(sensor), Rate())
+                rate.update(report["at"] / 1e9, count["received"])
         return events
 
     def _take_notes(self, name: str, notes: list[dict[str, Any]]) -> Iterator[Event]:
@@ -147,7 +160,7 @@ class Scene:
             if note["kind"] == "answered":
                 self._take_answer(name, note)
             elif note["kind"] == "spawned":
-                self.host, self.snapshot = note["host"], {}
+                self.host, self.snapshot, self.topic_rates = note["host"], {}, {}
         for said, group in groupby(notes, lambda note: describe(name, note)):
             if said is not None:
                 text, tone = said
@@ -194,6 +207,15 @@ class Scene:
     def balance(self) -> Balance:
         """Return the sums of the accounts of all nodes that are alive."""
         return Balance.of(view.balance for view in self.nodes.values() if view.is_alive)
+
+    def topics(self) -> dict[str, int]:
+        """Return how many messages of each topic reached the aggregator that is at work."""
+        counts = self.snapshot.get("sensors", {})
+        return {topic_of(sensor): count["received"] for sensor, count in counts.items()}
+
+    def topics_rate(self) -> float:
+        """Return the messages a second that reach the aggregator, of all topics."""
+        return sum(rate.per_second for rate in self.topic_rates.values())
 
     def link_is_up(self, left: str, right: str) -> bool:
         """True when every node at its ends that can say so has the link."""

@@ -1,4 +1,4 @@
-"""The sensor: an actor that looks at the machine ten times a second and tells what it saw."""
+"""The sensor: an actor that looks at the machine ten times a second and publishes it."""
 
 import time
 from collections.abc import Callable
@@ -7,17 +7,20 @@ from typing import Any, Final
 
 from actors.monitors import Monitor
 from callboard import Actor, ActorRef, Down, handler
-from callboard.demo.messages import Reading, Receipt, UseAggregator
+from callboard.demo.messages import Reading, Receipt, UseAggregator, topic_of
 from callboard.demo.sampling import Sampler
 
 INTERVAL: Final = 0.1
 """Seconds between two samples."""
 
 FOLLOWED: Final = 10
-"""One reading of so many is asked instead of told, so that its way can be followed."""
+"""One reading of so many is also asked for, so that its way can be followed."""
 
 ANSWER_LIMIT: Final = 5.0
 """Seconds that a followed reading may take."""
+
+Publish = Callable[[str, Any], None]
+"""Publishes a value under a topic."""
 
 Note = Callable[..., None]
 """Takes a kind and fields; from any thread. What it is told goes to the screen."""
@@ -36,15 +39,22 @@ class Rest:
 class Sensor(Actor):
     """Samples one subject of the machine.
 
-    It sends to whichever aggregator the overseer named last, at once when one is named, and
-    pauses from the moment that its monitor says the aggregator is gone. It watches the overseer
-    too.
+    It publishes while there is an aggregator: at once when the overseer names one, until its
+    monitor says that it is gone. It watches the overseer too.
     """
 
     def __init__(
-        self, name: str, sample: Sampler, note: Note, *, is_followed: bool = False
+        self,
+        name: str,
+        sample: Sampler,
+        publish: Publish,
+        note: Note,
+        *,
+        is_followed: bool = False,
     ) -> None:
         self.name = name
+        self._topic = topic_of(name)
+        self._publish = publish
         self._sample = sample
         self._note = note
         self._is_followed = is_followed
@@ -58,7 +68,7 @@ class Sensor(Actor):
 
     @handler
     def on_tick(self, _: Tick) -> None:
-        """Sample, send, and wake again at the next tenth of a second."""
+        """Sample, publish, and wake again at the next tenth of a second."""
         if self._is_resting:
             return
         now = time.monotonic()
@@ -69,7 +79,7 @@ class Sensor(Actor):
 
     @handler
     def on_use_aggregator(self, order: UseAggregator) -> None:
-        """Watch the aggregator and the overseer, and send a reading at once."""
+        """Watch the aggregator and the overseer, and publish at once."""
         for monitor in self._monitors:
             monitor.cancel()
         self._aggregator, self._overseer = order.aggregator, order.overseer
@@ -87,7 +97,7 @@ class Sensor(Actor):
 
     @handler
     def on_rest(self, _: Rest) -> None:
-        """Send nothing more."""
+        """Publish nothing more."""
         self._is_resting = True
 
     def _send(self) -> None:
@@ -96,13 +106,9 @@ class Sensor(Actor):
         if aggregator is None or self._is_resting:
             return
         self._number += 1
-        reading = Reading(
-            self.name, self._number, time.monotonic_ns(), sample.level, sample.parts
-        )
+        self._publish(self._topic, [self._number, sample.level, sample.parts])
         if self._is_followed and self._number % FOLLOWED == 0:
-            self._ask(aggregator, reading)
-        else:
-            aggregator.tell(reading)
+            self._ask(aggregator, Reading(self.name, self._number))
 
     def _ask(self, aggregator: ActorRef[Any], reading: Reading) -> None:
         sent_ns = time.monotonic_ns()

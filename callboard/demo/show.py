@@ -25,7 +25,7 @@ STAND_LIMIT: Final = 20.0
 EARLY: Final = 0.1
 """The line should stand within this part of the story; if it does not, the story is put off."""
 
-SETTLE_LIMIT: Final = 5.0
+SETTLE_LIMIT: Final = 10.0
 """Seconds that the accounts may take to close: an unreachable node is noticed after three."""
 
 ROUND: Final = 0.05
@@ -84,6 +84,7 @@ class Show:
             "lost": balance.lost,
             "in_flight": balance.in_flight,
             "exact": balance.is_exact,
+            "topics": self._scene.topics(),
             "down_ms": outcome.down_ms,
             "service_ms": outcome.service_ms,
             "first_picture_ms": self.start_ms,
@@ -268,7 +269,9 @@ class Show:
 
     def _draw(self) -> None:
         prompt = self._keys.prompt if self._keyboard.is_there else ""
-        self._screen.draw(
-            self._scene, self._seconds(), "settling the accounts" if self._is_ending else prompt
-        )
+        if self._is_ending:
+            prompt = "settling the accounts"
+        elif not self.stood_ms:
+            prompt = "starting the nodes"  # keys have no effect before they stand
+        self._screen.draw(self._scene, self._seconds(), prompt)
         self._next_draw = time.monotonic() + self._screen.interval

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from callboard.demo.line import LINKS, NAMES
+from callboard.demo.messages import sensor_of
 from callboard.demo.news import Tone
 from callboard.demo.plain import event_line
 from callboard.demo.sampling import SUBJECTS
@@ -131,7 +132,14 @@ def _node(scene: Scene, view: NodeView) -> list[RenderableType]:
         else [*map(Text, roles)]
     )
     below = [*below, Text(), Text()]
-    return [*cells, *below[:2], Text(f"{view.sent_rate.per_second:.0f} msg/s", style="dim")]
+    return [*cells, *below[:2], Text(_traffic(view), style="dim")]
+
+
+def _traffic(view: NodeView) -> str:
+    """Return the peers of a node, and messages of topics a second that leave and reach it."""
+    out, back = view.published_rate.per_second, view.received_rate.per_second
+    peers = f"{view.peers} peer" + "s" * (view.peers != 1)
+    return f"{peers} ↑{out:.0f} ↓{back:.0f} msg/s"
 
 
 def _chief(scene: Scene, name: str) -> str:
@@ -147,17 +155,19 @@ def figures(scene: Scene) -> RenderableType:
     table.add_column("", no_wrap=True)
     for title in ("mean", "p95", "max"):
         table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("msg/s by topic", no_wrap=True)
     table.add_column("", no_wrap=True, overflow="ellipsis", ratio=1)
     for name in SUBJECTS:
         subject = scene.snapshot.get("subjects", {}).get(name)
         if subject is None:
-            table.add_row(name, "", "", "", "", "")
+            table.add_row(name, "", "", "", "", "", "")
             continue
         top = 100.0 if name in ("cpu", "memory") else None
         table.add_row(
             name,
             Text(sparkline(subject["history"], top), style="cyan"),
             *(amount(name, subject[key]) for key in ("mean", "p95", "max")),
+            _topic_rates(scene, name),
             Text(
                 ", ".join(
                     f"{part} {amount(name, value)}" for part, value in _parts(name, subject)
@@ -165,8 +175,17 @@ def figures(scene: Scene) -> RenderableType:
             ),
         )
     counts = scene.snapshot.get("sensors", {})
-    table.add_row("readings", "", "", "", "", _counts(counts))
+    table.add_row("readings", "", "", "", "", f"{scene.topics_rate():.0f}", _counts(counts))
     return table
+
+
+def _topic_rates(scene: Scene, subject: str) -> str:
+    """Return the rate of each topic of a subject: `/metrics/A/cpu` is `A 10`."""
+    return " ".join(
+        f"{sensor_of(topic).partition('.')[0]} {rate.per_second:.0f}"
+        for topic, rate in sorted(scene.topic_rates.items())
+        if topic.endswith("/" + subject)
+    )
 
 
 def _parts(name: str, subject: dict[str, Any]) -> Iterable[tuple[str, float]]:

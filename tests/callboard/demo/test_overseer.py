@@ -5,6 +5,7 @@ from callboard.demo.aggregator import Aggregator, TakeSnapshot
 from callboard.demo.overseer import Overseer, Reconsider, choose_hosts
 from callboard.demo.sampling import Sample
 from callboard.demo.sensor import Rest, Sensor
+from callboard.endpoint.hub import Hub
 
 
 @pytest.mark.parametrize(
@@ -50,9 +51,14 @@ def read_until(aggregator: ActorRef[Aggregator], handled: int) -> dict:
 @pytest.mark.timeout(20)
 def test_a_lone_overseer_serves_itself_and_replaces_an_aggregator_that_ended():
     with Node(name="A") as node:
-        note = Notes(node)
+        note, hub = Notes(node), Hub.of(node)
         sensor = node.spawn(
-            Sensor, "A.cpu", lambda: Sample(1.0, {"x": 1.0}), note, is_followed=True
+            Sensor,
+            "A.cpu",
+            lambda: Sample(1.0, {"x": 1.0}),
+            hub.publish,
+            note,
+            is_followed=True,
         )
         overseer = node.spawn(Overseer, note, {"A.cpu": sensor}, {})
         overseer.ask(Reconsider()).result(5)

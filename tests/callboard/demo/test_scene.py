@@ -11,6 +11,14 @@ from callboard.demo.view import amount, figures, journey, line_of_nodes, sparkli
 
 SECOND = 1_000_000_000
 
+SUBJECT = {
+    "history": [1.0, 2.0],
+    "mean": 1.5,
+    "p95": 2.0,
+    "max": 2.0,
+    "parts": {"core 0": 2.0},
+}
+
 
 def report(at=SECOND, notes=(), **fields):
     return {
@@ -20,6 +28,7 @@ def report(at=SECOND, notes=(), **fields):
         "reach": {},
         "links": {},
         "account": {"sent": 0, "delivered": 0, "lost": 0, "in_flight": 0},
+        "topics": {"peers": 0, "published": 0, "received": 0, "dropped": 0},
         "actors": 1,
         "handled": 0,
         "dead_letters": 0,
@@ -89,7 +98,8 @@ def test_the_line_stands_when_readings_of_both_ends_arrived(scene):
     scene.report("C", report(snapshot=only_a))
     assert not scene.stands()
 
-    scene.report("C", report(snapshot={"sensors": {**only_a["sensors"], "D.cpu": {}}}))
+    both = {**only_a["sensors"], "D.cpu": {"received": 1, "missed": 0}}
+    scene.report("C", report(snapshot={"sensors": both}))
     assert scene.stands()
 
 
@@ -183,15 +193,8 @@ def test_plain_lines_hold_no_control_characters(scene):
 
 @pytest.mark.parametrize("width", [80, 140])
 def test_the_picture_shows_nodes_links_and_figures(scene, width):
-    subject = {
-        "history": [1.0, 2.0],
-        "mean": 1.5,
-        "p95": 2.0,
-        "max": 2.0,
-        "parts": {"core 0": 2.0},
-    }
     scene.report("A", report(notes=[{"kind": "spawned", "at": SECOND, "host": "C"}]))
-    scene.report("C", report(snapshot={"subjects": {"cpu": subject}, "sensors": {}}))
+    scene.report("C", report(snapshot={"subjects": {"cpu": SUBJECT}, "sensors": {}}))
     scene.struck(scene.chronicle.strike("kill", "B", SECOND))
     console = Console(width=width, record=True, file=io.StringIO())
 
@@ -223,3 +226,32 @@ def test_sparklines_reach_from_the_lowest_bar_to_the_highest():
 )
 def test_amounts_carry_their_unit(subject, value, text):
     assert amount(subject, value) == text
+
+
+def test_peers_topics_and_their_rates_are_shown(scene):
+    scene.report("A", report(notes=[{"kind": "spawned", "at": SECOND, "host": "C"}]))
+    for second in range(2, 12):
+        flow = {"peers": 2, "published": 0, "received": 20 * second, "dropped": 0}
+        sensors = {f"{node}.cpu": {"received": 10 * second, "missed": 0} for node in ("A", "D")}
+        snapshot = {"sensors": sensors, "subjects": {"cpu": SUBJECT}}
+        scene.report("C", report(second * SECOND, topics=flow, snapshot=snapshot))
+
+    assert scene.topics() == {"/metrics/A/cpu": 110, "/metrics/D/cpu": 110}
+    assert scene.topics_rate() == pytest.approx(20, rel=0.01)
+    assert "2 topics 20 msg/s" in status_line(scene, 1.0)
+    console = Console(width=160, file=io.StringIO())
+    console.print(line_of_nodes(scene), figures(scene))
+    shown = console.file.getvalue()
+    assert "2 peers ↑0 ↓20 msg/s" in shown
+    assert "A 10 D 10" in shown
+
+
+def test_another_aggregator_counts_its_topics_from_the_start(scene):
+    scene.report("A", report(notes=[{"kind": "spawned", "at": SECOND, "host": "C"}]))
+    sensors = {"A.cpu": {"received": 7, "missed": 0}}
+    scene.report("C", report(snapshot={"sensors": sensors}))
+
+    scene.report("A", report(notes=[{"kind": "spawned", "at": 2 * SECOND, "host": "B"}]))
+
+    assert scene.topics() == {}
+    assert scene.topics_rate() == 0.0
