@@ -6,6 +6,7 @@ each knows of every other one how much of its own filter has arrived there:
 - A filter has a version, a Lamport timestamp that grows with each change.
 - An update says version, the version that it builds on, and what was added and removed. One
   that builds on 0 is the whole filter; a large one comes in several parts.
+  A part counts only behind all parts before it, of the same version.
 - Whoever takes an update says which version it has (`seen`). One that does not build on what
   the receiver has is answered with what it has, and the owner sends the whole filter.
 - What was not confirmed is sent again: updates travel as messages do, and those can be lost
@@ -32,7 +33,7 @@ TOPIC_LIMIT: Final = 4096
 FILTER_LIMIT: Final = 2_000_000
 """Topics that one other endpoint may want; twice what is stated to work."""
 
-_UPDATE_LENGTH: Final = 8
+_UPDATE_LENGTH: Final = 9
 _ID_LENGTH: Final = 16
 
 
@@ -49,6 +50,7 @@ class FilterUpdate:
         added: topics that the filter gained.
         removed: topics that it lost.
         is_last: False when more parts of the same version follow.
+        part: which part of a whole filter this is, from 0.
     """
 
     endpoint: bytes
@@ -59,6 +61,7 @@ class FilterUpdate:
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     is_last: bool = True
+    part: int = 0
 
     def as_plain(self) -> list[Any]:
         """Return what is encoded."""
@@ -71,6 +74,7 @@ class FilterUpdate:
             self.added,
             self.removed,
             self.is_last,
+            self.part,
         ]
 
 
@@ -90,16 +94,27 @@ def read_update(plain: Any) -> FilterUpdate:
             [*added],
             [*removed],
             bool() as is_last,
-        ] if len(endpoint) == _ID_LENGTH and min(version, base, seen) >= 0:
+            int() as part,
+        ] if len(endpoint) == _ID_LENGTH and min(version, base, seen, part) >= 0:
             for topic in (*added, *removed):
                 if type(topic) is not str or len(topic) > TOPIC_LIMIT:
                     msg = f"a filter holds {str(topic)[:40]!r}, which is no topic"
                     raise MalformedMessage(msg)
             return FilterUpdate(
-                endpoint, forwards, version, base, seen, tuple(added), tuple(removed), is_last
+                *(endpoint, forwards, version, base, seen),
+                *(tuple(added), tuple(removed), is_last, part),
             )
     msg = f"a filter update has {_UPDATE_LENGTH} fields of other types"
     raise MalformedMessage(msg)
+
+
+@dataclass(slots=True)
+class Parts:
+    """The parts of a whole filter that have arrived, all from the first on."""
+
+    version: int
+    topics: set[str]
+    count: int = 0
 
 
 @dataclass(slots=True)
@@ -122,7 +137,7 @@ class RemoteFilter:
     topics: set[str] = field(default_factory=set)
     confirmed: int = 0
     told_at: float = 0.0
-    parts: set[str] | None = None
+    parts: Parts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +216,10 @@ class FilterExchange:
                     remote.version,
                     tuple(topics[start : start + PART_SIZE]),
                     is_last=start == starts[-1],
+                    part=part,
                 ),
             )
-            for start in starts
+            for part, start in enumerate(starts)
         ]
 
     def tick(self, now: float) -> list[tuple[bytes, FilterUpdate]]:
@@ -255,7 +271,8 @@ class FilterExchange:
         changes: list[FilterChange],
     ) -> bool:
         """Take what an update says of a filter; False when something before it is missing."""
-        if len(remote.topics) + len(update.added) > FILTER_LIMIT:
+        waiting = 0 if remote.parts is None else len(remote.parts.topics)
+        if max(len(remote.topics), waiting) + len(update.added) > FILTER_LIMIT:
             msg = f"a filter has more than {FILTER_LIMIT:,} topics"
             raise MalformedMessage(msg)
         is_first = not remote.endpoint
@@ -265,11 +282,9 @@ class FilterExchange:
             added = set(update.added) - remote.topics
             removed = set(update.removed) & remote.topics
         else:
-            parts = remote.parts or set()
-            parts.update(update.added)
-            if not update.is_last:
-                remote.parts = parts
-                return True
+            parts = self._gather(remote, update)
+            if parts is None or not update.is_last:
+                return parts is not None or not update.is_last
             remote.parts = None
             added, removed = parts - remote.topics, remote.topics - parts
         remote.endpoint = update.endpoint
@@ -281,6 +296,17 @@ class FilterExchange:
                 FilterChange(node, tuple(sorted(added)), tuple(sorted(removed)), is_first)
             )
         return True
+
+    def _gather(self, remote: RemoteFilter, update: FilterUpdate) -> set[str] | None:
+        """Put a part to those before it; None when one of those was lost."""
+        if not update.part:
+            remote.parts = Parts(update.version, set())
+        parts = remote.parts
+        if parts is None or (parts.version, parts.count) != (update.version, update.part):
+            return None
+        parts.topics.update(update.added)
+        parts.count += 1
+        return parts.topics
 
     def _confirmation(self, remote: RemoteFilter, *, wants_whole: bool = False) -> FilterUpdate:
         base = 1 if wants_whole else 0

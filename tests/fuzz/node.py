@@ -164,7 +164,7 @@ class WholeNode:
 
     def run(self, case: Case) -> int:
         """Check all the while that the friend is served, and that nothing is left after."""
-        with _errors_are_violations():
+        with errors_are_violations():
             cluster = Cluster(_SEED)
             try:
                 return _Scene(cluster).play(case["connections"])
@@ -311,7 +311,8 @@ class _Errors(logging.Handler):
 
 
 @contextmanager
-def _errors_are_violations() -> Iterator[None]:
+def errors_are_violations() -> Iterator[None]:
+    """Raise a violation for what nodes log as their own failure in the block."""
     log, errors = logging.getLogger("callboard"), _Errors()
     propagates, log.propagate = log.propagate, False
     log.addHandler(errors)

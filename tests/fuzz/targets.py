@@ -11,10 +11,23 @@ from tests.fuzz.handshake import Handshake
 from tests.fuzz.node import WholeNode
 from tests.fuzz.payload import Payload
 from tests.fuzz.reader import Reader
+from tests.fuzz.topic_core import TopicCore, TopicEndpoint
+from tests.fuzz.topic_run import TopicFilters, TopicRun
+from tests.fuzz.topic_value import TopicValue
 
-TARGETS: Final[dict[str, Target]] = {
-    target.name: target for target in (Reader(), Handshake(), Payload(), Control(), WholeNode())
-}
+_ALL: Final[tuple[Target, ...]] = (
+    Reader(),
+    Handshake(),
+    Payload(),
+    Control(),
+    WholeNode(),
+    TopicValue(),
+    TopicRun(),
+    TopicFilters(),
+    TopicCore(),
+    TopicEndpoint(),
+)
+TARGETS: Final[dict[str, Target]] = {target.name: target for target in _ALL}
 REGRESSIONS: Final = Path(__file__).parent / "regressions"
 SLOWEST: Final = 5.0
 """Seconds that one case may take: a small input that takes longer is an attack."""

@@ -14,6 +14,11 @@ FRAMES = {
     "payload": 12_000,
     "control": 10_000,
     "node": 2_000,
+    "value": 4_000,
+    "run": 4_000,
+    "filter": 8_000,
+    "core": 4_000,
+    "endpoint": 1_200,
 }
 
 

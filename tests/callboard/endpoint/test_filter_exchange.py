@@ -161,3 +161,48 @@ def test_another_endpoint_on_the_same_node_starts_afresh() -> None:
 def test_what_is_no_update_is_refused(plain: object) -> None:
     with pytest.raises(MalformedMessage):
         read_update(plain)
+
+
+def _in_parts(version: int, *parts: tuple[str, ...]) -> list[FilterUpdate]:
+    last = len(parts) - 1
+    return [
+        FilterUpdate(an_endpoint(b"b"), True, version, 0, 0, part, (), number == last, number)  # noqa: FBT003
+        for number, part in enumerate(parts)
+    ]
+
+
+def test_a_whole_filter_whose_middle_was_lost_is_asked_for_again():
+    ours = FilterExchange(an_endpoint(b"a"))
+    ours.greet(b"b", 1.0)
+    first, _lost, last = _in_parts(5, ("/a",), ("/b",), ("/c",))
+
+    assert ours.receive(b"b", first, 1.0) == ([], [])
+    changes, ((_, answer),) = ours.receive(b"b", last, 1.0)
+
+    assert changes == []
+    assert (answer.seen, answer.base) == (0, 1)  # the whole filter is wanted
+    assert ours.remotes[b"b"].topics == set()
+
+
+def test_parts_of_an_older_version_are_no_part_of_a_newer_filter():
+    ours = FilterExchange(an_endpoint(b"a"))
+    ours.greet(b"b", 1.0)
+    begun, *_lost = _in_parts(5, ("/old",), ("/b",))
+
+    ours.receive(b"b", begun, 1.0)
+    for update in _in_parts(6, ("/new",)):
+        ours.receive(b"b", update, 1.0)
+
+    assert ours.remotes[b"b"].topics == {"/new"}
+
+
+def test_parts_without_end_are_refused_at_the_limit(monkeypatch):
+    monkeypatch.setattr("callboard.endpoint.filter_exchange.FILTER_LIMIT", 10)
+    ours = FilterExchange(an_endpoint(b"a"))
+    parts = _in_parts(5, *[(f"/{number}",) for number in range(20)])
+
+    for update in parts[:10]:
+        ours.receive(b"b", update, 1.0)
+
+    with pytest.raises(MalformedMessage, match="more than 10 topics"):
+        ours.receive(b"b", parts[10], 1.0)

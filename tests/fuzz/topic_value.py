@@ -1,0 +1,110 @@
+"""Values of topics and commands of stores, in both encodings."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from callboard.endpoint.data import Data, ImmutableData
+from callboard.endpoint.data_cbor import data_from_cbor, data_to_cbor
+from callboard.endpoint.errors import EndpointError
+from callboard.endpoint.python_cbor import immutable_from_cbor, python_from_cbor
+from callboard.store.command import (
+    AckClone,
+    Add,
+    Command,
+    Erase,
+    InternalCommand,
+    NackCommand,
+    Put,
+    PutUnique,
+)
+from callboard.store.command_cbor import command_from_cbor, command_to_cbor
+from callboard.store.entity_id import EntityId
+from callboard.zeek.command import command_from_bytes, command_to_bytes
+from callboard.zeek.value import value_from_bytes, value_to_bytes
+from tests.fuzz.case import Case, require
+from tests.fuzz.datum import datum
+from tests.fuzz.mutation import mutate_bytes
+
+_PAYLOADS = 10
+_CODECS: dict[str, tuple[Callable[[bytes], Any], Callable[[Any], bytes]]] = {
+    "cbor": (data_from_cbor, data_to_cbor),
+    "broker": (value_from_bytes, value_to_bytes),
+    "command-cbor": (command_from_cbor, command_to_cbor),
+    "command-broker": (command_from_bytes, command_to_bytes),
+}
+
+
+class TopicValue:
+    """Feeds the four decoders, and the two short cuts to Python values."""
+
+    name = "value"
+
+    def make(self, seed: int) -> Case:
+        """Return payloads for each codec."""
+        rng = random.Random(seed)
+        return {name: _payloads(rng, name) for name in _CODECS}
+
+    def run(self, case: Case) -> int:
+        """Decode; what was decoded has one form, and comes back from it."""
+        for name, (decode, encode) in _CODECS.items():
+            for payload in case[name]:
+                value = _outcome(decode, payload)
+                if not isinstance(value, EndpointError):
+                    again = encode(value)
+                    require(encode(decode(again)) == again, f"{name} {payload.hex()}")
+        for payload in case["cbor"]:
+            _compare_short_cuts(payload)
+        return sum(map(len, case.values()))
+
+
+def _compare_short_cuts(payload: bytes) -> None:
+    data = _outcome(data_from_cbor, payload)
+    for short, long in (
+        (python_from_cbor, Data.to_py),
+        (immutable_from_cbor, ImmutableData.to_py),
+    ):
+        direct = _outcome(short, payload)
+        wanted = data if isinstance(data, EndpointError) else _outcome(long, data)
+        is_same = isinstance(direct, EndpointError) == isinstance(wanted, EndpointError) and (
+            isinstance(direct, EndpointError) or repr(direct) == repr(wanted)
+        )
+        require(is_same, f"{payload.hex()}: {direct!r:.200} or {wanted!r:.200}")
+
+
+def _payloads(rng: random.Random, name: str) -> list[bytes]:
+    encode = _CODECS[name][1]
+    make = _command if name.startswith("command") else datum
+    valid = [encode(make(rng)) for _ in range(4)]
+    return [_payload(rng, valid) for _ in range(_PAYLOADS)]
+
+
+def _command(rng: random.Random) -> InternalCommand:
+    sender, receiver = (
+        EntityId(UUID(bytes=rng.randbytes(16)), rng.getrandbits(40)) for _ in range(2)
+    )
+    key, value = datum(rng, 1), datum(rng, 2)
+    table = Data({datum(rng, 1): datum(rng, 1) for _ in range(3)})
+    contents: tuple[Command, ...] = (
+        Put(key, value),
+        PutUnique(key, value, None, sender, rng.getrandbits(30)),
+        Erase(key),
+        Add(key, value, value.get_type()),
+        AckClone(rng.getrandbits(30), 5, table.value),
+        NackCommand((1, 5, rng.getrandbits(40))),
+    )
+    return InternalCommand(rng.getrandbits(50), sender, rng.choice(contents), receiver)
+
+
+def _payload(rng: random.Random, valid: list[bytes]) -> bytes:
+    if rng.random() < 0.1:
+        return rng.randbytes(rng.randrange(40))
+    return mutate_bytes(rng, rng.choice(valid), valid)
+
+
+def _outcome(read: Callable[[Any], Any], given: Any) -> Any:
+    try:
+        return read(given)
+    except EndpointError as error:
+        return error
