@@ -1,9 +1,7 @@
-"""The guide's programs run as they stand, and its promises hold."""
+"""What the guide promises holds."""
 
 import asyncio
 import inspect
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,22 +20,6 @@ from actors.errors import (
     WouldDeadlock,
 )
 from callboard import Actor, ActorRef, Child, Exit, Node, handler
-
-GUIDE = Path(__file__).parents[1] / "docs" / "guide.md"
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
-
-
-def test_the_guide_has_its_programs():
-    assert len(BLOCKS) == 3
-
-
-@pytest.mark.parametrize("count", range(1, len(BLOCKS) + 1))
-def test_the_guides_programs_run_as_they_stand(count):
-    """Each block after those before it; any of them can be run alone, in any order of tests."""
-    namespace: dict[str, Any] = {"__name__": "guide"}
-
-    for number, block in enumerate(BLOCKS[:count], 1):
-        exec(compile(block, f"guide.md block {number}", "exec", dont_inherit=True), namespace)
 
 
 class Worker(Actor):

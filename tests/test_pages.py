@@ -1,20 +1,59 @@
-"""The programs of the pages about actors run as they stand, in order, in one namespace."""
+"""The programs of the docs run as they stand: the blocks of a page in order, in one namespace.
+
+What a block prints is compared with the comments behind its calls of `print`, in order; what
+differs from run to run stands as … there.
+"""
 
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+from sybil import Sybil
+from sybil.parsers.markdown import PythonCodeBlockParser
 
-DOCS = Path(__file__).parents[1] / "docs"
+from basp.registry import DEFAULT_REGISTRY
+
+ROOT = Path(__file__).parents[1]
+#: Pages whose blocks are files of a program, or tests, with how they are run.
+ELSEWHERE = {"testing.md": "test_testing_guide.py", "tutorial.md": "test_tutorial.py"}
+PAGES = [
+    path.relative_to(ROOT).as_posix()
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    if "\n```python\n" in path.read_text() and path.name not in ELSEWHERE
+]
+SAID = re.compile(r"^ *print\(.*\)  +# (.*)$", re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", ["supervision", "groups"])
-def test_the_programs_of_a_page_run_as_they_stand(page):
-    text = (DOCS / f"{page}.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    namespace = {"__name__": page}
+@pytest.fixture(autouse=True)
+def _forget_the_types_of_the_page():
+    """Many pages have a shop."""
+    tables = (DEFAULT_REGISTRY.by_name, DEFAULT_REGISTRY.by_class, DEFAULT_REGISTRY.flat)
+    known = [(table, dict(table)) for table in tables]
+    yield
+    for table, before in known:
+        table.clear()
+        table.update(before)
 
-    assert blocks
-    for number, block in enumerate(blocks, 1):
-        code = compile(block, f"{page}.md block {number}", "exec", dont_inherit=True)
-        exec(code, namespace)
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_programs_of_a_page_run_as_they_stand(page, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    document = Sybil([PythonCodeBlockParser()], path=str(ROOT)).parse(ROOT / page)
+    program = ModuleType(f"page_{Path(page).stem}")
+    monkeypatch.setitem(sys.modules, program.__name__, program)  # where classes are looked up
+    document.namespace = vars(program)
+
+    for block in document.examples():
+        block.evaluate()
+
+        printed = capsys.readouterr().out
+        for part in re.split("…|\n", "\n".join(SAID.findall(block.parsed))):
+            assert part.strip() in printed, f"{page}:{block.line} printed {printed!r}"
+            printed = printed[printed.index(part.strip()) + len(part.strip()) :]
+
+
+def test_pages_that_run_elsewhere_are_run():
+    assert all((ROOT / "tests" / test).is_file() for test in ELSEWHERE.values())
+    assert all((ROOT / "docs" / page).is_file() for page in ELSEWHERE)
