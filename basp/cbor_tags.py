@@ -1,27 +1,28 @@
 """The CBOR tags that our payloads use, in one table.
 
-====== ============== ========================================================
-tag    content        Python type
-====== ============== ========================================================
-2, 3   byte string    int beyond 64 bits (standard)
-37     16 bytes       uuid.UUID (standard)
-258    array          set (standard)
-1004   text           datetime.date, ISO 8601 (standard)
-48900  array          tuple
-48901  array          frozenset
-48902  array          dict with keys other than text and bytes: key, value, key, value …
-48903  [name, content] registered type; content is a map of fields, the name of an
-                      enum member, or the integer of a flag
-48904  [bytes, int]   actor reference: node id, actor number
-48905  byte string    bytearray
-48906  text           decimal.Decimal, exactly as str() writes it
-48907  text           datetime.datetime, ISO 8601; naive without offset
-48908  text           datetime.time, ISO 8601
-48909  [int, int, int] datetime.timedelta: days, seconds, microseconds
-48910  [int, text]    IP address, network or interface; the integer is its place in
-                      ``IP_TYPES``
-48911  [tag 48907 or 48908] the same with ``fold`` 1
-====== ============== ========================================================
+====== ======================== ========================================================
+tag    content                  Python type
+====== ======================== ========================================================
+2, 3   byte string              int beyond 64 bits (standard)
+37     16 bytes                 uuid.UUID (standard)
+258    array                    set (standard)
+1004   text                     datetime.date, ISO 8601 (standard)
+48900  array                    tuple
+48901  array                    frozenset
+48902  array                    dict with keys other than text and bytes: key, value, key,
+                                value …
+48903  [name, content]          registered type; content is a map of fields, the name of an
+                                enum member, or the integer of a flag
+48904  [bytes, int]             actor reference: node id, actor number
+48905  byte string              bytearray
+48906  text                     decimal.Decimal, exactly as str() writes it
+48907  text                     datetime.datetime, ISO 8601; naive without offset
+48908  text                     datetime.time, ISO 8601
+48909  [int, int, int]          datetime.timedelta: days, seconds, microseconds
+48910  [int, text]              IP address, network or interface; the integer is its place in
+                                ``IP_TYPES``
+48911  [tag 48907 or 48908]     the same with ``fold`` 1
+====== ======================== ========================================================
 
 A list is a CBOR array, and a dict with keys of text and bytes a CBOR map, untagged; a map with
 other keys is refused (see :mod:`basp.hash_collisions`). Tags 48900-48911 are unassigned in

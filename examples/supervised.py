@@ -1,4 +1,7 @@
-"""A supervisor: a worker that fails is started again, and found under its name."""
+"""A supervisor: a worker that fails is started again, and found under its name.
+
+Run it with `python examples/supervised.py`.
+"""
 
 from callboard import Actor, ActorRef, CallboardError, Child, Node, handler
 

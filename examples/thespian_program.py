@@ -1,4 +1,7 @@
-"""A plain Thespian program: only the system base is callboard's."""
+"""A plain Thespian program: only the system base is callboard's.
+
+Run it with `python examples/thespian_program.py`.
+"""
 
 from thespian.actors import Actor, ActorExitRequest, ActorSystem
 

@@ -1,4 +1,7 @@
-"""Two nodes and a monitor: spawn by address, ask, and learn how the actor ended."""
+"""Two nodes and a monitor: spawn by address, ask, and learn how the actor ended.
+
+Run it with `python examples/two_nodes.py`.
+"""
 
 from callboard import Actor, Node, handler
 

@@ -1,4 +1,7 @@
-"""Worker processes: the same actors on every core, one of them killed and replaced."""
+"""Worker processes: the same actors on every core, one of them killed and replaced.
+
+Run it with `python examples/workers.py`.
+"""
 
 import os
 import signal

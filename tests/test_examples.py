@@ -1,5 +1,6 @@
 """Every example runs, and prints what it says."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,14 @@ PRINTED = {
 
 def test_every_example_is_listed():
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(PRINTED)
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_example_says_how_to_run_it(name):
+    said = ast.get_docstring(ast.parse((EXAMPLES / name).read_text()))
+
+    assert said is not None
+    assert said.endswith(f"Run it with `python examples/{name}`.")
 
 
 @pytest.mark.parametrize("name", PRINTED)

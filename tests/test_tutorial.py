@@ -1,4 +1,4 @@
-"""The tutorial from its first block to its last: its file grows, its programs print what they say."""
+"""The tutorial as a reader does it: its file grows, its programs print what they say."""
 
 import re
 import shlex

@@ -2,6 +2,8 @@
 
 A sale that the office did not confirm is sent again, so the office has to know those that it
 has already. Its journal survives a power failure because it answers only after `fsync`.
+
+Run its tests with `pytest` in this folder.
 """
 
 from dataclasses import dataclass
