@@ -1,5 +1,6 @@
 # callboard: every target sets up what it needs in .venv, from locks with hashes, and touches nothing outside this folder.
 #   PYTHON=/path/to/python3   the interpreter for .venv (default: the newest python3 that works, 3.11 or newer)
+#   JOBS=2                    processes of make test
 #   ARGS="…"                  more arguments for run, test, faults, fuzz and bench
 
 .DEFAULT_GOAL := help
@@ -7,6 +8,7 @@
 .DELETE_ON_ERROR:
 
 SEEDS ?= 0:100
+JOBS ?= 2
 python := .venv/bin/python
 export PYTHON
 
@@ -19,7 +21,7 @@ run: .venv/.run ## start the demo: four nodes, one is killed, the system heals
 	@$(python) -m callboard demo $(ARGS)
 
 test: .venv/.dev ## run the test suite
-	@$(python) -m pytest $(ARGS)
+	@$(python) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 thespian: .venv/.dev ## run Thespian's own suite on callboard's base
 	@$(python) -m tests.interop.thespian_suite $(ARGS)

@@ -1,5 +1,6 @@
 """What leaves a node: as it was told, within limits, and counted."""
 
+import logging
 import threading
 
 import pytest
@@ -111,7 +112,9 @@ def test_a_message_type_that_the_other_side_does_not_know_fails_the_ask(make_nod
     assert len(a.links()) == 1
 
 
-def test_errors_that_utf8_cannot_express_or_that_are_huge_still_answer(make_node):
+def test_errors_that_utf8_cannot_express_or_that_are_huge_still_answer(make_node, monkeypatch):
+    # What is logged would become part of the test's report, which has to be UTF-8.
+    monkeypatch.setattr(logging.getLogger("callboard"), "propagate", False)
     a, b = make_node("a"), make_node("b")
     line(a, b)
 
