@@ -39,10 +39,12 @@ MESSAGES_A_TURN: Final = 128
 class Cell(Interleaving):
     """The runtime's side of one actor."""
 
-    __slots__ = ("_context", "trap_exit")
+    __slots__ = ("_context", "born", "trap_exit")
 
     #: Made for the first turn, so that an actor that only waits has none.
     _context: contextvars.Context | None
+    #: When it was made, in the runner's seconds.
+    born: float
 
     #: As the sender of a message, a cell sets no time.
     deadline: Final = None
@@ -69,6 +71,7 @@ class Cell(Interleaving):
         self.children = self._mailbox = self._promises = None
         self._watchers = self._links = self._monitors = self._ref = None
         self._context = None
+        self.born = runtime.runner.now()
 
     @property
     def depth(self) -> int:

@@ -50,6 +50,7 @@ __all__ = [
     "HEADER",
     "HEADER_SIZE",
     "HIGH_PRIORITY",
+    "INSPECTOR",
     "MAX_ACTOR",
     "MESSAGE_ID_MASK",
     "NATIVE",
@@ -109,6 +110,7 @@ NODE_ACTOR: Final = 0
 CORE_ACTOR: Final = 1
 SPAWN_SERVER: Final = 2
 DIRECTORY: Final = 3
+INSPECTOR: Final = 4
 #: Numbers below this one are reserved for parts of the node.
 FIRST_ACTOR: Final = 16
 MAX_ACTOR: Final = (1 << 32) - 1

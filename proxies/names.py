@@ -113,6 +113,10 @@ class Names:
             held.target.demonitor((self, name))
         return True
 
+    def items(self) -> list[tuple[str, ActorRef[Any]]]:
+        """Return all names with their actors."""
+        return list(self._refs.items())
+
     def __iter__(self) -> Iterator[str]:
         with self._lock:
             return iter(list(self._holders))

@@ -16,12 +16,13 @@ from actors.reference import ActorRef
 from actors.runtime import Runtime
 from actors.signals import Down
 from actors.thespian import PlainActors
-from basp.header import DIRECTORY, SPAWN_SERVER
+from basp.header import DIRECTORY, INSPECTOR, SPAWN_SERVER
 from proxies.address import endpoint_text, parse_address, parse_node_address
 from proxies.broker import Broker
 from proxies.draining import DRAIN_TIMEOUT, Drain, Drained
 from proxies.events import NodeDown
 from proxies.figures import Figures
+from proxies.inspection import Inspector
 from proxies.limits import Limits
 from proxies.names import Names
 from proxies.naming import Naming
@@ -104,6 +105,9 @@ class Node(Naming, Spawning, Figures):
         self._pools = []
         self.runtime.spawn(SpawnServer, (self._offered,), number=SPAWN_SERVER)
         self.runtime.spawn(Directory, (self._names, self._groups, self.name), number=DIRECTORY)
+        self.runtime.spawn(
+            Inspector, (self.runtime, self._broker, self._names, self._drain), number=INSPECTOR
+        )
         for endpoint in seeds:
             self._reach.dial(endpoint, keep=True).cancel()
 

@@ -1,0 +1,188 @@
+"""What a node tells about itself when it is asked over the wire, and the actor that answers.
+
+Whoever is linked with a node may ask: that takes the same secret or certificate as anything
+else. `callboard node ps`, `top` and `drain` do.
+"""
+
+import heapq
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from actors.actor import Actor
+from actors.dispatch import handler
+from actors.signals import Query
+from basp.header import FIRST_ACTOR, NODE_ACTOR
+from proxies.draining import DRAIN_TIMEOUT, Drain, Drained
+from proxies.messages import message
+
+if TYPE_CHECKING:
+    from actors.cell import Cell
+    from actors.runtime import Runtime
+    from proxies.broker import Broker
+    from proxies.names import Names
+    from proxies.proxy import Proxy
+
+ROWS: Final = 10_000
+"""Actors in one answer at most, about a megabyte: those with most to do."""
+
+
+@message("callboard.ActorInfo")
+@dataclass(frozen=True, slots=True)
+class ActorInfo:
+    """One actor, as others see it.
+
+    Attributes:
+        address: the text of its ref.
+        actor_class: the name of its class.
+        name: what it is registered as, or "".
+        state: `idle`, `ready` (messages wait), `running` (in a handler), `awaiting` (its
+            handler awaits something).
+        depth: messages in its mailbox.
+        handled: messages that its handlers were called for.
+        age: seconds since it was spawned; 0 where that is not known.
+    """
+
+    address: str
+    actor_class: str
+    name: str
+    state: str
+    depth: int
+    handled: int
+    age: float
+
+
+@message("callboard.Inspection")
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What a node tells about itself.
+
+    Attributes:
+        name: of the node.
+        uptime: seconds since it was made.
+        actors: those with the deepest mailboxes first, then those that handled most.
+        actor_count: how many there are; `actors` may hold fewer.
+        handled: messages handled since the start.
+        dead_letters: messages to actors that had ended.
+        links: to neighbours.
+        nodes: in reach.
+        is_draining: whether it is about to close.
+    """
+
+    name: str
+    uptime: float
+    actors: list[ActorInfo]
+    actor_count: int
+    handled: int
+    dead_letters: int
+    links: int
+    nodes: int
+    is_draining: bool
+
+
+@message("callboard.Inspect")
+@dataclass(frozen=True, slots=True)
+class Inspect(Query[Inspection]):
+    """To an inspector: what is going on? With `system` also the node's own parts."""
+
+    limit: int = ROWS
+    system: bool = False
+
+
+message("callboard.Drained")(Drained)
+
+
+@message("callboard.DrainNode")
+@dataclass(frozen=True, slots=True)
+class DrainNode(Query[Drained]):
+    """To an inspector: drain the node and close it."""
+
+    timeout: float = DRAIN_TIMEOUT
+
+
+class Inspector(Actor):
+    """Answers `Inspect` and carries out `DrainNode`."""
+
+    remote_methods = frozenset()
+
+    def __init__(
+        self, runtime: "Runtime", broker: "Broker", names: "Names", drain: Drain
+    ) -> None:
+        self._runtime = runtime
+        self._broker = broker
+        self._names = names
+        self._drain = drain
+        self._since = runtime.runner.now()
+
+    @handler
+    def inspect(self, question: Inspect) -> Inspection:
+        """Describe the node and its actors."""
+        runtime, broker = self._runtime, self._broker
+        names = {ref.actor_id: name for name, ref in self._names.items()}
+        cells = list(runtime.cells.values())
+        actors = [cell for cell in cells if cell.number >= FIRST_ACTOR]
+        limit = max(0, min(int(question.limit), ROWS))
+        chosen = heapq.nlargest(limit, actors, lambda cell: (cell.depth, cell.handled))
+        now = runtime.runner.now()
+        rows = [_row(cell, names.get(cell.number, ""), now) for cell in chosen]
+        if question.system is True:
+            rows += self._parts_of_the_node(cells, now, limit)
+        return Inspection(
+            name=self.node.name,
+            uptime=now - self._since,
+            actors=rows,
+            actor_count=len(actors),
+            handled=runtime.handled,
+            dead_letters=runtime.counters.dead_letters,
+            links=len(broker.wires),
+            nodes=len(broker.router.reachable),
+            is_draining=self._names.are_withdrawn,
+        )
+
+    def _parts_of_the_node(
+        self, cells: "list[Cell]", now: float, limit: int
+    ) -> list[ActorInfo]:
+        rows = [_row(cell, "", now) for cell in cells if cell.number < FIRST_ACTOR]
+        frames = sum(wire.frames_received for wire in list(self._broker.wires.values()))
+        text = self._broker.ref_text(self._runtime.node_id, NODE_ACTOR)
+        rows.append(ActorInfo(text, "Broker", "", "running", self._broker.awaited, frames, 0.0))
+        proxies = self._broker.lifetimes.proxies()[:limit]
+        return rows + [_proxy_row(proxy, self._broker) for proxy in proxies]
+
+    @handler
+    async def drain(self, request: DrainNode) -> None:
+        """Drain the node, answer with the report, and close it."""
+        promise = self.promise()
+        report = await self._drain.adrain(float(request.timeout))
+        promise.set_result(report)
+        self.node.close()
+
+
+def _row(cell: "Cell", name: str, now: float) -> ActorInfo:
+    if cell.task is not None:
+        state = "awaiting"
+    elif cell.running:
+        state = "running"
+    else:
+        state = "ready" if cell.depth else "idle"
+    return ActorInfo(
+        address=str(cell.ref),
+        actor_class=type(cell.actor).__qualname__,
+        name=name,
+        state=state,
+        depth=cell.depth,
+        handled=cell.handled,
+        age=max(0.0, now - cell.born),
+    )
+
+
+def _proxy_row(proxy: "Proxy", broker: "Broker") -> ActorInfo:
+    waiting = len(proxy.waiting or ())
+    return ActorInfo(
+        address=broker.ref_text(proxy.node, proxy.number),
+        actor_class="Proxy",
+        name=broker.names.get(proxy.node, ""),
+        state="ready" if waiting else "idle",
+        depth=waiting,
+        handled=0,
+        age=0.0,
+    )

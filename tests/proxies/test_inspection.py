@@ -1,0 +1,90 @@
+"""What a node tells about itself over the wire."""
+
+import pytest
+
+from actors.errors import ActorDown
+from basp.header import INSPECTOR
+from callboard import Actor, handler
+from proxies.inspection import DrainNode, Inspect
+from tests.proxies.cast import Echo, Later, Sink, connect, eventually
+
+
+class Waiting(Actor):
+    @handler
+    async def seconds(self, msg: float) -> None:
+        await self.sleep(msg)
+
+
+@pytest.fixture
+def inspected(cluster):
+    a, b = cluster(2)
+    inspector = a.runtime.ref_to(b.node_id, INSPECTOR)
+
+    def inspect(**question):
+        return inspector.ask(Inspect(**question)).result(5)
+
+    return a, b, inspect
+
+
+def test_actors_are_told_with_class_name_depth_handled_and_age(cluster, inspected):
+    a, b, inspect = inspected
+    echo, waiting = b.spawn(Echo), b.spawn(Waiting)
+    b.register("echo", echo)
+    for _ in range(3):
+        echo.tell("x")
+    for _ in range(4):
+        waiting.tell(60.0)
+    cluster.advance(2.0)
+
+    told = inspect()
+
+    assert (told.name, told.actor_count, told.links, told.nodes) == ("b", 2, 1, 1)
+    first, second = told.actors
+    assert (first.actor_class, first.state, first.depth, first.handled) == (
+        "Waiting",
+        "awaiting",
+        3,
+        1,
+    )
+    assert (second.actor_class, second.name, second.state) == ("Echo", "echo", "idle")
+    assert (second.depth, second.handled) == (0, 3)
+    assert 2.0 <= second.age < 2.1
+    assert a.ref(second.address) == echo
+    assert told.uptime >= told.actors[1].age
+
+
+def test_the_nodes_own_parts_are_told_only_when_asked_for(inspected):
+    a, b, inspect = inspected
+    kept = b.ref(str(a.spawn(Echo)))
+
+    assert inspect().actors == []
+    parts = {row.actor_class for row in inspect(system=True).actors}
+    assert {"SpawnServer", "Directory", "Inspector", "Broker", "Proxy"} <= parts
+    assert kept.node_id == a.node_id
+
+
+def test_the_busiest_come_first_where_not_all_are_told(inspected):
+    _, b, inspect = inspected
+    quiet = [b.spawn(Sink) for _ in range(5)]
+    busy = b.spawn(Echo)
+    busy.tell("x")
+
+    told = inspect(limit=1)
+
+    assert [row.actor_class for row in told.actors] == ["Echo"]
+    assert told.actor_count == len(quiet) + 1
+
+
+def test_a_node_can_be_drained_from_elsewhere(make_node):
+    a, b = make_node(), make_node()
+    connect(a, b)
+    later = b.spawn(Later)
+    answer = a.ref(str(later)).ask("x")
+
+    report = a.runtime.ref_to(b.node_id, INSPECTOR).ask(DrainNode(0.5)).result(10)
+
+    assert report.left == 1
+    with pytest.raises(ActorDown):
+        answer.result(10)
+    eventually(lambda: a.nodes() == [])
+    assert b.runtime.closed
