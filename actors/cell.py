@@ -81,9 +81,10 @@ class Cell(Interleaving):
     @property
     def unfinished(self) -> int:
         """Messages that wait, are being handled, or still owe an answer."""
-        under_way = 0 if self.aside is None else len(self.aside.tasks)
-        under_way += self.running or self.task is not None
-        return self.depth + self.owed_answers + under_way
+        aside = self.aside
+        put_aside = 0 if aside is None else len(aside.tasks) + len(aside.stash)
+        is_busy = self.running or self.task is not None
+        return self.depth + self.owed_answers + put_aside + is_busy
 
     # --- messages in ---
 

@@ -12,6 +12,7 @@ from actors.events import (
     SlowHandler,
     Unexpected,
 )
+from proxies.draining import Drained
 from proxies.events import (
     ConnectionsRefused,
     LinkDown,
@@ -33,6 +34,7 @@ __all__ = [
     "ActorStopped",
     "ConnectionsRefused",
     "DeadLetter",
+    "Drained",
     "Expired",
     "LinkDown",
     "LinkRefused",

@@ -115,7 +115,9 @@ class Names:
 
     def items(self) -> list[tuple[str, ActorRef[Any]]]:
         """Return all names with their actors."""
-        return list(self._refs.items())
+        with self._lock:
+            held = list(self._holders.items())
+            return [(name, ref) for name, holders in held for ref in holders]
 
     def __iter__(self) -> Iterator[str]:
         with self._lock:

@@ -118,6 +118,34 @@ def tell(
         _print({"delivered": True}, as_json=True)
 
 
+@actor_app.command()
+def stop(
+    address: Address,
+    *,
+    kill: Annotated[
+        bool, typer.Option("--kill", help="Do not wait for the messages in its mailbox.")
+    ] = False,
+    timeout: Timeout = 10.0,
+    as_json: AsJson = False,
+    secret_file: SecretFile = None,
+    tls: TlsFolder = None,
+) -> None:
+    """End an actor, behind the messages that it has, and wait until it has ended.
+
+    Its supervisor may start it again.
+
+    \b
+    Examples:
+      callboard actor stop basp://127.0.0.1:4222/till
+      callboard actor stop basp://127.0.0.1:4222/till --kill --json
+    """  # noqa: D301
+    from callboard.cli.calling import stop_actor
+
+    proof = read_credentials(secret_file, tls)
+    reason = stop_actor(address, kill=kill, timeout=timeout, credentials=proof)
+    _print({"reason": reason} if as_json else f"ended: {reason}", as_json=as_json)
+
+
 def _print(value: Any, *, as_json: bool) -> None:
     if as_json:
         from callboard.cli.values import to_json

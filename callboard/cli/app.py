@@ -2,14 +2,18 @@
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Final, cast
 
 import typer
 
 from callboard.cli.actor import actor_app
+from callboard.cli.credentials import SecretFile, TlsFolder, read_credentials
 from callboard.cli.failure import FAILED, MISUSED, Failure, explain, one_line
 from callboard.cli.node import node_app
 from callboard.cli.topic import topic_app
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 # typer brings its own copy of click along; these are its two base classes of errors.
 _UsageError: Final = cast("type[Exception]", typer.BadParameter.__bases__[0])
@@ -108,12 +112,72 @@ def replay(
     raise typer.Exit(replay_seed(seed, as_json=as_json))
 
 
+@app.command()
+def new(
+    folder: Annotated[Path, typer.Argument(metavar="NAME", help="The folder to make.")],
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Make a small project: an actor, its tests, a Makefile, a configuration.
+
+    Its tests pass: callboard new myapp && cd myapp && make test
+
+    \b
+    Examples:
+      callboard new myapp
+      callboard new projects/till --json
+    """  # noqa: D301
+    from callboard.cli.creating import create
+
+    made = [str(path) for path in create(folder)]
+    if as_json:
+        from callboard.cli.values import to_json
+
+        typer.echo(to_json({"folder": str(folder), "files": made}))
+    else:
+        typer.echo("\n".join([*made, f"next: cd {folder} && make test"]))
+
+
+@app.command()
+def doctor(
+    peers: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ADDRESS]...", help="Nodes that are to be reached."),
+    ] = None,
+    *,
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="See that a node could listen there."),
+    ] = None,
+    as_json: AsJson = False,
+    secret_file: SecretFile = None,
+    tls: TlsFolder = None,
+) -> None:
+    """Look for what would trouble a node on this machine, and say what to do.
+
+    Each line is ok, warn or fail; the exit code is 1 when one is fail.
+
+    \b
+    Examples:
+      callboard doctor
+      callboard doctor --listen 0.0.0.0:4222 basp://10.0.0.2:4222
+      callboard doctor --json | jq '.[] | select(.status != "ok")'
+    """  # noqa: D301
+    from callboard.cli import doctor as work
+    from callboard.cli.values import to_json
+
+    proof = read_credentials(secret_file, tls)
+    found = work.examine(listen=listen, peers=peers or [], credentials=proof)
+    typer.echo(to_json(found) if as_json else work.report(found))
+    raise typer.Exit(FAILED if any(finding.status == "fail" for finding in found) else 0)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     try:
         outcome: Any = app(arguments, standalone_mode=False)
     except Failure as failure:
-        return _complain(str(failure), failure.code)
+        return max(_complain(line, failure.code) for line in failure.lines)
     except _UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(error, file=sys.stderr)  # noqa: T201  # the whole help: it is the next step

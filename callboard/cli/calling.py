@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from basp.registry import DEFAULT_REGISTRY
 from callboard import ActorRef, CallboardError, Node
-from callboard.cli.credentials import Credentials
+from callboard.cli.credentials import Credentials, open_node
 from callboard.cli.failure import FAILED, MISUSED, Failure
 from callboard.cli.loading import load_app
 from callboard.cli.values import from_text
@@ -33,7 +33,7 @@ def call_method(
     _load(app)
     values = [from_text(argument) for argument in arguments]
     deadline = time.monotonic() + timeout
-    with _node(credentials) as node:
+    with open_node(NAME, credentials) as node:
         ref = node.remote_actor(address, timeout)
         future = getattr(ref.proxy(), method)(*values)
         try:
@@ -54,7 +54,7 @@ def ask_message(
     """Ask an actor and return its answer."""
     message = read_message(text, type_name=type_name, app=app)
     deadline = time.monotonic() + timeout
-    with _node(credentials) as node:
+    with open_node(NAME, credentials) as node:
         ref = node.remote_actor(address, timeout)
         try:
             return ref.ask(message, timeout=max(deadline - time.monotonic(), 0.001)).result()
@@ -78,15 +78,38 @@ def tell_message(
     """
     message = read_message(text, type_name=type_name, app=app)
     deadline = time.monotonic() + timeout
-    with _node(credentials) as node:
+    with open_node(NAME, credentials) as node:
         ref = node.remote_actor(address, timeout)
         ref.tell(message)
         if not _is_confirmed(node, ref, deadline):
             raise _too_late(address, timeout)
 
 
-def _node(credentials: Credentials) -> Node:
-    return Node(NAME, secret=credentials.secret, tls=credentials.tls)
+def stop_actor(address: str, *, kill: bool, timeout: float, credentials: Credentials) -> str:
+    """End an actor and return the reason of its end.
+
+    Raises:
+        Failure: it had ended before, or did not end in time.
+    """
+    deadline = time.monotonic() + timeout
+    with open_node(NAME, credentials) as node:
+        ref = node.remote_actor(address, timeout)
+        down = node.monitor(ref)
+        if kill:
+            ref.kill()
+        else:
+            ref.stop()
+        try:
+            found = down.result(max(deadline - time.monotonic(), 0.001))
+        except TimeoutError as error:
+            step = "give it longer with --timeout SECONDS, or say --kill"
+            why = f"{address} did not end within {timeout:g} s"
+            raise Failure(why=why, step=step) from error
+    if found.reason == "not_found":
+        raise Failure(
+            why=f"there is no actor {address}", step="callboard node ps lists those there are"
+        )
+    return str(found.reason)
 
 
 def _too_late(address: str, timeout: float) -> Failure:

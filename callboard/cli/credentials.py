@@ -14,7 +14,7 @@ import typer
 from callboard.cli.failure import MISUSED, Failure
 
 if TYPE_CHECKING:
-    from callboard import Tls
+    from callboard import Node, Tls
 
 SECRET_VARIABLE: Final = "CALLBOARD_SECRET"  # noqa: S105  # the variable's name
 
@@ -52,10 +52,28 @@ def read_credentials(secret_file: Path | None, tls_folder: Path | None) -> Crede
     Raises:
         Failure: a file is missing or empty.
     """
-    return Credentials(_secret(secret_file), None if tls_folder is None else _tls(tls_folder))
+    return Credentials(
+        read_secret(secret_file), None if tls_folder is None else _tls(tls_folder)
+    )
 
 
-def _secret(path: Path | None) -> str | None:
+def open_node(name: str, credentials: Credentials) -> "Node":
+    """Make the short-lived node with which a command talks to one that runs.
+
+    Raises:
+        TlsError: a file of the certificates is of no use.
+    """
+    from callboard import Node
+
+    return Node(name, secret=credentials.secret, tls=credentials.tls)
+
+
+def read_secret(path: Path | None) -> str | None:
+    """Return the secret that a file holds, or else that of the environment; None for none.
+
+    Raises:
+        Failure: the file is missing or empty.
+    """
     if path is None:
         return os.environ.get(SECRET_VARIABLE) or None
     try:

@@ -3,6 +3,7 @@
 0 fine · 1 failed · 2 wrong use.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 FAILED: Final = 1
@@ -15,6 +16,15 @@ class Failure(Exception):
     def __init__(self, *, why: str, step: str, code: int = FAILED) -> None:
         super().__init__(one_line(f"{why}; {step}"))
         self.code = code
+        self.lines = [str(self)]
+
+
+class Failures(Failure):
+    """Several things are wrong; each has a line of its own."""
+
+    def __init__(self, lines: Sequence[str], *, code: int = FAILED) -> None:
+        super().__init__(why="; ".join(lines), step="correct them", code=code)
+        self.lines = [one_line(line) for line in lines]
 
 
 def one_line(text: str) -> str:

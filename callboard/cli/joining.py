@@ -10,7 +10,7 @@ import typer
 from callboard import Node
 from callboard.cli.credentials import Credentials
 from callboard.cli.failure import MISUSED, Failure
-from callboard.cli.hosting import open_port, parse_listen
+from callboard.cli.listening import open_port, parse_listen
 from callboard.endpoint.hub import Hub
 
 NAME = "callboard topic"
@@ -50,12 +50,13 @@ class Joining:
                 step="say --peer basp://HOST:PORT or --listen HOST:PORT",
                 code=MISUSED,
             )
-        place = parse_listen(self.listen) if self.listen else None
+        if self.listen:
+            parse_listen(self.listen)
         proof = self.credentials
         with Node(NAME, secret=proof.secret, tls=proof.tls) as node:
             hub = Hub.of(node)
-            if place is not None:
-                open_port(node, *place, insecure=self.insecure)
+            if self.listen:
+                open_port(node, self.listen, insecure=self.insecure)
                 self._tell_address(node.address)
             yield hub
 

@@ -1,5 +1,6 @@
 """Loading a user's APP.py from its path."""
 
+import importlib
 import importlib.util
 import inspect
 import sys
@@ -74,6 +75,34 @@ def spawnable_classes(module: ModuleType) -> dict[str, type[Actor]]:
             step='write it like spawnable = {"counter": Counter}',
         )
     return dict(given)
+
+
+def find_class(text: str, module: ModuleType | None) -> type[Actor]:
+    """Return the actor class `module:Class`, or `Class` of the app's module.
+
+    Raises:
+        Failure: there is no such module or class, or it is no actor's.
+    """
+    where, colon, name = text.rpartition(":")
+    holder: Any = module
+    if colon:
+        try:
+            holder = importlib.import_module(where)
+        except ImportError as error:
+            raise Failure(
+                why=f"the module of class {text} cannot be imported: {error}",
+                step="put its folder into PYTHONPATH, or next to the app's file",
+            ) from error
+    found: Any = getattr(holder, name, None)
+    is_actor_class = inspect.isclass(found) and hasattr(found, "receiveMessage")
+    if not is_actor_class:
+        place = where or ("no app" if module is None else module.__name__)
+        raise Failure(
+            why=f"there is no actor class {name} in {place}",
+            step="write module:Class, or set app",
+        )
+    actor_class: type[Actor] = found
+    return actor_class
 
 
 def set_up(module: ModuleType, node: object, path: Path) -> None:

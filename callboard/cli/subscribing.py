@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import typer
 
-from callboard.cli.hosting import catch_signals
 from callboard.cli.joining import Joining
+from callboard.cli.listening import catch_signals
 from callboard.cli.publishing import PING, PONGS
 from callboard.cli.values import to_json
 from callboard.endpoint.hub import Hub

@@ -74,6 +74,29 @@ def test_asks_under_way_are_answered_and_the_node_closes(cluster):
         b.connect(a.address)
 
 
+def test_concurrent_handlers_and_stashed_messages_are_finished_too(cluster):
+    class Both(Actor):
+        @handler(concurrent=True)
+        async def seconds(self, msg: float) -> float:
+            await self.sleep(msg)
+            return msg
+
+        @handler
+        def text(self, msg: str) -> None:
+            self.stash()
+
+    a, b = cluster(2)
+    both = a.ref(str(b.spawn(Both)))
+    asks = [both.ask(seconds) for seconds in (1.0, 2.0)]
+    cluster.advance(0.1)
+    assert b.drain().is_clean
+    assert [ask.result(1) for ask in asks] == [1.0, 2.0]
+
+    c = cluster.node("c")
+    c.spawn(Both).tell("put aside")
+    assert c.drain(timeout=1).left == 1
+
+
 def test_what_is_left_at_the_deadline_is_reported_and_fails(cluster):
     a, b = cluster(2)
     later = a.ref(str(b.spawn(Later)))

@@ -69,7 +69,7 @@ def test_a_noun_alone_shows_its_help_as_wrong_use(arguments, capsys):
         (["topic", "pub", "/a", "x"], "say --peer basp://HOST:PORT or --listen HOST:PORT"),
         (["topic", "sub", "--listen", "here"], "--listen 127.0.0.1:4222"),
         (["node", "run", "no_such.py"], "give the path of a Python file"),
-        (["node", "run", __file__, "--listen", "here"], "--listen 127.0.0.1:4222"),
+        (["node", "run", __file__, "--listen", "here"], "like 127.0.0.1:4222"),
     ],
     ids=" ".join,
 )

@@ -101,7 +101,7 @@ def test_node_run_says_how_it_is_reached_and_stops_at_a_signal(app, number):
     drains, stops = out.splitlines()
     assert drains == "shop drains, 30 s at most; a second signal ends it at once"
     assert stops.startswith("shop stops after 0.")
-    assert stops.endswith(" s: 0 messages finished, 0 left")
+    assert stops.endswith(" messages finished, 0 left")
     assert (err, process.returncode) == ("", 0)
 
 
@@ -124,7 +124,7 @@ def setup(node):
     [
         ([], 0.5, 1, 0, ""),
         (["--drain-timeout", "0.3"], 60, 1, 1, "with --drain-timeout SECONDS\n"),
-        ([], 60, 2, 1, "one signal lets it finish first\n"),
+        ([], 60, 2, 1, "by a second signal; one lets it finish first\n"),
     ],
     ids=["in-time", "at-the-deadline", "second-signal"],
 )

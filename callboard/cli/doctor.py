@@ -1,0 +1,230 @@
+"""The work of `callboard doctor`: what of this machine would trouble a node, and what to do."""
+
+import importlib
+import importlib.metadata
+import re
+import resource
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Literal
+
+from basp.header import DIRECTORY
+from callboard import Actor, CallboardError, Node, handler
+from callboard.cli.credentials import Credentials, open_node
+from callboard.cli.failure import one_line
+from callboard.cli.listening import parse_listen
+from proxies.messages import Describe
+
+OURS: Final = ("actors", "basp", "proxies", "callboard")
+"""Our packages; other distributions may install one of the same name over them."""
+
+FILES: Final = 4_096
+"""Open files that a node may need: its limit of links. Below, connections fail under load."""
+
+FEWEST_FILES: Final = 256
+"""Open files below which even a small cluster with its logs runs into the limit."""
+
+PROBE_TIME: Final = 5.0
+"""Seconds that a link or an answer may take while it is tried out."""
+
+BEGIN: Final = datetime(2025, 1, 1, tzinfo=UTC)
+"""No clock that is right shows an earlier time: callboard is younger."""
+
+Status = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found; `step` is what to do about it, "" when nothing."""
+
+    check: str
+    status: Status
+    text: str
+    step: str = ""
+
+
+class Echo(Actor):
+    """Answers what it is told, so that a link can be tried out."""
+
+    @handler
+    def text(self, message: str) -> str:
+        """Return the message."""
+        return message
+
+
+def examine(
+    *, listen: str | None, peers: Sequence[str], credentials: Credentials
+) -> list[Finding]:
+    """Carry out all checks.
+
+    Args:
+        listen: `HOST:PORT` that is to be free; None for none.
+        peers: addresses of nodes that are to be reached.
+        credentials: what is proved to them.
+    """
+    if listen is not None:
+        parse_listen(listen)
+    found = [
+        check_python(sys.version_info[:3]),
+        *check_conflicts(importlib.metadata.distributions()),
+        check_place(),
+        *check_requirements(),
+        check_clocks(datetime.now(UTC)),
+        check_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+        check_loopback(),
+    ]
+    if listen is not None:
+        found.append(check_port(listen))
+    return found + [check_peer(peer, credentials) for peer in peers]
+
+
+def check_python(version: tuple[int, ...]) -> Finding:
+    """Tell whether the interpreter is new enough."""
+    text = ".".join(map(str, version))
+    if version >= (3, 11):
+        return Finding("python", "ok", f"Python {text}")
+    return Finding(
+        "python", "fail", f"Python {text} is too old", "install Python 3.11 or newer"
+    )
+
+
+def check_conflicts(
+    distributions: Iterable[importlib.metadata.Distribution],
+) -> Iterator[Finding]:
+    """Tell which other distributions install files into packages of ours."""
+    clean = True
+    for distribution in distributions:
+        name = distribution.metadata["Name"] or "?"
+        if name.lower() == "callboard":
+            continue
+        tops = {Path(str(file)).parts[0] for file in distribution.files or ()}
+        taken = sorted(tops.intersection(OURS))
+        if taken:
+            clean = False
+            yield Finding(
+                "packages",
+                "fail",
+                f"{name} {distribution.version} installs {', '.join(taken)} too, over ours",
+                f"pip uninstall {name}, then install callboard again",
+            )
+    if clean:
+        yield Finding("packages", "ok", f"nobody else installs {', '.join(OURS)}")
+
+
+def check_place() -> Finding:
+    """Tell whether all our packages are imported from one place."""
+    homes = {
+        name: Path(importlib.import_module(name).__file__ or "?").parents[1] for name in OURS
+    }
+    places = sorted({str(home) for home in homes.values()})
+    if len(places) == 1:
+        return Finding("place", "ok", f"imported from {places[0]}")
+    strange = ", ".join(f"{name} from {homes[name]}" for name in OURS)
+    return Finding(
+        "place", "fail", f"imported from several places: {strange}", "clear PYTHONPATH"
+    )
+
+
+def check_requirements() -> Iterator[Finding]:
+    """Tell which versions of what callboard needs are there, extras included."""
+    try:
+        wanted = importlib.metadata.requires("callboard") or []
+    except importlib.metadata.PackageNotFoundError:
+        text = "callboard runs from its sources and is not installed"
+        yield Finding("requirements", "warn", text, "make setup, or pip install callboard")
+        return
+    for line in wanted:
+        name = re.split(r"[^\w.-]", line, maxsplit=1)[0]
+        extra = re.search(r"extra\s*==\s*['\"]([\w-]+)['\"]", line)
+        try:
+            yield Finding(name, "ok", f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            if extra is None:
+                step = f"pip install '{line.partition(';')[0].strip()}'"
+                yield Finding(name, "fail", f"{name} is missing", step)
+            else:
+                text = f"not installed, only for callboard[{extra[1]}]"
+                yield Finding(name, "ok", text)
+
+
+def check_clocks(now: datetime) -> Finding:
+    """Tell whether the wall clock can be right and the monotonic clock is fine enough."""
+    if now < BEGIN:
+        text = f"the wall clock shows {now:%Y-%m-%d}; logs will mislead, certificates fail"
+        return Finding("clock", "warn", text, "set the clock, for instance with NTP")
+    resolution = time.get_clock_info("monotonic").resolution
+    if resolution > 0.01:
+        text = f"the monotonic clock steps by {resolution * 1e3:.0f} ms"
+        return Finding("clock", "warn", text, "use another clock source of the system")
+    return Finding("clock", "ok", f"{now:%Y-%m-%d %H:%M:%S} UTC")
+
+
+def check_files(soft: int) -> Finding:
+    """Tell whether enough files may be open; each link is one."""
+    if soft == resource.RLIM_INFINITY or soft >= FILES:
+        return Finding("files", "ok", "no limit" if soft < 0 else f"{soft:,} open files")
+    status: Status = "fail" if soft < FEWEST_FILES else "warn"
+    text = f"{soft:,} open files; a node may have {FILES:,} links"
+    return Finding("files", status, text, "ulimit -n 8192, or LimitNOFILE=8192 in the unit")
+
+
+def check_loopback() -> Finding:
+    """Link two nodes over 127.0.0.1 and let one ask the other."""
+    try:
+        with Node("doctor") as node, Node("patient") as patient:
+            patient.listen("127.0.0.1", 0)
+            patient.register("echo", patient.spawn(Echo))
+            echo = node.remote_actor(patient.address + "/echo", PROBE_TIME)
+            took = _timed(lambda: echo.ask("hello", timeout=PROBE_TIME).result())
+    except (CallboardError, OSError) as error:
+        text = f"two nodes on 127.0.0.1 do not link: {one_line(str(error))}"
+        step = "let the firewall pass 127.0.0.1, and see that lo is up"
+        return Finding("loopback", "fail", text, step)
+    return Finding("loopback", "ok", f"two nodes link, an ask takes {took * 1e3:.2f} ms")
+
+
+def check_port(listen: str) -> Finding:
+    """Tell whether a node could listen there."""
+    host, port = parse_listen(listen)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        step = "choose another port, or end what holds it: ss -ltnp shows that"
+        return Finding("port", "fail", f"{listen}: {error.strerror or error}", step)
+    return Finding("port", "ok", f"{listen} is free")
+
+
+def check_peer(address: str, credentials: Credentials) -> Finding:
+    """Link with a node, and measure how long it takes to answer."""
+    try:
+        with open_node("callboard doctor", credentials) as node:
+            found = node.connect(address, PROBE_TIME)
+            directory = node.runtime.ref_to(found, DIRECTORY)
+            name = directory.ask(Describe(), timeout=PROBE_TIME).result()
+            took = _timed(lambda: directory.ask(Describe(), timeout=PROBE_TIME).result())
+    except (CallboardError, OSError) as error:
+        step = "see that it runs, that its port is open, and --secret-file or --tls fits"
+        return Finding("peer", "fail", f"{address}: {one_line(str(error))}", step)
+    return Finding("peer", "ok", f"{address} is {name}, answers in {took * 1e3:.2f} ms")
+
+
+def _timed(act: Callable[[], object]) -> float:
+    begun = time.monotonic()
+    act()
+    return time.monotonic() - begun
+
+
+def report(found: Sequence[Finding]) -> str:
+    """Return the findings as lines for people."""
+    width = max(len(finding.check) for finding in found)
+    return "\n".join(
+        f"{finding.status:<4}  {finding.check:<{width}}  {finding.text}"
+        + (f"; {finding.step}" if finding.step else "")
+        for finding in found
+    )

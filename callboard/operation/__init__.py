@@ -1,0 +1,18 @@
+"""Running nodes: configuration, health and metrics, the service manager, logs.
+
+`callboard node run` puts these together; a program with a `Node` of its own can use each alone.
+"""
+
+from callboard.operation.health import HealthServer
+from callboard.operation.logs import label_log_records
+from callboard.operation.metrics import Metric, exposition, node_metrics
+from callboard.operation.notify import ServiceManager
+
+__all__ = [
+    "HealthServer",
+    "Metric",
+    "ServiceManager",
+    "exposition",
+    "label_log_records",
+    "node_metrics",
+]

@@ -1,0 +1,189 @@
+"""A node's figures for monitoring, read when somebody asks: they cost a message nothing.
+
+`node_metrics` returns them as values, `exposition` writes them in the text format that
+Prometheus and most other systems read (version 0.0.4: HELP and TYPE lines, then one line for
+each sample; https://prometheus.io/docs/instrumenting/exposition_formats/).
+"""
+
+import heapq
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
+
+from basp.header import FIRST_ACTOR
+
+if TYPE_CHECKING:
+    from callboard import Node
+
+TOP: Final = 10
+"""Actors with a depth of their own among the metrics: each is a time series to be stored."""
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+Labels = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric with its samples.
+
+    Attributes:
+        name: as Prometheus wants it: counters end in `_total`.
+        kind: whether it only rises.
+        text: what it says, with its unit.
+        samples: labels and value of each.
+    """
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    text: str
+    samples: list[tuple[Labels, float]] = field(default_factory=list)
+
+
+def node_metrics(node: "Node", *, top: int = TOP) -> list[Metric]:
+    """Return what there is to say about a node; from any thread.
+
+    Args:
+        node: that runs.
+        top: how many of the actors with the deepest mailboxes are named.
+    """
+    return [*_actor_metrics(node, top), *_traffic_metrics(node)]
+
+
+def _actor_metrics(node: "Node", top: int) -> Iterator[Metric]:
+    stats = node.stats()
+    cells = list(node.runtime.cells.values())
+    depths = [(cell.depth, cell) for cell in cells if cell.number >= FIRST_ACTOR]
+    yield _gauge("callboard_actors", "Actors that live here.", stats.actors)
+    yield _counter("callboard_actors_spawned_total", "Actors spawned.", stats.spawned)
+    yield Metric(
+        "callboard_actors_ended_total",
+        "counter",
+        "Actors that ended, by exit reason.",
+        [((("reason", reason),), count) for reason, count in sorted(stats.ends.items())],
+    )
+    yield _gauge(
+        "callboard_mailbox_messages",
+        "Messages that wait in all mailboxes.",
+        sum(depth for depth, _ in depths),
+    )
+    yield _gauge(
+        "callboard_mailbox_depth_max",
+        "Messages that wait in the deepest mailbox.",
+        max((depth for depth, _ in depths), default=0),
+    )
+    deepest = heapq.nlargest(top, (pair for pair in depths if pair[0]), lambda pair: pair[0])
+    yield Metric(
+        "callboard_mailbox_depth",
+        "gauge",
+        f"Messages that wait, for the {top} actors with the deepest mailboxes.",
+        [
+            ((("actor", str(cell.number)), ("class", type(cell.actor).__qualname__)), depth)
+            for depth, cell in deepest
+        ],
+    )
+    yield _counter("callboard_messages_handled_total", "Handlers called.", stats.handled)
+    yield _counter(
+        "callboard_dead_letters_total", "Messages to ended actors.", stats.dead_letters
+    )
+    yield _counter(
+        "callboard_overflows_total", "Messages that full mailboxes dropped.", stats.overflows
+    )
+    yield _counter(
+        "callboard_expired_total", "Asks that were too late before their turn.", stats.expired
+    )
+    yield _counter(
+        "callboard_unexpected_total", "Messages without a handler.", stats.unexpected
+    )
+    yield _counter("callboard_failures_total", "Handlers that raised.", stats.failures)
+    yield _gauge(
+        "callboard_asks_pending", "Asks of this node to other nodes.", stats.waiting_asks
+    )
+    yield _gauge("callboard_draining", "1 while the node drains.", int(node.is_draining))
+
+
+def _traffic_metrics(node: "Node") -> Iterator[Metric]:
+    stats, links, accounts = node.stats(), node.links(), node.accounts()
+    yield _gauge("callboard_links", "Links to neighbours.", len(links))
+    yield _gauge("callboard_nodes_reachable", "Nodes with a path to them.", len(node.nodes()))
+    yield _gauge("callboard_proxies", "Remote actors that this node knows.", stats.proxies)
+    for name, attribute, text in _LINK_COUNTERS:
+        samples = [(_peer(link.peer), float(getattr(link, attribute))) for link in links]
+        yield Metric(name, "counter", f"{text}, of each link since it was made.", samples)
+    yield Metric(
+        "callboard_link_bytes_waiting",
+        "gauge",
+        "Bytes that the neighbour has not taken yet.",
+        [(_peer(link.peer), link.bytes_waiting) for link in links],
+    )
+    for name, attribute, text in _ACCOUNT_COUNTERS:
+        total = sum(getattr(account, attribute) for account in accounts.values())
+        yield _counter(name, text, total)
+    yield _gauge(
+        "callboard_messages_in_flight",
+        "Messages sent to other nodes and neither confirmed nor lost.",
+        sum(account.in_flight for account in accounts.values()),
+    )
+    yield _counter("callboard_forwarded_total", "Frames passed on.", stats.forwarded)
+    yield _counter(
+        "callboard_undeliverable_total", "Frames without a path.", stats.undeliverable
+    )
+    yield _counter(
+        "callboard_connections_refused_total",
+        "Connections closed at a limit.",
+        stats.refused_connections,
+    )
+
+
+_LINK_COUNTERS: Final = (
+    ("callboard_link_frames_sent_total", "frames_sent", "Frames sent"),
+    ("callboard_link_frames_received_total", "frames_received", "Frames received"),
+    ("callboard_link_bytes_sent_total", "bytes_sent", "Bytes sent"),
+    ("callboard_link_bytes_received_total", "bytes_received", "Bytes received"),
+)
+
+_ACCOUNT_COUNTERS: Final = (
+    ("callboard_messages_sent_total", "sent", "Messages sent to other nodes."),
+    ("callboard_messages_confirmed_total", "confirmed", "Of those: handled there."),
+    ("callboard_messages_lost_total", "lost", "Of those: lost or unconfirmed."),
+)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return Metric(name, "gauge", text, [((), value)])
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return Metric(name, "counter", text, [((), value)])
+
+
+def _peer(node_id: bytes) -> Labels:
+    return (("peer", node_id.hex()),)
+
+
+def exposition(metrics: Iterable[Metric]) -> str:
+    """Write metrics in Prometheus's text format."""
+    lines: list[str] = []
+    for metric in metrics:
+        text = metric.text.replace("\\", "\\\\").replace("\n", "\\n")
+        lines.append(f"# HELP {metric.name} {text}")
+        lines.append(f"# TYPE {metric.name} {metric.kind}")
+        lines += [
+            f"{metric.name}{_label_text(labels)} {_number(value)}"
+            for labels, value in metric.samples
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+def _label_text(labels: Labels) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels) + "}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

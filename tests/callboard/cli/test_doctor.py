@@ -1,0 +1,101 @@
+import importlib.metadata
+import json
+import resource
+import socket
+from datetime import UTC, datetime
+
+import pytest
+
+from callboard import Node
+from callboard.cli import doctor, main
+from callboard.cli.credentials import Credentials
+
+
+@pytest.fixture
+def install(tmp_path):
+    def add(name, files):
+        info = tmp_path / f"{name}-1.2.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
+        (info / "RECORD").write_text("".join(f"{file},,\n" for file in files))
+        return importlib.metadata.distributions(path=[str(tmp_path)])
+
+    return add
+
+
+def test_all_is_well_here(capsys):
+    code = main(["doctor", "--json"])
+
+    found = {finding["check"]: finding for finding in json.loads(capsys.readouterr().out)}
+    assert code == 0
+    assert {"python", "packages", "place", "clock", "files", "loopback"} <= set(found)
+    assert {"thespian", "cbor2", "typer"} <= set(found)
+    assert all(finding["status"] != "fail" for finding in found.values())
+    assert found["loopback"]["text"].startswith("two nodes link, an ask takes ")
+
+
+def test_a_package_installed_over_ours_is_told(install):
+    install("playhouse", ["playhouse/__init__.py"])
+    found = list(doctor.check_conflicts(install("actors", ["actors/__init__.py", "basp/x.py"])))
+
+    assert [(finding.status, finding.text) for finding in found] == [
+        ("fail", "actors 1.2 installs actors, basp too, over ours")
+    ]
+    assert found[0].step == "pip uninstall actors, then install callboard again"
+
+
+def test_our_own_distribution_is_no_conflict(install):
+    (found,) = doctor.check_conflicts(install("callboard", ["actors/__init__.py"]))
+
+    assert found.status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("finding", "status", "step"),
+    [
+        (doctor.check_python((3, 10, 1)), "fail", "install Python 3.11 or newer"),
+        (doctor.check_python((3, 14, 0)), "ok", ""),
+        (doctor.check_clocks(datetime(1970, 1, 1, tzinfo=UTC)), "warn", "set the clock"),
+        (doctor.check_clocks(datetime(2030, 1, 1, tzinfo=UTC)), "ok", ""),
+        (doctor.check_files(100), "fail", "ulimit -n 8192"),
+        (doctor.check_files(1024), "warn", "ulimit -n 8192"),
+        (doctor.check_files(4096), "ok", ""),
+        (doctor.check_files(resource.RLIM_INFINITY), "ok", ""),
+        (doctor.check_place(), "ok", ""),
+    ],
+    ids=lambda value: getattr(value, "text", None),
+)
+def test_each_check_has_its_bounds(finding, status, step):
+    assert finding.status == status
+    assert finding.step.startswith(step)
+    assert bool(finding.step) == (status != "ok")
+
+
+def test_a_port_that_is_taken_is_told_and_the_code_is_1(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert main(["doctor", "--listen", where]) == 1
+    out = capsys.readouterr().out
+    (line,) = (line for line in out.splitlines() if line.startswith("fail"))
+    assert where in line
+    assert line.endswith("ss -ltnp shows that")
+    assert doctor.check_port("127.0.0.1:0").status == "ok"
+
+
+def test_peers_are_reached_or_told():
+    with Node("shop") as node:
+        node.listen()
+        found = doctor.check_peer(node.address, Credentials())
+
+    assert found.status == "ok"
+    assert f"{node.address} is shop, answers in " in found.text
+    lost = doctor.check_peer("basp://127.0.0.1:1", Credentials())
+    assert lost.status == "fail"
+    assert lost.step
+
+
+def test_wrong_use_is_told_before_anything_is_tried(capsys):
+    assert main(["doctor", "--listen", "here"]) == 2
+    assert capsys.readouterr().err == (
+        "callboard: 'here' is no HOST:PORT; write it like --listen 127.0.0.1:4222\n"
+    )

@@ -1,0 +1,123 @@
+"""What every command promises, also those that are added later."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import typer
+
+from callboard.cli import main
+from callboard.cli.app import app
+
+ROOT = Path(__file__).parents[3]
+
+
+def walk(command, path=()):
+    """Yield the path of each command that does something."""
+    subcommands = getattr(command, "commands", None)
+    if subcommands is None:
+        yield path
+        return
+    for name in subcommands:
+        yield from walk(subcommands[name], (*path, name))
+
+
+COMMANDS = sorted(walk(typer.main.get_command(app)))
+
+
+def test_the_commands_are_found():
+    assert {("doctor",), ("new",), ("node", "ps"), ("actor", "stop")} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_help_has_a_purpose_examples_that_name_the_command_and_the_options(path, capsys):
+    assert main([*path, "--help"]) == 0
+
+    out = capsys.readouterr().out
+    usage, purpose = out.strip().split("\n\n")[:2]
+    assert " ".join(path) in usage
+    assert purpose.strip().split("\n")[0]
+    examples = out.partition("Examples:\n")[2].partition("\n\n")[0].splitlines()
+    assert examples
+    assert all(re.match(r"\s+(.* \| )?callboard ", line) for line in examples)
+    assert f"callboard {' '.join(path)}" in examples[0]
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_wrong_use_is_one_line_that_leads_to_the_help_and_code_2(path, capsys):
+    assert main([*path, "--no-such-option"]) == 2
+
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    assert line.startswith("callboard: ")
+    assert line.endswith(f"{' '.join(path)} --help")
+
+
+@pytest.mark.parametrize("path", [path for path in COMMANDS if path[-1] != "replay"])
+def test_every_command_prints_json(path, capsys):
+    main([*path, "--help"])
+
+    assert "--json" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"), [("callboard no", "node"), ("callboard node dr", "drain")]
+)
+def test_shells_complete_commands(typed, offered):
+    program = "import sys; sys.argv[0] = 'callboard'; from callboard.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "_CALLBOARD_COMPLETE": "complete_bash",
+            "COMP_WORDS": typed,
+            "COMP_CWORD": str(typed.count(" ")),
+        },
+    )
+
+    assert (done.stdout.split(), done.stderr) == ([offered], "")
+
+
+def test_what_commands_need_is_loaded_by_them_alone():
+    code = (
+        "import sys, callboard.cli; "
+        "print(*sorted({'pydantic', 'rich.table', 'http.server', 'tomllib'} & {*sys.modules}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT
+    )
+
+    assert (done.stdout.strip(), done.returncode) == ("", 0), done.stderr
+
+
+def test_the_configuration_on_the_page_is_valid(tmp_path):
+    from callboard.operation.configuration import load_configuration
+
+    page = (ROOT / "docs" / "operations.md").read_text()
+    text = re.search(r"^```toml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[1]
+    for name in ("shop.py", "secret", "node.pem", "node.key", "cluster.pem"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "node.toml").write_text(text)
+
+    config = load_configuration(tmp_path / "node.toml", {}, {})
+
+    assert set(tomllib.loads(text)) == set(type(config).model_fields)
+
+
+def test_the_unit_and_the_container_run_commands_that_there_are():
+    unit = (ROOT / "deploy" / "callboard@.service").read_text()
+    container = (ROOT / "deploy" / "Containerfile").read_text()
+
+    commands = re.findall(r"-m callboard (\w+) (\w+)", unit)
+    assert commands == [("node", "check"), ("node", "run")]
+    assert set(commands) <= set(COMMANDS)
+    assert "Type=notify\n" in unit
+    assert '"callboard", "node", "run", "--config"' in container

@@ -1,0 +1,237 @@
+"""`node ps`, `top`, `drain`, `check` and `actor stop` against a node in another process."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from callboard.cli import main
+
+ROOT = Path(__file__).parents[3]
+
+APP = """
+from callboard import Actor
+
+class Till(Actor):
+    def __init__(self, start=0):
+        self.total = start
+
+    def add(self, amount):
+        self.total += amount
+        return self.total
+
+class Stubborn(Actor):
+    async def wait(self):
+        await self.sleep(60)
+
+def setup(node):
+    for name in ("first", "second"):
+        node.register(name, node.spawn(Till))
+    stubborn = node.spawn(Stubborn)
+    node.register("stubborn", stubborn)
+    stubborn.proxy().wait()
+    stubborn.tell("waits")
+"""
+
+
+@pytest.fixture
+def app(tmp_path):
+    path = tmp_path / "node_commands_app.py"
+    path.write_text(APP)
+    return path
+
+
+@pytest.fixture
+def run_node():
+    started = []
+
+    def run(*arguments, **variables):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "callboard", "node", "run", "--json", *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
+        )
+        started.append(process)
+        line = process.stdout.readline()
+        return process, json.loads(line or "{}")
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def call(capsys, *arguments):
+    code = main([*map(str, arguments)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_a_running_node_is_listed_watched_and_drained(app, run_node, capsys):
+    process, about = run_node(app, "--drain-timeout", "0.2")
+    address = about["address"]
+
+    code, out, _ = call(capsys, "node", "ps", address)
+    head, first, *others = out.splitlines()
+    assert code == 0
+    assert head.split() == ["ACTOR", "CLASS", "NAME", "STATE", "DEPTH", "HANDLED", "AGE"]
+    assert first.split()[1:5] == ["Stubborn", "stubborn", "awaiting", "1"]
+    assert sorted(line.split()[2] for line in others) == ["first", "second"]
+
+    code, out, _ = call(capsys, "node", "ps", address, "--system", "--json")
+    classes = {actor["actor_class"] for actor in json.loads(out)["actors"]}
+    assert {"Broker", "SpawnServer", "Directory", "Inspector", "Till"} <= classes
+
+    code, out, _ = call(capsys, "node", "ps", address, "--limit", "1")
+    assert out.endswith("… 2 more; --limit shows them\n")
+
+    looks = ["--count", "2", "--interval", "0.05"]
+    code, out, _ = call(capsys, "node", "top", address, *looks)
+    assert code == 0
+    assert out.count("node_commands_app: up ") == 2
+    assert out.count("MSG/S") == 2
+    code, out, _ = call(capsys, "node", "top", address, *looks, "--json")
+    assert [len(json.loads(line)["actors"]) for line in out.splitlines()] == [3, 3]
+    assert all("rate" in actor for actor in json.loads(out.splitlines()[0])["actors"])
+
+    code, out, err = call(capsys, "node", "drain", address, "--timeout", "0.3")
+    assert code == 1
+    assert "was drained in 0." in out
+    assert err.endswith("see the log of that node for what was cut short\n")
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert json.loads(out)["drained"]["left"] == 2
+
+
+def test_actors_are_stopped_and_a_clean_drain_ends_with_0(app, run_node, capsys):
+    process, about = run_node(app)
+    address = about["address"]
+
+    assert call(capsys, "actor", "stop", f"{address}/first") == (0, "ended: normal\n", "")
+    code, out, _ = call(capsys, "actor", "stop", f"{address}/stubborn", "--kill", "--json")
+    assert (code, json.loads(out)) == (0, {"reason": "killed"})
+    code, _, err = call(capsys, "actor", "stop", f"{address}/first")
+    assert code == 1
+    assert "nobody is registered as 'first'" in err
+
+    code, out, _ = call(capsys, "node", "drain", address, "--json")
+    assert (code, json.loads(out)["left"]) == (0, 0)
+    process.communicate(timeout=20)
+    assert process.returncode == 0
+
+
+def test_an_actor_that_does_not_end_in_time_is_told(app, run_node, capsys):
+    _, about = run_node(app)
+
+    code, out, err = call(
+        capsys, "actor", "stop", f"{about['address']}/stubborn", "--timeout", "0.2"
+    )
+
+    assert (code, out) == (1, "")
+    assert err.endswith("give it longer with --timeout SECONDS, or say --kill\n")
+
+
+def test_commands_prove_the_secret_that_the_environment_names(
+    app, run_node, capsys, tmp_path, monkeypatch
+):
+    secret = tmp_path / "secret"
+    secret.write_text("s3cret\n")
+    _, about = run_node(app, "--secret-file", secret)
+
+    code, _, err = call(capsys, "node", "ps", about["address"], "--timeout", "2")
+    assert code == 1
+    assert err.count("\n") == 1
+
+    monkeypatch.setenv("CALLBOARD_SECRET_FILE", str(secret))
+    code, out, _ = call(capsys, "node", "ps", about["address"])
+    assert code == 0
+    assert "Till" in out
+
+    monkeypatch.setenv("CALLBOARD_SECRET_FILE", str(tmp_path / "none"))
+    code, _, err = call(capsys, "node", "ps", about["address"])
+    assert code == 2
+    assert err.endswith("name a text file with --secret-file FILE\n")
+
+
+def test_a_node_runs_from_a_file_with_children_health_and_a_service_manager(
+    app, run_node, capsys, tmp_path
+):
+    config = tmp_path / "node.toml"
+    config.write_text(
+        f"""
+        app = "{app.name}"
+        name = "shop"
+        listen = "127.0.0.1:0"
+        health = "127.0.0.1:0"
+        drain_timeout = 0.2
+        spawnable = {{ till = "Till" }}
+
+        [[children]]
+        class = "Till"
+        args = [40]
+        name = "till"
+        """
+    )
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(20)
+        process, about = run_node(
+            "--config", config, NOTIFY_SOCKET=str(tmp_path / "notify"), CALLBOARD_NAME="till"
+        )
+
+        assert (about["name"], about["spawnable"]) == ("till", ["till"])
+        assert manager.recv(4096).startswith(b"READY=1\n")
+        with urllib.request.urlopen(f"{about['health']}/readyz", timeout=10) as answer:
+            assert answer.read() == b"ready\n"
+        with urllib.request.urlopen(f"{about['health']}/metrics", timeout=10) as answer:
+            assert b"callboard_actors 5\n" in answer.read()
+        code, out, _ = call(capsys, "actor", "call", f"{about['address']}/till", "add", "2")
+        assert (code, out) == (0, "42\n")
+
+        process.send_signal(signal.SIGTERM)
+        assert manager.recv(4096).startswith(b"STOPPING=1\n")
+        process.communicate(timeout=20)
+        assert process.returncode == 1  # the stubborn one was left
+
+
+def test_a_configuration_is_checked_without_starting_a_node(app, tmp_path, capsys):
+    config = tmp_path / "node.toml"
+    config.write_text(f'app = "{app.name}"\nname = "shop"\n')
+    assert call(capsys, "node", "check", config) == (0, f"{config} is valid\n", "")
+    assert call(capsys, "node", "check", config, "--json") == (0, '{"valid": true}\n', "")
+
+    config.write_text('name = 5\nlisten = "here"\n[limits]\nlinks = 0\n')
+    code, out, err = call(capsys, "node", "check", config)
+    assert (code, out) == (1, "")
+    assert [line.split(" = ")[0] for line in err.splitlines()] == [
+        f"callboard: {config}: {key}" for key in ("name", "listen", "limits.links")
+    ]
+
+    config.write_text(f'app = "{app.name}"\n[[children]]\nclass = "Tills"\n')
+    code, _, err = call(capsys, "node", "check", config)
+    assert code == 1
+    assert "there is no actor class Tills in node_commands_app" in err
+
+
+def test_what_is_wrong_with_a_file_ends_a_run_with_a_line_for_each(tmp_path, capsys):
+    config = tmp_path / "node.toml"
+    config.write_text('name = 5\nlog_level = "loud"\n')
+
+    code, out, err = call(capsys, "node", "run", "--config", config)
+
+    assert (code, out, err.count("\n")) == (1, "", 2)
+
+
+def test_a_node_needs_an_app_or_a_file(capsys):
+    code, _, err = call(capsys, "node", "run")
+
+    assert code == 2
+    assert err.endswith("node run --help\n")
