@@ -415,7 +415,8 @@ def test_close_while_dials_are_under_way_leaves_nothing(leaves_nothing):
 
         thread = threading.Thread(target=dial)
         thread.start()
-        told = node.ref(f"{address}/77@{node.node_id[:-1].hex()}ff").ask("x", timeout=None)
+        other = node.node_id[:-1] + bytes([node.node_id[-1] ^ 1])  # its end is the process id
+        told = node.ref(f"{address}/77@{other.hex()}").ask("x", timeout=None)
         eventually(lambda: node._broker.unrouted.dialing)
 
         node.close()
