@@ -70,6 +70,15 @@ def test_many_gaps_hold_nothing_longer_than_one():
     assert len(order.tick(0.2 + OPEN_PATIENCE)) == 100
 
 
+def test_what_is_held_of_earlier_epochs_fills_no_gap_of_the_next():
+    order = PathOrder()
+    arrive(order, at(1, 3), 0.0)
+    arrive(order, at(0, 2), 0.1)
+
+    assert positions(order.tick(OPEN_PATIENCE)) == [(0, 2), (1, 3)]
+    assert order.given_up == [(1, 3)]
+
+
 def test_twice_the_same_is_dropped_and_counted():
     order = PathOrder()
     arrive(order, at(0, 0))
