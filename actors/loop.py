@@ -57,11 +57,20 @@ class RunnerLoop(asyncio.SelectorEventLoop):
         """Tell of an error, unless it only says that the runner's role went to another thread.
 
         A step of a task that holds its thread for long loses the role, and with it the mark of
-        the current task; asyncio misses that mark when the step, which is whole, ends.
+        the current task; asyncio misses that mark when the step, which is whole, ends. The next
+        step may come up before that thread has left the task's context: it is tried again.
         """
         error = context.get("exception")
-        if not (isinstance(error, RuntimeError) and str(error).startswith("Leaving task ")):
-            super().call_exception_handler(context)
+        if isinstance(error, RuntimeError):
+            if str(error).startswith("Leaving task "):
+                return
+            trace = error.__traceback__
+            is_refused = trace is not None and trace.tb_next is None  # nothing of it has run
+            if is_refused and str(error).startswith("cannot enter context"):
+                self._ready.append(context["handle"])  # type: ignore[attr-defined]
+                self._schedule()
+                return
+        super().call_exception_handler(context)
 
     # asyncio's side.
 

@@ -1,6 +1,7 @@
 """The event loop that handlers and libraries find on the runner's threads."""
 
 import asyncio
+import contextvars
 import sys
 import threading
 
@@ -106,6 +107,30 @@ def test_a_step_of_a_task_that_blocks_is_no_error(run, caplog):
         return await task
 
     other_thread = threading.Event()
+
+    assert run(go) == "done"
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+def test_a_callback_waits_until_another_thread_has_left_its_context(run, caplog):
+    entered, leave = threading.Event(), threading.Event()
+
+    def stay():
+        entered.set()
+        leave.wait(5)
+
+    async def go():
+        context, done = contextvars.copy_context(), asyncio.Event()
+        thread = threading.Thread(target=context.run, args=(stay,))
+        thread.start()
+        entered.wait(5)
+        asyncio.get_running_loop().call_soon(done.set, context=context)
+        await asyncio.sleep(0.02)
+        assert not done.is_set()
+        leave.set()
+        await asyncio.wait_for(done.wait(), 5)
+        thread.join()
+        return "done"
 
     assert run(go) == "done"
     assert [record.getMessage() for record in caplog.records] == []
