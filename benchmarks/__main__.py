@@ -38,6 +38,7 @@ MEASURES = (
     "down_after_kill",
     "restart",
     "workers",
+    "blocked",
 )
 PUBLISHED = ROOT / "docs" / "benchmarks" / "results.json"
 RUN_LIMIT = 60.0
