@@ -16,13 +16,27 @@ SLOW_AFTER: Final = 1.0
 class Stuck:
     """A turn that holds its thread while its runner goes on with another."""
 
-    __slots__ = ("is_told", "runnable", "since", "thread")
+    __slots__ = ("depth", "is_told", "runnable", "sender", "since", "thread")
 
     def __init__(self, runnable: Any, thread: int, since: float) -> None:
         self.runnable = runnable
         self.thread = thread
         self.since = since
         self.is_told = False
+        self.sender: Any = getattr(runnable, "sender", None)
+        self.depth: int = getattr(runnable, "depth", 0)
+
+    def has_moved(self) -> bool:
+        """Return True when another message is handled than at the last look.
+
+        Each message of a turn brings another sender or leaves fewer that wait. A handler
+        that stands lets them only become more.
+        """
+        sender = getattr(self.runnable, "sender", None)
+        depth: int = getattr(self.runnable, "depth", 0)
+        moved = sender is not self.sender or depth < self.depth
+        self.sender, self.depth = sender, depth
+        return moved
 
 
 class TimeSheet:
@@ -52,6 +66,8 @@ class TimeSheet:
     def tell_slow(self, now: float) -> None:
         """Tell, once for each, which handlers have held their thread for too long."""
         for stuck in list(self.stuck.values()):
+            if stuck.has_moved():
+                stuck.since, stuck.is_told = now, False
             taken = now - stuck.since
             if taken < self.slow_after or stuck.is_told:
                 continue

@@ -3,6 +3,8 @@
 import asyncio
 import threading
 
+import pytest
+
 from actors import Actor, Runtime, handler
 from actors.events import SlowHandler
 from actors.slow_handlers import Stuck, TimeSheet
@@ -83,6 +85,42 @@ def test_time_is_sampled_by_class():
     sheet.sample(None, 1.0)
 
     assert sheet.seconds == {"str": 0.75, "int": 1.75}
+
+
+class Turn:
+    """A cell as the watcher sees it, in a turn with many messages."""
+
+    def __init__(self, depth):
+        self.actor, self.sender, self.depth = "text", None, depth
+
+
+def told_of(turn, looks):
+    """Return the seconds that are told when the watcher looks at these times."""
+    sheet, told = TimeSheet(), []
+    sheet.on_slow = lambda cell, name, seconds: told.append(seconds)
+    sheet.stuck[1] = Stuck(turn, 1, 0.0)
+    for now, change in looks:
+        change(turn)
+        sheet.tell_slow(now)
+    return told
+
+
+@pytest.mark.parametrize(
+    "next_message",
+    [
+        pytest.param(lambda turn: vars(turn).update(depth=turn.depth - 1), id="of the mailbox"),
+        pytest.param(lambda turn: vars(turn).update(sender=object()), id="of another sender"),
+    ],
+)
+def test_a_turn_of_many_quick_messages_is_not_slow(next_message):
+    assert told_of(Turn(depth=9), [(now / 2, next_message) for now in range(1, 9)]) == []
+
+
+def test_a_handler_that_stands_is_told_once_though_its_mailbox_grows():
+    def grow(turn):
+        turn.depth += 1
+
+    assert told_of(Turn(depth=9), [(now / 2, grow) for now in range(1, 9)]) == [1.0]
 
 
 def test_closing_cancels_the_tasks_that_handlers_have_started(no_thread_left):
