@@ -17,7 +17,8 @@ from basp.link import Link
 from basp.link_pairs import LinkPairs
 from proxies.acceptor import REFUSAL_INTERVAL, Acceptor
 from proxies.address import Endpoint, endpoint_text
-from proxies.dialer import Dial, Dialer
+from proxies.dial import Dial
+from proxies.dialer import Dialer
 from proxies.events import LinkRefused
 from proxies.limits import Gate, Limits
 from proxies.throttle import Throttle
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["Connector", "Dial", "LinkUser"]
 
 log = logging.getLogger("callboard.links")
+
+REMOVED: Final = "the user removed it"
 
 #: Errors of a peer that is a node, but not one of ours: people should hear of these.
 _UNFIT: Final = (AuthenticationFailed, IncompatibleApplication, IncompatibleVersion)
@@ -125,6 +128,49 @@ class Connector:
     ) -> None:
         """Link with who listens there; `keep` dials again whenever the link is lost."""
         self._dialer.dial(endpoint, waiter, secret=secret, keep=keep)
+
+    def insist(
+        self,
+        endpoint: Endpoint,
+        waiter: Future[Dial],
+        *,
+        secret: bytes | None,
+        retry: float,
+        on_failure: Callable[[str], object],
+    ) -> None:
+        """Link with who listens there, however long it takes, until `unlink`."""
+        self._dialer.insist(endpoint, waiter, secret=secret, retry=retry, on_failure=on_failure)
+
+    def kept_dials(self) -> list[Dial]:
+        """Return the dials that go on when their link is lost."""
+        return self._dialer.kept()
+
+    def unlink(self, endpoint: Endpoint) -> "NodeId | None":
+        """Give up the dial of an address and end its link for good; returns who was linked.
+
+        The address is that of a dial, or the other end of a link that a peer dialed.
+
+        Raises:
+            LookupError: neither dial nor link has this address.
+        """
+        dial = self._dialer.stop(endpoint)
+        wires = list(self._wires.values())
+        if dial is None:
+            peer = next((wire.peer for wire in wires if wire.remote == endpoint), None)
+            if peer is None:
+                msg = f"{endpoint_text(endpoint)} is the address of no link"
+                raise LookupError(msg)
+        else:
+            peer = dial.peer
+            if dial.wire is not None and dial.wire.peer is None:  # in its handshake
+                dial.wire.end(REMOVED)
+        if peer is None or not self._is_linked(peer):
+            return None
+        self._dialer.stop_all(peer)
+        for wire in wires:
+            if wire.peer == peer:
+                wire.end(REMOVED)
+        return peer
 
     def forget_waiter(self, endpoint: Endpoint, waiter: Future[Any]) -> None:
         """Whoever waited gave up."""

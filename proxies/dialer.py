@@ -1,8 +1,8 @@
 """Dialing: the wish to be linked to an address, and how it is followed.
 
-Only the side that dialed dials again: after 0.1 s, then twice as long each time up to 2 s,
-each time a random part more, so that nodes which lost the same peer do not come back in one
-moment. With TLS, its handshake comes between connecting and the link.
+Only the side that dialed dials again: after 0.1 s, then twice as long each time up to 2 s (or
+what the dial says), each time a random part more, so that nodes which lost the same peer do
+not come back in one moment. With TLS, its handshake comes between connecting and the link.
 """
 
 import logging
@@ -13,11 +13,11 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.errors import NodeClosed, NodeUnreachable
+from actors.errors import NodeClosed
 from actors.future import Future
 from basp.errors import BaspError, LinkLost
 from proxies.address import Endpoint, endpoint_text
-from proxies.errors import LinkError
+from proxies.dial import Dial
 from proxies.tls_handshake import HANDSHAKE_LIMIT, Handshake
 from proxies.tls_socket import TlsSocket
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import ssl
 
     from actors.runner import Runner
-    from actors.timers import Timer
     from basp.effects import Closed, PeerIdentity
     from basp.node_id import NodeId
     from proxies.surroundings import Network
@@ -34,50 +33,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("callboard.links")
 
 FIRST_RETRY: Final = 0.1
-LAST_RETRY: Final = 2.0
 
 CONNECT_LIMIT: Final = 10.0
 """Seconds that one address may take to answer; the system itself would try for minutes."""
-
-
-class Dial:
-    """The wish to be linked to whoever listens at an address."""
-
-    def __init__(self, endpoint: Endpoint, *, secret: bytes | None, keep: bool) -> None:
-        self.endpoint = endpoint
-        self.secret = secret
-        self.keep = keep
-        self.attempts = 0
-        self.peer: NodeId | None = None
-        self.published: tuple[int, tuple[str, ...]] | None = None
-        self.wire: Wire | None = None
-        self.timer: Timer | None = None
-        #: A connection that is being made.
-        self.sock: socket.socket | None = None
-        self.waiters: list[Future[Dial]] = []
-        self.is_busy = False
-        #: Why the protocol refuses the peer, as the log was told.
-        self.told = ""
-
-    def succeed(self) -> None:
-        """Tell who waits: the peer is linked."""
-        self.attempts = 0
-        waiters, self.waiters = self.waiters, []
-        for waiter in waiters:
-            waiter.set_result(self)
-
-    def fail(self, text: str, cause: BaspError | None = None) -> None:
-        """Tell who waits: it did not work (a kept dial goes on all the same).
-
-        Args:
-            text: why.
-            cause: what the protocol found wrong; None where nobody answered.
-        """
-        waiters, self.waiters = self.waiters, []
-        for waiter in waiters:
-            error = NodeUnreachable(text) if cause is None else LinkError(text)
-            error.__cause__ = cause
-            waiter.set_exception(error)
 
 
 class Dialer:
@@ -122,11 +80,49 @@ class Dialer:
         if self._closed:
             waiter.set_exception(NodeClosed("the node is closed"))
             return
-        dial = self._dials.get(endpoint)
-        if dial is None:
-            dial = self._dials[endpoint] = Dial(endpoint, secret=secret, keep=keep)
+        dial = self._dial_to(endpoint, secret)
         dial.keep = dial.keep or keep
         dial.waiters.append(waiter)
+        self._follow(dial)
+
+    def insist(
+        self,
+        endpoint: Endpoint,
+        waiter: Future[Dial],
+        *,
+        secret: bytes | None,
+        retry: float,
+        on_failure: Callable[[str], object],
+    ) -> None:
+        """Link with who listens there, however long it takes, until `stop`.
+
+        Args:
+            endpoint: host and port.
+            waiter: done when the link is there, or the dial is stopped.
+            secret: shared secret to prove.
+            retry: seconds between two attempts at most; 0 tries once and never again.
+            on_failure: told of each attempt that failed, with the reason.
+        """
+        if self._closed:
+            waiter.set_exception(NodeClosed("the node is closed"))
+            return
+        dial = self._dial_to(endpoint, secret)
+        dial.on_failure = on_failure
+        if retry > 0.0:
+            dial.keep = True
+            dial.longest_pause = retry
+            dial.patient.append(waiter)
+        else:
+            dial.waiters.append(waiter)
+        self._follow(dial)
+
+    def _dial_to(self, endpoint: Endpoint, secret: bytes | None) -> Dial:
+        dial = self._dials.get(endpoint)
+        if dial is None:
+            dial = self._dials[endpoint] = Dial(endpoint, secret=secret, keep=False)
+        return dial
+
+    def _follow(self, dial: Dial) -> None:
         if dial.peer is not None and self._is_linked(dial.peer):
             dial.succeed()
         elif not dial.is_busy:
@@ -137,6 +133,35 @@ class Dialer:
         dial = self._dials.get(endpoint)
         if dial is not None and waiter in dial.waiters:
             dial.waiters.remove(waiter)
+
+    def stop(self, endpoint: Endpoint) -> Dial | None:
+        """Give a dial up for good; returns it. What link came of it is the caller's to end."""
+        dial = self._dials.pop(endpoint, None)
+        if dial is None:
+            return None
+        self._let_go(dial)
+        dial.stop(f"nobody dials {endpoint_text(endpoint)} any more")
+        return dial
+
+    def stop_all(self, peer: "NodeId") -> None:
+        """Give up every dial that leads to a node, by whatever address."""
+        for endpoint, dial in list(self._dials.items()):
+            if dial.peer == peer:
+                self.stop(endpoint)
+
+    def kept(self) -> list[Dial]:
+        """Return the dials that go on when their link is lost."""
+        return [dial for dial in list(self._dials.values()) if dial.keep]
+
+    def _let_go(self, dial: Dial) -> None:
+        """Drop the timer and the half-made connection of a dial."""
+        if dial.timer is not None:
+            dial.timer.cancel()
+            dial.timer = None
+        if dial.sock is not None:
+            self._runner.selector.unregister(dial.sock)
+            dial.sock.close()
+            dial.sock = None
 
     def _start(self, dial: Dial) -> None:
         if self._closed or dial.is_busy:
@@ -164,7 +189,7 @@ class Dialer:
 
     def _connect(self, dial: Dial, found: list[Any]) -> None:
         """Connect to the first of the addresses that a host name stands for."""
-        if self._closed:
+        if self._closed or dial.is_stopped:
             return
         try:
             sock, code = self._network.connect(found[0])
@@ -213,7 +238,9 @@ class Dialer:
 
         def ended(error: str) -> None:
             self._handshakes.discard(handshake)
-            if error:
+            if dial.is_stopped:
+                secured.close()
+            elif error:
                 secured.close()
                 self._failed(dial, f"no link with {endpoint_text(dial.endpoint)}: {error}")
             else:
@@ -231,10 +258,16 @@ class Dialer:
         where = endpoint_text(dial.endpoint)
         self._failed(dial, f"no node answers at {where} ({why}); is it running there?")
 
-    def _failed(self, dial: Dial, text: str, cause: BaspError | None = None) -> None:
+    def _failed(
+        self, dial: Dial, text: str, cause: BaspError | None = None, *, was_linked: bool = False
+    ) -> None:
+        if dial.is_stopped:
+            return
         dial.is_busy = False
         dial.wire = None
         dial.fail("the node was closed" if self._closed else text, cause)
+        if dial.on_failure is not None and not was_linked:
+            dial.on_failure(text)
         if dial.keep and not self._closed:
             if cause is not None and text != dial.told:  # nobody may wait for it
                 dial.told = text
@@ -244,7 +277,7 @@ class Dialer:
             self._dials.pop(dial.endpoint, None)
 
     def _retry(self, dial: Dial) -> None:
-        pause = min(LAST_RETRY, FIRST_RETRY * 2 ** min(dial.attempts, 10))
+        pause = min(dial.longest_pause, FIRST_RETRY * 2 ** min(dial.attempts, 10))
         dial.attempts += 1
         pause *= 1.0 + self._runner.random.random() / 2
         if dial.timer is not None:
@@ -277,15 +310,15 @@ class Dialer:
         known = None if wire.link.peer is None else wire.link.peer.node_id
         for dial in list(self._dials.values()):
             if dial.wire is wire:
-                self._wire_of_dial_ended(dial, closed)
+                self._wire_of_dial_ended(dial, closed, was_linked=was_established)
             elif known is None or dial.peer != known or dial.is_busy:
                 continue
             elif dial.waiters or not was_established:  # it relied on this one's handshake
-                self._wire_of_dial_ended(dial, closed)
+                self._wire_of_dial_ended(dial, closed, was_linked=was_established)
             elif dial.keep:
                 self._retry(dial)
 
-    def _wire_of_dial_ended(self, dial: Dial, closed: "Closed") -> None:
+    def _wire_of_dial_ended(self, dial: Dial, closed: "Closed", *, was_linked: bool) -> None:
         wire, dial.wire = dial.wire, None
         dial.is_busy = False
         if dial.peer is not None and self._is_linked(dial.peer):
@@ -296,7 +329,8 @@ class Dialer:
         text = f"no link with {endpoint_text(dial.endpoint)}: {closed.reason}"
         if self.tls is None and wire is not None and not wire.bytes_received:
             text += "; it said nothing before: it may want TLS (Node(tls=…)) or be full"
-        self._failed(dial, text, None if isinstance(closed.error, LinkLost) else closed.error)
+        cause = None if isinstance(closed.error, LinkLost) else closed.error
+        self._failed(dial, text, cause, was_linked=was_linked)
 
     def close(self) -> None:
         """End all dials; who waits is told."""
@@ -306,10 +340,6 @@ class Dialer:
             handshake.sock.close()
         self._handshakes.clear()
         for dial in list(self._dials.values()):
-            if dial.timer is not None:
-                dial.timer.cancel()
-            if dial.sock is not None:
-                self._runner.selector.unregister(dial.sock)
-                dial.sock.close()
-            dial.fail("the node was closed")
+            self._let_go(dial)
+            dial.stop("the node was closed")
         self._dials.clear()

@@ -4,7 +4,10 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
+from actors.future import Future
 from basp.node_id import NodeId
+from proxies.address import Endpoint
+from proxies.dial import Dial
 
 if TYPE_CHECKING:
     from proxies.broker import Broker
@@ -22,6 +25,20 @@ class LinkLoad(NamedTuple):
     peer: bytes
     waiting: int
     bytes_sent: int
+
+
+class DialState(NamedTuple):
+    """A dial that goes on when its link is lost.
+
+    Attributes:
+        address: host and port, as the user gave them.
+        peer: who answered there last; None before anybody did.
+        retry: seconds between attempts at most.
+    """
+
+    address: Endpoint
+    peer: bytes | None
+    retry: float
 
 
 class Overlay:
@@ -47,6 +64,53 @@ class Overlay:
             LinkLoad(peer, wire.waiting, wire.bytes_sent)
             for peer, wire in self._broker.wires.items()
         ]
+
+    def dial(
+        self, address: Endpoint, *, retry: float, on_failure: Callable[[str], object]
+    ) -> Future[Dial]:
+        """Link with who listens at an address and stay linked, until `unlink`.
+
+        The future is done when the link is there. It fails when the one attempt failed
+        (`retry` 0), or when the dial was given up.
+
+        Args:
+            address: host and port.
+            retry: seconds between attempts at most: the pauses begin at 0.1 s and double.
+            on_failure: told of each attempt that failed, with the reason.
+        """
+        waiter: Future[Dial] = Future()
+        self._broker.connector.insist(
+            address, waiter, secret=self._broker.secret, retry=retry, on_failure=on_failure
+        )
+        return waiter
+
+    def unlink(self, address: Endpoint) -> bytes | None:
+        """Dial an address no more and end its link for good; returns who was linked.
+
+        Raises:
+            LookupError: neither a dial nor a link has this address.
+        """
+        return self._broker.connector.unlink(address)
+
+    def dials(self) -> list[DialState]:
+        """Return the dials that go on when their link is lost."""
+        return [
+            DialState(dial.endpoint, dial.peer, dial.longest_pause)
+            for dial in self._broker.connector.kept_dials()
+        ]
+
+    def address(self, peer: bytes) -> Endpoint | None:
+        """Return the address that was dialed for a neighbour, or where its dial came from."""
+        for dial in self.dials():
+            if dial.peer == peer:
+                return dial.address
+        wire = self._broker.wires.get(peer)
+        return None if wire is None else wire.remote
+
+    def is_dialed_here(self, peer: bytes) -> bool:
+        """Return whether this side made the connection with a neighbour."""
+        wire = self._broker.wires.get(peer)
+        return wire is not None and wire.endpoint is not None
 
     def cut(self, peer: bytes, reason: str) -> None:
         """End the link with a neighbour; the side that dialed it dials again."""

@@ -47,12 +47,8 @@ class Ports:
         """
         context = None if tls is None else listening_context(tls)
         is_guarded = secret is not None or context is not None
-        if not is_guarded and not insecure and not is_loopback(address):
-            msg = (
-                f"{address} can be reached from other machines; pass tls=… or secret=…, "
-                "or insecure=True if whoever gets through may do everything"
-            )
-            raise PublicAddress(msg)
+        if not insecure:
+            refuse_unguarded(address, is_guarded=is_guarded)
         config = replace(
             self._broker.listening_config(secret, published),
             payload_limit=self._broker.connector.limits.payload,
@@ -92,6 +88,20 @@ def secret_bytes(secret: str | bytes) -> bytes:
         msg = "secret must not be empty; leave it out for no authentication"
         raise ValueError(msg)
     return secret.encode() if isinstance(secret, str) else secret
+
+
+def refuse_unguarded(address: str, *, is_guarded: bool) -> None:
+    """Refuse to listen where everybody may come.
+
+    Raises:
+        PublicAddress: other machines reach the address, and nothing guards it.
+    """
+    if not is_guarded and not is_loopback(address):
+        msg = (
+            f"{address} can be reached from other machines; pass tls=… or secret=…, "
+            "or insecure=True if whoever gets through may do everything"
+        )
+        raise PublicAddress(msg)
 
 
 def is_loopback(address: str) -> bool:

@@ -7,7 +7,7 @@ from actors.future import Future
 from actors.reference import ActorRef
 from basp.header import DIRECTORY, SPAWN_SERVER
 from proxies.address import Endpoint, endpoint_text, parse_address, parse_node_address
-from proxies.dialer import Dial
+from proxies.dial import Dial
 from proxies.messages import Lookup, Spawn
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from basp.node_id import NodeId
 from proxies import dialer as dialer_module
 from proxies import surroundings as surroundings_module
 from proxies.connector import Connector
+from proxies.dial import LAST_RETRY, Dial
 from proxies.surroundings import TcpNetwork
 from tests.proxies.cast import Echo, connect, eventually, everybody_knows, line, recorded
 
@@ -250,14 +251,14 @@ def test_retries_back_off_with_a_random_part_up_to_a_limit(sides, monkeypatch):
     pauses: list[float] = []
     dialer = sides[0].connector._dialer
     monkeypatch.setattr(dialer._runner, "call_later", lambda pause, *_: pauses.append(pause))
-    dial = dialer_module.Dial(("127.0.0.1", 1), secret=None, keep=True)
+    dial = Dial(("127.0.0.1", 1), secret=None, keep=True)
 
     for _ in range(12):
         dialer._retry(dial)
         dial.timer = None
 
     for attempt, pause in enumerate(pauses):
-        least = min(dialer_module.LAST_RETRY, 0.1 * 2**attempt)
+        least = min(LAST_RETRY, 0.1 * 2**attempt)
         assert least <= pause <= 1.5 * least
 
 
