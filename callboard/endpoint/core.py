@@ -421,6 +421,29 @@ class Core:
         remote = self.filters.remotes.get(node)
         return remote.endpoint if remote is not None and remote.endpoint else None
 
+    def is_introduced(self, node: bytes) -> bool:
+        """Return whether the endpoint of a neighbour is a peer, and both know both filters."""
+        place = self._places.get(node)
+        return (
+            place is not None
+            and place.is_peer
+            and place.is_discovered
+            and (self.filters.is_confirmed(node))
+        )
+
+    def peers(self) -> list[tuple[bytes, bytes | None, tuple[str, int] | None, bool]]:
+        """Return node, endpoint, address of each peer, and whether its filter is known."""
+        return [
+            (node, self.endpoint_of(node), place.address, place.is_discovered)
+            for node, place in list(self._places.items())
+            if place.is_peer and (place.is_known or self.endpoint_of(node) is not None)
+        ]
+
+    def peer_topics(self) -> list[str]:
+        """Return the topics that some other endpoint takes, sorted."""
+        remotes = list(self.filters.remotes.values())
+        return sorted({topic for remote in remotes for topic in tuple(remote.topics)})
+
     def node_of(self, endpoint: bytes) -> bytes | None:
         """Return the node of an endpoint that is in reach and whose filter is known."""
         for node, place in self._places.items():

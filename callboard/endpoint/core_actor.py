@@ -17,8 +17,10 @@ from actors.signals import Down
 from basp.header import CORE_ACTOR, DIRECTORY
 from callboard.endpoint.core import Core, Deliver, Effect, Pair, PeerEvent, Transmit
 from callboard.endpoint.errors import MalformedMessage
+from callboard.endpoint.filter_exchange import FilterChange
 from callboard.endpoint.message import MessageType
 from callboard.endpoint.peer_buffer import LINK_ROOM, OverflowPolicy, PeerBuffer
+from callboard.endpoint.peering import Peering, PeeringOrder
 from proxies.events import LinkDown, LinkUp, NodeUp, PathMoved
 from proxies.messages import Lookup
 
@@ -142,7 +144,7 @@ class CoreActor(Actor):
         self._policy = OverflowPolicy(options.overflow_policy)
         self._buffers: dict[bytes, PeerBuffer] = {}
         self._cores: dict[bytes, ActorRef[Any]] = {}
-        self._removed_by_user: set[bytes] = set()
+        self._peering = Peering(self._cell, self.core, self._network)
         #: Nodes whose directory did not answer.
         self._unanswered: set[bytes] = set()
         self._is_draining = False
@@ -152,7 +154,8 @@ class CoreActor(Actor):
         for node in hub.node.nodes():
             self._look_for_core(node.node_id)
         for link in hub.node.links():
-            self._carry_out(self.core.link_established(link.peer))
+            address = self._network.address(link.peer)
+            self._carry_out(self.core.link_established(link.peer, address))
         self.after(TICK, Tick())
 
     # --- what is published here ---
@@ -177,9 +180,10 @@ class CoreActor(Actor):
             self._carry_out(self.core.command_inputs(commands))
         if inputs:
             hub.poke()
-        if was_full:
-            with hub.turn_taken:
-                hub.turn_taken.notify_all()
+        elif self._peering.is_awaited:
+            self._peering.look()
+        if was_full and hub.has_room():
+            hub.tell_room()
 
     @handler
     def send_directly(self, order: SendDirectly) -> None:
@@ -240,6 +244,8 @@ class CoreActor(Actor):
             log.warning("node %s sent what is no message: %s", node.hex(), error)
             return
         self._carry_out(effects)
+        if self._peering.is_awaited:  # a confirmation of our filter has no effect of its own
+            self._peering.look()
 
     @handler
     def core_found(self, found: CoreFound) -> None:
@@ -262,16 +268,22 @@ class CoreActor(Actor):
             case NodeUp():
                 self._look_for_core(event.node_id)
             case LinkUp():
-                self._carry_out(self.core.link_established(event.peer))
+                address = self._network.address(event.peer)
+                self._carry_out(self.core.link_established(event.peer, address))
             case LinkDown():
-                by_user = event.peer in self._removed_by_user
-                self._removed_by_user.discard(event.peer)
+                by_user = event.peer in self._peering.removed
+                self._peering.removed.discard(event.peer)
                 buffer = self._buffers.pop(event.peer, None)
                 if buffer is not None:
                     self._note_dropped(event.peer, buffer.drop_all())
                 self._carry_out(self.core.link_lost(event.peer, event.reason, by_user=by_user))
             case PathMoved():
                 self.core.path_moved()
+
+    @handler
+    def peering(self, order: PeeringOrder) -> None:
+        """The user wants something of the peers."""
+        self._carry_out(self._peering.carry_out(order))
 
     @handler
     def tick(self, _: Tick) -> None:
@@ -315,6 +327,7 @@ class CoreActor(Actor):
     # --- effects ---
 
     def _carry_out(self, effects: list[Effect]) -> None:
+        is_changed = False
         for effect in effects:
             match effect:
                 case Transmit():
@@ -322,8 +335,13 @@ class CoreActor(Actor):
                 case Deliver():
                     effect.subscriber.take(effect.items)  # type: ignore[attr-defined]
                 case PeerEvent():
+                    is_changed = True
                     for told in self.listeners:
                         told(effect)
+                case FilterChange():
+                    is_changed = True
+        if is_changed:
+            self._peering.look()
 
     def _transmit(self, run: Transmit) -> None:
         core = self._cores.get(run.node)

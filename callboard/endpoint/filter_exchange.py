@@ -308,6 +308,11 @@ class FilterExchange:
         parts.count += 1
         return parts.topics
 
+    def is_confirmed(self, node: bytes) -> bool:
+        """Return whether another endpoint has our filter as it is."""
+        remote = self.remotes.get(node)
+        return remote is not None and remote.confirmed == self.version.value
+
     def _confirmation(self, remote: RemoteFilter, *, wants_whole: bool = False) -> FilterUpdate:
         base = 1 if wants_whole else 0
         return FilterUpdate(self.endpoint, self.forwards, 0, base, remote.version)

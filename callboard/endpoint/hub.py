@@ -7,16 +7,19 @@ Every node has at most one core actor; `Hub.of(node)` makes it on first use. Wha
 the core is done in the actor's turn; what is published meanwhile waits and goes as one run.
 """
 
+import asyncio
 import threading
 import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from actors.errors import ResultTimeout, WouldBlock
 from actors.future import Future
 from basp.header import CORE_ACTOR
-from callboard.endpoint.core import DEFAULT_TTL, CoreCounters, Item, Pair
+from callboard.endpoint.core import DEFAULT_TTL, Core, CoreCounters, Item, Pair
 from callboard.endpoint.core_actor import (
     FLUSH,
     CoreActor,
@@ -26,6 +29,7 @@ from callboard.endpoint.core_actor import (
     SendDirectly,
 )
 from callboard.endpoint.message import MessageType
+from callboard.endpoint.peering import AddPeer, RemovePeer, Until
 from callboard.endpoint.run_cbor import encode_pair
 from callboard.endpoint.topic import checked_topic
 
@@ -79,10 +83,12 @@ class Hub:
         self.options = options
         self.endpoint_id = options.endpoint_id or uuid.uuid4().bytes
         self.inputs: deque[tuple[MessageType, Pair]] = deque()
-        self.turn_taken = threading.Condition()
         self._runner = node.runtime.runner
         self.is_poked = False
         self.is_congested = False
+        #: Called with whether there is room, when that changes; on the node's thread.
+        self.room_listeners: list[Callable[[bool], None]] = []
+        self._room_awaited: deque[Future[None]] = deque()
         self.ref = node.runtime.spawn(CoreActor, (self,), number=CORE_ACTOR)
         self._cell = node.runtime.cells[CORE_ACTOR]
 
@@ -106,23 +112,24 @@ class Hub:
         Raises:
             InvalidTopic: the topic is no text, or too long.
             EndpointError: the data model has no such value.
+            WouldBlock: it had to wait for room, on the thread of a running event loop.
         """
         pair = (checked_topic(topic), encode_pair(topic, value))
+        if self.is_congested or len(self.inputs) >= INPUT_LIMIT:
+            self._wait_for_room()
         self.inputs.append((MessageType.DATA, pair))
         if not self.is_poked:
             self.poke()
-        if self.is_congested or len(self.inputs) > INPUT_LIMIT:
-            self._wait_for_turn()
 
     def publish_all(
         self, messages: Sequence[tuple[str, Any]], kind: MessageType = MessageType.DATA
     ) -> None:
         """Publish several values in this order, all or none."""
         pairs = [(checked_topic(topic), encode_pair(topic, value)) for topic, value in messages]
+        if self.is_congested or len(self.inputs) >= INPUT_LIMIT:
+            self._wait_for_room()
         self.inputs.extend([(kind, pair) for pair in pairs])
         self.poke()
-        if self.is_congested or len(self.inputs) > INPUT_LIMIT:
-            self._wait_for_turn()
 
     def send_to(
         self,
@@ -140,23 +147,48 @@ class Hub:
             self.is_poked = True
             self._cell.post(FLUSH, None)
 
-    def _wait_for_turn(self) -> None:
-        if self._runner.is_runner_thread():
+    def _wait_for_room(self) -> None:
+        if self._runner.is_runner_thread() or self.node.runtime.closed:
             return  # a handler never waits; its node goes on when it returns
-        with self.turn_taken:
-            self.turn_taken.wait_for(
-                lambda: self._has_room() or self.node.runtime.closed, WAIT_FOR_TURN
+        if asyncio._get_running_loop() is not None:  # noqa: SLF001
+            msg = (
+                f"{len(self.inputs):,} messages wait to be sent, and publish() would block "
+                "the event loop; await apublish(…) instead"
             )
+            raise WouldBlock(msg)
+        with suppress(ResultTimeout):
+            self.room().result(WAIT_FOR_TURN)
 
-    def _has_room(self) -> bool:
-        return len(self.inputs) <= INPUT_LIMIT and not self.is_congested
+    def has_room(self) -> bool:
+        """Return whether a message that is published goes on without waiting."""
+        return not self.is_congested and len(self.inputs) < INPUT_LIMIT
+
+    def room(self) -> Future[None]:
+        """Return a future that is done when there is room; at once, if there is."""
+        future: Future[None] = Future()
+        self._room_awaited.append(future)
+        if self.has_room():
+            self.tell_room()
+        return future
+
+    def tell_room(self) -> None:
+        """Let those go on who wait for room."""
+        with suppress(IndexError):  # another thread may tell them at the same time
+            while True:
+                self._room_awaited.popleft().set_result(None)
 
     def set_congested(self, is_congested: bool) -> None:  # noqa: FBT001
         """Let threads that publish wait, or go on: a peer reads more slowly than they write."""
         if self.is_congested != is_congested:
             self.is_congested = is_congested
-            with self.turn_taken:
-                self.turn_taken.notify_all()
+            if not is_congested:
+                self.tell_room()
+            for told in self.room_listeners:
+                told(not is_congested)
+
+    def flushed(self, timeout: float) -> None:
+        """Wait until the core has taken everything that was published before."""
+        self.until(lambda _: not self.inputs, timeout).result()
 
     # --- in ---
 
@@ -187,6 +219,37 @@ class Hub:
         checked = None if topics is None else tuple(map(checked_topic, topics))
         return self.ref.ask(ReceiverRemoved(receiver, checked, kind))
 
+    # --- peers ---
+
+    def peer(self, address: tuple[str, int], retry: float) -> Future[bool]:
+        """Peer with who listens at an address.
+
+        The future gets True when both endpoints have the filter of the other; False when the
+        one attempt failed (`retry` 0) or the peer was removed meanwhile.
+
+        Args:
+            address: host and port.
+            retry: seconds between attempts at most; 0 tries once, and not again when lost.
+        """
+        done: Future[bool] = Future()
+        self._cell.post(AddPeer(address, retry, done), None)
+        return done
+
+    def unpeer(self, address: tuple[str, int]) -> Future[bool]:
+        """Dial an address no more and end its link; done when peer events told of it."""
+        done: Future[bool] = Future()
+        self._cell.post(RemovePeer(address, done), None)
+        return done
+
+    def until(self, condition: Callable[[Core], bool], timeout: float) -> Future[bool]:
+        """Return a future that is True when a condition is, False after `timeout` seconds.
+
+        The condition is looked at on the node's thread, whenever peers or filters change.
+        """
+        done: Future[bool] = Future()
+        self._cell.post(Until(condition, done, timeout), None)
+        return done
+
     # --- seeing ---
 
     def receivers_of(self, topic: str) -> Future[tuple[bytes, ...]]:
@@ -195,6 +258,12 @@ class Hub:
         Their filters are known here. The answer comes behind all that was published before.
         """
         return self.ref.ask(FindReceivers(checked_topic(topic)))
+
+    @property
+    def core(self) -> Core:
+        """The machine, to look at: its lists are copies, its changes are the actor's."""
+        actor: CoreActor = self._cell.actor
+        return actor.core
 
     @property
     def counters(self) -> CoreCounters:

@@ -13,7 +13,7 @@ from callboard.endpoint.timespan import Timespan, Timestamp
 if TYPE_CHECKING:
     from callboard.endpoint.data import Data
 
-__all__ = ["immutable_value", "python_value"]
+__all__ = ["immutable_value", "python_value", "thawed"]
 
 
 def python_value(data: "Data", *, hashed: bool) -> Any:
@@ -64,6 +64,29 @@ def _checked(keys: list[Any]) -> list[Any]:
     except CollidingKeys as cause:
         raise InvalidData(str(cause)) from cause
     return keys
+
+
+_SCALARS = frozenset({str, int, float, bool, type(None), bytes})
+
+
+def thawed(value: Any) -> Any:
+    """Return an immutable Python value with sets and tables that can be changed.
+
+    Members of sets and keys of tables stay as they are: they have to be hashable.
+    """
+    kind = type(value)
+    if kind in _SCALARS:
+        return value
+    if kind is tuple:
+        for item in value:
+            if type(item) not in _SCALARS:
+                return tuple([thawed(item) for item in value])
+        return value
+    if kind is frozenset:
+        return set(value)
+    if kind is FrozenTable:
+        return {key: thawed(item) for key, item in value.items()}
+    return value
 
 
 def _scalar(value: Any) -> Any:
