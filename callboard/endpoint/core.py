@@ -125,6 +125,11 @@ class CoreCounters:
     unwanted: int = 0
     dropped: int = 0
     malformed: int = 0
+    #: Messages that went through the central merge, by type: those of users from here, and
+    #: everything that came from other endpoints.
+    processed: dict[MessageType, int] = field(
+        default_factory=lambda: dict.fromkeys(MessageType, 0)
+    )
 
 
 @dataclass(slots=True)
@@ -197,6 +202,7 @@ class Core:
         The hot path of publishing: a dictionary look-up and an append for each message.
         """
         self.counters.serialized += len(run)
+        self.counters.processed[kind] += len(run)
         known = self._receivers
         bundles: dict[bytes, list[bytes]] = {}
         lists: list[list[bytes]] = []
@@ -248,6 +254,7 @@ class Core:
         """
         try:
             kind, items = decode_run(payload)
+            self.counters.processed[kind] += len(items)
             match kind:
                 case MessageType.DATA | MessageType.COMMAND:
                     return self._take_items(kind, items)

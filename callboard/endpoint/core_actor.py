@@ -324,6 +324,11 @@ class CoreActor(Actor):
         self.monitor(core)
         self._carry_out(self.core.endpoint_found(node, self._now()))
 
+    @property
+    def waiting_for_peers(self) -> int:
+        """Messages that wait because a peer reads too slowly."""
+        return sum(buffer.waiting for buffer in list(self._buffers.values()))
+
     # --- effects ---
 
     def _carry_out(self, effects: list[Effect]) -> None:

@@ -271,6 +271,12 @@ class Hub:
         actor: CoreActor = self._cell.actor
         return actor.core.counters
 
+    @property
+    def buffered(self) -> int:
+        """Messages of users that wait for the core's turn, or for a peer that reads slowly."""
+        actor: CoreActor = self._cell.actor
+        return len(self.inputs) + actor.waiting_for_peers
+
     def on_peer_event(self, told: Any) -> None:
         """Call `told(event)` for each `PeerEvent`, on the node's thread."""
         actor: CoreActor = self._cell.actor

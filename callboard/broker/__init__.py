@@ -1,0 +1,84 @@
+"""Topics between endpoints: the interface of Zeek Broker's Python package, version 1.4.
+
+A program that was written for `import broker` runs with that line changed to
+`import callboard.broker as broker`.
+"""
+
+import datetime
+
+from callboard.broker import bro, zeek
+from callboard.broker.constants import APIFlags, Backend, Frontend, Version, now
+from callboard.broker.endpoint import Endpoint
+from callboard.broker.message import Message
+from callboard.broker.options import BrokerOptions, Configuration
+from callboard.broker.publisher import Publisher
+from callboard.broker.status_subscriber import StatusSubscriber
+from callboard.broker.subscriber import SafeSubscriber, Subscriber
+from callboard.endpoint import (
+    EC,
+    SC,
+    Address,
+    Count,
+    Data,
+    EndpointInfo,
+    Enum,
+    Error,
+    ImmutableData,
+    NetworkInfo,
+    PeerFlags,
+    PeerInfo,
+    PeerStatus,
+    Port,
+    Set,
+    Status,
+    Subnet,
+    Table,
+    Timespan,
+    Timestamp,
+    Topic,
+    Vector,
+)
+
+__all__ = [
+    "EC",
+    "SC",
+    "APIFlags",
+    "Address",
+    "Backend",
+    "BrokerOptions",
+    "Configuration",
+    "Count",
+    "Data",
+    "Endpoint",
+    "EndpointInfo",
+    "Enum",
+    "Error",
+    "Frontend",
+    "ImmutableData",
+    "Message",
+    "NetworkInfo",
+    "PeerFlags",
+    "PeerInfo",
+    "PeerStatus",
+    "Port",
+    "Publisher",
+    "SafeSubscriber",
+    "Set",
+    "Status",
+    "StatusSubscriber",
+    "Subnet",
+    "Subscriber",
+    "Table",
+    "Timespan",
+    "Timestamp",
+    "Topic",
+    "Vector",
+    "Version",
+    "bro",
+    "now",
+    "utc",
+    "zeek",
+]
+
+#: The time zone in which timestamps arrive.
+utc = datetime.UTC

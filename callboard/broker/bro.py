@@ -1,0 +1,18 @@
+"""Zeek's older name, for programs that still use it."""
+
+import warnings
+from typing import Any
+
+from callboard.broker import zeek
+
+__all__ = ["Event"]
+
+
+class Event(zeek.Event):
+    """The same as `zeek.Event`; it warns where it is made."""
+
+    def __init__(self, *args: Any) -> None:
+        warnings.warn(
+            "bro.Event is deprecated, use zeek.Event instead", DeprecationWarning, stacklevel=2
+        )
+        super().__init__(*args)

@@ -1,0 +1,484 @@
+"""The endpoint: publish and subscribe over peers, under the names of Zeek Broker's package.
+
+An endpoint stands on a node: one that exists (`Endpoint(node=…)`), or one of its own. Its
+links carry topics beside everything else, and its core actor is one for all endpoints of that
+node.
+"""
+
+import asyncio
+import datetime
+import logging
+import os
+import uuid
+import weakref
+from collections.abc import Callable
+from typing import Any, Final, Self, TypeVar, overload
+
+from actors.current import current_cell
+from actors.errors import CallboardError, NodeClosed, WouldBlock
+from actors.future import Future
+from callboard.broker.options import Configuration, MetricsOptions, set_up_logging
+from callboard.broker.publisher import Publisher
+from callboard.broker.status_subscriber import StatusSubscriber
+from callboard.broker.subscriber import SafeSubscriber, Subscriber
+from callboard.broker.tls import dialing_context, listening_context
+from callboard.broker.topics import Topics, topic_text, topic_texts
+from callboard.endpoint import (
+    EndpointInfo,
+    NetworkInfo,
+    OptionalNetworkInfo,
+    PeerFlags,
+    PeerInfo,
+    PeerStatus,
+    Topic,
+)
+from callboard.endpoint.core import Core, Item
+from callboard.endpoint.hub import Hub, HubOptions
+from proxies.node import Node
+from proxies.ports import refuse_unguarded
+
+__all__ = ["Endpoint"]
+
+log = logging.getLogger("callboard.broker")
+
+RETRY: Final = 10.0
+"""Seconds between attempts to reach a peer, at most."""
+
+AWAIT_PEER_LIMIT: Final = 10.0
+"""Seconds that `await_peer` waits by default."""
+
+FLUSH_LIMIT: Final = 5.0
+"""Seconds that an endpoint takes at its end to send what was published."""
+
+M = TypeVar("M")
+
+Seconds = float | datetime.timedelta
+
+
+class Nothing:
+    """Takes messages and forgets them: what `forward` subscribes with."""
+
+    def take(self, items: list[Item]) -> None:
+        """Forget a run."""
+
+
+class Endpoint:
+    """A place to publish and to subscribe. All methods may be called from any thread.
+
+    Blocking methods have an awaitable twin with an `a` in front. Use it as a context manager,
+    or call `shutdown`.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration | None = None,
+        *,
+        node: Node | None = None,
+        secret: str | bytes | None = None,
+    ) -> None:
+        """Make an endpoint.
+
+        Args:
+            configuration: options and files of TLS.
+            node: an existing node to put topics on; by default the endpoint has its own.
+                TLS and the secret are then those of the node.
+            secret: shared secret that all peers prove; only for an endpoint with its own node.
+
+        Raises:
+            TlsError: a file is missing or of no use.
+            InvalidOption: a variable of the environment means nothing.
+        """
+        self.configuration = configuration or Configuration()
+        options = self.configuration.options
+        environment = {} if options.ignore_broker_conf else dict(os.environ)
+        self.metrics_options = MetricsOptions.from_environment(environment)
+        set_up_logging(environment)
+        self._owns_node = node is None
+        self._has_secret = secret is not None
+        self._listening_tls = None
+        if node is None:
+            self._listening_tls = listening_context(self.configuration)
+            node = Node(tls=dialing_context(self.configuration), secret=secret)
+        self.node = node
+        self.hub = Hub.of(
+            node,
+            HubOptions(
+                ttl=options.ttl,
+                forwards=options.forward,
+                peer_buffer_size=options.peer_buffer_size,
+                overflow_policy=options.peer_overflow_policy,
+            ),
+        )
+        self._is_shut = False
+        self._forwarded: Nothing | None = None
+        #: Subscribers and publishers that are not closed.
+        self.members: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def node_id(self) -> str:
+        """Return the id of this endpoint: a random UUID."""
+        return str(uuid.UUID(bytes=self.hub.endpoint_id))
+
+    def __repr__(self) -> str:
+        return self.node_id()
+
+    # --- peers ---
+
+    def listen(self, address: str = "", port: int = 0, *, insecure: bool = False) -> int:
+        """Accept peers on a port; returns the port, or 0 (and logs why) if that is impossible.
+
+        Args:
+            address: local address. The empty one is all interfaces when peers have to show
+                certificates, and otherwise only this machine.
+            port: TCP port; 0 picks a free one.
+            insecure: allow an address that other machines reach though peers prove nothing.
+        """
+        is_guarded = self._owns_node and (
+            self.configuration.has_certificates and not self.configuration.options.disable_ssl
+        )
+        host = address or ("0.0.0.0" if is_guarded else "127.0.0.1")  # noqa: S104
+        try:
+            if self._listening_tls is not None and not insecure:
+                refuse_unguarded(host, is_guarded=is_guarded or self._has_secret)
+            return self.node.listen(host, port, tls=self._listening_tls, insecure=insecure)
+        except (OSError, CallboardError, OverflowError) as error:
+            log.error("cannot listen at %s:%s: %s", host, port, error)  # noqa: TRY400
+            return 0
+
+    def peer(self, address: str, port: int, retry: Seconds = RETRY) -> bool:
+        """Peer with the endpoint at an address; True when both know each other's topics.
+
+        Args:
+            address: host name or address.
+            port: TCP port.
+            retry: how many seconds may lie between two attempts (the first follow sooner).
+                With 0 there is one attempt, and no other when the peer is lost; otherwise
+                this call waits until somebody answers, or the peer is removed.
+
+        Raises:
+            WouldBlock: called on the thread of a running event loop.
+        """
+        return self._wait(lambda: self._peer(address, port, retry), "peer")
+
+    async def apeer(self, address: str, port: int, retry: Seconds = RETRY) -> bool:
+        """Awaitable twin of `peer`."""
+        return await self._peer(address, port, retry)
+
+    def peer_nosync(self, address: str, port: int, retry: Seconds = RETRY) -> None:
+        """Peer without waiting; status subscribers tell what becomes of it."""
+        self._peer(address, port, retry)
+
+    def unpeer(self, address: str, port: int) -> bool:
+        """End the peering with an address; True when there is none any more.
+
+        Status subscribers here are told `PeerRemoved`, those of the peer `PeerLost`; an
+        address that is no peer's gives an error with the code `PeerInvalid`.
+
+        Raises:
+            WouldBlock: called on the thread of a running event loop.
+        """
+        return self._wait(lambda: self.hub.unpeer((address, port)), "unpeer")
+
+    async def aunpeer(self, address: str, port: int) -> bool:
+        """Awaitable twin of `unpeer`."""
+        return await self.hub.unpeer((address, port))
+
+    def unpeer_nosync(self, address: str, port: int) -> None:
+        """End a peering without waiting."""
+        self.hub.unpeer((address, port))
+
+    def peers(self) -> list[PeerInfo]:
+        """Return the peers, and the addresses where one is still looked for."""
+        network = self.node.overlay
+        retries = {dial.address: dial.retry for dial in network.dials()}
+        found = []
+        for node, endpoint, address, is_introduced in self.hub.core.peers():
+            retry = 0.0 if address is None else retries.pop(address, 0.0)
+            way = PeerFlags.Outbound if network.is_dialed_here(node) else PeerFlags.Inbound
+            status = PeerStatus.Peered if is_introduced else PeerStatus.Connected
+            found.append(_peer_info(endpoint, address, retry, way, status))
+        linked = {node for node, _, _, _ in self.hub.core.peers()}
+        for dial in network.dials():
+            if dial.peer not in linked:
+                status = PeerStatus.Connecting if dial.peer is None else PeerStatus.Reconnecting
+                outbound = PeerFlags.Outbound
+                found.append(_peer_info(None, dial.address, dial.retry, outbound, status))
+        return found
+
+    def peer_subscriptions(self) -> list[Topic]:
+        """Return the topics that endpoints in reach take, sorted, each once."""
+        return [Topic(topic) for topic in self.hub.core.peer_topics()]
+
+    @overload
+    def await_peer(self, whom: str, timeout: Seconds | None = None) -> bool: ...
+    @overload
+    def await_peer(
+        self, whom: str, callback: Callable[[bool], object], timeout: Seconds | None = None
+    ) -> None: ...
+    def await_peer(self, whom: str, *args: Any, **kwargs: Any) -> bool | None:
+        """Wait until an endpoint is in reach and its subscriptions have arrived here.
+
+        It says nothing of the other direction: for that, ask the other endpoint too.
+
+        Args:
+            whom: the id of the endpoint, as `node_id()` returns it.
+            args: a callback, if the call shall not block, and seconds to wait, 10 by default.
+            kwargs: the same by name: `callback`, `timeout`.
+
+        Returns:
+            True when the endpoint is there, False when the time is over; with a callback
+            None, and the callback is called with the one or the other, on the node's thread.
+
+        Raises:
+            WouldBlock: called on the thread of a running event loop without a callback.
+            ValueError: `whom` is no id of an endpoint.
+        """
+        callback, timeout = _callback_and_timeout(*args, **kwargs)
+        if callback is None:
+            return self._wait(lambda: self._until_known(whom, timeout), "await_peer")
+        told = callback
+        self._until_known(whom, timeout).add_done_callback(lambda done: told(done.result()))
+        return None
+
+    async def aawait_peer(self, whom: str, timeout: Seconds | None = None) -> bool:
+        """Awaitable twin of `await_peer`."""
+        return await self._until_known(whom, timeout)
+
+    def await_filter_entry(self, topic: str | Topic, timeout: Seconds | None = None) -> bool:
+        """Wait until some endpoint in reach takes a topic, by exactly this prefix.
+
+        Raises:
+            WouldBlock: called on the thread of a running event loop.
+        """
+        return self._wait(lambda: self._until_taken(topic, timeout), "await_filter_entry")
+
+    async def aawait_filter_entry(
+        self, topic: str | Topic, timeout: Seconds | None = None
+    ) -> bool:
+        """Awaitable twin of `await_filter_entry`."""
+        return await self._until_taken(topic, timeout)
+
+    # --- out ---
+
+    def publish(self, *args: Any) -> None:
+        """Publish: `publish(topic, value)`, `publish(to, topic, value)`, or `publish(batch)`.
+
+        Fire and forget. Subscribers of this endpoint itself do not see it. When too much
+        waits to be sent, the calling thread is slowed down.
+
+        Args:
+            args: a topic and a value; or before these the `EndpointInfo` of the only
+                endpoint that shall have it; or a list of pairs of topic and value, which
+                arrive in this order.
+
+        Raises:
+            EndpointError: no topic, or the data model has no such value.
+            WouldBlock: there is no room, on the thread of a running event loop.
+        """
+        match args:
+            case (topic, value):
+                self.hub.publish(topic_text(topic), value)
+            case (EndpointInfo() as to, topic, value):
+                self._publish_to(to, topic_text(topic), value)
+            case (list() | tuple() as batch,):
+                self.publish_batch(*batch)
+            case _:
+                msg = "publish takes (topic, value), (endpoint_info, topic, value) or (batch)"
+                raise TypeError(msg)
+
+    async def apublish(self, *args: Any) -> None:
+        """Awaitable twin of `publish`: waits for room."""
+        while not self.hub.has_room():
+            await self.hub.room()
+        self.publish(*args)
+
+    def publish_batch(self, *batch: tuple[str | Topic, Any]) -> None:
+        """Publish pairs of topic and value; they arrive in this order.
+
+        Raises:
+            EndpointError: no topic, or the data model has no such value; nothing was sent.
+            WouldBlock: there is no room, on the thread of a running event loop.
+        """
+        self.hub.publish_all([(topic_text(topic), value) for topic, value in batch])
+
+    async def apublish_batch(self, *batch: tuple[str | Topic, Any]) -> None:
+        """Awaitable twin of `publish_batch`: waits for room."""
+        while not self.hub.has_room():
+            await self.hub.room()
+        self.publish_batch(*batch)
+
+    def make_publisher(self, topic: str | Topic) -> Publisher:
+        """Return a publisher of one topic."""
+        return self._member(Publisher(self.hub, topic_text(topic), self.members.discard))
+
+    # --- in ---
+
+    def make_subscriber(self, topics: Topics, qsize: int = 20) -> Subscriber:
+        """Return a subscriber; it takes every topic that begins with one of these.
+
+        Args:
+            topics: one topic or several.
+            qsize: taken as Broker does, without effect: 262,144 messages may wait, then the
+                oldest are dropped and counted.
+        """
+        _check_size(qsize)
+        return self._member(Subscriber(self.hub, topic_texts(topics), self.members.discard))
+
+    def make_safe_subscriber(self, topics: Topics, qsize: int = 20) -> SafeSubscriber:
+        """Return a subscriber whose values cannot be changed, which is quicker."""
+        _check_size(qsize)
+        return self._member(SafeSubscriber(self.hub, topic_texts(topics), self.members.discard))
+
+    def make_status_subscriber(
+        self,
+        receive_statuses: bool = False,  # noqa: FBT001, FBT002
+        qsize: int = 20,
+    ) -> StatusSubscriber:
+        """Return a subscriber for errors, and where wanted for changes among the peers."""
+        _check_size(qsize)
+        return self._member(
+            StatusSubscriber(self.hub, self.members.discard, receive_statuses=receive_statuses)
+        )
+
+    def forward(self, topics: Topics) -> None:
+        """Let messages of these topics come here though no subscriber wants them.
+
+        Broker needs this at nodes between others. Here messages find their way through all
+        nodes, so what it adds is that `peer_subscriptions()` of others has the topics.
+        """
+        if self._forwarded is None:
+            self._forwarded = Nothing()
+        self.hub.add_receiver(self._forwarded, topic_texts(topics))
+
+    # --- the end ---
+
+    def shutdown(self) -> None:
+        """Send what was published, close subscribers and publishers, and end. Idempotent.
+
+        A node that was given to the endpoint goes on.
+
+        Raises:
+            WouldBlock: called on the thread of a running event loop; nothing was ended.
+        """
+        if self._is_shut:
+            return
+        if asyncio._get_running_loop() is not None:  # noqa: SLF001
+            msg = "shutdown() would block the event loop; await endpoint.ashutdown() instead"
+            raise WouldBlock(msg)
+        self._is_shut = True
+        if current_cell.get() is None and not self.node.runtime.closed:
+            self.hub.flushed(FLUSH_LIMIT)
+        for member in list(self.members):
+            member.close()
+        if self._forwarded is not None:
+            self.hub.remove_receiver(self._forwarded)
+        if self._owns_node:
+            self.node.close()
+
+    async def ashutdown(self) -> None:
+        """Awaitable twin of `shutdown`."""
+        await asyncio.get_running_loop().run_in_executor(None, self.shutdown)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.ashutdown()
+
+    # --- inside ---
+
+    def _wait(self, begin: Callable[[], Future[bool]], name: str) -> bool:
+        if asyncio._get_running_loop() is not None:  # noqa: SLF001
+            msg = f"{name}() would block the event loop; await endpoint.a{name}(…) instead"
+            raise WouldBlock(msg)
+        return begin().result()
+
+    def _peer(self, address: str, port: int, retry: Seconds) -> Future[bool]:
+        self._refuse_shut()
+        return self.hub.peer((address, port), _seconds(retry))
+
+    def _until_known(self, whom: str, timeout: Seconds | None) -> Future[bool]:
+        self._refuse_shut()
+        endpoint = uuid.UUID(str(whom)).bytes
+
+        def is_known(core: Core) -> bool:
+            return core.node_of(endpoint) is not None
+
+        return self.hub.until(is_known, _seconds(timeout, AWAIT_PEER_LIMIT))
+
+    def _until_taken(self, topic: str | Topic, timeout: Seconds | None) -> Future[bool]:
+        self._refuse_shut()
+        text = topic_text(topic)
+
+        def is_taken(core: Core) -> bool:
+            return text in core.peer_topics()
+
+        return self.hub.until(is_taken, _seconds(timeout, AWAIT_PEER_LIMIT))
+
+    def _publish_to(self, to: EndpointInfo, topic: str, value: Any) -> None:
+        if to.node_id() == self.node_id():
+            self.hub.send_to(self.node.node_id, [(topic, value)])
+            return
+        node = self.hub.core.node_of(uuid.UUID(to.node_id()).bytes)
+        if node is None:
+            log.info("endpoint %s is not in reach: a message for it was dropped", to)
+            return
+        self.hub.send_to(node, [(topic, value)])
+
+    def _member(self, member: M) -> M:
+        self._refuse_shut()
+        self.members.add(member)
+        return member
+
+    def _refuse_shut(self) -> None:
+        if self._is_shut:
+            msg = f"endpoint {self.node_id()} was shut down; make another one"
+            raise NodeClosed(msg)
+
+
+def _seconds(value: Seconds | None, default: float = 0.0) -> float:
+    if value is None:
+        return default
+    seconds = value.total_seconds() if isinstance(value, datetime.timedelta) else float(value)
+    if not seconds >= 0.0:
+        msg = f"a time of {value!r} s is negative, or no number"
+        raise ValueError(msg)
+    return seconds
+
+
+def _check_size(qsize: int) -> None:
+    if type(qsize) is not int or qsize < 0:
+        msg = f"qsize is a number of messages, not {qsize!r}"
+        raise TypeError(msg)
+
+
+def _callback_and_timeout(
+    *args: Any,
+    callback: Callable[[bool], object] | None = None,
+    timeout: Seconds | None = None,
+) -> tuple[Callable[[bool], object] | None, Seconds | None]:
+    for arg in args:
+        if callable(arg):
+            callback = arg
+        else:
+            timeout = arg
+    return callback, timeout
+
+
+def _peer_info(
+    endpoint: bytes | None,
+    address: tuple[str, int] | None,
+    retry: float,
+    way: PeerFlags,
+    status: PeerStatus,
+) -> PeerInfo:
+    network = None if address is None else NetworkInfo(address[0], address[1], retry)
+    name = "" if endpoint is None else str(uuid.UUID(bytes=endpoint))
+    return PeerInfo(
+        EndpointInfo(name, OptionalNetworkInfo(network)), PeerFlags.Remote | way, status
+    )

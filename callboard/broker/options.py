@@ -1,0 +1,227 @@
+"""How an endpoint is set up: options, TLS files, and what the environment says.
+
+The environment has the last word, as in Broker: an operator can change a program that was
+built by somebody else.
+
+| variable | changes |
+|---|---|
+| `BROKER_CONSOLE_VERBOSITY` | what is logged to standard error: one of `VERBOSITIES` |
+| `BROKER_FILE_VERBOSITY` | the same for the file `broker.log` in the current folder |
+| `BROKER_METRICS_PORT`, `BROKER_METRICS_ADDRESS` | where metrics are offered over HTTP |
+| `BROKER_METRICS_ENDPOINT_NAME` | what they call this endpoint |
+| `BROKER_METRICS_EXPORT_TOPIC` | the topic on which they are published |
+| `BROKER_METRICS_EXPORT_INTERVAL` | seconds between two publications |
+| `BROKER_METRICS_EXPORT_PREFIXES` | only metrics whose names begin so, comma-separated |
+| `BROKER_METRICS_IMPORT_TOPICS` | topics with the metrics of others, comma-separated |
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from actors.errors import CallboardError
+
+__all__ = ["BrokerOptions", "Configuration", "InvalidOption", "MetricsOptions"]
+
+TTL: Final = 20
+"""Links that a message may cross, as in Broker 1.4."""
+
+VERBOSITIES: Final = {
+    "quiet": None,
+    "critical": logging.CRITICAL,
+    "error": logging.ERROR,
+    "warning": logging.WARNING,
+    "info": logging.INFO,
+    "verbose": logging.INFO,
+    "debug": logging.DEBUG,
+    "trace": logging.DEBUG,
+}
+
+
+LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class InvalidOption(CallboardError, TypeError, ValueError):
+    """An option has a value that means nothing."""
+
+
+class _Typed:
+    """Refuses unknown attributes and values of another type when they are set."""
+
+    _types: Mapping[str, type]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        kind = self._types.get(name)
+        if kind is None:
+            known = ", ".join(self._types)
+            msg = f"{type(self).__name__} has no option {name!r}; it has {known}"
+            raise AttributeError(msg)
+        if kind is float and type(value) is int:
+            value = float(value)
+        if type(value) is not kind:
+            msg = f"{type(self).__name__}.{name} is {kind.__name__}, not {value!r}"
+            raise InvalidOption(msg)
+        super().__setattr__(name, value)
+
+
+class BrokerOptions(_Typed):
+    """How an endpoint takes part in topics.
+
+    Attributes:
+        disable_ssl: links are not encrypted. By default they are, also without certificates.
+        forward: whether messages between others may pass through this endpoint.
+        ttl: links that a message of this endpoint may cross.
+        ignore_broker_conf: nothing is read from the environment.
+        use_real_time: the time of stores is the clock's; a simulation has its own.
+        peer_buffer_size: messages that may wait for a peer which does not read.
+        peer_overflow_policy: what happens then: `disconnect`, `drop_newest`, `drop_oldest`.
+    """
+
+    _types = {
+        "disable_ssl": bool,
+        "forward": bool,
+        "ttl": int,
+        "ignore_broker_conf": bool,
+        "use_real_time": bool,
+        "peer_buffer_size": int,
+        "peer_overflow_policy": str,
+    }
+
+    def __init__(self) -> None:
+        self.disable_ssl = False
+        self.forward = True
+        self.ttl = TTL
+        self.ignore_broker_conf = False
+        self.use_real_time = True
+        self.peer_buffer_size = 2048
+        self.peer_overflow_policy = "disconnect"
+
+    @property
+    def disable_forwarding(self) -> bool:
+        """The opposite of `forward`, as Broker 2 has it."""
+        return not self.forward
+
+
+class Configuration(_Typed):
+    """Options, and the files of TLS (PEM format).
+
+    Attributes:
+        options: the options of the endpoint.
+        openssl_certificate: our own certificate, with those between it and the authority.
+        openssl_key: its private key.
+        openssl_passphrase: the password of that key.
+        openssl_cafile: certificates of those who may sign a peer's.
+        openssl_capath: a folder with such certificates, named as OpenSSL wants it.
+        max_threads: taken for programs that set it, without effect: a node brings threads as
+            handlers need them.
+    """
+
+    _types = {
+        "options": BrokerOptions,
+        "openssl_certificate": str,
+        "openssl_key": str,
+        "openssl_passphrase": str,
+        "openssl_cafile": str,
+        "openssl_capath": str,
+        "max_threads": int,
+    }
+
+    def __init__(self, options: BrokerOptions | None = None) -> None:
+        self.options = BrokerOptions() if options is None else options
+        self.openssl_certificate = ""
+        self.openssl_key = ""
+        self.openssl_passphrase = ""
+        self.openssl_cafile = ""
+        self.openssl_capath = ""
+        self.max_threads = 0
+
+    @property
+    def has_certificates(self) -> bool:
+        """Whether peers have to show who they are."""
+        return bool(self.openssl_cafile or self.openssl_capath)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsOptions:
+    """Where metrics of an endpoint go, and what they are called there."""
+
+    port: int | None = None
+    address: str = "127.0.0.1"
+    endpoint_name: str = ""
+    export_topic: str = ""
+    export_interval: float = 1.0
+    export_prefixes: tuple[str, ...] = ()
+    import_topics: tuple[str, ...] = ()
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> "MetricsOptions":
+        """Read the variables `BROKER_METRICS_…`.
+
+        Raises:
+            InvalidOption: a port or an interval that is no number, or outside of its range.
+        """
+        get = environment.get
+        port = get("BROKER_METRICS_PORT", "")
+        interval = get("BROKER_METRICS_EXPORT_INTERVAL", "")
+        return cls(
+            port=None if not port else int(_number("BROKER_METRICS_PORT", port, 0, 65535)),
+            address=get("BROKER_METRICS_ADDRESS", "127.0.0.1"),
+            endpoint_name=get("BROKER_METRICS_ENDPOINT_NAME", ""),
+            export_topic=get("BROKER_METRICS_EXPORT_TOPIC", ""),
+            export_interval=_number(
+                "BROKER_METRICS_EXPORT_INTERVAL", interval or "1", 0.01, 86_400
+            ),
+            export_prefixes=_listed(get("BROKER_METRICS_EXPORT_PREFIXES", "")),
+            import_topics=_listed(get("BROKER_METRICS_IMPORT_TOPICS", "")),
+        )
+
+
+def _number(name: str, text: str, least: float, most: float) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = float("nan")
+    if not least <= number <= most:
+        msg = f"{name}={text!r} is no number from {least:g} to {most:g}"
+        raise InvalidOption(msg)
+    return number
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def set_up_logging(environment: Mapping[str, str]) -> None:
+    """Log as the variables `BROKER_CONSOLE_VERBOSITY` and `BROKER_FILE_VERBOSITY` say.
+
+    Raises:
+        InvalidOption: a verbosity that is not known.
+        OSError: the file cannot be written.
+    """
+    for name, make in _LOGS.items():
+        text = environment.get(name, "")
+        if not text:
+            continue
+        if text.lower() not in VERBOSITIES:
+            msg = f"{name}={text!r} is no verbosity; choose one of {', '.join(VERBOSITIES)}"
+            raise InvalidOption(msg)
+        level = VERBOSITIES[text.lower()]
+        root = logging.getLogger("callboard")
+        if level is None or any(handler.name == name for handler in root.handlers):
+            continue
+        handler = make()
+        handler.name = name
+        handler.setLevel(level)
+        handler.setFormatter(
+            logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        )
+        root.addHandler(handler)
+        if root.getEffectiveLevel() > level:
+            root.setLevel(level)
+
+
+_LOGS: Final[dict[str, Callable[[], logging.Handler]]] = {
+    "BROKER_CONSOLE_VERBOSITY": logging.StreamHandler,
+    "BROKER_FILE_VERBOSITY": lambda: logging.FileHandler("broker.log", delay=True),
+}

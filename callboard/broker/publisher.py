@@ -1,0 +1,182 @@
+"""Publishers: one topic, and back-pressure.
+
+What is published waits in the endpoint until its core takes it. When too much waits there, or
+a peer reads more slowly than is written, a publisher has no room: `publish` waits for it.
+"""
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from callboard.endpoint.hub import INPUT_LIMIT
+from callboard.endpoint.message import MessageType
+
+if TYPE_CHECKING:
+    from callboard.endpoint.hub import Hub
+
+__all__ = ["Publisher"]
+
+RATE_SPAN: Final = 1.0
+"""Seconds over which the rate of sending is counted."""
+
+
+class Publisher:
+    """Publishes on one topic. Made by an endpoint; its methods may be called by any thread."""
+
+    def __init__(self, hub: "Hub", topic: str, closed: Callable[[Any], object]) -> None:
+        """Use `Endpoint.make_publisher`."""
+        self.topic = topic
+        self._hub = hub
+        self._closed_told = closed
+        self._is_closed = False
+        self._drops = False
+        self._sent: deque[tuple[float, int]] = deque()
+        self._pipe: tuple[int, int] | None = None
+        self._lock = threading.Lock()
+
+    # --- sending ---
+
+    def publish(self, data: Any) -> None:
+        """Publish a value, as soon as there is room.
+
+        Raises:
+            EndpointError: the data model has no such value.
+            WouldBlock: there is no room, on the thread of a running event loop.
+            EOFError: the publisher was closed.
+        """
+        self._refuse_closed()
+        self._hub.publish(self.topic, data)
+        self._count(1)
+
+    async def apublish(self, data: Any) -> None:
+        """Awaitable twin of `publish`."""
+        self._refuse_closed()
+        while not self._hub.has_room():
+            await self._hub.room()
+        self._hub.publish(self.topic, data)
+        self._count(1)
+
+    def publish_batch(self, *batch: Any) -> None:
+        """Publish several values in this order, all or none of them."""
+        self._refuse_closed()
+        self._hub.publish_all([(self.topic, data) for data in batch])
+        self._count(len(batch))
+
+    async def apublish_batch(self, *batch: Any) -> None:
+        """Awaitable twin of `publish_batch`."""
+        self._refuse_closed()
+        while not self._hub.has_room():
+            await self._hub.room()
+        self._hub.publish_all([(self.topic, data) for data in batch])
+        self._count(len(batch))
+
+    # --- seeing ---
+
+    def capacity(self) -> int:
+        """Return how many messages may wait."""
+        return INPUT_LIMIT
+
+    def buffered(self) -> int:
+        """Return how many messages of this endpoint wait."""
+        return len(self._hub.inputs)
+
+    def free_capacity(self) -> int:
+        """Return how many messages go on without waiting."""
+        return max(0, INPUT_LIMIT - len(self._hub.inputs)) if self._hub.has_room() else 0
+
+    def demand(self) -> int:
+        """Return how many messages the endpoint wants: as many as it has room for."""
+        return self.free_capacity()
+
+    def send_rate(self) -> int:
+        """Return how many messages this publisher sent in the last second."""
+        with self._lock:
+            self._forget_old(time.monotonic())
+            return sum(count for _, count in self._sent)
+
+    def fd(self) -> int:
+        """Return a file descriptor that is readable while there is room."""
+        with self._lock:
+            if self._pipe is None:
+                self._pipe = os.pipe()
+                for end in self._pipe:
+                    os.set_blocking(end, False)
+                os.write(self._pipe[1], b"x")
+                self._hub.room_listeners.append(self._room_changed)
+                if not self._hub.has_room():
+                    os.read(self._pipe[0], 1)
+            return self._pipe[0]
+
+    # --- the end ---
+
+    def drop_all_on_destruction(self) -> None:
+        """Let the end of this publisher drop what still waits of its topic."""
+        self._drops = True
+
+    def close(self) -> None:
+        """Publish no more. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._drops:
+            self._drop_waiting()
+        with self._lock:
+            pipe, self._pipe = self._pipe, None
+        if pipe is not None:
+            self._hub.room_listeners.remove(self._room_changed)
+            for end in pipe:
+                os.close(end)
+        self._closed_told(self)
+
+    def reset(self) -> None:
+        """Close: the name that Broker has for it."""
+        self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _drop_waiting(self) -> None:
+        """Take back what the core has not taken yet."""
+        inputs = self._hub.inputs
+        for item in list(inputs):
+            if item[0] is MessageType.DATA and item[1][0] == self.topic:
+                try:
+                    inputs.remove(item)
+                except (ValueError, IndexError):  # the core was quicker
+                    continue
+
+    def _room_changed(self, has_room: bool) -> None:  # noqa: FBT001
+        with self._lock:
+            if self._pipe is None:
+                return
+            if has_room:
+                os.write(self._pipe[1], b"x")
+            else:
+                try:
+                    os.read(self._pipe[0], 16)
+                except BlockingIOError:
+                    return
+
+    def _count(self, count: int) -> None:
+        at = time.monotonic()
+        with self._lock:
+            if self._sent and at - self._sent[-1][0] < RATE_SPAN / 10:
+                self._sent[-1] = (self._sent[-1][0], self._sent[-1][1] + count)
+            else:
+                self._forget_old(at)
+                self._sent.append((at, count))
+
+    def _forget_old(self, at: float) -> None:
+        while self._sent and at - self._sent[0][0] > RATE_SPAN:
+            self._sent.popleft()
+
+    def _refuse_closed(self) -> None:
+        if self._is_closed:
+            msg = f"the publisher of {self.topic} was closed; make another one"
+            raise EOFError(msg)

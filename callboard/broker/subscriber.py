@@ -1,0 +1,242 @@
+"""Subscribers: queues of messages whose topics begin with what was asked for."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, overload
+
+from actors.current import waiting
+from actors.errors import WouldBlock
+from callboard.broker.topics import topic_text
+from callboard.endpoint import Topic
+from callboard.endpoint.core import Item
+from callboard.endpoint.message_queue import MessageQueue
+from callboard.endpoint.python_value import thawed
+
+if TYPE_CHECKING:
+    from callboard.endpoint.hub import Hub
+
+__all__ = ["QueueReader", "SafeSubscriber", "Subscriber"]
+
+T = TypeVar("T")
+
+READ_LIMIT: Final = 1 << 20
+"""Messages that one call may ask for."""
+
+
+class QueueReader(Generic[T]):
+    """What reads a queue as Broker's subscribers do.
+
+    `get` tells from the type of its first argument what is meant: a float is a limit of
+    seconds, an int a number of messages.
+    """
+
+    def __init__(self, queue: "MessageQueue[T]") -> None:
+        self._queue = queue
+        self._is_closed = False
+
+    @overload
+    def get(self) -> T: ...
+    @overload
+    def get(self, timeout: float, /) -> T | None: ...
+    @overload
+    def get(self, count: int, timeout: float | None = None, /) -> list[T]: ...
+    def get(self, *args: Any) -> T | None | list[T]:
+        """Return the next message, or several.
+
+        - `get()` waits for one;
+        - `get(2.5)` waits at most 2.5 seconds, and returns None when none came;
+        - `get(10)` waits for ten and returns them as a list;
+        - `get(10, 2.5)` returns those of ten that came within 2.5 seconds.
+
+        Raises:
+            WouldBlock: nothing is there, on the thread of a running event loop.
+            WouldDeadlock: nothing is there, in a handler, whose node would stand still.
+            EOFError: the subscriber was closed and everything was read.
+        """
+        count, timeout = _asked(args)
+        if count is None:
+            self._may_block()
+            item = self._queue.get(timeout)
+            return None if item is None else self._shown(item)
+        found: list[T] = []
+        deadline = None if timeout is None else _now() + timeout
+        while len(found) < count:
+            left = None if deadline is None else max(0.0, deadline - _now())
+            self._may_block()
+            item = self._queue.get(left)
+            if item is None:
+                break
+            found.append(self._shown(item))
+        return found
+
+    async def aget(self, *args: Any) -> Any:
+        """Awaitable twin of `get`."""
+        count, timeout = _asked(args)
+        found: list[T] = []
+        try:
+            async with asyncio.timeout(timeout):
+                if count is None:
+                    return self._shown(await self._queue.aget())
+                while len(found) < count:
+                    found.append(self._shown(await self._queue.aget()))
+        except TimeoutError:
+            return None if count is None else found
+        return found
+
+    def poll(self) -> list[T]:
+        """Return what is there, without waiting."""
+        return [self._shown(item) for item in self._queue.poll()]
+
+    def available(self) -> int:
+        """Return how many messages wait."""
+        return self._queue.available()
+
+    def fd(self) -> int:
+        """Return a file descriptor that is readable while messages wait."""
+        return self._queue.fd()
+
+    @property
+    def dropped(self) -> int:
+        """Messages that were dropped because nobody read them (the oldest of 262,144)."""
+        return self._queue.dropped
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        return self._items()
+
+    async def _items(self) -> AsyncIterator[T]:
+        while True:
+            try:
+                item = await self._queue.aget()
+            except EOFError:
+                return
+            yield self._shown(item)
+
+    def _shown(self, item: T) -> T:
+        return item
+
+    def _may_block(self) -> None:
+        if not self._queue.available() and asyncio._get_running_loop() is not None:  # noqa: SLF001
+            msg = "get() would block the event loop; await aget(…), or use `async for`"
+            raise WouldBlock(msg)
+
+    # --- the end ---
+
+    def close(self) -> None:
+        """Take no more messages; what is there can still be read. Idempotent."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._detach()
+            self._queue.close()
+
+    def reset(self) -> None:
+        """Close: the name that Broker has for it."""
+        self.close()
+
+    def _detach(self) -> None:
+        """Tell whoever fills the queue."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+
+def _now() -> float:
+    """Return seconds; simulated time stands still between two messages, and so does this."""
+    return time.monotonic() if waiting.get() is None else 0.0
+
+
+def _asked(args: tuple[Any, ...]) -> tuple[int | None, float | None]:
+    """Return count and limit of a `get`."""
+    match args:
+        case ():
+            return None, None
+        case (bool(), *_):
+            pass
+        case (int() as count,) if 0 <= count <= READ_LIMIT:
+            return count, None
+        case (float() as timeout,) if timeout >= 0.0:
+            return None, timeout
+        case (int() as count, float() | int() as timeout) if (
+            0 <= count <= READ_LIMIT and timeout >= 0
+        ):
+            return count, float(timeout)
+    msg = (
+        f"get{args!r}: give a number of messages (int, at most {READ_LIMIT:,}), a limit of "
+        "seconds (float), or both in this order"
+    )
+    raise TypeError(msg)
+
+
+class Subscriber(QueueReader[Item]):
+    """Messages as `(topic, value)`, in the order of each publisher. Made by an endpoint."""
+
+    def __init__(
+        self, hub: "Hub", topics: tuple[str, ...], closed: Callable[[Any], object]
+    ) -> None:
+        """Use `Endpoint.make_subscriber`."""
+        super().__init__(MessageQueue())
+        self._hub = hub
+        self._closed_told = closed
+        self._subscribed = hub.add_receiver(self._queue, topics)
+
+    def add_topic(self, topic: str | Topic, block: bool = False) -> None:  # noqa: FBT001, FBT002
+        """Take messages of one more topic; `block`: wait until it is in force here.
+
+        Raises:
+            WouldBlock: `block` on the thread of a running event loop.
+        """
+        done = self._hub.add_receiver(self._queue, [topic_text(topic)])
+        if block:
+            self._refuse_loop("add_topic")
+            done.result()
+
+    async def aadd_topic(self, topic: str | Topic, block: bool = True) -> None:  # noqa: FBT001, FBT002
+        """Awaitable twin of `add_topic`."""
+        done = self._hub.add_receiver(self._queue, [topic_text(topic)])
+        if block:
+            await done
+
+    def remove_topic(self, topic: str | Topic, block: bool = False) -> None:  # noqa: FBT001, FBT002
+        """Take messages of a topic no more; what is there already stays.
+
+        Raises:
+            WouldBlock: `block` on the thread of a running event loop.
+        """
+        done = self._hub.remove_receiver(self._queue, [topic_text(topic)])
+        if block:
+            self._refuse_loop("remove_topic")
+            done.result()
+
+    async def aremove_topic(self, topic: str | Topic, block: bool = True) -> None:  # noqa: FBT001, FBT002
+        """Awaitable twin of `remove_topic`."""
+        done = self._hub.remove_receiver(self._queue, [topic_text(topic)])
+        if block:
+            await done
+
+    def _refuse_loop(self, name: str) -> None:
+        if asyncio._get_running_loop() is not None:  # noqa: SLF001
+            msg = f"{name}(block=True) would block the event loop; await a{name}(…) instead"
+            raise WouldBlock(msg)
+
+    def _shown(self, item: Item) -> Item:
+        return item[0], thawed(item[1])
+
+    def _detach(self) -> None:
+        self._hub.remove_receiver(self._queue)
+        self._closed_told(self)
+
+
+class SafeSubscriber(Subscriber):
+    """A subscriber whose values cannot be changed: tuples, frozen sets and tables."""
+
+    def _shown(self, item: Item) -> Item:
+        return item

@@ -1,0 +1,92 @@
+"""TLS as Broker has it: encryption without certificates, or authentication of both sides.
+
+Without certificates both sides agree on a key that nobody else knows, and neither knows who
+the other is: whoever can stand between them can read along. With a certificate authority
+(`openssl_cafile` or `openssl_capath`) both sides show a certificate that it signed. Names in
+certificates are not compared with host names: what counts is the signature.
+"""
+
+import ssl
+from typing import Final
+
+from callboard.broker.options import Configuration
+from proxies.errors import TlsError
+
+__all__ = ["dialing_context", "listening_context"]
+
+#: Elliptic Diffie-Hellman without certificates, the suite that Broker uses; TLS 1.3 has none.
+_ANONYMOUS: Final = "AECDH-AES256-SHA:@SECLEVEL=0"
+
+
+def dialing_context(configuration: Configuration) -> ssl.SSLContext | None:
+    """Return the context of connections that we make; None for plain ones.
+
+    Raises:
+        TlsError: a file is missing or of no use.
+    """
+    return _context(configuration, ssl.PROTOCOL_TLS_CLIENT)
+
+
+def listening_context(configuration: Configuration) -> ssl.SSLContext | None:
+    """Return the context of ports; None for plain ones.
+
+    Raises:
+        TlsError: a file is missing or of no use.
+    """
+    return _context(configuration, ssl.PROTOCOL_TLS_SERVER)
+
+
+def _context(configuration: Configuration, protocol: int) -> ssl.SSLContext | None:
+    if configuration.options.disable_ssl:
+        return None
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    if configuration.openssl_certificate:
+        _load_certificate(context, configuration)
+    elif configuration.openssl_key:
+        msg = "openssl_key is set but openssl_certificate is not; set both"
+        raise TlsError(msg)
+    if configuration.has_certificates:
+        if not configuration.openssl_certificate:
+            msg = (
+                "openssl_cafile or openssl_capath makes both sides show a certificate; set "
+                "openssl_certificate and openssl_key as well"
+            )
+            raise TlsError(msg)
+        _load_authority(context, configuration)
+    elif not configuration.openssl_certificate:
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        context.set_ciphers(_ANONYMOUS)
+    return context
+
+
+def _load_certificate(context: ssl.SSLContext, configuration: Configuration) -> None:
+    certificate, key = configuration.openssl_certificate, configuration.openssl_key
+
+    def password() -> str:  # without one OpenSSL would ask for it on the terminal
+        if not configuration.openssl_passphrase:
+            msg = f"the key {key or certificate} has a password; set openssl_passphrase"
+            raise TlsError(msg)
+        return configuration.openssl_passphrase
+
+    try:
+        context.load_cert_chain(certificate, key or None, password)
+    except OSError as error:
+        msg = (
+            f"certificate {certificate} and key {key or certificate} cannot be used ({error}); "
+            "both have to be in PEM format and belong together, and the passphrase to the key"
+        )
+        raise TlsError(msg) from None
+
+
+def _load_authority(context: ssl.SSLContext, configuration: Configuration) -> None:
+    file, folder = configuration.openssl_cafile, configuration.openssl_capath
+    try:
+        context.load_verify_locations(file or None, folder or None)
+    except OSError as error:
+        msg = f"{file or folder} holds no certificates in PEM format ({error})"
+        raise TlsError(msg) from None
+    context.verify_mode = ssl.CERT_REQUIRED
