@@ -8,6 +8,7 @@ import datetime
 
 from callboard.broker import bro, zeek
 from callboard.broker.constants import APIFlags, Backend, Frontend, Version, now
+from callboard.broker.containers import Set, Table, Vector
 from callboard.broker.endpoint import Endpoint
 from callboard.broker.message import Message
 from callboard.broker.options import BrokerOptions, Configuration
@@ -29,14 +30,11 @@ from callboard.endpoint import (
     PeerInfo,
     PeerStatus,
     Port,
-    Set,
     Status,
     Subnet,
-    Table,
     Timespan,
     Timestamp,
     Topic,
-    Vector,
 )
 
 __all__ = [

@@ -1,7 +1,7 @@
 """Names of Zeek Broker's Python package that stand for numbers."""
 
 import time
-from enum import IntEnum, IntFlag
+from enum import Enum, IntEnum, IntFlag
 from typing import Final
 
 from callboard.endpoint import Timespan, Timestamp
@@ -15,6 +15,8 @@ class APIFlags(IntFlag):
     Blocking = 1
     NonBlocking = 2
 
+    __str__ = Enum.__str__
+
 
 class Backend(IntEnum):
     """Where a store keeps its entries."""
@@ -23,12 +25,16 @@ class Backend(IntEnum):
     SQLite = 1
     RocksDB = 2
 
+    __str__ = Enum.__str__
+
 
 class Frontend(IntEnum):
     """Which side of a store an object is."""
 
-    Master = 0
-    Clone = 1
+    Clone = 0
+    Master = 1
+
+    __str__ = Enum.__str__
 
 
 class Version:

@@ -82,8 +82,10 @@ def _lines(metric: Metric) -> Iterable[str]:
     yield f"# TYPE {metric.name} {metric.kind}"
     for labels, value in metric.samples:
         shown = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
-        yield f"{metric.name}{{{shown}}} {value:g}" if value % 1 else (
-            f"{metric.name}{{{shown}}} {int(value)}"
+        yield (
+            f"{metric.name}{{{shown}}} {value:g}"
+            if value % 1
+            else (f"{metric.name}{{{shown}}} {int(value)}")
         )
 
 

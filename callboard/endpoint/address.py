@@ -37,6 +37,12 @@ class Address:
 
     __slots__ = ("_bytes",)
 
+    class ByteOrder(IntEnum):
+        """The order of bytes; ours is always that of the network."""
+
+        Host = 0
+        Network = 1
+
     class Family(IntEnum):
         """The two families."""
 

@@ -19,6 +19,14 @@ class _Code(IntEnum):
     def __str__(self) -> str:
         return f"{type(self).__name__}.{self.name}"
 
+    def __eq__(self, other: object) -> bool:
+        # A status and an error may have the same number: they are not the same for that.
+        if isinstance(other, _Code) and type(other) is not type(self):
+            return False
+        return int.__eq__(self, other) if isinstance(other, int) else NotImplemented
+
+    __hash__ = IntEnum.__hash__
+
 
 class SC(_Code):
     """What changed in the network of peers."""

@@ -1,7 +1,7 @@
 """Who an endpoint knows: other endpoints, where they are, how peering with them stands."""
 
 from dataclasses import dataclass, field
-from enum import IntEnum, IntFlag
+from enum import Enum, IntEnum, IntFlag
 
 __all__ = [
     "EndpointInfo",
@@ -26,6 +26,8 @@ class PeerStatus(IntEnum):
     Disconnected = 4
     Reconnecting = 5
     Unknown = 6
+
+    __str__ = Enum.__str__
 
 
 class PeerFlags(IntFlag):

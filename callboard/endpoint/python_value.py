@@ -84,7 +84,7 @@ def thawed(value: Any) -> Any:
         return value
     if kind is frozenset:
         return set(value)
-    if kind is FrozenTable:
+    if kind is MappingProxyType or kind is FrozenTable:
         return {key: thawed(item) for key, item in value.items()}
     return value
 

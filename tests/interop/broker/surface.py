@@ -12,7 +12,6 @@ import sys
 import broker
 
 
-
 def members(kind):
     """Return the names and numbers of an enumeration of pybind11, or None."""
     found = getattr(kind, "__members__", None)

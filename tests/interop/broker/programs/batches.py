@@ -1,0 +1,43 @@
+"""Several topics, several messages at once, and all ways to read."""
+
+import select
+import time
+
+import broker
+
+
+def until_there(subscriber, count):
+    """Wait until so many messages are there."""
+    while subscriber.available() < count:
+        time.sleep(0.005)
+
+
+a, b = broker.Endpoint(), broker.Endpoint()
+subscriber = a.make_subscriber(["/t", broker.Topic("/u/x")])
+b.peer("127.0.0.1", a.listen("127.0.0.1", 0))
+print(
+    b.publish_batch(("/t", 1), ("/u/x", 2), ("/u/y", 3), ("/tail", 4), ("/", 5), ("/u/xx", 6))
+)
+until_there(subscriber, 4)
+print(subscriber.get(2))
+print(subscriber.poll(), subscriber.poll())
+for number in range(5):
+    b.publish(broker.Topic("/t") / broker.Topic("n"), number)
+until_there(subscriber, 5)
+print(subscriber.get(3), subscriber.get(3, 0.1), subscriber.get(3, 0.1))
+print(select.select([subscriber.fd()], [], [], 0)[0])
+b.publish("/t", "wake")
+print(select.select([subscriber.fd()], [], [], 5)[0] == [subscriber.fd()])
+print(subscriber.poll(), select.select([subscriber.fd()], [], [], 0)[0])
+print(sorted(topic.string() for topic in b.peer_subscriptions()))
+subscriber.add_topic("/z", True)
+while not subscriber.available():
+    b.publish("/z/1", "a")
+    time.sleep(0.02)
+print(subscriber.get())
+time.sleep(0.2)
+subscriber.poll()
+a.publish("/z", "own messages are not seen")
+print(subscriber.get(0.1))
+b.shutdown()
+a.shutdown()
