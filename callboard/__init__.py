@@ -25,6 +25,7 @@ from actors.reference import ActorRef
 from actors.signals import Down, Exit, Query, Restarted
 from actors.supervisor import Supervisor
 from callboard import errors, events
+from callboard.broker import Endpoint
 from proxies.errors import LinkError, LinkFull, MessageTooLarge, PublicAddress
 from proxies.events import NodeDown
 from proxies.group import Group
@@ -51,6 +52,7 @@ __all__ = [
     "CallboardError",
     "Child",
     "Down",
+    "Endpoint",
     "Exit",
     "ExitReason",
     "Future",

@@ -19,6 +19,15 @@ from actors.errors import (
     WouldBlock,
     WouldDeadlock,
 )
+from callboard.broker.options import InvalidOption
+from callboard.endpoint.errors import (
+    DataOverflow,
+    EndpointError,
+    InvalidData,
+    InvalidTopic,
+    MalformedMessage,
+    UnsupportedData,
+)
 from proxies.errors import (
     DuplicateMessageType,
     LinkError,
@@ -34,6 +43,13 @@ from proxies.errors import (
 )
 
 __all__ = [
+    "DataOverflow",
+    "EndpointError",
+    "InvalidData",
+    "InvalidOption",
+    "InvalidTopic",
+    "MalformedMessage",
+    "UnsupportedData",
     "ActorDown",
     "AskTimeout",
     "CallboardError",

@@ -12,6 +12,7 @@ from actors.events import (
     SlowHandler,
     Unexpected,
 )
+from callboard.endpoint.core_actor import Undelivered
 from proxies.draining import Drained
 from proxies.events import (
     ConnectionsRefused,
@@ -47,6 +48,7 @@ __all__ = [
     "RestartsExhausted",
     "SlowHandler",
     "Undeliverable",
+    "Undelivered",
     "Unexpected",
     "WorkerEnded",
     "WorkerStarted",

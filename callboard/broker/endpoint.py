@@ -17,7 +17,7 @@ from typing import Any, Final, Self, TypeVar, overload
 from actors.current import current_cell
 from actors.errors import CallboardError, NodeClosed, WouldBlock
 from actors.future import Future
-from callboard.broker.options import Configuration, MetricsOptions, set_up_logging
+from callboard.broker.options import Configuration, set_up_logging
 from callboard.broker.publisher import Publisher
 from callboard.broker.status_subscriber import StatusSubscriber
 from callboard.broker.subscriber import SafeSubscriber, Subscriber
@@ -91,7 +91,6 @@ class Endpoint:
         self.configuration = configuration or Configuration()
         options = self.configuration.options
         environment = {} if options.ignore_broker_conf else dict(os.environ)
-        self.metrics_options = MetricsOptions.from_environment(environment)
         set_up_logging(environment)
         self._owns_node = node is None
         self._has_secret = secret is not None
@@ -100,6 +99,8 @@ class Endpoint:
             self._listening_tls = listening_context(self.configuration)
             node = Node(tls=dialing_context(self.configuration), secret=secret)
         self.node = node
+        #: What metrics and the status call this endpoint.
+        self.name = environment.get("BROKER_METRICS_ENDPOINT_NAME") or node.name
         self.hub = Hub.of(
             node,
             HubOptions(

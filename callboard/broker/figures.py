@@ -70,7 +70,7 @@ def figures_of(endpoint: "Endpoint") -> EndpointFigures:
     ]
     return EndpointFigures(
         id=endpoint.node_id(),
-        name=endpoint.metrics_options.endpoint_name or endpoint.node.name,
+        name=endpoint.name,
         peerings=tuple(peerings),
         subscribers=sum(isinstance(member, Subscriber) for member in members),
         publishers=sum(isinstance(member, Publisher) for member in members),

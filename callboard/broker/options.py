@@ -7,22 +7,16 @@ built by somebody else.
 |---|---|
 | `BROKER_CONSOLE_VERBOSITY` | what is logged to standard error: one of `VERBOSITIES` |
 | `BROKER_FILE_VERBOSITY` | the same for the file `broker.log` in the current folder |
-| `BROKER_METRICS_PORT`, `BROKER_METRICS_ADDRESS` | where metrics are offered over HTTP |
-| `BROKER_METRICS_ENDPOINT_NAME` | what they call this endpoint |
-| `BROKER_METRICS_EXPORT_TOPIC` | the topic on which they are published |
-| `BROKER_METRICS_EXPORT_INTERVAL` | seconds between two publications |
-| `BROKER_METRICS_EXPORT_PREFIXES` | only metrics whose names begin so, comma-separated |
-| `BROKER_METRICS_IMPORT_TOPICS` | topics with the metrics of others, comma-separated |
+| `BROKER_METRICS_ENDPOINT_NAME` | what metrics and the status call this endpoint |
 """
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from actors.errors import CallboardError
 
-__all__ = ["BrokerOptions", "Configuration", "InvalidOption", "MetricsOptions"]
+__all__ = ["BrokerOptions", "Configuration", "InvalidOption"]
 
 TTL: Final = 20
 """Links that a message may cross, as in Broker 1.4."""
@@ -140,56 +134,6 @@ class Configuration(_Typed):
     def has_certificates(self) -> bool:
         """Whether peers have to show who they are."""
         return bool(self.openssl_cafile or self.openssl_capath)
-
-
-@dataclass(frozen=True, slots=True)
-class MetricsOptions:
-    """Where metrics of an endpoint go, and what they are called there."""
-
-    port: int | None = None
-    address: str = "127.0.0.1"
-    endpoint_name: str = ""
-    export_topic: str = ""
-    export_interval: float = 1.0
-    export_prefixes: tuple[str, ...] = ()
-    import_topics: tuple[str, ...] = ()
-
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> "MetricsOptions":
-        """Read the variables `BROKER_METRICS_…`.
-
-        Raises:
-            InvalidOption: a port or an interval that is no number, or outside of its range.
-        """
-        get = environment.get
-        port = get("BROKER_METRICS_PORT", "")
-        interval = get("BROKER_METRICS_EXPORT_INTERVAL", "")
-        return cls(
-            port=None if not port else int(_number("BROKER_METRICS_PORT", port, 0, 65535)),
-            address=get("BROKER_METRICS_ADDRESS", "127.0.0.1"),
-            endpoint_name=get("BROKER_METRICS_ENDPOINT_NAME", ""),
-            export_topic=get("BROKER_METRICS_EXPORT_TOPIC", ""),
-            export_interval=_number(
-                "BROKER_METRICS_EXPORT_INTERVAL", interval or "1", 0.01, 86_400
-            ),
-            export_prefixes=_listed(get("BROKER_METRICS_EXPORT_PREFIXES", "")),
-            import_topics=_listed(get("BROKER_METRICS_IMPORT_TOPICS", "")),
-        )
-
-
-def _number(name: str, text: str, least: float, most: float) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = float("nan")
-    if not least <= number <= most:
-        msg = f"{name}={text!r} is no number from {least:g} to {most:g}"
-        raise InvalidOption(msg)
-    return number
-
-
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def set_up_logging(environment: Mapping[str, str]) -> None:
