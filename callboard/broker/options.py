@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from actors.errors import CallboardError
+from callboard.endpoint.peer_buffer import OverflowPolicy
 
 __all__ = ["BrokerOptions", "Configuration", "InvalidOption"]
 
@@ -40,6 +41,13 @@ class InvalidOption(CallboardError, TypeError, ValueError):
     """An option has a value that means nothing."""
 
 
+_ALLOWED: Final[dict[str, range | tuple[str, ...]]] = {
+    "ttl": range(1, 65_536),
+    "peer_buffer_size": range(1, 1 << 24),
+    "peer_overflow_policy": tuple(OverflowPolicy),
+}
+
+
 class _Typed:
     """Refuses unknown attributes and values of another type when they are set."""
 
@@ -51,10 +59,17 @@ class _Typed:
             known = ", ".join(self._types)
             msg = f"{type(self).__name__} has no option {name!r}; it has {known}"
             raise AttributeError(msg)
-        if kind is float and type(value) is int:
-            value = float(value)
         if type(value) is not kind:
             msg = f"{type(self).__name__}.{name} is {kind.__name__}, not {value!r}"
+            raise InvalidOption(msg)
+        allowed = _ALLOWED.get(name)
+        if allowed is not None and value not in allowed:
+            shown = (
+                f"{allowed[0]} to {allowed[-1]}"
+                if isinstance(allowed, range)
+                else ", ".join(allowed)
+            )
+            msg = f"{type(self).__name__}.{name} is one of {shown}, not {value!r}"
             raise InvalidOption(msg)
         super().__setattr__(name, value)
 

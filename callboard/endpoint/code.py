@@ -25,6 +25,9 @@ class _Code(IntEnum):
             return False
         return int.__eq__(self, other) if isinstance(other, int) else NotImplemented
 
+    def __ne__(self, other: object) -> bool:  # int has its own, which would not ask the above
+        return not self == other
+
     __hash__ = IntEnum.__hash__
 
 
