@@ -19,11 +19,11 @@ from actors.errors import (
     WouldBlock,
     WouldDeadlock,
 )
-from callboard.broker.options import InvalidOption
 from callboard.endpoint.errors import (
     DataOverflow,
     EndpointError,
     InvalidData,
+    InvalidOption,
     InvalidTopic,
     MalformedMessage,
     UnsupportedData,

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from actors.errors import CallboardError
+from callboard.endpoint.errors import InvalidOption
 from callboard.endpoint.peer_buffer import OverflowPolicy
 
 __all__ = ["BrokerOptions", "Configuration", "InvalidOption"]
@@ -35,10 +35,6 @@ VERBOSITIES: Final = {
 
 
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-
-
-class InvalidOption(CallboardError, TypeError, ValueError):
-    """An option has a value that means nothing."""
 
 
 _ALLOWED: Final[dict[str, range | tuple[str, ...]]] = {

@@ -5,6 +5,7 @@
     actors.CallboardError
     └── EndpointError
         ├── UnsupportedData           (TypeError) a Python value outside the data model
+        ├── InvalidOption             (TypeError, ValueError) an option that means nothing
         ├── MalformedMessage          (ValueError) bytes of another endpoint that are no message
         ├── InvalidData               (ValueError) a value or text against the rules of its type
         │   └── InvalidTopic          a topic or filter that is no plain text, or too long
@@ -17,6 +18,7 @@ __all__ = [
     "DataOverflow",
     "EndpointError",
     "InvalidData",
+    "InvalidOption",
     "InvalidTopic",
     "MalformedMessage",
     "UnsupportedData",
@@ -41,6 +43,10 @@ class InvalidTopic(InvalidData):
 
 class DataOverflow(EndpointError, OverflowError):
     """A number does not fit its type; nothing was cut off or wrapped around."""
+
+
+class InvalidOption(EndpointError, TypeError, ValueError):
+    """An option of an endpoint has a value that means nothing."""
 
 
 class MalformedMessage(EndpointError, ValueError):
