@@ -7,6 +7,7 @@ from typing import Final
 
 from tests.fuzz.case import Case, Target, Violation, dump_case, load_case
 from tests.fuzz.control import Control
+from tests.fuzz.flow import Flows
 from tests.fuzz.handshake import Handshake
 from tests.fuzz.node import WholeNode
 from tests.fuzz.payload import Payload
@@ -20,6 +21,7 @@ _ALL: Final[tuple[Target, ...]] = (
     Handshake(),
     Payload(),
     Control(),
+    Flows(),
     WholeNode(),
     TopicValue(),
     TopicRun(),

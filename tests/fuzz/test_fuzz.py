@@ -13,6 +13,7 @@ FRAMES = {
     "handshake": 10_000,
     "payload": 12_000,
     "control": 10_000,
+    "flow": 12_000,
     "node": 2_000,
     "value": 4_000,
     "run": 4_000,

@@ -1,0 +1,305 @@
+"""The flow broker: many clients, one handler for each flow, one port.
+
+Its actor runs the table of `callboard.flow.association`. The actor's mailbox is what the
+originals have a thread for: one message at a time, in the order of each sender. Routing ids are
+random numbers of 32 bits, given to each port that wants or answers a flow.
+"""
+
+import inspect
+import logging
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from actors.actor import Actor
+from actors.dispatch import handler
+from actors.errors import InvalidAddress
+from actors.exit_reason import ExitReason
+from actors.reference import ActorRef
+from actors.signals import Down
+from callboard.flow.association import Associations, CallFactory, Counters, Effect, Forget, Send
+from callboard.flow.errors import FlowRefused
+from callboard.flow.guard import factory_running
+from callboard.flow.handler import Bot, reason_of
+from callboard.flow.machine import CREDIT_LIMIT
+from proxies.node import Node
+
+__all__ = ["BROKER_NAME", "BrokerActor", "Factory", "FlowBroker"]
+
+log = logging.getLogger("callboard.flow")
+
+Factory = Callable[[Bot], object]
+"""Takes a BOT and returns something true when a handler will answer it."""
+
+BROKER_NAME: Final = "flow"
+"""The name under which a flow broker is registered unless it is given another."""
+
+TICK: Final = 1.0
+"""Seconds between looks for flows whose handler does not answer."""
+
+SLOW_FACTORY: Final = 0.1
+"""Seconds after which a factory is named in the log: all flows wait for it."""
+
+_ADDRESS: Final = re.compile(
+    r"basp://(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\[\]:/@\s]+):(?P<port>\d{1,5})(?:/(?P<name>[\w.-]+))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """No handler could be found for a flow after all."""
+
+    cid: int
+    reason: str
+
+
+class Leave:
+    """End all flows, then yourself."""
+
+
+class Tick:
+    """A second is over."""
+
+
+def call_factory(factory: Factory, bot: Bot, now: Callable[[], float]) -> str:
+    """Call a factory; returns why the flow is refused, or nothing when it is not."""
+    started = now()
+    try:
+        with factory_running():
+            outcome = factory(bot)
+    except Exception as error:  # noqa: BLE001  # a user's factory must not end the broker
+        if not isinstance(error, FlowRefused):
+            log.warning("the factory raised for %r: %s", bot, reason_of(error))
+        return reason_of(error)
+    took = now() - started
+    if took > SLOW_FACTORY:
+        log.warning("the factory took %.1f s for %r; every flow waited for it", took, bot)
+    if inspect.iscoroutine(outcome):
+        outcome.close()
+        return "the factory is a coroutine function; it has to be a plain one that returns soon"
+    return "" if outcome else "no handler takes this flow"
+
+
+class BrokerActor(Actor):
+    """Runs the table of associations on a node."""
+
+    remote_methods = frozenset()
+
+    def __init__(self, factory: Factory, most_credit: int) -> None:
+        self._factory = factory
+        self._runner = self._cell.runner
+        self.table = Associations(self._make_key, most_credit=most_credit)
+        self._rids: dict[ActorRef[Any], int] = {}
+        self._ports: dict[int, tuple[ActorRef[Any], Any]] = {}
+        self._is_ticking = False
+
+    @handler
+    def receive(self, data: bytes) -> None:
+        """Pass a message on, or begin a flow."""
+        sender = self.sender
+        if sender is None:
+            self.table.counters.unknown += 1
+            return
+        rid = self._rids.get(sender)
+        if rid is None:
+            rid = self._new_rid()
+            self._rids[sender] = rid
+            self._ports[rid] = sender, None
+            self._carry_out(self.table.receive(rid, data, self._runner.now()))
+            self._settle(rid, sender)
+        else:
+            self._carry_out(self.table.receive(rid, data, self._runner.now()))
+
+    def _make_key(self) -> str:
+        return f"{self._runner.random.getrandbits(128):032x}"
+
+    def _new_rid(self) -> int:
+        while True:
+            rid = self._runner.random.getrandbits(32)
+            if rid and rid not in self._ports:
+                return rid
+
+    def _settle(self, rid: int, sender: ActorRef[Any]) -> None:
+        """Watch a peer that has a flow since this message; forget the others."""
+        if rid in self.table:
+            self._ports[rid] = sender, self.monitor(sender)
+        else:
+            self._forget(rid)
+        if self.table.is_waiting and not self._is_ticking:
+            self._is_ticking = True
+            self.after(TICK, Tick())
+
+    def _forget(self, rid: int) -> None:
+        found = self._ports.pop(rid, None)
+        if found is not None:
+            ref, monitor = found
+            del self._rids[ref]
+            if monitor is not None:
+                monitor.cancel()
+
+    @handler
+    def port_down(self, down: Down) -> None:
+        """A client or handler ended, or no path leads to it."""
+        rid = self._rids.get(down.ref)
+        if rid is not None:
+            self._carry_out(self.table.down(rid, down.detail or str(down.reason)))
+
+    @handler
+    def tick(self, tick: Tick) -> None:
+        """Refuse flows that waited too long for their handlers."""
+        self._carry_out(self.table.expire(self._runner.now()))
+        self._is_ticking = self.table.is_waiting
+        if self._is_ticking:
+            self.after(TICK, tick)
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if type(effect) is Send:
+                self._ports[effect.rid][0].target.post(effect.data, self._cell)
+            elif type(effect) is CallFactory:
+                bot = Bot(effect.bot, self.me, refuse=self._refuse)
+                reason = call_factory(self._factory, bot, self._runner.now)
+                if reason:
+                    self._carry_out(self.table.refuse(effect.cid, reason))
+            elif type(effect) is Forget:
+                self._forget(effect.rid)
+
+    def _refuse(self, cid: int, reason: str) -> None:
+        self._cell.post(Refuse(cid, reason), None)
+
+    @handler
+    def refuse(self, order: Refuse) -> None:
+        """Tell a client that waits."""
+        self._carry_out(self.table.refuse(order.cid, order.reason))
+
+    @handler
+    def leave(self, _: Leave) -> None:
+        """End all flows, then this actor."""
+        self._carry_out(self.table.close("the flow broker is closed"))
+        self.stop_self(ExitReason.NORMAL)
+
+
+class FlowBroker:
+    """Takes clients at an address and lets a factory find a handler for each.
+
+    `FlowBroker.bind` opens a port; `FlowBroker(node, factory=…)` puts one on an existing node.
+    It works from then on, on its node's thread; `run` only waits for the end.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        *,
+        factory: Factory,
+        name: str = BROKER_NAME,
+        most_credit: int = CREDIT_LIMIT,
+    ) -> None:
+        """Start a flow broker on a node, registered there under a name.
+
+        Args:
+            node: an existing node.
+            factory: finds a handler for each BOT, and returns promptly; see `callboard.flow.
+                factories` for ready ones.
+            name: for `basp://HOST:PORT/NAME`.
+            most_credit: clients that ask for more are refused.
+        """
+        self.node = node
+        self._owns_node = False
+        self._name = name
+        self._ended = threading.Event()
+        self.ref = node.spawn(BrokerActor, factory, most_credit)
+        self._actor: BrokerActor = node.runtime.cells[self.ref.actor_id].actor
+        self.ref.target.monitor(self, lambda _: self._ended.set())
+        node.register(name, self.ref)
+
+    @classmethod
+    def bind(
+        cls,
+        address: str,
+        factory: Factory,
+        *,
+        node: Node | None = None,
+        most_credit: int = CREDIT_LIMIT,
+        **options: Any,
+    ) -> Self:
+        """Start a flow broker at an address; returns it.
+
+        Args:
+            address: `basp://HOST:PORT`, or `basp://HOST:PORT/NAME`; port 0 picks a free one.
+            factory: finds a handler for each BOT, and returns promptly.
+            node: listen on this one; otherwise the broker has one of its own.
+            most_credit: clients that ask for more are refused.
+            options: `secret`, `tls`, `insecure` as for `Node.listen`.
+
+        Raises:
+            InvalidAddress: the address has another form.
+            PublicAddress: anybody could reach it; see `Node.listen`.
+            OSError: the address is not ours or the port is taken.
+        """
+        match = _ADDRESS.fullmatch(address)
+        if match is None or int(match["port"]) > 65535:
+            msg = f"{address!r} is no address; write basp://HOST:PORT or basp://HOST:PORT/NAME"
+            raise InvalidAddress(msg)
+        own = Node("flow broker") if node is None else node
+        try:
+            broker = cls(
+                own, factory=factory, name=match["name"] or BROKER_NAME, most_credit=most_credit
+            )
+            broker._owns_node = node is None
+            host = match["host"].strip("[]")
+            own.listen(host, int(match["port"]), publish=broker.ref, **options)
+        except BaseException:
+            if node is None:
+                own.close()
+            raise
+        return broker
+
+    @property
+    def address(self) -> str:
+        """Where clients reach it: `basp://HOST:PORT/NAME`."""
+        return f"{self.node.address}/{self._name}"
+
+    @property
+    def counters(self) -> Counters:
+        """What happened so far."""
+        return self._actor.table.counters
+
+    def __len__(self) -> int:
+        """Return the number of flows in its table."""
+        return len(self._actor.table)
+
+    def __bool__(self) -> bool:
+        """Be true also without flows."""
+        return True
+
+    def run(self, timeout: float | None = None) -> bool:
+        """Wait until the broker is closed, or for `timeout` seconds: then return False."""
+        return self._ended.wait(timeout)
+
+    def close(self) -> None:
+        """End all flows with EOT, the broker, and its node if it has its own. Idempotent."""
+        if not self._ended.is_set():
+            self.ref.tell(Leave())
+        if self._owns_node:
+            self.node.close()
+
+    async def aclose(self) -> None:
+        """Awaitable twin of `close`."""
+        if not self._ended.is_set():
+            self.ref.tell(Leave())
+        if self._owns_node:
+            await self.node.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()

@@ -1,0 +1,123 @@
+"""How a flow reaches its broker: over actors, wherever they are."""
+
+from typing import Any, Final, Protocol
+
+from actors.actor import Actor
+from actors.current import current_cell
+from actors.dispatch import handler
+from actors.future import Future
+from actors.reference import ActorRef
+from actors.signals import Down
+from callboard.flow.errors import FlowAborted
+from proxies.node import Node
+
+__all__ = ["ActorLink", "FlowPort", "Link", "Taker"]
+
+NAME: Final = "callboard flow"
+"""What the node of a flow that was given none calls itself."""
+
+
+class Taker(Protocol):
+    """Who takes what arrives: a flow. Called on the link's thread, must be quick."""
+
+    def received(self, data: bytes) -> None:
+        """Take one message."""
+
+    def lost(self, error: Exception) -> None:
+        """Nothing will come any more."""
+
+
+class Link(Protocol):
+    """A way to a flow broker and back."""
+
+    def send(self, data: bytes) -> None:
+        """Send a message; from any thread, never blocks."""
+
+    def now(self) -> float:
+        """Return monotonic time in seconds."""
+
+    def set_deadline(self, future: Future[Any], seconds: float) -> None:
+        """Let a future fail with `AskTimeout` unless it is done by then."""
+
+    def close(self) -> None:
+        """End the link; what was sent goes out before."""
+
+    async def aclose(self) -> None:
+        """Awaitable twin of `close`."""
+
+
+class FlowPort(Actor):
+    """The routing id of one side of one flow: what its broker sends arrives here."""
+
+    remote_methods = frozenset()
+
+    def __init__(self, broker: ActorRef[Any], taker: Taker) -> None:
+        self._broker = broker
+        self._taker = taker
+        self.monitor(broker)
+
+    @handler
+    def receive(self, data: bytes) -> None:
+        """Take a message of the broker; others have nothing to say here."""
+        if self.sender == self._broker:
+            self._taker.received(data)
+
+    @handler
+    def broker_down(self, down: Down) -> None:
+        """The broker ended, or no path leads to it."""
+        text = down.detail or str(down.reason)
+        self._taker.lost(FlowAborted(f"the flow broker is lost: {text}"))
+
+
+class ActorLink:
+    """A link over BASP, or inside one node."""
+
+    def __init__(
+        self,
+        node: Node,
+        broker: ActorRef[Any],
+        taker: Taker,
+        *,
+        owns_node: bool = False,
+    ) -> None:
+        """Open a port; in a handler it is a child of the handler's actor, and ends with it.
+
+        Args:
+            node: where the port lives.
+            broker: the flow broker's actor.
+            taker: takes what arrives.
+            owns_node: close the node at the end.
+        """
+        self._node = node
+        self._owns_node = owns_node
+        self._target = broker.target
+        cell = current_cell.get()
+        if cell is not None and cell.runtime is node.runtime:
+            self.port = cell.actor.spawn(FlowPort, broker, taker)
+        else:
+            self.port = node.spawn(FlowPort, broker, taker)
+        self._sender = node.runtime.cells[self.port.actor_id]
+
+    def send(self, data: bytes) -> None:
+        """Send a message, with the port as its sender."""
+        self._target.post(data, self._sender)
+
+    def now(self) -> float:
+        """Return the node's time."""
+        return self._node.runtime.runner.now()
+
+    def set_deadline(self, future: Future[Any], seconds: float) -> None:
+        """Let a future fail unless it is done by then."""
+        self._node.runtime.set_deadline(future, seconds)
+
+    def close(self) -> None:
+        """Stop the port, and the node if it was made for this flow."""
+        self.port.stop()
+        if self._owns_node:
+            self._node.close()
+
+    async def aclose(self) -> None:
+        """Awaitable twin of `close`."""
+        self.port.stop()
+        if self._owns_node:
+            await self._node.aclose()
