@@ -1,6 +1,7 @@
 """The actor class that users derive from."""
 
 import contextlib
+import traceback
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, ClassVar, Final, Self, TypeVar
@@ -18,7 +19,7 @@ from actors.behavior import Handlers
 from actors.cell import Cell
 from actors.dispatch import check_handlers
 from actors.envelope import COMPANY, Envelope
-from actors.errors import ReservedName
+from actors.errors import CallboardError, RemoteError, ReservedName
 from actors.exit_reason import ExitReason
 from actors.future import Future
 from actors.mailbox import ALWAYS_FIT, Mailbox
@@ -286,5 +287,12 @@ class Promise:
         return self._asker is not None and self._asker.set_result(value)
 
     def set_exception(self, error: BaseException) -> bool:
-        """Let the ask fail; False when nobody asked or an answer was given already."""
+        """Let the ask fail; False when nobody asked or an answer was given already.
+
+        Whoever asked gets a `CallboardError` as it is and anything else as a `RemoteError` with
+        its type and text, on this node as on every other.
+        """
+        if not isinstance(error, CallboardError):
+            trace = "".join(traceback.format_exception(error))
+            error = RemoteError(type(error).__qualname__, str(error), trace)
         return self._asker is not None and self._asker.set_exception(error)

@@ -291,3 +291,14 @@ def test_send_wants_an_address(runtime):
 
     with pytest.raises(RemoteError, match=InvalidActorAddress.__name__):
         runtime.spawn(Sending).ask("nowhere").result(5)
+
+
+def test_an_error_of_a_promise_is_the_same_for_askers_on_any_node(runtime):
+    class Refuser(Actor):
+        @handler
+        def number(self, msg: int) -> None:
+            self.promise().set_exception(ValueError(f"not {msg}"))
+
+    with pytest.raises(RemoteError, match="not 3") as caught:
+        runtime.spawn(Refuser).ask(3).result(5)
+    assert caught.value.type_name == "ValueError"
