@@ -13,6 +13,10 @@ PRINTED = {
     "two_nodes.py": ["HELLO", "killed"],
     "supervised.py": ["2.0", "RemoteError: ZeroDivisionError: division by zero", "3.0"],
     "thespian_program.py": ["HELLO, WORLD!"],
+    "flow_files.py": [
+        f"{len(list(EXAMPLES.rglob('*.py')))} files sent by 4 clients at once",
+        f"{len(list(EXAMPLES.rglob('*.py')))} files came back with the same checksum",
+    ],
     "workers.py": ["[168, 303]", "unreachable", "25"],
 }
 

@@ -10,6 +10,7 @@ import typer
 from callboard.cli.actor import actor_app
 from callboard.cli.credentials import SecretFile, TlsFolder, read_credentials
 from callboard.cli.failure import FAILED, MISUSED, Failure, explain, one_line
+from callboard.cli.flow import flow_app
 from callboard.cli.node import node_app
 from callboard.cli.topic import topic_app
 
@@ -32,6 +33,7 @@ app = typer.Typer(
 app.add_typer(node_app, name="node")
 app.add_typer(actor_app, name="actor")
 app.add_typer(topic_app, name="topic")
+app.add_typer(flow_app, name="flow")
 
 
 def _print_version(value: bool) -> None:  # noqa: FBT001  # typer's callbacks take the option's value

@@ -24,6 +24,7 @@ from callboard.flow.errors import FlowRefused
 from callboard.flow.guard import factory_running
 from callboard.flow.handler import Bot, reason_of
 from callboard.flow.machine import CREDIT_LIMIT
+from callboard.flow.opening import is_zeromq, zeromq
 from proxies.node import Node
 
 __all__ = ["BROKER_NAME", "BrokerActor", "Factory", "FlowBroker"]
@@ -228,8 +229,10 @@ class FlowBroker:
 
         Args:
             address: `basp://HOST:PORT`, or `basp://HOST:PORT/NAME`; port 0 picks a free one.
+                `tcp://HOST:PORT` binds a ZeroMQ socket (extra `zmq`), which nothing guards;
+                that broker has no `node` and `ref`.
             factory: finds a handler for each BOT, and returns promptly.
-            node: listen on this one; otherwise the broker has one of its own.
+            node: listen on this one (not with ZeroMQ); otherwise the broker has one of its own.
             most_credit: clients that ask for more are refused.
             options: `secret`, `tls`, `insecure` as for `Node.listen`.
 
@@ -238,6 +241,9 @@ class FlowBroker:
             PublicAddress: anybody could reach it; see `Node.listen`.
             OSError: the address is not ours or the port is taken.
         """
+        if is_zeromq(address):
+            make = zeromq().ZmqFlowBroker
+            return make(address, factory, most_credit=most_credit)  # type: ignore[no-any-return]
         match = _ADDRESS.fullmatch(address)
         if match is None or int(match["port"]) > 65535:
             msg = f"{address!r} is no address; write basp://HOST:PORT or basp://HOST:PORT/NAME"

@@ -13,6 +13,7 @@ from callboard.flow.flow import Flow
 from callboard.flow.link import ActorLink, Link, Taker
 from callboard.flow.machine import FlowMachine
 from callboard.flow.message import Message
+from callboard.flow.opening import open_link
 from callboard.flow.side import DEFAULT_TIMEOUT, text_of
 from proxies.messages import message
 
@@ -28,12 +29,14 @@ class Serve:
 
     Attributes:
         bot: the encoded BOT-loc.
-        broker: the flow broker.
+        broker: the flow broker, or None when it is reached by its address.
+        address: where a broker on ZeroMQ is reached.
         then_stop: end when the flow has ended.
     """
 
     bot: bytes
-    broker: ActorRef[Any]
+    broker: ActorRef[Any] | None = None
+    address: str = ""
     then_stop: bool = False
 
 
@@ -43,12 +46,13 @@ class Bot:
     The direction is the handler's: `inject` when the client gives.
     """
 
-    __slots__ = ("_broker", "_refuse", "message", "object")
+    __slots__ = ("_address", "_broker", "_refuse", "message", "object")
 
     def __init__(
         self,
         message: Message,
-        broker: ActorRef[Any],
+        broker: ActorRef[Any] | None = None,
+        address: str = "",
         refuse: Callable[[int, str], None] | None = None,
     ) -> None:
         """Made by the flow broker, and by the handler that got it."""
@@ -57,6 +61,7 @@ class Bot:
         #: The whole flow object, with `cid` and `cid_key`.
         self.object = message.label_object
         self._broker = broker
+        self._address = address
 
     @property
     def cid(self) -> int:
@@ -102,7 +107,7 @@ class Bot:
             then_stop: let it end when the flow has ended.
         """
         encoded = self.message.encode()
-        handler.tell(Serve(encoded, self._broker, then_stop))
+        handler.tell(Serve(encoded, self._broker, self._address, then_stop))
         return True
 
 
@@ -135,7 +140,7 @@ class FlowHandler(Actor):
     @handler(concurrent=True)
     async def take_flow(self, order: Serve) -> None:
         """Serve one flow."""
-        bot = Bot(Message.decode(order.bot), order.broker)
+        bot = Bot(Message.decode(order.bot), order.broker, order.address)
         try:
             flow = await self._open(order, bot)
             if flow is not None:
@@ -166,7 +171,11 @@ class FlowHandler(Actor):
         return flow
 
     def _link(self, order: Serve, taker: Taker) -> Link:
-        return ActorLink(self.node, order.broker, taker)
+        if order.broker is not None:
+            return ActorLink(self.node, order.broker, taker)
+        return open_link(
+            order.address, taker, node=self.node, secret=None, tls=None, timeout=None
+        )
 
     async def _serve(self, flow: Flow, bot: Bot) -> None:
         try:

@@ -1,17 +1,40 @@
 """From the address of a flow broker to a link with it."""
 
 import asyncio
+import importlib
+from types import ModuleType
 from typing import Any, Final
 
 from actors.reference import ActorRef
-from callboard.flow.errors import FlowTimeout
+from callboard.flow.errors import FlowError, FlowTimeout
 from callboard.flow.link import NAME, ActorLink, Link, Taker
 from proxies.node import Node
 
-__all__ = ["aopen_link", "open_link"]
+__all__ = ["aopen_link", "is_zeromq", "open_link", "zeromq"]
 
 CONNECT_TIME: Final = 10.0
 """Seconds to reach a broker's node when a flow sets no limit."""
+
+
+_SCHEMES: Final = ("tcp://", "ipc://", "tcp+draft://", "ipc+draft://")
+
+
+def is_zeromq(address: object) -> bool:
+    """Tell whether an address is one of ZeroMQ."""
+    return isinstance(address, str) and address.startswith(_SCHEMES)
+
+
+def zeromq() -> ModuleType:
+    """Return the module of flows over ZeroMQ.
+
+    Raises:
+        FlowError: pyzmq is not installed.
+    """
+    try:
+        return importlib.import_module("callboard.flow.zeromq")
+    except ImportError:
+        msg = "flows over ZeroMQ need pyzmq; pip install 'callboard[zmq]'"
+        raise FlowError(msg) from None
 
 
 def open_link(
@@ -29,6 +52,8 @@ def open_link(
         NodeUnreachable: nobody listens there.
         InvalidAddress: the text is no address.
     """
+    if is_zeromq(address):
+        return zeromq().ZmqLink(address, taker)  # type: ignore[no-any-return]
     if isinstance(address, ActorRef):
         own = address.home.node if node is None else node
         return ActorLink(own, address, taker)
@@ -55,7 +80,7 @@ async def aopen_link(
     timeout: float | None,
 ) -> Link:
     """Awaitable twin of `open_link`."""
-    if not isinstance(address, str):
+    if not isinstance(address, str) or is_zeromq(address):
         return open_link(address, taker, node=node, secret=secret, tls=tls, timeout=timeout)
     made = None if node is not None else Node(NAME, secret=secret, tls=tls)
     chosen = node or made

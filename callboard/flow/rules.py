@@ -19,7 +19,7 @@ from typing import Any, Final, NoReturn
 
 from callboard.flow.errors import InvalidRule
 
-__all__ = ["Rule", "fill_pattern"]
+__all__ = ["Rule", "fill_pattern", "path_inside"]
 
 DEPTH_LIMIT: Final = 32
 """Expressions inside of expressions; nobody writes more by hand."""
@@ -202,6 +202,15 @@ def fill_pattern(pattern: str, attributes: Mapping[str, Any], root: Path) -> Pat
     if "{" in _NAME.sub("", pattern) or "}" in _NAME.sub("", pattern):
         msg = f"pattern {pattern!r}: only plain names stand in braces, such as {{host}}"
         raise InvalidRule(msg)
+    return path_inside(name, root)
+
+
+def path_inside(name: str, root: Path) -> Path:
+    """Return the file of that name in a folder, which a peer may have said.
+
+    Raises:
+        InvalidRule: it would be outside of the folder, also by a symbolic link.
+    """
     path = PurePosixPath(name)
     is_bad = "\0" in name or "\\" in name or not path.parts
     if is_bad or path.is_absolute() or ".." in path.parts:

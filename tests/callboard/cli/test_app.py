@@ -17,6 +17,10 @@ COMMANDS = [
     ["actor", "tell"],
     ["topic", "pub"],
     ["topic", "sub"],
+    ["flow", "serve"],
+    ["flow", "send"],
+    ["flow", "recv"],
+    ["flow", "test-rules"],
 ]
 
 
@@ -34,7 +38,7 @@ def test_help_lists_the_nouns(capsys):
     assert main(["--help"]) == 0
 
     out = capsys.readouterr().out
-    assert all(noun in out for noun in ("demo", "node", "actor", "topic", "replay"))
+    assert all(noun in out for noun in ("demo", "node", "actor", "topic", "flow", "replay"))
 
 
 def test_version(capsys):
@@ -65,6 +69,9 @@ def test_a_noun_alone_shows_its_help_as_wrong_use(arguments, capsys):
             ["actor", "ask", "basp://127.0.0.1:1/x", "m", "--type", "no.Such"],
             "that registers it",
         ),
+        (["flow", "serve", "no_such.toml"], "correct the file of rules"),
+        (["flow", "send", "basp://127.0.0.1:1", "-a", "x"], "write stream=raw"),
+        (["flow", "send", "basp://127.0.0.1:1", "no_such.dat"], "give paths of files"),
         (["topic", "pub"], "topic pub --help"),
         (["topic", "pub", "/a", "x"], "say --peer basp://HOST:PORT or --listen HOST:PORT"),
         (["topic", "sub", "--listen", "here"], "--listen 127.0.0.1:4222"),

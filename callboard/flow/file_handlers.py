@@ -1,0 +1,198 @@
+"""Handlers that write flows to files and give files as flows, and the factory that knows which.
+
+A file of rules (TOML or JSON) says what goes where; the first rule that fits wins:
+
+    [[rule]]
+    rule = '(= stream "raw")'
+    rw = "w"                            # w: clients give; r: clients take
+    filepat = "{host}/{stream}.zio"
+    attr = { host = "unknown" }         # for attributes that the client did not say
+"""
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+from actors.actor import Actor
+from actors.errors import RemoteError
+from actors.reference import ActorRef
+from callboard.flow.errors import FlowRefused, InvalidRule, RecordError
+from callboard.flow.file_service import Append, Fetch
+from callboard.flow.flow import Flow
+from callboard.flow.handler import Bot, FlowHandler
+from callboard.flow.message import Message, object_text
+from callboard.flow.rules import Rule, fill_pattern
+from proxies.node import Node
+
+__all__ = ["FileFactory", "FileReader", "FileRule", "FileWriter", "load_rules"]
+
+_DIRECTIONS: Final = {"w": "inject", "r": "extract"}
+_KEYS: Final = frozenset({"rule", "rw", "filepat", "attr"})
+
+
+@dataclass(frozen=True, slots=True)
+class FileRule:
+    """Which flows belong to which file.
+
+    Attributes:
+        rule: an expression over the attributes of the BOT.
+        rw: `w` for clients that give, `r` for clients that take.
+        filepat: pattern of the file's name.
+        attr: attributes for those that the client did not say.
+    """
+
+    rule: Rule
+    rw: str
+    filepat: str
+    attr: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, entry: object, where: str) -> Self:
+        """Read an entry of a file of rules.
+
+        Raises:
+            InvalidRule: it is of no use.
+        """
+        if not isinstance(entry, dict) or not set(entry) <= _KEYS:
+            msg = f"{where}: a rule has the keys {', '.join(sorted(_KEYS))}"
+            raise InvalidRule(msg)
+        rule, rw = entry.get("rule", "true"), entry.get("rw", "w")
+        filepat, attr = entry.get("filepat"), entry.get("attr", {})
+        if not isinstance(rule, str) or rw not in _DIRECTIONS or not isinstance(attr, dict):
+            msg = f"{where}: rule is a text, rw is w or r, attr has names and values"
+            raise InvalidRule(msg)
+        if not isinstance(filepat, str):
+            msg = f'{where}: filepat is missing, such as filepat = "{{stream}}.zio"'
+            raise InvalidRule(msg)
+        try:
+            return cls(Rule(rule), rw, filepat, attr)
+        except InvalidRule as error:
+            msg = f"{where}: {error}"
+            raise InvalidRule(msg) from None
+
+    def holds(self, attributes: Mapping[str, Any]) -> bool:
+        """Tell whether the expression is true of a client's attributes."""
+        return self.rule.holds({**self.attr, **attributes})
+
+    def path(self, attributes: Mapping[str, Any], root: Path) -> Path:
+        """Return the file that belongs to a client's attributes.
+
+        Raises:
+            InvalidRule: an attribute is missing, or the name would leave the folder.
+        """
+        return fill_pattern(self.filepat, {**self.attr, **attributes}, root)
+
+
+def load_rules(path: Path) -> list[FileRule]:
+    """Read a file of rules: JSON if its name says so, else TOML.
+
+    Raises:
+        InvalidRule: it cannot be read; the text says where.
+    """
+    try:
+        text = path.read_text()
+        found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except OSError as error:
+        msg = f"{path}: {error.strerror}"
+        raise InvalidRule(msg) from None
+    except (ValueError, RecursionError) as error:
+        msg = f"{path}: {error}"
+        raise InvalidRule(msg) from None
+    entries = found.get("rule") if isinstance(found, dict) else found
+    if not isinstance(entries, list) or not entries:
+        msg = f"{path}: there is no rule; write [[rule]] tables, or a JSON list"
+        raise InvalidRule(msg)
+    return [FileRule.of(entry, f"{path}: rule {n}") for n, entry in enumerate(entries, 1)]
+
+
+class FileWriter(FlowHandler):
+    """Appends each DAT to a file; its EOT says how many records and bytes that were."""
+
+    def __init__(self, service: ActorRef[Any], name: str) -> None:
+        self._service = service
+        self._name = name
+
+    async def serve(self, flow: Flow, bot: Bot) -> None:
+        """Write until EOT."""
+        records = size = 0
+        about = bot.attributes
+        async for dat in flow:
+            label = object_text({**about, **dat.attributes})
+            record = Message(
+                label=label, payload=dat.payload, origin=bot.cid, seqno=dat.seqno
+            ).encode()
+            try:
+                await self._service.ask(Append(self._name, (record,)))
+            except (RemoteError, RecordError) as error:
+                await flow.aeot(str(error))
+                return
+            records += 1
+            size += sum(map(len, dat.payload))
+            about = {}
+        await flow.aeot(records=records, bytes=size)
+
+
+class FileReader(FlowHandler):
+    """Gives the records of a file."""
+
+    def __init__(self, service: ActorRef[Any], name: str) -> None:
+        self._service = service
+        self._name = name
+
+    async def serve(self, flow: Flow, bot: Bot) -> None:
+        """Give them all, then EOT."""
+        offset = 0
+        while True:
+            try:
+                found = await self._service.ask(Fetch(self._name, offset))
+            except (RemoteError, RecordError) as error:
+                await flow.aeot(str(error))
+                return
+            if not found.messages:
+                return
+            offset = found.offset
+            for data in found.messages:
+                record = Message.decode(data)
+                about = record.label_object
+                about.pop("flow", None)
+                await flow.aput(record.payload, **about)
+
+
+class FileFactory:
+    """Spawns a writer or reader for each flow that a rule fits."""
+
+    def __init__(
+        self, node: Node, service: ActorRef[Any], rules: Sequence[FileRule], root: Path
+    ) -> None:
+        """Remember what to do.
+
+        Args:
+            node: where handlers live.
+            service: the `FileService` of the folder, on any node.
+            rules: the first that fits wins.
+            root: the folder, for looking whether names stay inside.
+        """
+        self._node = node
+        self._service = service
+        self._rules = list(rules)
+        self._root = root
+
+    def __call__(self, bot: Bot) -> bool:
+        """Find the file of a flow.
+
+        Raises:
+            FlowRefused: no rule fits.
+            InvalidRule: its name would be of no use.
+        """
+        for rule in self._rules:
+            if _DIRECTIONS[rule.rw] == bot.direction and rule.holds(bot.attributes):
+                path = rule.path(bot.attributes, self._root)
+                name = path.relative_to(self._root.resolve()).as_posix()
+                kind: type[Actor] = FileWriter if rule.rw == "w" else FileReader
+                handler = self._node.spawn(kind, self._service, name)
+                return bot.hand_to(handler, then_stop=True)
+        msg = f"no rule takes a flow with {bot.attributes} and direction {bot.direction!r}"
+        raise FlowRefused(msg)

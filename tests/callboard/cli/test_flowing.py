@@ -1,0 +1,88 @@
+"""`callboard flow …`: a service in a process of its own, and what is sent to it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from callboard.cli import main
+
+ROOT = Path(__file__).parents[3]
+
+RULES = """
+[[rule]]
+rule = '(= stream "raw")'
+filepat = "{stream}/{name}"
+
+[[rule]]
+rw = "r"
+filepat = "{stream}/{name}"
+"""
+
+
+@pytest.fixture
+def rules(tmp_path):
+    path = tmp_path / "rules.toml"
+    path.write_text(RULES)
+    return path
+
+
+@pytest.fixture
+def address(rules, tmp_path):
+    python_path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = ["flow", "serve", str(rules), "--root", str(tmp_path / "files"), "--json"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "callboard", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": python_path},
+    ) as process:
+        try:
+            yield json.loads(process.stdout.readline())["address"]
+            process.send_signal(signal.SIGTERM)
+            _, err = process.communicate(timeout=30)
+            assert process.returncode == 0
+            assert json.loads(err.splitlines()[-1])["malformed"] == 0
+        finally:
+            process.kill()
+
+
+def test_what_was_sent_is_received(address, tmp_path, capsys):
+    source, target = tmp_path / "run.dat", tmp_path / "back.dat"
+    source.write_bytes(bytes(range(256)) * 1000)
+
+    sent = main(["flow", "send", address, str(source), "-a", "stream=raw", "--json"])
+    assert sent == 0
+    assert json.loads(capsys.readouterr().out) == {"records": 4, "bytes": 256_000}
+    about = ["-a", "stream=raw", "-a", "name=run.dat"]
+    assert main(["flow", "recv", address, *about, "-o", str(target)]) == 0
+    assert target.read_bytes() == source.read_bytes()
+
+    assert main(["flow", "send", address, str(source)]) == 1
+    assert "no rule takes" in capsys.readouterr().err
+    assert main(["flow", "recv", address, "-a", "stream=x", "-a", "name=y"]) == 1
+    assert "there is no file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("pairs", "code", "lines"),
+    [
+        (["stream=raw", "name=a"], 0, ["TRUE  w raw/a", "TRUE  r raw/a"]),
+        (["stream=x", "name=a"], 0, ["FALSE w x/a", "TRUE  r x/a"]),
+    ],
+)
+def test_rules_are_tried_without_a_service(rules, capsys, pairs, code, lines):
+    assert main(["flow", "test-rules", "-r", str(rules), *pairs]) == code
+    assert capsys.readouterr().out.splitlines() == lines
+
+
+def test_a_rule_whose_file_has_no_name_says_why(rules, capsys):
+    assert main(["flow", "test-rules", "-r", str(rules), "stream=raw", "--json"]) == 0
+    first = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert first["holds"]
+    assert "needs 'name'" in first["error"]
