@@ -17,6 +17,7 @@ from typing import Any, Final, Self, TypeVar, overload
 from actors.current import current_cell
 from actors.errors import CallboardError, NodeClosed, WouldBlock
 from actors.future import Future
+from callboard.broker.monitoring import serve, serving_address
 from callboard.broker.options import Configuration, set_up_logging
 from callboard.broker.publisher import Publisher
 from callboard.broker.status_subscriber import StatusSubscriber
@@ -92,6 +93,7 @@ class Endpoint:
         options = self.configuration.options
         environment = {} if options.ignore_broker_conf else dict(os.environ)
         set_up_logging(environment)
+        monitored_at = serving_address(options, environment)
         self._owns_node = node is None
         self._has_secret = secret is not None
         self._listening_tls = None
@@ -99,8 +101,6 @@ class Endpoint:
             self._listening_tls = listening_context(self.configuration)
             node = Node(tls=dialing_context(self.configuration), secret=secret)
         self.node = node
-        #: What metrics and the status call this endpoint.
-        self.name = environment.get("BROKER_METRICS_ENDPOINT_NAME") or node.name
         self.hub = Hub.of(
             node,
             HubOptions(
@@ -112,12 +112,24 @@ class Endpoint:
         )
         self._is_shut = False
         self._forwarded: Nothing | None = None
-        #: Subscribers and publishers that are not closed.
-        self.members: weakref.WeakSet[Any] = weakref.WeakSet()
+        name = environment.get("BROKER_METRICS_ENDPOINT_NAME") or options.metrics_endpoint_name
+        self.hub.name = name or self.hub.name
+        self._members: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._monitoring = None if monitored_at is None else serve(node, monitored_at)
 
     def node_id(self) -> str:
         """Return the id of this endpoint: a random UUID."""
         return str(uuid.UUID(bytes=self.hub.endpoint_id))
+
+    @property
+    def name(self) -> str:
+        """What metrics and the status call this endpoint."""
+        return self.hub.name
+
+    @property
+    def metrics_url(self) -> str:
+        """Where metrics and the status are served, without a path; "" if they are not."""
+        return "" if self._monitoring is None else self._monitoring.url
 
     def __repr__(self) -> str:
         return self.node_id()
@@ -309,7 +321,7 @@ class Endpoint:
 
     def make_publisher(self, topic: str | Topic) -> Publisher:
         """Return a publisher of one topic."""
-        return self._member(Publisher(self.hub, topic_text(topic), self.members.discard))
+        return self._member(Publisher(self.hub, topic_text(topic), self._forget))
 
     # --- in ---
 
@@ -322,12 +334,12 @@ class Endpoint:
                 oldest are dropped and counted.
         """
         _check_size(qsize)
-        return self._member(Subscriber(self.hub, topic_texts(topics), self.members.discard))
+        return self._member(Subscriber(self.hub, topic_texts(topics), self._forget))
 
     def make_safe_subscriber(self, topics: Topics, qsize: int = 20) -> SafeSubscriber:
         """Return a subscriber whose values cannot be changed, which is quicker."""
         _check_size(qsize)
-        return self._member(SafeSubscriber(self.hub, topic_texts(topics), self.members.discard))
+        return self._member(SafeSubscriber(self.hub, topic_texts(topics), self._forget))
 
     def make_status_subscriber(
         self,
@@ -337,7 +349,7 @@ class Endpoint:
         """Return a subscriber for errors, and where wanted for changes among the peers."""
         _check_size(qsize)
         return self._member(
-            StatusSubscriber(self.hub, self.members.discard, receive_statuses=receive_statuses)
+            StatusSubscriber(self.hub, self._forget, receive_statuses=receive_statuses)
         )
 
     def forward(self, topics: Topics) -> None:
@@ -368,10 +380,12 @@ class Endpoint:
         self._is_shut = True
         if current_cell.get() is None and not self.node.runtime.closed:
             self.hub.flushed(FLUSH_LIMIT)
-        for member in list(self.members):
+        for member in list(self._members):
             member.close()
         if self._forwarded is not None:
             self.hub.remove_receiver(self._forwarded)
+        if self._monitoring is not None:
+            self._monitoring.close()
         if self._owns_node:
             self.node.close()
 
@@ -433,8 +447,16 @@ class Endpoint:
 
     def _member(self, member: M) -> M:
         self._refuse_shut()
-        self.members.add(member)
+        self._members.add(member)
+        if isinstance(member, Subscriber):
+            self.hub.subscribers.add(member)
+        elif isinstance(member, Publisher):
+            self.hub.publishers.add(member)
         return member
+
+    def _forget(self, member: Any) -> None:
+        for known in (self._members, self.hub.subscribers, self.hub.publishers):
+            known.discard(member)
 
     def _refuse_shut(self) -> None:
         if self._is_shut:

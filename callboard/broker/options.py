@@ -7,6 +7,8 @@ built by somebody else.
 |---|---|
 | `BROKER_CONSOLE_VERBOSITY` | what is logged to standard error: one of `VERBOSITIES` |
 | `BROKER_FILE_VERBOSITY` | the same for the file `broker.log` in the current folder |
+| `BROKER_METRICS_PORT` | where metrics and the status are served over HTTP; 0 picks a port |
+| `BROKER_METRICS_ADDRESS` | the local address of that port |
 | `BROKER_METRICS_ENDPOINT_NAME` | what metrics and the status call this endpoint |
 """
 
@@ -41,6 +43,7 @@ _ALLOWED: Final[dict[str, range | tuple[str, ...]]] = {
     "ttl": range(1, 65_536),
     "peer_buffer_size": range(1, 1 << 24),
     "peer_overflow_policy": tuple(OverflowPolicy),
+    "metrics_port": range(-1, 65_536),
 }
 
 
@@ -81,6 +84,10 @@ class BrokerOptions(_Typed):
         use_real_time: the time of stores is the clock's; a simulation has its own.
         peer_buffer_size: messages that may wait for a peer which does not read.
         peer_overflow_policy: what happens then: `disconnect`, `drop_newest`, `drop_oldest`.
+        metrics_port: where metrics and the status are served over HTTP; 0 picks a port, and
+            with -1 they are not served.
+        metrics_address: the local address of that port; whoever reaches it may ask.
+        metrics_endpoint_name: what both call this endpoint; by default the name of its node.
     """
 
     _types = {
@@ -91,6 +98,9 @@ class BrokerOptions(_Typed):
         "use_real_time": bool,
         "peer_buffer_size": int,
         "peer_overflow_policy": str,
+        "metrics_port": int,
+        "metrics_address": str,
+        "metrics_endpoint_name": str,
     }
 
     def __init__(self) -> None:
@@ -101,6 +111,9 @@ class BrokerOptions(_Typed):
         self.use_real_time = True
         self.peer_buffer_size = 2048
         self.peer_overflow_policy = "disconnect"
+        self.metrics_port = -1
+        self.metrics_address = "127.0.0.1"
+        self.metrics_endpoint_name = ""
 
     @property
     def disable_forwarding(self) -> bool:

@@ -1,17 +1,15 @@
-"""What an endpoint counts, read at one moment: the source of metrics and of the status."""
+"""What a hub counts, read at one moment: the source of metrics and of the status."""
 
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from callboard.broker.publisher import Publisher
-from callboard.broker.subscriber import Subscriber
 from callboard.endpoint.message import MessageType
 
 if TYPE_CHECKING:
-    from callboard.broker.endpoint import Endpoint
+    from callboard.endpoint.hub import Hub
 
-__all__ = ["TYPES", "EndpointFigures", "figures_of"]
+__all__ = ["TYPES", "EndpointFigures", "PeeringFigures", "figures_of"]
 
 #: Message types as Broker's metrics call them.
 TYPES: Final = {kind: kind.name.lower().replace("_", "-") for kind in MessageType}
@@ -38,6 +36,9 @@ class EndpointFigures:
         subscribers: subscribers that are not closed.
         publishers: publishers that are not closed.
         published: data messages that were published here.
+        delivered: messages that receivers here were given, counted for each.
+        dropped: messages that were dropped because a peer did not read.
+        malformed: runs from others that were no messages.
         processed: messages that went through the core, by type.
         buffered: messages that wait, by type.
     """
@@ -48,17 +49,19 @@ class EndpointFigures:
     subscribers: int
     publishers: int
     published: int
+    delivered: int
+    dropped: int
+    malformed: int
     processed: dict[str, int]
     buffered: dict[str, int]
 
 
-def figures_of(endpoint: "Endpoint") -> EndpointFigures:
-    """Read the figures of an endpoint; from any thread."""
-    hub, core = endpoint.hub, endpoint.hub.core
-    members = list(endpoint.members)
+def figures_of(hub: "Hub") -> EndpointFigures:
+    """Read the figures of a hub; from any thread."""
+    core = hub.core
     processed, buffered = core.counters.processed, dict.fromkeys(TYPES.values(), 0)
     buffered["data"] = hub.buffered
-    waiting = {link.peer: link.waiting for link in endpoint.node.overlay.links()}
+    waiting = {link.peer: link.waiting for link in hub.node.overlay.links()}
     peerings = [
         PeeringFigures(
             "" if other is None else str(uuid.UUID(bytes=other)),
@@ -69,12 +72,15 @@ def figures_of(endpoint: "Endpoint") -> EndpointFigures:
         for node, other, address, is_introduced in core.peers()
     ]
     return EndpointFigures(
-        id=endpoint.node_id(),
-        name=endpoint.name,
+        id=str(uuid.UUID(bytes=hub.endpoint_id)),
+        name=hub.name,
         peerings=tuple(peerings),
-        subscribers=sum(isinstance(member, Subscriber) for member in members),
-        publishers=sum(isinstance(member, Publisher) for member in members),
+        subscribers=len(hub.subscribers),
+        publishers=len(hub.publishers),
         published=core.counters.data_published,
+        delivered=core.counters.delivered,
+        dropped=core.counters.dropped,
+        malformed=core.counters.malformed,
         processed={TYPES[kind]: count for kind, count in processed.items()},
         buffered=buffered,
     )

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
+from weakref import WeakSet
 
 from actors.errors import ResultTimeout, WouldBlock
 from actors.future import Future
@@ -82,6 +83,11 @@ class Hub:
         self.node = node
         self.options = options
         self.endpoint_id = options.endpoint_id or uuid.uuid4().bytes
+        #: What metrics and the status call it.
+        self.name = node.name
+        #: Subscribers and publishers of this node that are not closed, to be counted.
+        self.subscribers: WeakSet[Any] = WeakSet()
+        self.publishers: WeakSet[Any] = WeakSet()
         self.inputs: deque[tuple[MessageType, Pair]] = deque()
         self._runner = node.runtime.runner
         self.is_poked = False
@@ -96,11 +102,19 @@ class Hub:
     def of(cls, node: "Node", options: HubOptions | None = None) -> "Hub":
         """Return the hub of a node; the first call makes it, with these options."""
         with _MAKING:
-            cell = node.runtime.cells.get(CORE_ACTOR)
-            if cell is not None:
-                found: Hub = cell.actor.hub
-                return found
-            return cls(node, options or HubOptions())
+            return cls._made(node) or cls(node, options or HubOptions())
+
+    @classmethod
+    def found(cls, node: "Node") -> "Hub | None":
+        """Return the hub of a node if it has one: nothing is made."""
+        with _MAKING:
+            return cls._made(node)
+
+    @staticmethod
+    def _made(node: "Node") -> "Hub | None":
+        cell = node.runtime.cells.get(CORE_ACTOR)
+        actor: CoreActor | None = None if cell is None else cell.actor
+        return None if actor is None else actor.hub
 
     # --- out ---
 

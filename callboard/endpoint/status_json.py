@@ -1,18 +1,18 @@
-"""The status of an endpoint as JSON, under Broker's keys (`/v1/status/json`)."""
+"""The status of a hub as JSON, under Broker's keys (`/v1/status/json`)."""
 
 import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from callboard.broker.figures import figures_of
+from callboard.endpoint.figures import figures_of
 
 if TYPE_CHECKING:
-    from callboard.broker.endpoint import Endpoint
+    from callboard.endpoint.hub import Hub
 
 __all__ = ["status_json", "status_of"]
 
 
-def status_of(endpoint: "Endpoint") -> dict[str, Any]:
+def status_of(hub: "Hub") -> dict[str, Any]:
     """Return the status: Broker's keys, plain values.
 
     | key | meaning |
@@ -26,7 +26,7 @@ def status_of(endpoint: "Endpoint") -> dict[str, Any]:
     | `published-via-async-msg` | data messages that were published here |
     | `message-metrics` | by type: messages that wait, and that went through |
     """
-    figures = figures_of(endpoint)
+    figures = figures_of(hub)
     return {
         "id": figures.id,
         "cluster-node": figures.name,
@@ -51,6 +51,6 @@ def status_of(endpoint: "Endpoint") -> dict[str, Any]:
     }
 
 
-def status_json(endpoint: "Endpoint") -> str:
+def status_json(hub: "Hub") -> str:
     """Return the status as JSON text."""
-    return json.dumps(status_of(endpoint), ensure_ascii=False)
+    return json.dumps(status_of(hub), ensure_ascii=False)

@@ -1,60 +1,30 @@
-"""Metrics of an endpoint as Prometheus reads them, under Broker's names.
+"""The metrics of a hub: Broker's under its names, and some of ours."""
 
-Format: Prometheus text exposition 0.0.4.
-"""
+from typing import TYPE_CHECKING
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
-
-from callboard.broker.figures import EndpointFigures, figures_of
+from callboard.endpoint.figures import EndpointFigures, figures_of
+from callboard.exposition import Labels, Metric, counter, gauge
 
 if TYPE_CHECKING:
-    from callboard.broker.endpoint import Endpoint
+    from callboard.endpoint.hub import Hub
 
-__all__ = ["CONTENT_TYPE", "Metric", "metrics_of", "metrics_text"]
-
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-"""How the text is labelled when it is offered over HTTP."""
+__all__ = ["topic_metrics"]
 
 
-class Metric(NamedTuple):
-    """One metric with its samples, each with its labels."""
-
-    name: str
-    kind: str
-    help: str
-    samples: tuple[tuple[dict[str, str], float], ...]
+def topic_metrics(hub: "Hub") -> list[Metric]:
+    """Return the metrics of a hub; from any thread."""
+    figures = figures_of(hub)
+    own = (("endpoint", figures.name),)
+    return [*_of_broker(figures, own), *_of_ours(figures, own)]
 
 
-def metrics_of(endpoint: "Endpoint") -> list[Metric]:
-    """Return the metrics of an endpoint."""
-    return _metrics(figures_of(endpoint))
-
-
-def metrics_text(endpoint: "Endpoint", prefixes: Sequence[str] = ()) -> str:
-    """Return them as text.
-
-    Args:
-        endpoint: whose.
-        prefixes: only metrics whose names begin so; all by default.
-    """
-    metrics = [
-        metric
-        for metric in metrics_of(endpoint)
-        if not prefixes or metric.name.startswith(tuple(prefixes))
-    ]
-    lines = [line for metric in metrics for line in _lines(metric)]
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _metrics(figures: EndpointFigures) -> list[Metric]:
-    own = {"endpoint": figures.name}
+def _of_broker(figures: EndpointFigures, own: Labels) -> list[Metric]:
     return [
-        Metric(
+        gauge(
             "broker_connections",
-            "gauge",
             "Peers that are connected.",
-            (({**own, "type": "native"}, len(figures.peerings)),),
+            len(figures.peerings),
+            (*own, ("type", "native")),
         ),
         Metric(
             "broker_processed_messages_total",
@@ -71,23 +41,43 @@ def _metrics(figures: EndpointFigures) -> list[Metric]:
     ]
 
 
-def _by_type(
-    own: dict[str, str], counts: dict[str, int]
-) -> tuple[tuple[dict[str, str], float], ...]:
-    return tuple(({**own, "type": name}, count) for name, count in counts.items())
+def _of_ours(figures: EndpointFigures, own: Labels) -> list[Metric]:
+    return [
+        gauge(
+            "callboard_topic_subscribers",
+            "Subscribers that are open.",
+            figures.subscribers,
+            own,
+        ),
+        gauge(
+            "callboard_topic_publishers", "Publishers that are open.", figures.publishers, own
+        ),
+        counter(
+            "callboard_topic_published_total",
+            "Data messages that were published here.",
+            figures.published,
+            own,
+        ),
+        counter(
+            "callboard_topic_delivered_total",
+            "Messages handed to receivers here, once for each of them.",
+            figures.delivered,
+            own,
+        ),
+        counter(
+            "callboard_topic_dropped_total",
+            "Messages dropped because a peer did not read.",
+            figures.dropped,
+            own,
+        ),
+        counter(
+            "callboard_topic_malformed_total",
+            "Runs from other endpoints that were no messages.",
+            figures.malformed,
+            own,
+        ),
+    ]
 
 
-def _lines(metric: Metric) -> Iterable[str]:
-    yield f"# HELP {metric.name} {metric.help}"
-    yield f"# TYPE {metric.name} {metric.kind}"
-    for labels, value in metric.samples:
-        shown = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
-        yield (
-            f"{metric.name}{{{shown}}} {value:g}"
-            if value % 1
-            else (f"{metric.name}{{{shown}}} {int(value)}")
-        )
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+def _by_type(own: Labels, counts: dict[str, int]) -> list[tuple[Labels, float]]:
+    return [((*own, ("type", name)), count) for name, count in counts.items()]

@@ -3,9 +3,10 @@
 `callboard node run` puts these together; a program with a `Node` of its own can use each alone.
 """
 
+from callboard.exposition import Metric, exposition
 from callboard.operation.health import HealthServer
 from callboard.operation.logs import label_log_records
-from callboard.operation.metrics import Metric, exposition, node_metrics
+from callboard.operation.metrics import node_metrics
 from callboard.operation.notify import ServiceManager
 
 __all__ = [

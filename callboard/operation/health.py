@@ -2,7 +2,8 @@
 
 - `/livez` 200 while the node's runner makes progress, else 503: restart it
 - `/readyz` 200 while the node may get work, else 503 and why: it starts, joins or drains
-- `/metrics` its figures in Prometheus's text format
+- `/metrics` its figures in Prometheus's text format, those of its topics included
+- `/v1/status/json` the status of its topics, under Zeek Broker's keys; 404 where it has none
 
 It answers on a thread of its own, reads counters when asked, and changes nothing. Anybody who
 reaches the port may ask, so it belongs on 127.0.0.1 or a network of yours.
@@ -10,10 +11,12 @@ reaches the port may ask, so it belongs on 127.0.0.1 or a network of yours.
 
 import threading
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Final, Self
 
-from callboard.operation.metrics import CONTENT_TYPE, exposition, node_metrics
+from callboard.endpoint.pages import METRICS_PATH, STATUS_PATH, status_page
+from callboard.exposition import CONTENT_TYPE, exposition
+from callboard.operation.metrics import node_metrics
+from callboard.page_server import PLAIN, Page, PageServer
 
 if TYPE_CHECKING:
     from callboard import Node
@@ -21,14 +24,9 @@ if TYPE_CHECKING:
 LIVE_LIMIT: Final = 2.0
 """Seconds in which the runner of a node that lives takes a turn: its watcher needs far less."""
 
-REQUEST_LIMIT: Final = 10.0
-"""Seconds that a client may take to say what it wants."""
-
-PLAIN: Final = "text/plain; charset=utf-8"
-
 
 class HealthServer:
-    """Serves `/livez`, `/readyz` and `/metrics` of one node until it is closed."""
+    """Serves `/livez`, `/readyz`, `/metrics` and the status of one node until it is closed."""
 
     def __init__(
         self, node: "Node", host: str = "127.0.0.1", port: int = 0, *, joins: bool = False
@@ -47,24 +45,26 @@ class HealthServer:
         self._node = node
         self._is_set_up = False
         self._has_joined = not joins
-        self._server = _Server((host, port), _Handler)
-        self._server.health = self
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.1,), name="health", daemon=True
+        self._server = PageServer(
+            {
+                "/livez": self.livez,
+                "/readyz": self.readyz,
+                METRICS_PATH: self.metrics,
+                STATUS_PATH: self.status,
+            },
+            host,
+            port,
         )
-        self._thread.start()
 
     @property
     def port(self) -> int:
         """The port that was opened."""
-        return self._server.server_address[1]
+        return self._server.port
 
     @property
     def url(self) -> str:
         """Where it answers, without a path."""
-        host, port = self._server.server_address[:2]
-        text = host.decode() if isinstance(host, bytes | bytearray) else str(host)
-        return f"http://{text}:{port}"
+        return self._server.url
 
     def set_ready(self) -> None:
         """Say that the node's set-up is over."""
@@ -72,9 +72,7 @@ class HealthServer:
 
     def close(self) -> None:
         """Close the port. Idempotent."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._server.close()
 
     def __enter__(self) -> Self:
         return self
@@ -82,21 +80,21 @@ class HealthServer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # --- answers: status, content type, text ---
+    # --- pages ---
 
-    def livez(self) -> tuple[HTTPStatus, str, str]:
+    def livez(self) -> Page:
         """Tell whether the runner takes turns."""
         if is_live(self._node, LIVE_LIMIT):
-            return HTTPStatus.OK, PLAIN, "live\n"
+            return Page(HTTPStatus.OK, PLAIN, "live\n")
         text = f"the runner took no turn within {LIVE_LIMIT:g} s\n"
-        return HTTPStatus.SERVICE_UNAVAILABLE, PLAIN, text
+        return Page(HTTPStatus.SERVICE_UNAVAILABLE, PLAIN, text)
 
-    def readyz(self) -> tuple[HTTPStatus, str, str]:
+    def readyz(self) -> Page:
         """Tell whether the node may get work."""
         reason = self._reason_not_ready()
         if not reason:
-            return HTTPStatus.OK, PLAIN, "ready\n"
-        return HTTPStatus.SERVICE_UNAVAILABLE, PLAIN, f"{reason}\n"
+            return Page(HTTPStatus.OK, PLAIN, "ready\n")
+        return Page(HTTPStatus.SERVICE_UNAVAILABLE, PLAIN, f"{reason}\n")
 
     def _reason_not_ready(self) -> str:
         node = self._node
@@ -109,9 +107,13 @@ class HealthServer:
             return "starting"
         return "" if self._has_joined else "joining: no other node is reached yet"
 
-    def metrics(self) -> tuple[HTTPStatus, str, str]:
+    def metrics(self) -> Page:
         """Tell the node's figures."""
-        return HTTPStatus.OK, CONTENT_TYPE, exposition(node_metrics(self._node))
+        return Page(HTTPStatus.OK, CONTENT_TYPE, exposition(node_metrics(self._node)))
+
+    def status(self) -> Page:
+        """Tell the status of the node's topics."""
+        return status_page(self._node)
 
 
 def is_live(node: "Node", limit: float) -> bool:
@@ -119,41 +121,3 @@ def is_live(node: "Node", limit: float) -> bool:
     turned = threading.Event()
     node.runtime.runner.post(turned.set)
     return not node.runtime.closed and turned.wait(limit)
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    health: HealthServer
-
-
-class _Handler(BaseHTTPRequestHandler):
-    timeout = REQUEST_LIMIT
-    server: _Server
-
-    def do_GET(self) -> None:  # noqa: N802  # the base class calls it
-        answers = {
-            "/livez": self.server.health.livez,
-            "/readyz": self.server.health.readyz,
-            "/metrics": self.server.health.metrics,
-        }
-        answer = answers.get(self.path.partition("?")[0])
-        if answer is None:
-            text = f"nothing here; there are {', '.join(answers)}\n"
-            self._send(HTTPStatus.NOT_FOUND, PLAIN, text)
-        else:
-            self._send(*answer())
-
-    do_HEAD = do_GET  # noqa: N815  # as above
-
-    def _send(self, status: HTTPStatus, content_type: str, text: str) -> None:
-        body = text.encode()
-        self.send_response(status)
-        self.send_header("Content-Type", content_type)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Cache-Control", "no-store")
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # its name there
-        """Say nothing: a probe comes every few seconds."""

@@ -1,16 +1,13 @@
-"""A node's figures for monitoring, read when somebody asks: they cost a message nothing.
-
-`node_metrics` returns them as values, `exposition` writes them in the text format that
-Prometheus and most other systems read (version 0.0.4: HELP and TYPE lines, then one line for
-each sample; https://prometheus.io/docs/instrumenting/exposition_formats/).
-"""
+"""A node's figures for monitoring, read when somebody asks: they cost a message nothing."""
 
 import heapq
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
 from basp.header import FIRST_ACTOR
+from callboard.endpoint.hub import Hub
+from callboard.endpoint.topic_metrics import topic_metrics
+from callboard.exposition import Labels, Metric, counter, gauge
 
 if TYPE_CHECKING:
     from callboard import Node
@@ -18,56 +15,39 @@ if TYPE_CHECKING:
 TOP: Final = 10
 """Actors with a depth of their own among the metrics: each is a time series to be stored."""
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-
-Labels = tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One metric with its samples.
-
-    Attributes:
-        name: as Prometheus wants it: counters end in `_total`.
-        kind: whether it only rises.
-        text: what it says, with its unit.
-        samples: labels and value of each.
-    """
-
-    name: str
-    kind: Literal["counter", "gauge"]
-    text: str
-    samples: list[tuple[Labels, float]] = field(default_factory=list)
-
 
 def node_metrics(node: "Node", *, top: int = TOP) -> list[Metric]:
-    """Return what there is to say about a node; from any thread.
+    """Return what there is to say about a node, and about its topics if it has some.
+
+    From any thread.
 
     Args:
         node: that runs.
         top: how many of the actors with the deepest mailboxes are named.
     """
-    return [*_actor_metrics(node, top), *_traffic_metrics(node)]
+    hub = Hub.found(node)
+    topics = [] if hub is None else topic_metrics(hub)
+    return [*_actor_metrics(node, top), *_traffic_metrics(node), *topics]
 
 
 def _actor_metrics(node: "Node", top: int) -> Iterator[Metric]:
     stats = node.stats()
     cells = list(node.runtime.cells.values())
     depths = [(cell.depth, cell) for cell in cells if cell.number >= FIRST_ACTOR]
-    yield _gauge("callboard_actors", "Actors that live here.", stats.actors)
-    yield _counter("callboard_actors_spawned_total", "Actors spawned.", stats.spawned)
+    yield gauge("callboard_actors", "Actors that live here.", stats.actors)
+    yield counter("callboard_actors_spawned_total", "Actors spawned.", stats.spawned)
     yield Metric(
         "callboard_actors_ended_total",
         "counter",
         "Actors that ended, by exit reason.",
         [((("reason", reason),), count) for reason, count in sorted(stats.ends.items())],
     )
-    yield _gauge(
+    yield gauge(
         "callboard_mailbox_messages",
         "Messages that wait in all mailboxes.",
         sum(depth for depth, _ in depths),
     )
-    yield _gauge(
+    yield gauge(
         "callboard_mailbox_depth_max",
         "Messages that wait in the deepest mailbox.",
         max((depth for depth, _ in depths), default=0),
@@ -82,31 +62,29 @@ def _actor_metrics(node: "Node", top: int) -> Iterator[Metric]:
             for depth, cell in deepest
         ],
     )
-    yield _counter("callboard_messages_handled_total", "Handlers called.", stats.handled)
-    yield _counter(
+    yield counter("callboard_messages_handled_total", "Handlers called.", stats.handled)
+    yield counter(
         "callboard_dead_letters_total", "Messages to ended actors.", stats.dead_letters
     )
-    yield _counter(
+    yield counter(
         "callboard_overflows_total", "Messages that full mailboxes dropped.", stats.overflows
     )
-    yield _counter(
+    yield counter(
         "callboard_expired_total", "Asks that were too late before their turn.", stats.expired
     )
-    yield _counter(
-        "callboard_unexpected_total", "Messages without a handler.", stats.unexpected
-    )
-    yield _counter("callboard_failures_total", "Handlers that raised.", stats.failures)
-    yield _gauge(
+    yield counter("callboard_unexpected_total", "Messages without a handler.", stats.unexpected)
+    yield counter("callboard_failures_total", "Handlers that raised.", stats.failures)
+    yield gauge(
         "callboard_asks_pending", "Asks of this node to other nodes.", stats.waiting_asks
     )
-    yield _gauge("callboard_draining", "1 while the node drains.", int(node.is_draining))
+    yield gauge("callboard_draining", "1 while the node drains.", int(node.is_draining))
 
 
 def _traffic_metrics(node: "Node") -> Iterator[Metric]:
     stats, links, accounts = node.stats(), node.links(), node.accounts()
-    yield _gauge("callboard_links", "Links to neighbours.", len(links))
-    yield _gauge("callboard_nodes_reachable", "Nodes with a path to them.", len(node.nodes()))
-    yield _gauge("callboard_proxies", "Remote actors that this node knows.", stats.proxies)
+    yield gauge("callboard_links", "Links to neighbours.", len(links))
+    yield gauge("callboard_nodes_reachable", "Nodes with a path to them.", len(node.nodes()))
+    yield gauge("callboard_proxies", "Remote actors that this node knows.", stats.proxies)
     for name, attribute, text in _LINK_COUNTERS:
         samples = [(_peer(link.peer), float(getattr(link, attribute))) for link in links]
         yield Metric(name, "counter", f"{text}, of each link since it was made.", samples)
@@ -118,17 +96,17 @@ def _traffic_metrics(node: "Node") -> Iterator[Metric]:
     )
     for name, attribute, text in _ACCOUNT_COUNTERS:
         total = sum(getattr(account, attribute) for account in accounts.values())
-        yield _counter(name, text, total)
-    yield _gauge(
+        yield counter(name, text, total)
+    yield gauge(
         "callboard_messages_in_flight",
         "Messages sent to other nodes and neither confirmed nor lost.",
         sum(account.in_flight for account in accounts.values()),
     )
-    yield _counter("callboard_forwarded_total", "Frames passed on.", stats.forwarded)
-    yield _counter(
+    yield counter("callboard_forwarded_total", "Frames passed on.", stats.forwarded)
+    yield counter(
         "callboard_undeliverable_total", "Frames without a path.", stats.undeliverable
     )
-    yield _counter(
+    yield counter(
         "callboard_connections_refused_total",
         "Connections closed at a limit.",
         stats.refused_connections,
@@ -149,41 +127,5 @@ _ACCOUNT_COUNTERS: Final = (
 )
 
 
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return Metric(name, "gauge", text, [((), value)])
-
-
-def _counter(name: str, text: str, value: float) -> Metric:
-    return Metric(name, "counter", text, [((), value)])
-
-
 def _peer(node_id: bytes) -> Labels:
     return (("peer", node_id.hex()),)
-
-
-def exposition(metrics: Iterable[Metric]) -> str:
-    """Write metrics in Prometheus's text format."""
-    lines: list[str] = []
-    for metric in metrics:
-        text = metric.text.replace("\\", "\\\\").replace("\n", "\\n")
-        lines.append(f"# HELP {metric.name} {text}")
-        lines.append(f"# TYPE {metric.name} {metric.kind}")
-        lines += [
-            f"{metric.name}{_label_text(labels)} {_number(value)}"
-            for labels, value in metric.samples
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) else repr(value)
-
-
-def _label_text(labels: Labels) -> str:
-    if not labels:
-        return ""
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels) + "}"
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
