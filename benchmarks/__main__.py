@@ -35,6 +35,7 @@ MEASURES = (
     "remote_flood",
     "remote_ask",
     "remote_pipeline",
+    "flow",
     "down_after_kill",
     "restart",
     "workers",

@@ -34,6 +34,7 @@ CREDIT_LIMIT: Final = 1_000_000
 _OPPOSITE: Final = {EXTRACT: INJECT, INJECT: EXTRACT}
 _KINDS: Final = ("BOT", "DAT", "PAY", "EOT")
 _PLAIN_DAT: Final = b'{"flow":"DAT"}'
+_PLAIN_PAY: Final = b'{"flow":"PAY","credit":%d}'
 _RESERVED: Final = frozenset({"flow", "direction", "credit"})
 
 
@@ -231,7 +232,8 @@ class FlowMachine:
         if self.state is not State.FLOWING or self.is_giver or self.credit < 1:
             self._refuse("send PAY")
         credit, self.credit = self.credit, 0
-        return self._encode({"flow": "PAY", "credit": credit})
+        self._seqno += 1
+        return encode_flow(_PLAIN_PAY % credit, self._seqno)
 
     def end(
         self, attributes: Mapping[str, Any] | None = None, payload: tuple[bytes, ...] = ()

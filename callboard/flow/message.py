@@ -219,6 +219,11 @@ def encode_flow(label: bytes, seqno: int, payload: tuple[bytes, ...] = ()) -> by
     return encode_frames((prefix, _COORD.pack(0, 0, seqno), *payload))
 
 
+_DAT_START: Final = encode_flow(b'{"flow":"DAT"}', 0)[: -_COORD.size]
+_DAT_END: Final = len(_DAT_START) + _COORD.size
+_DAT_OBJECT: Final[Mapping[str, Any]] = {"flow": "DAT"}
+
+
 def read_head(data: bytes) -> tuple[Mapping[str, Any], int, int]:
     """Read the label object and seqno of a flow message, and where its payload begins.
 
@@ -229,6 +234,8 @@ def read_head(data: bytes) -> tuple[Mapping[str, Any], int, int]:
         MalformedMessage: it is no flow message.
     """
     size = len(data)
+    if size >= _DAT_END and data.startswith(_DAT_START):  # most messages are plain DATs
+        return _DAT_OBJECT, int.from_bytes(data[_DAT_END - 8 : _DAT_END], "little"), _DAT_END
     start, end = _frame_bounds(data, 0, size)
     attributes = flow_object(data[start:end])
     begin, stop = _frame_bounds(data, end, size)

@@ -152,13 +152,15 @@ class FlowSide:
         while True:
             change = self._change(until)
             outcome = step()  # behind `_change`: what comes in between is not missed
+            if not outcome:
+                try:
+                    change.result()
+                except AskTimeout:
+                    raise self._too_late() from None
+                outcome = step()  # most often it is there, and no other future is needed
             if outcome:
                 change.set_result(None)  # nobody waits for it
                 return outcome
-            try:
-                change.result()
-            except AskTimeout:
-                raise self._too_late() from None
 
     async def _wait(self, step: Callable[[], Any]) -> Any:
         """Awaitable twin of `_block`."""
@@ -166,13 +168,15 @@ class FlowSide:
         while True:
             change = self._change(until)
             outcome = step()
+            if not outcome:
+                try:
+                    await change
+                except AskTimeout:
+                    raise self._too_late() from None
+                outcome = step()
             if outcome:
-                change.set_result(None)  # nobody waits for it
+                change.set_result(None)
                 return outcome
-            try:
-                await change
-            except AskTimeout:
-                raise self._too_late() from None
 
     def _deadline(self) -> float | None:
         assert self._link is not None

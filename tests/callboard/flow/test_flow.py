@@ -138,6 +138,20 @@ def test_z12_broker_and_handlers_work_on_a_port_that_the_application_made(proces
         wait_for(lambda: len(broker) == 0)
 
 
+def test_a_killed_process_of_handlers_is_noticed_by_the_clients(processes):
+    (there,) = processes(1, spawnable={"Collector": Collector})
+    with Node() as node:
+        node.listen("127.0.0.1", 0)
+        broker = FlowBroker(node, factory=Spawn(node, Collector, on=there.address))
+        flows = [Flow.connect(broker.ref, node=node, timeout=20) for _ in range(5)]
+        there.kill()
+
+        for flow in flows:
+            with pytest.raises(FlowAborted, match="lost"):
+                flow.close()
+        wait_for(lambda: len(broker) == 0)
+
+
 def test_z13_the_same_class_is_client_and_handler(node, start, connect):
     kinds = []
 
