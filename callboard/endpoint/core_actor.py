@@ -172,12 +172,15 @@ class CoreActor(Actor):
         data: list[Pair] = []
         commands: list[Pair] = []
         for _index in range(count):
-            kind, pair = take()
-            (data if kind is MessageType.DATA else commands).append(pair)
-        if data:
-            self._carry_out(self.core.data_inputs(data))
-        if commands:
-            self._carry_out(self.core.command_inputs(commands))
+            entry = take()
+            if isinstance(entry, SendDirectly):  # ordered behind what was published before
+                self._merge(data, commands)
+                data, commands = [], []
+                self._send_directly(entry)
+            else:
+                kind, pair = entry
+                (data if kind is MessageType.DATA else commands).append(pair)
+        self._merge(data, commands)
         if inputs:
             hub.poke()
         elif self._peering.is_awaited:
@@ -185,8 +188,13 @@ class CoreActor(Actor):
         if was_full and hub.has_room():
             hub.tell_room()
 
-    @handler
-    def send_directly(self, order: SendDirectly) -> None:
+    def _merge(self, data: list[Pair], commands: list[Pair]) -> None:
+        if data:
+            self._carry_out(self.core.data_inputs(data))
+        if commands:
+            self._carry_out(self.core.command_inputs(commands))
+
+    def _send_directly(self, order: SendDirectly) -> None:
         """Send to one endpoint, which may be this one."""
         if order.node == self._cell.runtime.node_id:
             self._carry_out(self.core.deliver_here(order.kind, order.pairs))

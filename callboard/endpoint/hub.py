@@ -88,7 +88,8 @@ class Hub:
         #: Subscribers and publishers of this node that are not closed, to be counted.
         self.subscribers: WeakSet[Any] = WeakSet()
         self.publishers: WeakSet[Any] = WeakSet()
-        self.inputs: deque[tuple[MessageType, Pair]] = deque()
+        #: What was published and waits for the core: of a kind, or an order to send directly.
+        self.inputs: deque[tuple[MessageType, Pair] | SendDirectly] = deque()
         self._runner = node.runtime.runner
         self.is_poked = False
         self.is_congested = False
@@ -151,9 +152,12 @@ class Hub:
         messages: Sequence[tuple[str, Any]],
         kind: MessageType = MessageType.DATA,
     ) -> None:
-        """Send values to the receivers of one node, and no other."""
+        """Send values to the receivers of one node, and no other; in order with all others."""
         pairs = [(checked_topic(topic), encode_pair(topic, value)) for topic, value in messages]
-        self.ref.tell(SendDirectly(node_id, kind, tuple(pairs)))
+        self.inputs.append(SendDirectly(node_id, kind, tuple(pairs)))
+        self.poke()
+        if self.is_congested or len(self.inputs) > INPUT_LIMIT:
+            self._wait_for_turn()
 
     def poke(self) -> None:
         """Let the core take what waits, in its next turn."""

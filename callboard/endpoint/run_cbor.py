@@ -5,7 +5,7 @@ Values of plain CBOR, nearly all there are, come out of that call as they are ha
 subscribers; only a run that holds one of our tags is gone through item by item.
 """
 
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final, NoReturn
 
 import cbor2
@@ -24,6 +24,9 @@ __all__ = ["decode_run", "encode_pair", "encode_plain_pair"]
 _TAG_HEAD: Final = b"\xd9\xbf"
 """How each of our tags (48920 to 48928) begins. Text that holds it only takes the long way."""
 
+KNOWN_TOPICS: Final = 4096
+"""Topics whose bytes are kept: publishers use few, again and again."""
+
 _LENGTH_MASK: Final = 0x1F
 _LENGTH_BYTES: Final = {24: 1, 25: 2, 26: 4}
 """Bytes of an array's length behind its first byte (RFC 8949, section 3)."""
@@ -39,7 +42,12 @@ def encode_pair(topic: str, value: Any) -> bytes:
     Raises:
         EndpointError: the data model has no such value.
     """
-    return cbor2.dumps(topic) + python_to_cbor(value)
+    return _encoded_topic(topic) + python_to_cbor(value)
+
+
+@lru_cache(KNOWN_TOPICS)
+def _encoded_topic(topic: str) -> bytes:
+    return cbor2.dumps(topic)
 
 
 def encode_plain_pair(topic: str, content: Any) -> bytes:

@@ -1,9 +1,11 @@
 """Live lives by seed: `python -m tests.simulation --seeds 0:1000 --jobs 2 [--record]`.
 
-A life that breaks a rule prints its seed and the command that replays it, and leaves its
-events in `build/.callboard/failures/`. `--seeds N` lives one life and prints its events; where
-such a file of it exists, it says whether the events were the same. `--record` adds the seeds
-to `docs/reliability/simulation.json`; those that are there already are not lived again.
+`--life nodes` (the default) or `--life topics` says what is lived. A life that breaks a rule
+prints its seed and the command that replays it, and leaves its events in
+`build/.callboard/failures/`, those of topics in `build/topics/.callboard/failures/`.
+`--seeds N` lives one life and prints its events; where such a file of it exists, it says
+whether the events were the same. `--record` adds the seeds to `simulation.json` or
+`topics.json` in `docs/reliability`; those that are there already are not lived again.
 """
 
 import argparse
@@ -15,9 +17,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from callboard.simulation.dump import Dump, dump_path
-from tests.simulation.batch import BUILD, ROOT, dump_of, live
-from tests.simulation.life import Life
+from tests.simulation.batch import LIVES, ROOT, Batch, dump_of, folder_of, live
 from tests.simulation.record import Record
+
+RECORDS = {"nodes": "simulation.json", "topics": "topics.json"}
+"""Files of `docs/reliability` that hold the seeds of each kind of life."""
 
 BATCH = 20
 """Seeds that a process lives at a time."""
@@ -29,20 +33,21 @@ def main() -> int:
     parser.add_argument("--seeds", default="0:100", help="FROM:TO, or one number to replay")
     parser.add_argument("--jobs", type=int, default=1, help="processes that share the work")
     parser.add_argument("--record", action="store_true", help="add the seeds to the docs")
+    parser.add_argument("--life", choices=LIVES, default="nodes", help="what is lived")
     options = parser.parse_args()
     first, _, after = options.seeds.partition(":")
     if not after:
-        return replay(int(first))
-    record = Record.read(ROOT / "docs" / "reliability" / "simulation.json")
+        return replay(options.life, int(first))
+    record = Record.read(ROOT / "docs" / "reliability" / RECORDS[options.life])
     wanted = [(int(first), int(after))]
     ranges = record.missing(*wanted[0]) if options.record else wanted
     batches = [
-        (begin, min(begin + BATCH, end))
+        Batch(options.life, begin, min(begin + BATCH, end))
         for start, end in ranges
         for begin in range(start, end, BATCH)
     ]
     started, lived, failed, hours = time.monotonic(), 0, 0, 0.0
-    for (begin, end), failures, seconds in _results(batches, options.jobs):
+    for (_, begin, end), failures, seconds in _results(batches, options.jobs):
         lived += end - begin
         failed += len(failures)
         hours += seconds / 3600.0
@@ -58,7 +63,7 @@ def main() -> int:
     return int(bool(failed))
 
 
-def _results(batches: list[tuple[int, int]], jobs: int) -> Iterator[Any]:
+def _results(batches: list[Batch], jobs: int) -> Iterator[Any]:
     if jobs <= 1:
         yield from map(live, batches)
         return
@@ -66,12 +71,12 @@ def _results(batches: list[tuple[int, int]], jobs: int) -> Iterator[Any]:
         yield from pool.imap_unordered(live, batches)
 
 
-def replay(seed: int) -> int:
+def replay(kind: str, seed: int) -> int:
     """Live one seed, print its events, and compare them with those of the failure, if any."""
     logging.getLogger("callboard").propagate = False
-    known = dump_path(BUILD, seed)
+    known = dump_path(folder_of(kind), seed)
     before = Dump.read(known) if known.exists() else None
-    life = Life(seed)
+    life = LIVES[kind](seed)
     error: Exception | None = None
     try:
         life.run()

@@ -2,9 +2,11 @@
 
 import logging
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from callboard.simulation.dump import Dump
 from tests.simulation.life import Life
+from tests.simulation.topic_life import TopicLife
 
 ROOT = Path(__file__).parents[2]
 
@@ -12,24 +14,42 @@ BUILD = ROOT / "build"
 """Where the events of lives that broke a rule are left."""
 
 
-def live(batch: tuple[int, int]) -> tuple[tuple[int, int], list[str], float]:
+LIVES: Final[dict[str, type[Life] | type[TopicLife]]] = {"nodes": Life, "topics": TopicLife}
+"""What can be lived."""
+
+
+class Batch(NamedTuple):
+    """Seeds of one kind of life, from `begin` to before `end`."""
+
+    kind: str
+    begin: int
+    end: int
+
+
+def live(batch: Batch) -> tuple[Batch, list[str], float]:
     """Live a batch of seeds; returns it, what failed, and virtual seconds."""
     logging.getLogger("callboard").propagate = False
     failures, seconds = [], 0.0
-    for seed in range(*batch):
-        life = Life(seed)
+    for seed in range(batch.begin, batch.end):
+        life = LIVES[batch.kind](seed)
         try:
             life.run()
         except Exception as error:  # noqa: BLE001  # any crash is a finding
-            dump_of(life).write(BUILD)
+            dump_of(life).write(folder_of(batch.kind))
+            option = "" if batch.kind == "nodes" else f"--life {batch.kind} "
             failures.append(
                 f"seed {seed}: {type(error).__name__}: {error}\n"
-                f"  replay: python -m tests.simulation --seeds {seed}"
+                f"  replay: python -m tests.simulation {option}--seeds {seed}"
             )
         seconds += life.cluster.now
     return batch, failures, seconds
 
 
-def dump_of(life: Life) -> Dump:
+def folder_of(kind: str) -> Path:
+    """Return where the events of failed lives of a kind are left: kinds share seeds."""
+    return BUILD if kind == "nodes" else BUILD / kind
+
+
+def dump_of(life: Life | TopicLife) -> Dump:
     """Return the events of a life."""
     return Dump(life.seed, "tests.simulation", life.cluster.trace.lines())

@@ -7,6 +7,7 @@ from pathlib import Path
 from tests.simulation import batch
 from tests.simulation.life import Life
 from tests.simulation.rules import Violation
+from tests.simulation.topic_life import TopicLife
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,10 +29,27 @@ def test_a_life_that_breaks_a_rule_leaves_its_events(tmp_path, monkeypatch):
     monkeypatch.setattr(batch, "BUILD", tmp_path)
     monkeypatch.setattr(Life, "_begin", begin)
 
-    _, failures, _ = batch.live((7, 8))
+    _, failures, _ = batch.live(batch.Batch("nodes", 7, 8))
 
     assert failures == [
         "seed 7: Violation: it went wrong\n  replay: python -m tests.simulation --seeds 7"
     ]
     dump = tmp_path / ".callboard" / "failures" / "7.json"
     assert "all goes wrong" in dump.read_text()
+
+
+def test_lives_of_topics_are_replayed_apart(tmp_path, monkeypatch):
+    def begin(self):
+        self.note("all goes wrong")
+        raise Violation("it went wrong")
+
+    monkeypatch.setattr(batch, "BUILD", tmp_path)
+    monkeypatch.setattr(TopicLife, "_begin", begin)
+
+    _, failures, _ = batch.live(batch.Batch("topics", 7, 8))
+
+    assert failures == [
+        "seed 7: Violation: it went wrong\n"
+        "  replay: python -m tests.simulation --life topics --seeds 7"
+    ]
+    assert (tmp_path / "topics" / ".callboard" / "failures" / "7.json").exists()
