@@ -40,6 +40,10 @@ MEASURES = (
     "restart",
     "workers",
     "blocked",
+    "topic_flood",
+    "topic_batches",
+    "topic_chain",
+    "topic_rounds",
 )
 PUBLISHED = ROOT / "docs" / "benchmarks" / "results.json"
 RUN_LIMIT = 60.0

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.peers import caf, xoscar
+from benchmarks.peers import caf, xoscar, zeek_broker
 from benchmarks.processes import ROOT
 
 
@@ -43,6 +43,7 @@ def versions() -> dict[str, str]:
         "CAF": caf.version(),
         "xoscar": xoscar.version(),
         "Thespian": version("thespian"),
+        "Zeek Broker": zeek_broker.version(),
     }
 
 

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from callboard.endpoint.core_actor import SendDirectly
 from callboard.endpoint.hub import INPUT_LIMIT
 from callboard.endpoint.message import MessageType
 
@@ -145,6 +146,8 @@ class Publisher:
         """Take back what the core has not taken yet."""
         inputs = self._hub.inputs
         for item in list(inputs):
+            if isinstance(item, SendDirectly):
+                continue
             if item[0] is MessageType.DATA and item[1][0] == self.topic:
                 try:
                     inputs.remove(item)

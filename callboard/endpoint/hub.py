@@ -154,10 +154,10 @@ class Hub:
     ) -> None:
         """Send values to the receivers of one node, and no other; in order with all others."""
         pairs = [(checked_topic(topic), encode_pair(topic, value)) for topic, value in messages]
+        if self.is_congested or len(self.inputs) >= INPUT_LIMIT:
+            self._wait_for_room()
         self.inputs.append(SendDirectly(node_id, kind, tuple(pairs)))
         self.poke()
-        if self.is_congested or len(self.inputs) > INPUT_LIMIT:
-            self._wait_for_turn()
 
     def poke(self) -> None:
         """Let the core take what waits, in its next turn."""

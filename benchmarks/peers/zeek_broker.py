@@ -1,0 +1,112 @@
+"""Topics: Zeek Broker 1.4 in Python (python3-broker) and C++ (libbroker-dev), and callboard.
+
+Broker's Python package belongs to the system's interpreter. The program beside this file runs
+with either package.
+"""
+
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.measure import PeerMissingError
+from benchmarks.processes import BUILD, printed_rate, serving
+
+PROGRAM = Path(__file__).with_name("topic_program.py")
+SOURCE = Path(__file__).with_name("broker_bench.cpp")
+HEADER = Path("/usr/include/broker/version.hh")
+SYSTEM_PYTHON = "/usr/bin/python3"
+COMPILE_LIMIT = 300
+"""Seconds; some thirty on a quiet machine."""
+
+OURS = (sys.executable, "-m", "benchmarks.peers.topic_program", "callboard.broker")
+PEER = (SYSTEM_PYTHON, str(PROGRAM), "broker")
+
+
+def prepare() -> None:
+    """Look for Broker's Python package.
+
+    Raises:
+        PeerMissingError: the system's interpreter does not have it.
+    """
+    # 1.4 was written for Python 3.9 and needs a name that is gone.
+    look = (
+        "import collections.abc as a, collections as c; c.Iterable = a.Iterable; import broker"
+    )
+    done = subprocess.run([SYSTEM_PYTHON, "-c", look], capture_output=True, check=False)
+    if done.returncode:
+        message = "not installed: apt install python3-broker"
+        raise PeerMissingError(message)
+
+
+def program() -> Path:
+    """Tell where the compiled program is; a changed source has another name."""
+    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]
+    return BUILD / f"broker_bench-{digest}"
+
+
+def prepare_cpp() -> None:
+    """Compile the C++ program, if that was not done before.
+
+    Raises:
+        PeerMissingError: Broker or the compiler is not installed, or Broker is another one.
+    """
+    if program().exists():
+        return
+    compiler = shutil.which("g++")
+    if compiler is None or not HEADER.exists():
+        message = "not installed: apt install libbroker-dev g++"
+        raise PeerMissingError(message)
+    BUILD.mkdir(parents=True, exist_ok=True)
+    unfinished = program().with_suffix(".unfinished")
+    command = [compiler, "-std=c++14", "-O2", str(SOURCE), "-o", str(unfinished)]
+    try:
+        subprocess.run(
+            [*command, "-lbroker", "-lcaf_core", "-lcaf_io", "-pthread"],
+            check=True,
+            capture_output=True,
+            timeout=COMPILE_LIMIT,
+        )
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        message = f"does not compile with Broker {version()} (needs 1.4)"
+        raise PeerMissingError(message) from error
+    unfinished.rename(program())
+
+
+def version() -> str:
+    """Tell the version that is installed, from its header or its package."""
+    if HEADER.exists():
+        found = re.findall(r"type (?:major|minor|patch) = (\d+)", HEADER.read_text())
+        return ".".join(found[:3]) or "unknown"
+    shown = (
+        shutil.which("dpkg-query")
+        and subprocess.run(
+            ["dpkg-query", "-Wf", "${Version}", "python3-broker"],  # noqa: S607
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout.partition("+")[0]
+    )
+    return shown or "not installed"
+
+
+def measure(command: Sequence[str], role: str, count: int, *, relays: int = 0) -> float:
+    """Measure a role of the program; the messages pass so many nodes that only forward."""
+    with serving([*command, "sink"]) as (_, port):
+        return _measure_at(command, role, count, port, relays)
+
+
+def _measure_at(command: Sequence[str], role: str, count: int, port: str, relays: int) -> float:
+    if relays:
+        with serving([*command, "relay", "--peer", port]) as (_, nearer):
+            return _measure_at(command, role, count, nearer, relays - 1)
+    return printed_rate([*command, role, str(count), "--peer", port])
+
+
+def flood_cpp(count: int) -> float:
+    """Measure the C++ program: publish one by one, two processes."""
+    with serving([str(program()), "sink"]) as (_, port):
+        return printed_rate([str(program()), "flood", str(count), port])
