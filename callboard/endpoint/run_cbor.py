@@ -5,6 +5,7 @@ Values of plain CBOR, nearly all there are, come out of that call as they are ha
 subscribers; only a run that holds one of our tags is gone through item by item.
 """
 
+from collections.abc import Iterable
 from functools import lru_cache, partial
 from typing import Any, Final, NoReturn
 
@@ -30,6 +31,15 @@ KNOWN_TOPICS: Final = 4096
 _LENGTH_MASK: Final = 0x1F
 _LENGTH_BYTES: Final = {24: 1, 25: 2, 26: 4}
 """Bytes of an array's length behind its first byte (RFC 8949, section 3)."""
+
+_LOWEST: Final = -(2**63)
+_HIGHEST: Final = 2**63 - 1
+
+_SURE: Final = bytes({*range(256)} - {0x1B, 0x3B, *range(0xE0, 0xF4), 0xF7, 0xF8})
+"""Bytes that begin neither an integer of more than 32 bits nor one of CBOR's odd values."""
+
+_MODEL: Final = {str, bytes, float, bool, int, tuple, type(None)}
+_FOREIGN: Final = {cbor2.CBORSimpleValue, type(cbor2.undefined)}
 
 _HEAD: Final = 2
 _KINDS: Final = {int(kind): kind for kind in MessageType}
@@ -77,7 +87,26 @@ def decode_run(payload: bytes) -> tuple[MessageType, list[tuple[str, Any]]]:
     if not is_known or not {*map(type, topics)} <= _TEXT:
         msg = f"a run of type {str(values[0])[:20]} with topics that are no text"
         raise MalformedMessage(msg)
-    return _KINDS[values[0]], list(zip(topics, values[3::2], strict=True))
+    kind, contents = _KINDS[values[0]], values[3::2]
+    if kind is MessageType.DATA and payload.translate(None, _SURE) and not _is_model(contents):
+        msg = "a run holds an integer of more than 64 bits, or a value that is no data"
+        raise MalformedMessage(msg)
+    return kind, list(zip(topics, contents, strict=True))
+
+
+def _is_model(values: Iterable[Any]) -> bool:
+    """Return whether the data model has all of these values, level by level."""
+    level = list(values)
+    while level:
+        kinds = {*map(type, level)}
+        if not kinds <= _MODEL and any(type(value) in _FOREIGN for value in level):
+            return False
+        if int in kinds:
+            numbers = [value for value in level if type(value) is int]
+            if min(numbers) < _LOWEST or max(numbers) > _HIGHEST:
+                return False
+        level = [part for value in level if type(value) is tuple for part in value]
+    return True
 
 
 def _is_data(payload: bytes) -> bool:

@@ -124,3 +124,21 @@ def test_damaged_runs_are_a_run_or_an_error(values: list[Data], draw: Any) -> No
         decode_run(bytes(body))
     except MalformedMessage:
         return
+
+
+@pytest.mark.parametrize(
+    "value", [2**63, -(2**63) - 1, [1, [2**64 - 1]], cbor2.CBORSimpleValue(5), cbor2.undefined]
+)
+def test_plain_values_outside_of_the_model_are_refused(value: Any) -> None:
+    pair = encode_plain_pair("/a", value)
+    ((run, _),) = pack_runs(MessageType.DATA, 1, [encode_pair("/a", 1), pair])
+
+    with pytest.raises(MalformedMessage):
+        decode_run(run)
+
+
+@pytest.mark.parametrize("value", [2**63 - 1, -(2**63), 2**32, "a;b", (1, (2**40, -0.5))])
+def test_values_that_look_odd_in_bytes_are_read(value: Any) -> None:
+    ((run, _),) = pack_runs(MessageType.DATA, 1, [encode_pair("/a", value)])
+
+    assert decode_run(run) == (MessageType.DATA, [("/a", value)])
