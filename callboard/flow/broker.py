@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 from actors.actor import Actor
 from actors.dispatch import handler
-from actors.errors import InvalidAddress
+from actors.errors import CallboardError, InvalidAddress
 from actors.exit_reason import ExitReason
 from actors.reference import ActorRef
 from actors.signals import Down
@@ -158,7 +158,10 @@ class BrokerActor(Actor):
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             if type(effect) is Send:
-                self._ports[effect.rid][0].target.post(effect.data, self._cell)
+                try:
+                    self._ports[effect.rid][0].target.post(effect.data, self._cell)
+                except CallboardError as error:  # its link is full, say: only that flow ends
+                    self._carry_out(self.table.down(effect.rid, str(error)))
             elif type(effect) is CallFactory:
                 bot = Bot(effect.bot, self.me, refuse=self._refuse)
                 reason = call_factory(self._factory, bot, self._runner.now)

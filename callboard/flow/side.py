@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
 
-from actors.errors import AskTimeout
+from actors.errors import AskTimeout, CallboardError
 from actors.future import Future
 from callboard.flow.errors import (
     FlowAborted,
@@ -101,7 +101,7 @@ class FlowSide:
             elif isinstance(event, End):
                 self.end_attributes = event.attributes
                 if self._machine.is_giver and self._machine.state is State.FINACK:
-                    self._send(self._machine.end())
+                    self._answer(self._machine.end())
             waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             waiter.set_result(None)
@@ -111,7 +111,14 @@ class FlowSide:
         if self._error is None:
             self._error = error
         if self._machine.state in (State.BOTSEND, State.FLOWING):
-            self._send(self._machine.end({"reason": str(error)}))
+            self._answer(self._machine.end({"reason": str(error)}))
+
+    def _answer(self, data: bytes) -> None:
+        """Send what nobody called for; a link that takes nothing more ends the flow."""
+        try:
+            self._send(data)
+        except CallboardError as error:
+            self._error = self._error or FlowAborted(str(error))
 
     def lost(self, error: Exception) -> None:
         """Nothing will come any more; called by the link."""

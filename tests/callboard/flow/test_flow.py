@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from callboard import Child, Node
+from actors.cell import Cell
+from callboard import Child, LinkFull, Node
 from callboard.endpoint.hub import Hub
 from callboard.flow import (
     FactoryDeadlock,
@@ -389,6 +390,29 @@ def test_waits_end_in_time(node, start):
     with pytest.raises(FlowTimeout, match="nothing came within"):
         Flow.connect(broker.ref, node=node, timeout=0.05)
     wait_for(lambda: len(broker) == 0)
+
+
+def test_a_peer_that_takes_nothing_more_ends_its_flow_only(node, start, connect, monkeypatch):
+    broker = start(Spawn(node, Collector))
+    fine, stuck = connect(broker), connect(broker)
+    target = stuck._link._sender
+
+    def post(self, message, sender):
+        if self is target and isinstance(message, bytes):
+            msg = "more waits to be sent than may"
+            raise LinkFull(msg)
+        before(self, message, sender)
+
+    before = Cell.post
+    with monkeypatch.context() as patch:
+        patch.setattr(Cell, "post", post)
+        for _ in range(30):
+            fine.put(b"x")
+        stuck._send(stuck._machine.end())  # its echo cannot be sent
+        wait_for(lambda: len(broker) == 1)
+
+    assert len(fine.eot()["got"]) == 30
+    assert broker.counters.aborted + broker.counters.ended == 2
 
 
 def test_strangers_are_dropped_and_counted(node, start):
