@@ -1,10 +1,10 @@
-"""The file system of the machine behind the interface of the simulated disk."""
+"""The file system of the machine behind the interface of `Disk`."""
 
 import errno
 import os
 from pathlib import Path
 
-from callboard.simulation.disk import check_rename
+from callboard.commitlog.disk import check_rename
 
 
 class RealDisk:

@@ -1,0 +1,36 @@
+"""Append-only logs: segments, absolute offsets, cursors; in memory and on disk.
+
+Imports nothing else of callboard; see `docs/log.md`.
+"""
+
+from callboard.commitlog.errors import (
+    ExtraMissing,
+    InvalidRecord,
+    LogClosed,
+    LogCorrupt,
+    LogError,
+    LogFailed,
+    LogLocked,
+)
+from callboard.commitlog.follower import Follower
+from callboard.commitlog.log import CommitLog
+from callboard.commitlog.reader import LogReader
+from callboard.commitlog.record import Cursor, Record, Run
+from callboard.commitlog.retention import Retention
+
+__all__ = [
+    "CommitLog",
+    "Cursor",
+    "ExtraMissing",
+    "Follower",
+    "InvalidRecord",
+    "LogClosed",
+    "LogCorrupt",
+    "LogError",
+    "LogFailed",
+    "LogLocked",
+    "LogReader",
+    "Record",
+    "Retention",
+    "Run",
+]

@@ -1,0 +1,179 @@
+"""Record batches: the unit of write, checksum and recovery.
+
+All numbers are little-endian.
+
+| offset | size | field |
+|---|---|---|
+| 0 | 4 | `CBL1` |
+| 4 | 4 | CRC-32 of the bytes 8 to 47 |
+| 8 | 4 | CRC-32 of the body |
+| 12 | 4 | length of the body |
+| 16 | 8 | offset of the first record |
+| 24 | 8 | time of the first record |
+| 32 | 8 | latest time of all its records |
+| 40 | 4 | number of records, n |
+| 44 | 4 | flags: which columns there are |
+
+The body: length of the names (4), names (CBOR), then, if flagged, the columns times (8 each),
+topics, keys, headers (4 each, numbers of names), kinds (1 each, 1 = plain bytes); then the
+lengths of the payloads (4 each) and the payloads. That the lengths stand together in front
+lets one call write or read a whole column.
+"""
+
+import io
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, repeat
+from typing import Any, Final, NamedTuple
+from zlib import crc32
+
+from cbor2 import CBORDecodeError
+
+from callboard.commitlog.columns import Columns, decode_names
+from callboard.commitlog.errors import LogCorrupt
+from callboard.commitlog.record import BytesRecord, Record
+
+MAGIC: Final = b"CBL1"
+_HEADER: Final = struct.Struct("<4sIIIQqqII")
+_CHECKED: Final = struct.Struct("<IIQqqII")  # the header without magic and its own checksum
+_START: Final = struct.Struct("<4sI")
+_NUMBER: Final = struct.Struct("<I")
+HEADER_SIZE: Final = _HEADER.size
+MAX_BODY: Final = 64 << 20
+"""Bytes; the writer keeps below it, and a header that says more is not believed."""
+
+BYTES, KINDS, TIMES, TOPICS, KEYS, HEADERS = (1 << bit for bit in range(6))
+_ALL_FLAGS: Final = (1 << 6) - 1
+_KINDS_OF_RECORD: Final = (Record, BytesRecord)
+
+
+class Header(NamedTuple):
+    """What stands before the body of a batch."""
+
+    checksum: int
+    length: int
+    base: int
+    first_time: int
+    latest_time: int
+    records: int
+    flags: int
+
+
+class Batch(NamedTuple):
+    """An intact batch of a segment."""
+
+    header: Header
+    body: bytes
+    position: int
+
+    @property
+    def base(self) -> int:
+        """The offset of the first record."""
+        return self.header.base
+
+    @property
+    def end(self) -> int:
+        """The offset behind the last record."""
+        return self.header.base + self.header.records
+
+    @property
+    def size(self) -> int:
+        """Bytes on the disk."""
+        return HEADER_SIZE + len(self.body)
+
+
+def encode_batch(base: int, now: int, columns: Columns) -> tuple[bytes, int]:
+    """Return a batch as bytes, and its latest time; `now` is the time where none is given."""
+    count, payloads = len(columns.payloads), columns.payloads
+    parts: list[bytes] = [_NUMBER.pack(len(columns.names)), columns.names]
+    flags, first, latest = BYTES if columns.all_bytes else 0, now, now
+    if columns.times:
+        flags, first, latest = flags | TIMES, columns.times[0], max(columns.times)
+        parts.append(struct.pack(f"<{count}q", *columns.times))
+    for flag, column in (
+        (TOPICS, columns.topics),
+        (KEYS, columns.keys),
+        (HEADERS, columns.headers),
+    ):
+        if column is not None:
+            flags |= flag
+            parts.append(struct.pack(f"<{count}I", *column))
+    if columns.kinds:
+        flags |= KINDS
+        parts.append(columns.kinds)
+    parts.append(struct.pack(f"<{count}I", *map(len, payloads)))
+    body = b"".join((*parts, *payloads))
+    checked = _CHECKED.pack(crc32(body), len(body), base, first, latest, count, flags)
+    return b"".join((_START.pack(MAGIC, crc32(checked)), checked, body)), latest
+
+
+def decode_header(data: bytes | memoryview, at: int = 0) -> Header | None:
+    """Return the header at a place, or None if there is no intact one."""
+    if len(data) - at < HEADER_SIZE:
+        return None
+    magic, checksum, *fields = _HEADER.unpack_from(data, at)
+    if magic != MAGIC or checksum != crc32(data[at + 8 : at + HEADER_SIZE]):
+        return None
+    header = Header(*fields)
+    return header if header.length <= MAX_BODY and header.records else None
+
+
+def records_of(batch: Batch, first: int = 0) -> Iterator[Record]:
+    """Return the records of a batch, from an offset on.
+
+    Raises:
+        LogCorrupt: the checksum is right, but the contents are not what we write.
+    """
+    try:
+        rows, kinds = _rows(batch)
+    except (CBORDecodeError, ValueError, TypeError, IndexError, struct.error) as error:
+        what = (
+            f"the batch of record {batch.base} is malformed ({error}); another program wrote it"
+        )
+        raise LogCorrupt(what, offset=batch.base, next_offset=batch.end) from None
+    records: Iterator[Record] = map(tuple.__new__, kinds, rows)
+    return islice(records, first - batch.base, None) if first > batch.base else records
+
+
+def times_of(batch: Batch) -> Sequence[int]:
+    """Return the times of all records of a batch."""
+    header = batch.header
+    if not header.flags & TIMES:
+        return (header.first_time,) * header.records
+    at = 4 + _NUMBER.unpack_from(batch.body)[0]
+    return struct.unpack_from(f"<{header.records}q", batch.body, at)
+
+
+def _rows(batch: Batch) -> tuple[Iterable[Any], Iterable[type[Record]]]:
+    """Return the fields of the records, and their classes, all checked."""
+    header, body = batch.header, batch.body
+    count, flags = header.records, header.flags
+    if flags > _ALL_FLAGS:
+        what = f"unknown flags {flags:#x}"
+        raise ValueError(what)
+    at = 4 + _NUMBER.unpack_from(body)[0]
+    names = decode_names(body[4:at])
+    times: Iterable[int] = repeat(header.first_time)
+    if flags & TIMES:
+        times = struct.unpack_from(f"<{count}q", body, at)
+        at += 8 * count
+    columns: list[Iterable[Any]] = []
+    for flag, values in zip((TOPICS, KEYS, HEADERS), names, strict=True):
+        if flags & flag:
+            columns.append([values[i] for i in struct.unpack_from(f"<{count}I", body, at)])
+            at += 4 * count
+        else:
+            columns.append(repeat(values[0]))
+    kinds: Iterable[type[Record]] = repeat(_KINDS_OF_RECORD[flags & BYTES])
+    if flags & KINDS:
+        kinds = [_KINDS_OF_RECORD[kind] for kind in body[at : at + count]]
+        at += count
+    lengths = struct.unpack_from(f"<{count}I", body, at)
+    at += 4 * count
+    if at + sum(lengths) != len(body):
+        what = f"{sum(lengths)} bytes of payloads, {len(body) - at} expected"
+        raise ValueError(what)
+    source = io.BytesIO(body)  # shares the bytes; reading on is quicker than cutting slices
+    source.seek(at)
+    offsets = range(header.base, header.base + count)
+    return zip(offsets, times, *columns, map(source.read, lengths), strict=False), kinds

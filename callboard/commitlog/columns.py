@@ -1,0 +1,227 @@
+"""What is appended, in columns: what the records of a run have in common is stored once.
+
+A run of records has one list of payloads, and for topics, keys, headers and times either one
+value for all or a list as long.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeVar
+
+from cbor2 import CBOREncodeError, dumps, loads
+
+from callboard.commitlog.errors import InvalidRecord
+
+T = TypeVar("T")
+Key = str | bytes | None
+Headers = Mapping[str, str] | None
+Kinds = bytes
+"""One byte for each record: 1 where the payload is plain bytes; empty when all are alike."""
+
+NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+_BINARY: Final = (bytes, bytearray, memoryview)
+_CACHED_NAMES: Final = 256  # bytes; longer tables hold keys of single records, seen only once
+_MAX_TIME: Final = 2**63
+
+
+class Columns(NamedTuple):
+    """A run of records on its way into the log; lists are None where one value serves all."""
+
+    payloads: Sequence[bytes]
+    all_bytes: bool
+    kinds: Kinds
+    names: bytes
+    times: Sequence[int] | None
+    topics: Sequence[int] | None
+    keys: Sequence[int] | None
+    headers: Sequence[int] | None
+
+
+class Names(NamedTuple):
+    """The values that the numbers in columns stand for."""
+
+    topics: Sequence[str]
+    keys: Sequence[Key]
+    headers: Sequence[Mapping[str, str]]
+
+
+def one_record(topic: str, payload: Any, key: Key, headers: Headers) -> Columns:
+    """Return the columns of a single record.
+
+    Raises:
+        InvalidRecord: it cannot be stored.
+    """
+    is_bytes = isinstance(payload, _BINARY)
+    data = bytes(payload) if is_bytes else encode_value(payload)
+    if key is None and not headers:
+        names = plain_names(topic)
+    else:
+        names = _encode_names([_topic(topic)], [_key(key)], [_headers(headers)])
+    return Columns((data,), is_bytes, b"", names, None, None, None, None)
+
+
+def many_records(
+    payloads: Sequence[Any],
+    topics: str | Sequence[str],
+    keys: Key | Sequence[Key],
+    headers: Headers | Sequence[Headers],
+    times: Sequence[int] | None,
+) -> Columns:
+    """Return the columns of a run of records.
+
+    Raises:
+        InvalidRecord: some record cannot be stored, or a list has another length.
+    """
+    count = len(payloads)
+    data, all_bytes, kinds = _payloads(payloads)
+    if isinstance(topics, str) and keys is None and headers is None:
+        return Columns(data, all_bytes, kinds, plain_names(topics), times, None, None, None)
+    topic_rows = [topics] if isinstance(topics, str) else topics
+    key_rows = [keys] if keys is None or isinstance(keys, str | bytes) else keys
+    header_rows = [headers] if headers is None or isinstance(headers, Mapping) else headers
+    topic_names, topic_column = _interned(topic_rows, count)
+    key_names, key_column = _interned(key_rows, count)
+    header_names, header_column = _interned(
+        [tuple(sorted(_headers(row).items())) for row in header_rows], count
+    )
+    names = _encode_names(
+        [_topic(topic) for topic in topic_names],
+        [_key(key) for key in key_names],
+        [dict(row) for row in header_names],
+    )
+    return Columns(
+        data, all_bytes, kinds, names, times, topic_column, key_column, header_column
+    )
+
+
+def _payloads(payloads: Sequence[Any]) -> tuple[Sequence[bytes], bool, Kinds]:
+    types = set(map(type, payloads))
+    if types == {bytes}:
+        return payloads, True, b""
+    binary = {kind for kind in types if issubclass(kind, _BINARY)}
+    if not binary:
+        return [encode_value(payload) for payload in payloads], False, b""
+    kinds = bytes(type(payload) in binary for payload in payloads)
+    data = [
+        bytes(payload) if is_bytes else encode_value(payload)
+        for payload, is_bytes in zip(payloads, kinds, strict=True)
+    ]
+    return data, binary == types, b"" if binary == types else kinds
+
+
+def _interned(values: Sequence[T], count: int) -> tuple[list[T], list[int] | None]:
+    """Return the distinct values, and for each record the number of its own."""
+    if len(values) == 1:
+        return list(values), None
+    if len(values) != count:
+        what = f"{count} payloads, but {len(values)} of another column; give one for each"
+        raise InvalidRecord(what)
+    numbers: dict[T, int] = {}
+    column = [numbers.setdefault(value, len(numbers)) for value in values]
+    return list(numbers), column if len(numbers) > 1 else None
+
+
+# --- values ---
+
+
+def encode_value(value: Any) -> bytes:
+    """Return a value as CBOR.
+
+    Raises:
+        InvalidRecord: CBOR has no place for it.
+    """
+    try:
+        return dumps(value)
+    except (CBOREncodeError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        kind = type(value).__name__
+        what = f"a payload of type {kind} cannot be stored ({error}); use bytes or plain values"
+        raise InvalidRecord(what) from None
+
+
+def check_times(times: Iterable[int], count: int) -> list[int]:
+    """Return times as a list.
+
+    Raises:
+        InvalidRecord: they are not as many as the records, or are no nanoseconds.
+    """
+    checked = list(times)
+    if len(checked) != count:
+        what = f"{count} payloads, but {len(checked)} times; give one each"
+        raise InvalidRecord(what)
+    for each in checked:
+        if not -_MAX_TIME <= each < _MAX_TIME:
+            what = f"{each!r} is no time; give nanoseconds since 1970 as an int"
+            raise InvalidRecord(what)
+    return checked
+
+
+def _topic(topic: Any) -> str:
+    if not isinstance(topic, str):
+        what = f"a topic is a text, not {type(topic).__name__}"
+        raise InvalidRecord(what)
+    return topic
+
+
+def _key(key: Any) -> Key:
+    if key is not None and not isinstance(key, str | bytes):
+        what = f"a key is text, bytes or None, not {type(key).__name__}"
+        raise InvalidRecord(what)
+    return key
+
+
+def _headers(headers: Any) -> Mapping[str, str]:
+    if headers is None:
+        return NO_HEADERS
+    if not isinstance(headers, Mapping) or not all(
+        isinstance(text, str) for item in headers.items() for text in item
+    ):
+        what = f"headers are a mapping of texts to texts, not {headers!r}"
+        raise InvalidRecord(what)
+    return headers
+
+
+# --- names ---
+
+
+@lru_cache(1024)
+def plain_names(topic: str) -> bytes:
+    """Return the encoded names of records that have one topic and nothing else."""
+    return _encode_names([_topic(topic)], [None], [NO_HEADERS])
+
+
+def _encode_names(
+    topics: list[str], keys: list[Key], headers: Sequence[Mapping[str, str]]
+) -> bytes:
+    try:
+        return dumps([topics, keys, [dict(row) for row in headers]])
+    except (CBOREncodeError, ValueError) as error:  # lone surrogates in a text
+        what = f"a topic, key or header cannot be stored: {error}"
+        raise InvalidRecord(what) from None
+
+
+def decode_names(data: bytes) -> Names:
+    """Return names that were encoded; equal bytes give the same objects.
+
+    Raises:
+        ValueError: they are malformed.
+    """
+    return _decode_cached(data) if len(data) <= _CACHED_NAMES else _decode(data)
+
+
+def _decode(data: bytes) -> Names:
+    topics, keys, headers = loads(data)
+    good = (
+        all(isinstance(topic, str) for topic in topics)
+        and all(key is None or isinstance(key, str | bytes) for key in keys)
+        and all(isinstance(row, dict) for row in headers)
+    )
+    if not good:
+        what = "names of the wrong types"
+        raise ValueError(what)
+    return Names(
+        topics, keys, [MappingProxyType(row) if row else NO_HEADERS for row in headers]
+    )
+
+
+_decode_cached = lru_cache(1024)(_decode)

@@ -1,0 +1,51 @@
+"""The errors of logs.
+
+    LogError
+    ├── LogLocked       another process (or this one) writes the log
+    ├── LogClosed       the log was closed
+    ├── LogCorrupt      bytes that were durable are damaged
+    ├── LogFailed       (OSError) the disk refused something
+    ├── InvalidRecord   (ValueError) this cannot be stored
+    └── ExtraMissing    (ImportError) an optional package is not installed
+
+The log imports nothing of callboard, so that programs without actors can read it; therefore
+these have a root of their own.
+"""
+
+
+class LogError(Exception):
+    """Root of all errors of logs."""
+
+
+class LogLocked(LogError):
+    """Another process, or another `CommitLog` of this one, writes the log."""
+
+
+class LogClosed(LogError):
+    """The log was closed."""
+
+
+class LogCorrupt(LogError):
+    """Bytes that were durable are damaged or gone.
+
+    Attributes:
+        offset: The first record that cannot be read.
+        next_offset: Where reading can go on; the records from `offset` up to here are lost.
+    """
+
+    def __init__(self, what: str, *, offset: int = 0, next_offset: int = 0) -> None:
+        super().__init__(what)
+        self.offset = offset
+        self.next_offset = next_offset
+
+
+class LogFailed(LogError, OSError):
+    """The disk refused to write or to sync; nothing of that call was acknowledged."""
+
+
+class InvalidRecord(LogError, ValueError):
+    """A record cannot be stored as it is."""
+
+
+class ExtraMissing(LogError, ImportError):
+    """An optional package is not installed."""

@@ -1,0 +1,105 @@
+"""The files of a log: their names, and small ones that are read and written whole."""
+
+from contextlib import suppress
+from typing import Final
+
+from callboard.commitlog.disk import Disk, DiskFile
+
+SEGMENT: Final = ".log"
+INDEX: Final = ".index"
+CUT: Final = ".cut"
+MARKS: Final = "synced"
+LOCK: Final = "lock"
+TEMPORARY: Final = ".tmp"
+_DIGITS: Final = 20
+_COPY: Final = 1 << 20
+
+
+class Folder:
+    """A folder on a disk."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        """Name a folder, which need not exist."""
+        self.disk = disk
+        self.path = path
+
+    def file(self, name: str) -> str:
+        """Return the path of a file in it."""
+        return f"{self.path}/{name}"
+
+    def segment(self, base: int, kind: str = SEGMENT) -> str:
+        """Return the path of a segment or of its index; a name is the first offset."""
+        return self.file(f"{base:0{_DIGITS}}{kind}")
+
+    def bases(self) -> list[int]:
+        """Return the first offsets of all segments, in order.
+
+        Raises:
+            FileNotFoundError: there is no such folder.
+        """
+        return [
+            int(name.removesuffix(SEGMENT))
+            for name in self.disk.listdir(self.path)
+            if name.endswith(SEGMENT) and name.removesuffix(SEGMENT).isdecimal()
+        ]
+
+    def make(self) -> None:
+        """Make the folder and those above it, durably, where they are missing."""
+        names = [name for name in self.path.split("/") if name]
+        for depth in range(1, len(names) + 1):
+            above = "/".join(["", *names[: depth - 1]]) or "/"
+            try:
+                self.disk.listdir(f"/{'/'.join(names[:depth])}")
+            except FileNotFoundError:
+                with suppress(FileExistsError):  # another process made it meanwhile
+                    self.disk.mkdir(f"/{'/'.join(names[:depth])}")
+                self.disk.sync_folder(above)
+
+    def read(self, path: str) -> bytes:
+        """Return a file's contents; nothing if there is no such file."""
+        try:
+            file = self.disk.open(path)
+        except FileNotFoundError:
+            return b""
+        try:
+            return file.pread(file.size(), 0)
+        finally:
+            file.close()
+
+    def write(self, path: str, data: bytes, *, durably: bool = True) -> None:
+        """Write a file anew."""
+        file = self.disk.open(path, append=True)
+        try:
+            file.truncate(0)
+            write_all(file, data)
+            if durably:
+                file.fsync()
+        finally:
+            file.close()
+
+    def rewrite(self, path: str, size: int) -> None:
+        """Replace a file by a copy of its first bytes; durable, and at no time half done."""
+        source = self.disk.open(path)
+        copy = self.disk.open(path + TEMPORARY, append=True)
+        try:
+            copy.truncate(0)
+            for position in range(0, size, _COPY):
+                write_all(copy, source.pread(min(_COPY, size - position), position))
+            copy.fsync()
+        finally:
+            source.close()
+            copy.close()
+        self.disk.rename(path + TEMPORARY, path)
+        self.disk.sync_folder(self.path)
+
+    def remove(self, path: str) -> None:
+        """Remove a file if it is there."""
+        with suppress(FileNotFoundError):
+            self.disk.unlink(path)
+
+
+def write_all(file: DiskFile, data: bytes) -> None:
+    """Write all of it, however many calls that takes."""
+    done = file.write(data)
+    while done < len(data):
+        done += file.write(data[done:])

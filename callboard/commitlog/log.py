@@ -1,0 +1,291 @@
+"""The log that programs append to."""
+
+import asyncio
+import time as clocks
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal, NamedTuple, get_args
+
+from callboard.commitlog.batch import MAX_BODY
+from callboard.commitlog.columns import (
+    Columns,
+    Headers,
+    Key,
+    check_times,
+    many_records,
+    one_record,
+)
+from callboard.commitlog.disk import Disk
+from callboard.commitlog.errors import InvalidRecord, LogError, LogFailed
+from callboard.commitlog.folder import Folder
+from callboard.commitlog.grouping import Grouping
+from callboard.commitlog.lock import WriterLock
+from callboard.commitlog.memory_disk import MemoryDisk
+from callboard.commitlog.reader import LogReader, open_folder
+from callboard.commitlog.recovery import Recovery
+from callboard.commitlog.retention import Retention, SegmentLimits
+from callboard.commitlog.writer import Writer
+
+Sync = Literal["none", "group", "each"]
+
+MAX_BATCH_RECORDS: Final = 8192
+"""Longer runs are written as several batches, so that readers need little memory."""
+
+MAX_RECORD: Final = MAX_BODY // 4
+"""Bytes of one payload; beside it, names and numbers have to fit into a batch."""
+
+
+class CommitLog(LogReader):
+    """An append-only log: a directory, or in memory if no folder is given.
+
+    What is durable when (`sync`): with "each", a record when its append returns; with "group"
+    (the default) at most `sync_interval` and one sync of the disk later; with "none" when
+    `flush` or `close` returns, or a segment is full. In every mode, what was appended outlives
+    this process at once, and what was flushed outlives the machine.
+
+    One `CommitLog` at a time writes a folder; any number of `LogReader` read it. Its methods
+    may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path | None = None,
+        *,
+        sync: Sync = "group",
+        sync_interval: float = 0.01,
+        retain: Retention | None = None,
+        segment_bytes: int | None = None,
+        disk: Disk | None = None,
+        clock: Callable[[], int] = clocks.time_ns,
+    ) -> None:
+        """Open a log to write, or make it.
+
+        Args:
+            folder: Its directory, made if needed; None is in memory.
+            sync: What is durable when, see above.
+            sync_interval: Seconds between syncs with "group".
+            retain: How long records are kept; for ever by default.
+            segment_bytes: Size at which a new file begins: 64 MiB, or a tenth of `retain`.
+            disk: The file system it is on, for tests; the machine's own by default. A log on
+                such a disk takes no lock.
+            clock: Nanoseconds since 1970, for the times of records.
+
+        Raises:
+            LogLocked: somebody else writes this log.
+            LogFailed: the disk refuses.
+            ValueError: an option makes no sense.
+        """
+        _check_options(sync, sync_interval, segment_bytes)
+        retain = retain or Retention()
+        self._sync: Sync = "none" if folder is None else sync
+        self._lock: WriterLock | None = None
+        place = Folder(MemoryDisk(), "") if folder is None else open_folder(folder, disk)
+        try:
+            place.make()
+            if folder is not None and disk is None:
+                self._lock = WriterLock(place.path)
+            limits = SegmentLimits.fitting(retain, segment_bytes)
+            self._writer = Writer(place, limits, retain, clock)
+        except OSError as error:
+            self._release()
+            if isinstance(error, LogError):
+                raise
+            why = error.strerror or error
+            what = f"the log {place.path} cannot be opened: {why}; see its folder"
+            raise LogFailed(what) from error
+        except BaseException:
+            self._release()
+            raise
+        self._table = self._writer.table
+        self._grouping = (
+            Grouping(self._writer, sync_interval) if self._sync == "group" else None
+        )
+
+    # --- appending ---
+
+    def append(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        key: Key = None,
+        headers: Headers = None,
+        time: int | None = None,
+    ) -> int:
+        """Append one record; returns its offset.
+
+        Args:
+            topic: What it is about.
+            payload: Bytes, or what CBOR can hold: None, bool, int, float, str, list, tuple
+                (read as a list), dict, set, datetime with a time zone, Decimal, UUID and so on.
+            key: Text or bytes.
+            headers: Texts.
+            time: Nanoseconds since 1970; now by default.
+
+        Raises:
+            InvalidRecord: it cannot be stored.
+            LogFailed: the disk refuses; nothing was appended, or with "each", not durably.
+            LogClosed: the log was closed.
+        """
+        columns = one_record(topic, payload, key, headers)
+        if time is not None:
+            columns = columns._replace(times=check_times([time], 1))
+        _refuse_large(columns)
+        return self._append([columns])
+
+    def append_batch(
+        self,
+        payloads: Sequence[Any],
+        *,
+        topic: str | Sequence[str],
+        key: Key | Sequence[Key] = None,
+        headers: Headers | Sequence[Headers] = None,
+        time: Sequence[int] | None = None,
+    ) -> range:
+        """Append a run of records at once; returns their offsets.
+
+        `topic`, `key` and `headers` are one for all, or a list with one each. A run of up to
+        8,192 records and 16 MiB is one batch: after a crash, all of it is there or nothing.
+
+        Raises:
+            InvalidRecord: some record cannot be stored, or a list has another length; nothing
+                was appended.
+            LogFailed: as for `append`.
+            LogClosed: the log was closed.
+        """
+        count = len(payloads)
+        for column in (topic, key, headers):
+            if column is None or isinstance(column, str | bytes | Mapping):
+                continue
+            if len(column) != count:
+                what = (
+                    f"{count} payloads, but {len(column)} of another column; give one for each"
+                )
+                raise InvalidRecord(what)
+        times = None if time is None else check_times(time, count)
+        rows = _Rows(payloads, topic, key, headers, times)
+        runs = [
+            columns
+            for start in range(0, count, MAX_BATCH_RECORDS)
+            for columns in rows.columns(start, min(start + MAX_BATCH_RECORDS, count))
+        ]
+        first = self._append(runs) if runs else self.end
+        return range(first, first + count)
+
+    def _append(self, runs: list[Columns]) -> int:
+        first = self._writer.append(runs)
+        if self._sync == "each":
+            self._writer.sync()
+        elif self._grouping is not None:
+            self._grouping.wake()
+        return first
+
+    def flush(self) -> None:
+        """Make durable all that was appended before; returns when it is.
+
+        Raises:
+            LogFailed: the disk refuses; what is durable is unknown until a new opening.
+            LogClosed: the log was closed.
+        """
+        self._writer.sync()
+
+    async def aflush(self) -> None:
+        """Make durable all that was appended before, without blocking the loop."""
+        await asyncio.to_thread(self.flush)
+
+    # --- what there is ---
+
+    @property
+    def durable(self) -> int:
+        """The offset behind all that outlives the machine."""
+        return self._writer.durable
+
+    @property
+    def recovery(self) -> Recovery:
+        """What was found when the log was opened."""
+        return self._writer.recovery
+
+    def trim(self, before: int | None = None) -> int:
+        """Remove segments that retention ends, or whose records all are before an offset.
+
+        Appending does the first by itself, with each new segment. Returns the new `start`.
+
+        Raises:
+            LogFailed: the disk refuses.
+        """
+        return self._writer.trim(before)
+
+    # --- the end ---
+
+    def close(self) -> None:
+        """Make all durable, and let others write; a second call does nothing.
+
+        Raises:
+            LogFailed: the disk refuses; what is durable is unknown.
+        """
+        if self._grouping is not None:
+            self._grouping.end()
+        try:
+            self._writer.close()
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the log."""
+        self.close()
+
+
+class _Rows(NamedTuple):
+    """The arguments of `append_batch`."""
+
+    payloads: Sequence[Any]
+    topic: str | Sequence[str]
+    key: Key | Sequence[Key]
+    headers: Headers | Sequence[Headers]
+    times: Sequence[int] | None
+
+    def columns(self, start: int, stop: int) -> Iterator[Columns]:
+        """Return a part of them as columns, halved until each half fits into a batch."""
+        part, topic, key, headers = slice(start, stop), self.topic, self.key, self.headers
+        columns = many_records(
+            self.payloads[part],
+            topic if isinstance(topic, str) else topic[part],
+            key if key is None or isinstance(key, str | bytes) else key[part],
+            headers if headers is None or isinstance(headers, Mapping) else headers[part],
+            self.times and self.times[part],
+        )
+        if sum(map(len, columns.payloads)) <= MAX_RECORD:
+            yield columns
+        elif stop - start == 1:
+            _refuse_large(columns)
+        else:
+            middle = (start + stop) // 2
+            yield from self.columns(start, middle)
+            yield from self.columns(middle, stop)
+
+
+def _refuse_large(columns: Columns) -> None:
+    size = len(columns.payloads[0])
+    if size > MAX_RECORD:
+        what = f"a payload of {size:,} bytes exceeds the limit of {MAX_RECORD:,}; split it"
+        raise InvalidRecord(what)
+
+
+def _check_options(sync: str, sync_interval: float, segment_bytes: int | None) -> None:
+    if sync not in get_args(Sync):
+        what = f"sync={sync!r}; give one of {', '.join(get_args(Sync))}"
+        raise ValueError(what)
+    if sync_interval <= 0 or (segment_bytes is not None and segment_bytes <= 0):
+        what = f"sync_interval={sync_interval}, segment_bytes={segment_bytes}: give more than 0"
+        raise ValueError(what)

@@ -1,0 +1,195 @@
+"""Reading a log, from any process, also while another one writes it."""
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from callboard.commitlog.batch import records_of, times_of
+from callboard.commitlog.disk import Disk
+from callboard.commitlog.folder import Folder
+from callboard.commitlog.follower import Follower
+from callboard.commitlog.reading import Reading
+from callboard.commitlog.real_disk import RealDisk
+from callboard.commitlog.record import Cursor, Record, Run
+from callboard.commitlog.table import SegmentInfo, SegmentTable
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+
+class LogReader:
+    """Reads the log in a folder; any number of them may, beside one `CommitLog` that writes.
+
+    It needs no closing. Methods may be called from any thread; a `Follower` or an iterator
+    belongs to one at a time.
+    """
+
+    def __init__(self, folder: str | Path, *, disk: Disk | None = None) -> None:
+        """Look at the log in a folder.
+
+        Args:
+            folder: Where it is.
+            disk: The file system it is on, for tests; the machine's own by default.
+
+        Raises:
+            LogFailed: there is no log.
+        """
+        self._table = SegmentTable(open_folder(folder, disk))
+
+    @property
+    def start(self) -> int:
+        """The offset of the oldest record that is kept."""
+        self._table.refresh()
+        return self._table.segments[0].base
+
+    @property
+    def end(self) -> int:
+        """The offset behind the newest record."""
+        self._table.refresh()
+        return self._table.cover(self._table.segments[-1]).end
+
+    @property
+    def segments(self) -> list[SegmentInfo]:
+        """The files of the log, oldest first."""
+        self._table.refresh()
+        folder, found = self._table.folder, []
+        for segment in self._table.segments:
+            index, path = self._table.cover(segment), folder.segment(segment.base)
+            found.append(SegmentInfo(segment.base, index.end, index.size, index.latest, path))
+        return found
+
+    def read(self, offset: int | Cursor = 0) -> Reading:
+        """Iterate over the records from an offset on, up to the newest there is.
+
+        If retention has removed the first of them, it begins with the oldest one that is kept;
+        `lost` of what is returned tells how many there were.
+
+        Raises:
+            LogCorrupt: durable bytes are damaged; its `next_offset` says where to go on.
+            ValueError: the offset is negative.
+        """
+        return Reading(self._table, self.cursor(offset))
+
+    def readv(
+        self, cursor: int | Cursor, max_records: int = 100, max_bytes: int | None = None
+    ) -> Run:
+        """Return up to so many records from a cursor on, over the borders of segments.
+
+        Args:
+            cursor: Where to begin; an offset serves as well.
+            max_records: How many at most.
+            max_bytes: Payloads have so many bytes together at most, but one record is
+                always returned.
+
+        Raises:
+            LogCorrupt: the next record is damaged.
+            ValueError: the offset is negative, or a limit is below 1.
+        """
+        if max_records < 1 or (max_bytes is not None and max_bytes < 1):
+            what = f"max_records={max_records}, max_bytes={max_bytes}: give at least 1"
+            raise ValueError(what)
+        begin = self.cursor(cursor)
+        reading, records = Reading(self._table, begin), list[Record]()
+        place = begin
+        for batch in reading.batches():
+            room = max_records - len(records)
+            some = list(islice(records_of(batch, begin.offset), room))
+            if max_bytes is not None:
+                some = _fitting(some, max_bytes, is_first=not records)
+                max_bytes -= sum(len(record.data) for record in some)
+            records += some
+            following = some[-1].offset + 1 if some else batch.base
+            if following < batch.end:
+                segment = reading.cursor.segment
+                following = max(following, begin.offset)
+                return Run(records, Cursor(following, segment, batch.position), reading.lost)
+            place = reading.cursor
+            if len(records) == max_records:
+                break
+        return Run(records, place if records else reading.cursor, reading.lost)
+
+    def cursor(self, offset: int | Cursor = 0) -> Cursor:
+        """Return the place of a record; one that is not there yet is fine.
+
+        Raises:
+            ValueError: the offset is negative.
+        """
+        place = offset if isinstance(offset, Cursor) else Cursor(offset)
+        if place.offset < 0:
+            what = f"offset {place.offset} is negative; the first record of a log is 0"
+            raise ValueError(what)
+        return place
+
+    def offset_at(self, time: int) -> int:
+        """Return the offset of the first record that is not older; `end` if all are.
+
+        Args:
+            time: Nanoseconds since 1970.
+        """
+        self._table.refresh()
+        for segment in self._table.segments:
+            offset = self._table.cover(segment).find_time(time)
+            if offset is None:
+                continue
+            for batch in Reading(self._table, Cursor(offset)).batches():
+                if batch.header.latest_time >= time:
+                    times = enumerate(times_of(batch), batch.base)
+                    return next(found for found, each in times if each >= time)
+        return self.end
+
+    def follow(
+        self, offset: int | Cursor | None = None, *, timeout: float | None = None
+    ) -> Follower:
+        """Iterate over records as they come, also from another process; `for` and `async for`.
+
+        Args:
+            offset: Where to begin; None is the end there is.
+            timeout: Seconds without a record after which the iteration ends; None is never.
+        """
+        place = self.cursor(self.end if offset is None else offset)
+        return Follower(self, place, timeout)
+
+    def to_arrow(self, start: int = 0, end: int | None = None) -> "pa.Table":
+        """Return records up to, not with, `end` as a table of pyarrow; see `docs/log.md`.
+
+        Raises:
+            ExtraMissing: pyarrow is not installed.
+        """
+        from callboard.commitlog.arrow import to_table
+
+        return to_table(self, start, self.end if end is None else end)
+
+    def __iter__(self) -> Iterator[Record]:
+        """Iterate over all records."""
+        return iter(self.read(self.start))
+
+    def __enter__(self) -> Self:
+        """Return the log."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Do nothing: a reader holds nothing."""
+
+
+def open_folder(folder: str | Path, disk: Disk | None) -> Folder:
+    """Return a folder of the machine, or of a disk that was given."""
+    if disk is None:
+        return Folder(RealDisk("/"), str(Path(folder).absolute()))
+    return Folder(disk, "/" + str(folder).strip("/"))
+
+
+def _fitting(records: list[Record], max_bytes: int, *, is_first: bool) -> list[Record]:
+    """Return the records whose payloads fit; at least one if it is the first of all."""
+    used = 0
+    for count, record in enumerate(records):
+        used += len(record.data)
+        if used > max_bytes and not (is_first and count == 0):
+            return records[:count]
+    return records

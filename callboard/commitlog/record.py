@@ -1,0 +1,80 @@
+"""Records as readers get them: tuples, whose payload is decoded when it is looked at."""
+
+from collections.abc import Mapping
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from cbor2 import CBORDecodeError, loads
+
+from callboard.commitlog.errors import LogCorrupt
+
+
+class Record(NamedTuple):
+    """One record of a log.
+
+    Attributes:
+        offset: Its number, for ever; the first one of a log is 0.
+        time: Nanoseconds since 1970, by the clock of who wrote it, or as given.
+        topic: What it is about.
+        key: Text, bytes or None.
+        headers: Names and texts. Shared by records of one batch, so it is read-only.
+        data: The payload as it is stored: bytes as they are, other values as CBOR.
+    """
+
+    offset: int
+    time: int
+    topic: str
+    key: str | bytes | None
+    headers: Mapping[str, str]
+    data: bytes
+
+    @property
+    def payload(self) -> Any:
+        """The payload; decoded at each access, so keep it if you need it twice."""
+        try:
+            return loads(self.data)
+        except (CBORDecodeError, ValueError) as error:
+            what = f"the payload of record {self.offset} is no CBOR ({error}); see its `data`"
+            raise LogCorrupt(what, offset=self.offset, next_offset=self.offset + 1) from None
+
+    @property
+    def is_bytes(self) -> bool:
+        """Whether the payload is plain bytes, not CBOR."""
+        return False
+
+
+class BytesRecord(Record):
+    """A record whose payload is bytes."""
+
+    __slots__ = ()
+    payload: Any = property(itemgetter(5))  # as quick as a field
+
+    @property
+    def is_bytes(self) -> bool:
+        """Whether the payload is plain bytes, not CBOR."""
+        return True
+
+
+class Cursor(NamedTuple):
+    """A place in a log: the next record to read, and where on the disk its batch begins.
+
+    Only the offset counts; the rest saves a search, and may be 0.
+    """
+
+    offset: int
+    segment: int = 0
+    position: int = 0
+
+
+class Run(NamedTuple):
+    """What `readv` found.
+
+    Attributes:
+        records: The next records, perhaps none.
+        cursor: Where to go on.
+        lost: How many records the cursor missed, because retention removed them first.
+    """
+
+    records: list[Record]
+    cursor: Cursor
+    lost: int

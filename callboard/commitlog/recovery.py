@@ -1,0 +1,90 @@
+"""What happens to a log that was not closed: its torn tail is cut off, and nothing else.
+
+Only the last segment can be torn; earlier ones were synced before the next one was made. In
+the last one, all up to the mark was durable (see `marks`). Behind it, the first batch that is
+not intact ends the log. What stays behind the mark is copied to a new file and synced: the
+system may have given up writing it after an error, and never says so again.
+
+Bytes before the mark that are not intact were damaged later. Nothing is cut then: the segment
+stays as it is, reading it there raises `LogCorrupt`, and the log goes on in a new segment.
+"""
+
+from dataclasses import dataclass
+
+from callboard.commitlog.folder import CUT, TEMPORARY, Folder
+from callboard.commitlog.index import SegmentIndex
+from callboard.commitlog.marks import Mark, read_mark
+from callboard.commitlog.scan import Scan, find_intact
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What was found when a log was opened to write.
+
+    Attributes:
+        cut_bytes: Length of the torn tail that was cut off.
+        kept_in: The file that has these bytes, if there were whole batches among them; or "".
+        damaged: Whether durable bytes of the last segment are damaged.
+        end: Where the log goes on.
+    """
+
+    cut_bytes: int = 0
+    kept_in: str = ""
+    damaged: bool = False
+    end: int = 0
+
+
+def recover(folder: Folder, base: int) -> tuple[SegmentIndex, Recovery]:
+    """Bring the last segment in order; returns its index, and what was found.
+
+    Raises:
+        OSError: the disk refuses; nothing was lost.
+    """
+    for name in folder.disk.listdir(folder.path):
+        if name.endswith(TEMPORARY):
+            folder.remove(folder.file(name))
+    path, mark = folder.segment(base), read_mark(folder, base)
+    index = SegmentIndex(base)
+    file = folder.disk.open(path, append=True)
+    try:
+        scan = Scan(file, 0, base)
+        while batch := scan.next():
+            index.add(batch)
+        size = file.size()
+        if index.size < mark.size:
+            file.fsync()
+            end = _end_behind_damage(scan, size, mark)
+            return index, Recovery(damaged=True, end=end)
+        recovery = _keep_what_is_whole(folder, scan, size)
+        if index.size == mark.size < size:
+            file.truncate(mark.size)
+            file.fsync()
+    finally:
+        file.close()
+    if index.size > mark.size:
+        folder.rewrite(path, index.size)
+    return index, recovery
+
+
+def _end_behind_damage(scan: Scan, size: int, mark: Mark) -> int:
+    """Return the offset behind all that is there or was durable."""
+    end = max(mark.end, scan.offset or 0)
+    while scan.position < size:
+        found = find_intact(scan.file, scan.position + 1, scan.offset or 0)
+        if found is None:
+            break
+        end = max(end, found.end)
+        scan = Scan(scan.file, found.position, found.base)
+        while batch := scan.next():
+            end = max(end, batch.end)
+    return end
+
+
+def _keep_what_is_whole(folder: Folder, scan: Scan, size: int) -> Recovery:
+    """Copy the tail that will be cut off beside the log if it has whole batches."""
+    position = scan.position
+    end, kept_in = scan.offset or 0, ""
+    if position < size and find_intact(scan.file, position, end):
+        kept_in = folder.segment(end, f".{position}{CUT}")
+        folder.write(kept_in, scan.file.pread(size - position, position))
+    return Recovery(cut_bytes=size - position, kept_in=kept_in, end=end)

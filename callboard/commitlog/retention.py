@@ -1,0 +1,76 @@
+"""How long a log keeps what is in it. Whole segments go, the oldest first."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from callboard.commitlog.table import Segment
+
+DEFAULT_SEGMENT_BYTES: Final = 64 << 20
+PARTS: Final = 10
+"""Segments that a limit is spread over, so that about a tenth of it goes at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Limits of a log; None is no limit. The newest segment always stays.
+
+    Attributes:
+        bytes: Size on the disk, all segments together.
+        records: How many records.
+        seconds: Age, by the latest time of a segment and the clock of the log.
+    """
+
+    bytes: int | None = None
+    records: int | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("bytes", "records", "seconds"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                what = f"Retention({name}={value}): give more than 0, or None for no limit"
+                raise ValueError(what)
+
+    def count_expired(self, segments: list[Segment], now: int) -> int:
+        """Return how many of the segments, oldest first, have to go."""
+        size = sum(segment.index.size for segment in segments)
+        end, gone = segments[-1].index.end, 0
+        for segment, following in zip(segments, segments[1:], strict=False):
+            expired = (
+                (self.bytes is not None and size > self.bytes)
+                or (self.records is not None and end - segment.base > self.records)
+                or (
+                    self.seconds is not None and segment.index.latest < now - self.seconds * 1e9
+                )
+            )
+            if not expired:
+                break
+            size -= segment.index.size
+            gone += 1
+            assert following.base > segment.base
+        return gone
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLimits:
+    """When a new segment begins: at the first of these limits.
+
+    Attributes:
+        bytes: Size of a segment.
+        records: How many records.
+        seconds: Age of its first record.
+    """
+
+    bytes: int
+    records: int | None
+    seconds: float | None
+
+    @classmethod
+    def fitting(cls, retention: Retention, segment_bytes: int | None) -> "SegmentLimits":
+        """Return limits that let retention remove about a tenth at a time."""
+        size = segment_bytes or DEFAULT_SEGMENT_BYTES
+        if segment_bytes is None and retention.bytes is not None:
+            size = max(1, min(size, retention.bytes // PARTS))
+        records = None if retention.records is None else max(1, retention.records // PARTS)
+        seconds = None if retention.seconds is None else retention.seconds / PARTS
+        return cls(size, records, seconds)

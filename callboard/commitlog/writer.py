@@ -1,0 +1,255 @@
+"""The writing end of a log: the file that grows, and what of it is durable.
+
+Two locks: `_sync_lock`, held while something is synced or a segment ends, is always taken
+before `_lock`, held for every look at or change of the place. Appends go on during a sync.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, NoReturn
+
+from callboard.commitlog.batch import encode_batch
+from callboard.commitlog.columns import Columns
+from callboard.commitlog.disk import DiskFile
+from callboard.commitlog.errors import LogClosed, LogFailed
+from callboard.commitlog.folder import INDEX, Folder, write_all
+from callboard.commitlog.marks import Mark, Marks
+from callboard.commitlog.recovery import Recovery, recover
+from callboard.commitlog.retention import Retention, SegmentLimits
+from callboard.commitlog.table import Segment, SegmentTable
+
+_NO_LIMIT: Final = 1 << 62
+
+
+class Writer:
+    """Appends batches, begins segments, syncs, and removes what is too old.
+
+    Attributes:
+        table: The segments, the last of which grows.
+        durable: The offset behind all that is durable.
+        recovery: What was found when it was opened.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        limits: SegmentLimits,
+        retention: Retention,
+        clock: Callable[[], int],
+    ) -> None:
+        """Open the log in a folder, or make one there.
+
+        Raises:
+            OSError: the disk refuses.
+        """
+        self._folder, self._limits, self._retention, self._clock = (
+            folder,
+            limits,
+            retention,
+            clock,
+        )
+        self._sync_lock, self._lock = threading.Lock(), threading.Lock()
+        self._trouble: OSError | None = None
+        self._is_closed = False
+        bases = folder.bases()
+        self.recovery = Recovery()
+        segments = [Segment(base) for base in bases]
+        if bases:
+            segments[-1].index, self.recovery = recover(folder, bases[-1])
+        self._marks = Marks(folder)
+        self._file: DiskFile
+        if not segments or self.recovery.damaged:
+            segments = [*segments, Segment(self.recovery.end)]
+            self._file = self._make(self.recovery.end)
+        else:
+            self._file = folder.disk.open(folder.segment(segments[-1].base), append=True)
+        self._active = segments[-1]
+        self._active.is_covered = True
+        self.table = SegmentTable(folder, segments)
+        self._index = self._active.index
+        self.durable = self._index.end
+        self._first_time = self._index.latest if self._index.size else 0
+        self._marks.add(Mark(self._active.base, self._index.size, self.durable))
+        self.trim(None)
+
+    @property
+    def end(self) -> int:
+        """The offset of the next record."""
+        return self._index.end
+
+    def append(self, runs: Sequence[Columns]) -> int:
+        """Write runs of records, each as a batch; returns the offset of the first one.
+
+        When it returns, the system has the bytes: they outlive this process.
+
+        Raises:
+            LogFailed: the disk refuses; nothing was appended.
+            LogClosed: the log was closed.
+        """
+        now = self._clock()
+        if self._is_full(now):
+            self._begin_segment(now)
+        with self._lock:
+            self._check()
+            index = self._index
+            first, size = index.end, index.size
+            data, covers = _encode(first, now, runs)
+            try:
+                write_all(self._file, data)
+            except OSError as error:
+                self._take_back(error)
+            if not size:
+                self._first_time = now
+            for cover in covers:
+                index.cover(*cover)
+        return first
+
+    def sync(self) -> None:
+        """Make durable what was appended before; several threads share one sync.
+
+        Raises:
+            LogFailed: the disk refuses; what is durable is unknown until a new opening.
+            LogClosed: the log was closed.
+        """
+        target = self.end
+        with self._sync_lock:
+            with self._lock:
+                self._check()
+                if self.durable >= target:
+                    return
+                mark = Mark(self._active.base, self._index.size, self._index.end)
+            self._sync(mark)
+
+    def _sync(self, mark: Mark) -> None:
+        """Sync the file, and note it; the sync lock is held."""
+        try:
+            self._file.fsync()
+        except OSError as error:
+            self._fail(error)
+        self.durable = mark.end
+        try:
+            self._marks.add(mark)
+        except OSError as error:
+            self._fail(error)
+
+    def trim(self, before: int | None) -> int:
+        """Remove segments that retention or an offset ends; returns the new start."""
+        segments = self.table.segments
+        for segment in segments:
+            self.table.cover(segment)
+        gone = self._retention.count_expired(segments, self._clock())
+        if before is not None:
+            gone = max(gone, sum(each.base <= before for each in segments[1:]))
+        self.table.segments = segments[gone:]
+        for segment in segments[:gone]:
+            self._folder.remove(self._folder.segment(segment.base))
+            self._folder.remove(self._folder.segment(segment.base, INDEX))
+        return self.table.segments[0].base
+
+    def close(self) -> None:
+        """Make all durable and close the files; a second call does nothing.
+
+        Raises:
+            LogFailed: the disk refuses.
+        """
+        if self._is_closed:
+            return
+        try:
+            if self._trouble is None:
+                self.sync()
+        finally:
+            self._is_closed = True
+            self._file.close()
+            try:
+                self._marks.close()
+            except OSError as error:
+                self._fail(error)
+
+    # --- segments ---
+
+    def _is_full(self, now: int) -> bool:
+        index, limits = self._index, self._limits
+        if not index.size:
+            return False
+        return (
+            index.size >= limits.bytes
+            or index.end - self._active.base >= (limits.records or _NO_LIMIT)
+            or (limits.seconds is not None and now - self._first_time > limits.seconds * 1e9)
+        )
+
+    def _begin_segment(self, now: int) -> None:
+        with self._sync_lock:
+            with self._lock:
+                self._check()
+                if not self._is_full(now):
+                    return  # another thread was here
+                index, active = self._index, self._active
+                self._sync(Mark(active.base, index.size, index.end))
+                try:
+                    self._folder.write(
+                        self._folder.segment(active.base, INDEX), index.encode(), durably=False
+                    )
+                    file = self._make(index.end)
+                except OSError as error:
+                    self._fail(error)
+                self._file.close()
+                self._file, self._active = file, Segment(index.end, is_covered=True)
+                self._index = self._active.index
+                self.table.segments = [*self.table.segments, self._active]
+            try:
+                self.trim(None)
+            except OSError as error:
+                self._fail(error)
+
+    def _make(self, base: int) -> DiskFile:
+        """Make the file of a segment, durably."""
+        file = self._folder.disk.open(self._folder.segment(base), append=True)
+        try:
+            self._folder.disk.sync_folder(self._folder.path)
+        except OSError:
+            file.close()
+            raise
+        return file
+
+    # --- trouble ---
+
+    def _check(self) -> None:
+        if self._is_closed:
+            what = (
+                f"the log {self._folder.path} is closed; open it again with CommitLog(folder)"
+            )
+            raise LogClosed(what)
+        if self._trouble is not None:
+            what = f"the log {self._folder.path} failed before ({self._trouble}); open it again"
+            raise LogFailed(what) from self._trouble
+
+    def _take_back(self, error: OSError) -> NoReturn:
+        """Cut off a part of a batch that was written, so that the next one can follow."""
+        try:
+            self._file.truncate(self._index.size)
+        except OSError as second:
+            self._fail(second)
+        why = error.strerror or error
+        what = f"nothing was appended to {self._folder.path}: {why}; make room and try again"
+        raise LogFailed(what) from error
+
+    def _fail(self, error: OSError) -> NoReturn:
+        """End the use of this writer: what the disk holds is no longer known."""
+        self._trouble = error
+        why = error.strerror or error
+        what = f"the disk of {self._folder.path} failed: {why}; open the log again"
+        raise LogFailed(what) from error
+
+
+def _encode(
+    base: int, now: int, runs: Sequence[Columns]
+) -> tuple[bytes, list[tuple[int, int, int, int]]]:
+    """Return batches as bytes, and for each what an index has to know."""
+    parts, covers = [], []
+    for columns in runs:
+        data, latest = encode_batch(base, now, columns)
+        end = base + len(columns.payloads)
+        covers.append((base, end, len(data), latest))
+        parts.append(data)
+        base = end
+    return parts[0] if len(parts) == 1 else b"".join(parts), covers

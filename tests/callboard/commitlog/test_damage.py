@@ -1,0 +1,93 @@
+"""Flipped bits: detected, or harmless; never a wrong payload, never a silent loss."""
+
+import random
+
+import pytest
+
+from callboard.commitlog import CommitLog, LogCorrupt, LogReader
+from callboard.simulation import SimulatedDisk
+
+SAMPLED = 400
+
+
+def written(disk, records=60, segment_bytes=1500):
+    """A closed log of several segments, with runs, values, keys and headers."""
+    rng = random.Random(1)
+    with CommitLog("/a", disk=disk, sync="none", segment_bytes=segment_bytes) as log:
+        for number in range(records):
+            log.append("/t", {"number": number, "x": rng.random()}, key=f"k{number % 3}")
+        log.append_batch(
+            [rng.randbytes(20) for _ in range(20)], topic=["/a", "/b"] * 10, time=range(20)
+        )
+        return list(log)
+
+
+def read_all(log):
+    """All records that can be read, and the offsets that are reported as lost."""
+    records, lost, offset = [], set(), log.start
+    lost |= set(range(offset))
+    while True:
+        try:
+            for record in log.read(offset):
+                records.append(record)
+                offset = record.offset + 1
+            return records, lost
+        except LogCorrupt as error:
+            lost |= set(range(error.offset, error.next_offset))
+            offset = error.next_offset
+
+
+def check(path, bit):
+    disk = SimulatedDisk()
+    before = written(disk)
+    disk.flip_bit(path, bit)
+    for open_log in (LogReader, lambda at, disk: CommitLog(at, disk=disk, sync="none")):
+        log = open_log("/a", disk=disk)
+        records, lost = read_all(log)
+        assert records == [record for record in before if record.offset not in lost]
+        assert len(lost) in (0, 1, 20)
+        assert log.end == len(before) or lost
+    assert log.append("/t", b"goes on") == len(before)
+
+
+def paths_and_bits():
+    disk = SimulatedDisk()
+    written(disk)
+    return [
+        (f"/a/{name}", bit)
+        for name in disk.listdir("/a")
+        for bit in range(disk.size(f"/a/{name}") * 8)
+    ]
+
+
+def test_a_flipped_bit_is_detected_or_harmless():
+    for path, bit in random.Random(7).sample(paths_and_bits(), SAMPLED):
+        try:
+            check(path, bit)
+        except BaseException as error:
+            error.add_note(f"bit {bit} of {path}")
+            raise
+
+
+def test_a_damaged_record_is_named_and_reading_goes_on_behind_it():
+    disk = SimulatedDisk()
+    before = written(disk)
+    disk.flip_bit("/a/00000000000000000000.log", 60 * 8)
+
+    with pytest.raises(LogCorrupt, match=r"0000\.log is damaged at byte 0.*read on from 1") as caught:
+        list(LogReader("/a", disk=disk).read(0))
+
+    assert (caught.value.offset, caught.value.next_offset) == (0, 1)
+    assert list(LogReader("/a", disk=disk).read(1)) == before[1:]
+
+
+def test_a_segment_that_is_gone_is_reported_by_its_offsets():
+    disk = SimulatedDisk()
+    before = written(disk)
+    segments = LogReader("/a", disk=disk).segments
+    disk.unlink(segments[1].path)
+
+    records, lost = read_all(LogReader("/a", disk=disk))
+
+    assert lost == set(range(segments[1].base, segments[1].end))
+    assert records == [record for record in before if record.offset not in lost]
