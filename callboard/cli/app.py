@@ -11,6 +11,7 @@ from callboard.cli.actor import actor_app
 from callboard.cli.credentials import SecretFile, TlsFolder, read_credentials
 from callboard.cli.failure import FAILED, MISUSED, Failure, explain, one_line
 from callboard.cli.flow import flow_app
+from callboard.cli.log import log_app
 from callboard.cli.node import node_app
 from callboard.cli.topic import topic_app
 
@@ -34,6 +35,7 @@ app.add_typer(node_app, name="node")
 app.add_typer(actor_app, name="actor")
 app.add_typer(topic_app, name="topic")
 app.add_typer(flow_app, name="flow")
+app.add_typer(log_app, name="log")
 
 
 def _print_version(value: bool) -> None:  # noqa: FBT001  # typer's callbacks take the option's value

@@ -60,6 +60,10 @@ class LogReader:
             found.append(SegmentInfo(segment.base, index.end, index.size, index.latest, path))
         return found
 
+    def size_of(self, segment: SegmentInfo) -> int:
+        """Return the size of a file, with what may follow the last whole batch in it."""
+        return self._table.folder.disk.size(segment.path)
+
     def read(self, offset: int | Cursor = 0) -> Reading:
         """Iterate over the records from an offset on, up to the newest there is.
 

@@ -34,7 +34,9 @@ def make(request, tmp_path):
     made = []
 
     def new(**options):
-        made.append(CommitLog(tmp_path / "a" / "b" if request.param == "disk" else None, **options))
+        made.append(
+            CommitLog(tmp_path / "a" / "b" if request.param == "disk" else None, **options)
+        )
         return made[-1]
 
     yield new

@@ -1,0 +1,21 @@
+"""The programs of docs/log.md run as they stand, in order, in one namespace."""
+
+import re
+from pathlib import Path
+from typing import get_args
+
+from callboard.commitlog.log import Sync
+
+PAGE = (Path(__file__).parents[3] / "docs" / "log.md").read_text()
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def test_the_programs_of_the_page_run_as_they_stand():
+    assert len(BLOCKS) == 4
+    namespace = {"__name__": "log"}
+    for number, block in enumerate(BLOCKS, 1):
+        exec(compile(block, f"log.md block {number}", "exec", dont_inherit=True), namespace)
+
+
+def test_the_page_tells_every_mode_of_durability():
+    assert re.findall(r'^\| `"(\w+)"`', PAGE, re.MULTILINE) == list(get_args(Sync))
