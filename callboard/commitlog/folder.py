@@ -44,16 +44,23 @@ class Folder:
         ]
 
     def make(self) -> None:
-        """Make the folder and those above it, durably, where they are missing."""
-        names = [name for name in self.path.split("/") if name]
-        for depth in range(1, len(names) + 1):
-            above = "/".join(["", *names[: depth - 1]]) or "/"
+        """Make the folder and those above it where they are missing."""
+        for path in self._line():
             try:
-                self.disk.listdir(f"/{'/'.join(names[:depth])}")
+                self.disk.listdir(path)
             except FileNotFoundError:
                 with suppress(FileExistsError):  # another process made it meanwhile
-                    self.disk.mkdir(f"/{'/'.join(names[:depth])}")
-                self.disk.sync_folder(above)
+                    self.disk.mkdir(path)
+
+    def sync_above(self) -> None:
+        """Make the names of the folder and of those above it durable."""
+        for path in self._line():
+            with suppress(PermissionError):  # then we did not make it
+                self.disk.sync_folder(path.rpartition("/")[0] or "/")
+
+    def _line(self) -> list[str]:
+        names = [name for name in self.path.split("/") if name]
+        return ["/" + "/".join(names[:depth]) for depth in range(1, len(names) + 1)]
 
     def read(self, path: str) -> bytes:
         """Return a file's contents; nothing if there is no such file."""

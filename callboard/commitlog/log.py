@@ -25,6 +25,7 @@ from callboard.commitlog.memory_disk import MemoryDisk
 from callboard.commitlog.reader import LogReader, open_folder
 from callboard.commitlog.recovery import Recovery
 from callboard.commitlog.retention import Retention, SegmentLimits
+from callboard.commitlog.runs import RunReader
 from callboard.commitlog.writer import Writer
 
 Sync = Literal["none", "group", "each"]
@@ -98,6 +99,7 @@ class CommitLog(LogReader):
             self._release()
             raise
         self._table = self._writer.table
+        self._runs = RunReader(self._table)
         self._grouping = (
             Grouping(self._writer, sync_interval) if self._sync == "group" else None
         )
@@ -195,6 +197,11 @@ class CommitLog(LogReader):
         await asyncio.to_thread(self.flush)
 
     # --- what there is ---
+
+    @property
+    def end(self) -> int:
+        """The offset of the next record."""
+        return self._writer.end
 
     @property
     def durable(self) -> int:

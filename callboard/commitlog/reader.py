@@ -1,18 +1,19 @@
 """Reading a log, from any process, also while another one writes it."""
 
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from callboard.commitlog.batch import records_of, times_of
+from callboard.commitlog.batch import times_of
 from callboard.commitlog.disk import Disk
 from callboard.commitlog.folder import Folder
 from callboard.commitlog.follower import Follower
+from callboard.commitlog.marks import read_mark
 from callboard.commitlog.reading import Reading
 from callboard.commitlog.real_disk import RealDisk
 from callboard.commitlog.record import Cursor, Record, Run
+from callboard.commitlog.runs import RunReader
 from callboard.commitlog.table import SegmentInfo, SegmentTable
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class LogReader:
             LogFailed: there is no log.
         """
         self._table = SegmentTable(open_folder(folder, disk))
+        self._runs = RunReader(self._table)
 
     @property
     def start(self) -> int:
@@ -48,7 +50,11 @@ class LogReader:
     def end(self) -> int:
         """The offset behind the newest record."""
         self._table.refresh()
-        return self._table.cover(self._table.segments[-1]).end
+        last, folder = self._table.segments[-1], self._table.folder
+        index = self._table.cover(last)
+        if folder.disk.size(folder.segment(last.base)) == index.size:
+            return index.end
+        return max(index.end, read_mark(folder, last.base).end)  # it may be damaged further on
 
     @property
     def segments(self) -> list[SegmentInfo]:
@@ -88,31 +94,13 @@ class LogReader:
                 always returned.
 
         Raises:
-            LogCorrupt: the next record is damaged.
+            LogCorrupt: the next record is damaged; those before it were returned first.
             ValueError: the offset is negative, or a limit is below 1.
         """
         if max_records < 1 or (max_bytes is not None and max_bytes < 1):
             what = f"max_records={max_records}, max_bytes={max_bytes}: give at least 1"
             raise ValueError(what)
-        begin = self.cursor(cursor)
-        reading, records = Reading(self._table, begin), list[Record]()
-        place = begin
-        for batch in reading.batches():
-            room = max_records - len(records)
-            some = list(islice(records_of(batch, begin.offset), room))
-            if max_bytes is not None:
-                some = _fitting(some, max_bytes, is_first=not records)
-                max_bytes -= sum(len(record.data) for record in some)
-            records += some
-            following = some[-1].offset + 1 if some else batch.base
-            if following < batch.end:
-                segment = reading.cursor.segment
-                following = max(following, begin.offset)
-                return Run(records, Cursor(following, segment, batch.position), reading.lost)
-            place = reading.cursor
-            if len(records) == max_records:
-                break
-        return Run(records, place if records else reading.cursor, reading.lost)
+        return self._runs.read(self.cursor(cursor), max_records, max_bytes)
 
     def cursor(self, offset: int | Cursor = 0) -> Cursor:
         """Return the place of a record; one that is not there yet is fine.
@@ -187,13 +175,3 @@ def open_folder(folder: str | Path, disk: Disk | None) -> Folder:
     if disk is None:
         return Folder(RealDisk("/"), str(Path(folder).absolute()))
     return Folder(disk, "/" + str(folder).strip("/"))
-
-
-def _fitting(records: list[Record], max_bytes: int, *, is_first: bool) -> list[Record]:
-    """Return the records whose payloads fit; at least one if it is the first of all."""
-    used = 0
-    for count, record in enumerate(records):
-        used += len(record.data)
-        if used > max_bytes and not (is_first and count == 0):
-            return records[:count]
-    return records

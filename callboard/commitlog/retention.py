@@ -31,6 +31,11 @@ class Retention:
                 what = f"Retention({name}={value}): give more than 0, or None for no limit"
                 raise ValueError(what)
 
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether nothing ever expires."""
+        return self.bytes is None and self.records is None and self.seconds is None
+
     def count_expired(self, segments: list[Segment], now: int) -> int:
         """Return how many of the segments, oldest first, have to go."""
         size = sum(segment.index.size for segment in segments)

@@ -12,7 +12,7 @@ from callboard.commitlog.batch import encode_batch
 from callboard.commitlog.columns import Columns
 from callboard.commitlog.disk import DiskFile
 from callboard.commitlog.errors import LogClosed, LogFailed
-from callboard.commitlog.folder import INDEX, Folder, write_all
+from callboard.commitlog.folder import INDEX, MARKS, Folder, write_all
 from callboard.commitlog.marks import Mark, Marks
 from callboard.commitlog.recovery import Recovery, recover
 from callboard.commitlog.retention import Retention, SegmentLimits
@@ -60,9 +60,13 @@ class Writer:
         self._file: DiskFile
         if not segments or self.recovery.damaged:
             segments = [*segments, Segment(self.recovery.end)]
-            self._file = self._make(self.recovery.end)
+            self._file = folder.disk.open(folder.segment(self.recovery.end), append=True)
         else:
             self._file = folder.disk.open(folder.segment(segments[-1].base), append=True)
+        # Names may have been left by a writer that failed before it had synced them.
+        folder.disk.sync_folder(folder.path)
+        if not folder.read(folder.file(MARKS)):
+            folder.sync_above()
         self._active = segments[-1]
         self._active.is_covered = True
         self.table = SegmentTable(folder, segments)
@@ -135,9 +139,11 @@ class Writer:
     def trim(self, before: int | None) -> int:
         """Remove segments that retention or an offset ends; returns the new start."""
         segments = self.table.segments
-        for segment in segments:
-            self.table.cover(segment)
-        gone = self._retention.count_expired(segments, self._clock())
+        gone = 0
+        if not self._retention.is_unlimited:
+            for segment in segments:
+                self.table.cover(segment)
+            gone = self._retention.count_expired(segments, self._clock())
         if before is not None:
             gone = max(gone, sum(each.base <= before for each in segments[1:]))
         self.table.segments = segments[gone:]

@@ -178,3 +178,16 @@ def test_after_a_failed_sync_nothing_is_acknowledged_until_the_log_is_opened_aga
 
     assert again.durable == 1
     assert [each.payload for each in CommitLog("/a", disk=disk, sync="none")] == [b"first"]
+
+
+def test_names_that_a_failed_writer_left_unsynced_are_synced_by_the_next():
+    for seed in range(20):
+        disk = SimulatedDisk(seed)
+        disk.faults.fsync_errors = 1.0
+        with pytest.raises(LogFailed):
+            CommitLog("/logs/a", disk=disk, sync="each")
+        disk.faults.fsync_errors = 0.0
+        CommitLog("/logs/a", disk=disk, sync="each").append("/t", b"kept")
+        disk.crash()
+
+        assert [each.payload for each in CommitLog("/logs/a", disk=disk)] == [b"kept"]

@@ -161,6 +161,19 @@ def test_readv_goes_on_over_borders_as_read_does(records, size, first):
     assert seen == list(log.read(first))
 
 
+def test_many_cursors_read_one_long_batch_in_turn():
+    log = CommitLog()
+    log.append_batch(list(range(1000)), topic="/n")
+    cursors, seen = [log.cursor(start) for start in range(12)], [[] for _ in range(12)]
+    for _ in range(20):
+        for number, cursor in enumerate(cursors):
+            run = log.readv(cursor, 70)
+            seen[number] += [record.payload for record in run.records]
+            cursors[number] = run.cursor
+
+    assert seen == [list(range(start, 1000)) for start in range(12)]
+
+
 def test_a_cursor_at_the_end_sees_what_comes(make):
     log = make(segment_bytes=200)
     cursor = log.cursor(log.end)
