@@ -40,6 +40,8 @@ MEASURES = (
     "restart",
     "workers",
     "blocked",
+    "log_append",
+    "log_read",
     "topic_flood",
     "topic_batches",
     "topic_chain",

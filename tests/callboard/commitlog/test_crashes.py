@@ -1,9 +1,10 @@
 """The log on a simulated disk that loses unsynced bytes, tears writes and fails syncs.
 
 What was acknowledged as durable is there afterwards; what is there is a prefix of what was
-appended; no payload is ever wrong.
+appended; no payload is ever wrong. `CALLBOARD_SEEDS=20000` lives more lives than the suite.
 """
 
+import os
 import random
 from contextlib import suppress
 
@@ -12,7 +13,7 @@ import pytest
 from callboard.commitlog import CommitLog, LogFailed
 from callboard.simulation import SimulatedDisk
 
-SEEDS = 150
+SEEDS = int(os.environ.get("CALLBOARD_SEEDS", "150"))
 
 
 class Life:
@@ -100,6 +101,7 @@ class Life:
         self.durable = len(found)  # opening made all that is left durable
 
 
+@pytest.mark.timeout(60 + SEEDS // 50)
 @pytest.mark.parametrize("seeds", range(3))
 def test_what_was_acknowledged_survives_every_crash(seeds):
     for seed in range(seeds, SEEDS, 3):
