@@ -95,6 +95,8 @@ class BrokerActor(Actor):
         self._rids: dict[ActorRef[Any], int] = {}
         self._ports: dict[int, tuple[ActorRef[Any], Any]] = {}
         self._is_ticking = False
+        #: While a run is handled: what it lets go to each port.
+        self._outputs: dict[ActorRef[Any], list[bytes]] | None = None
 
     @handler
     def receive(self, data: bytes) -> None:
@@ -112,6 +114,27 @@ class BrokerActor(Actor):
             self._settle(rid, sender)
         else:
             self._carry_out(self.table.receive(rid, data, self._runner.now()))
+
+    @handler
+    def receive_run(self, run: tuple[bytes, ...]) -> None:
+        """Pass several messages of one peer on; what goes to one other goes as a run."""
+        self._outputs = {}
+        try:
+            for data in run:
+                if type(data) is bytes:
+                    self.receive(data)
+        finally:
+            outputs, self._outputs = self._outputs, None
+            for ref, sent in outputs.items():
+                self._post(ref, sent[0] if len(sent) == 1 else tuple(sent))
+
+    def _post(self, ref: ActorRef[Any], sent: bytes | tuple[bytes, ...]) -> None:
+        try:
+            ref.target.post(sent, self._cell)
+        except CallboardError as error:  # its link is full, say: only that flow ends
+            rid = self._rids.get(ref)
+            if rid is not None:
+                self._carry_out(self.table.down(rid, str(error)))
 
     def _make_key(self) -> str:
         return f"{self._runner.random.getrandbits(128):032x}"
@@ -158,10 +181,11 @@ class BrokerActor(Actor):
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             if type(effect) is Send:
-                try:
-                    self._ports[effect.rid][0].target.post(effect.data, self._cell)
-                except CallboardError as error:  # its link is full, say: only that flow ends
-                    self._carry_out(self.table.down(effect.rid, str(error)))
+                ref = self._ports[effect.rid][0]
+                if self._outputs is None:
+                    self._post(ref, effect.data)
+                else:
+                    self._outputs.setdefault(ref, []).append(effect.data)
             elif type(effect) is CallFactory:
                 bot = Bot(effect.bot, self.me, refuse=self._refuse)
                 reason = call_factory(self._factory, bot, self._runner.now)

@@ -1,5 +1,8 @@
 """How a flow reaches its broker: over actors, wherever they are."""
 
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from actors.actor import Actor
@@ -46,6 +49,13 @@ class Link(Protocol):
         """Awaitable twin of `close`."""
 
 
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """To a port: what waits may go."""
+
+    flush: Callable[[], None]
+
+
 class FlowPort(Actor):
     """The routing id of one side of one flow: what its broker sends arrives here."""
 
@@ -61,6 +71,18 @@ class FlowPort(Actor):
         """Take a message of the broker; others have nothing to say here."""
         if self.sender == self._broker:
             self._taker.received(data)
+
+    @handler
+    def receive_run(self, run: tuple[bytes, ...]) -> None:
+        """Take several messages of the broker."""
+        if self.sender == self._broker:
+            for data in run:
+                self._taker.received(data)
+
+    @handler
+    def flush(self, order: Flush) -> None:
+        """Send what waits for the end of a turn."""
+        order.flush()
 
     @handler
     def broker_down(self, down: Down) -> None:
@@ -97,10 +119,30 @@ class ActorLink:
         else:
             self.port = node.spawn(FlowPort, broker, taker)
         self._sender = node.runtime.cells[self.port.actor_id]
+        self._runner = node.runtime.runner
+        self._lock = threading.Lock()
+        self._waiting: list[bytes] = []
 
     def send(self, data: bytes) -> None:
-        """Send a message, with the port as its sender."""
-        self._target.post(data, self._sender)
+        """Send a message, with the port as its sender.
+
+        What handlers send in one turn goes as one run: each run costs as much as a message.
+        """
+        with self._lock:  # a run that is on its way is not overtaken
+            if self._waiting:
+                self._waiting.append(data)
+            elif self._runner.is_runner_thread():
+                self._waiting.append(data)
+                self._sender.post(Flush(self.flush), None)
+            else:
+                self._target.post(data, self._sender)
+
+    def flush(self) -> None:
+        """Send what waits."""
+        with self._lock:
+            run, self._waiting = self._waiting, []
+            if run:
+                self._target.post(run[0] if len(run) == 1 else tuple(run), self._sender)
 
     def now(self) -> float:
         """Return the node's time."""
@@ -112,12 +154,14 @@ class ActorLink:
 
     def close(self) -> None:
         """Stop the port, and the node if it was made for this flow."""
+        self.flush()
         self.port.stop()
         if self._owns_node:
             self._node.close()
 
     async def aclose(self) -> None:
         """Awaitable twin of `close`."""
+        self.flush()
         self.port.stop()
         if self._owns_node:
             await self._node.aclose()
