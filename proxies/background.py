@@ -32,6 +32,8 @@ class Background:
             coroutine.close()
             msg = f"this call would hold up {cell.ref}; await node.{twin}(…) instead"
             raise WouldDeadlock(msg)
+        if cell is not None and cell.runner.may_block and cell.runner.is_runner_thread():
+            return self._start(coroutine).result()  # a detached actor's thread is its own
         if asyncio._get_running_loop() is not None:  # noqa: SLF001
             coroutine.close()
             msg = f"this call would block the event loop; await node.{twin}(…) instead"

@@ -95,14 +95,16 @@ class Node(Naming, Spawning, Figures):
         connector.emit = self.runtime.emit
         self._names, self._groups = Names(), Names()
         self._members = {}
+        self._pools = []
         #: Links and paths, for rooms that build on nodes.
         self.overlay = Overlay(self._broker)
         self._ports = Ports(self._runner, around.network, self._broker)
         self._search = Search(self.runtime, self._broker, self._names)
         self._reach = Reach(self.runtime, self._broker, self._ports, self._search)
-        self._drain = Drain(self.runtime, self._broker, (self._names, self._groups))
+        self._drain = Drain(
+            self.runtime, self._broker, (self._names, self._groups), self._pools
+        )
         self._offered = dict(spawnable or {})
-        self._pools = []
         self.runtime.spawn(SpawnServer, (self._offered,), number=SPAWN_SERVER)
         self.runtime.spawn(Directory, (self._names, self._groups, self.name), number=DIRECTORY)
         self.runtime.spawn(
@@ -258,7 +260,7 @@ class Node(Naming, Spawning, Figures):
         """Finish what is under way, take nothing new, then close; returns what was left.
 
         Names are withdrawn and spawns refused at once; asks under way get their answers and
-        mailboxes are emptied. The report is told as an event too.
+        mailboxes are emptied, at last those of its workers. The report is told as an event too.
 
         Args:
             timeout: seconds after which the node is closed in any case.

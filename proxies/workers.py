@@ -7,12 +7,15 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from actors.actor import Actor
-from actors.errors import NodeClosed
+from actors.errors import NodeClosed, WouldBlock
 from actors.future import Future
 from actors.reference import ActorRef
+from basp.header import INSPECTOR
 from proxies.class_source import ClassSource
+from proxies.draining import Drained
 from proxies.errors import WorkerFailed
 from proxies.events import LinkUp, NodeDown, WorkerEnded, WorkerStarted
+from proxies.inspection import DrainNode
 from proxies.worker import Employer, Worker
 
 if TYPE_CHECKING:
@@ -28,6 +31,9 @@ STEADY: Final = 10.0
 
 START_TIME: Final = 30.0
 """Seconds that a worker may take until it is linked, on a busy machine."""
+
+REPORT_TIME: Final = 1.0
+"""Seconds that the report of a worker's drain may take beyond the drain itself."""
 
 REFILL_TIME: Final = 5.0
 """Seconds that a spawn waits while no worker runs."""
@@ -149,8 +155,36 @@ class WorkerPool:
 
     # --- the end ---
 
+    async def adrain(self, timeout: float) -> Drained:
+        """Let all workers finish what is under way and end; for the node's own drain.
+
+        Returns the sum of their reports; a worker that gives none counts as one left.
+        """
+        self._stop_refilling()
+        asks = [
+            self._runtime.ref_to(worker.node_id, INSPECTOR).ask(
+                DrainNode(timeout), timeout + REPORT_TIME
+            )
+            for worker in self
+        ]
+        outcomes = await asyncio.gather(*asks, return_exceptions=True)
+        reports = [report for report in outcomes if isinstance(report, Drained)]
+        return Drained(
+            finished=sum(report.finished for report in reports),
+            left=sum(report.left for report in reports) + len(outcomes) - len(reports),
+            seconds=max((report.seconds for report in reports), default=0.0),
+            unsent=sum(report.unsent for report in reports),
+        )
+
     def close(self) -> None:
-        """End all workers and wait for their processes; twin `aclose`."""
+        """End all workers and wait for their processes; twin `aclose`.
+
+        Raises:
+            WouldBlock: called on the thread of a running event loop; nothing was closed.
+        """
+        if asyncio._get_running_loop() is not None:  # noqa: SLF001
+            msg = "close() would block the event loop; await pool.aclose() instead"
+            raise WouldBlock(msg)
         self.begin_close()
         self.join()
 
@@ -161,10 +195,13 @@ class WorkerPool:
 
     def begin_close(self) -> None:
         """Let all workers end, and start none."""
-        self._is_closed = True
+        self._stop_refilling()
         self._subscription.close()
         for worker in list(self._workers.values()):
             worker.close()
+
+    def _stop_refilling(self) -> None:
+        self._is_closed = True
         for found in self._waiting:
             found.set_exception(NodeClosed("the workers were closed"))
 

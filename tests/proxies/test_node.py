@@ -8,6 +8,7 @@ import threading
 import psutil
 import pytest
 
+import callboard
 from actors.errors import (
     ActorDown,
     InvalidAddress,
@@ -285,23 +286,24 @@ def test_a_port_that_is_taken_is_the_systems_error(make_node):
 
 
 def blocking_methods() -> dict[str, tuple[object, object]]:
-    members = dict(inspect.getmembers(Node))
+    """Return all pairs of twins, of every class that callboard exports."""
     return {
-        name: (members[name], members["a" + name])
-        for name in members
-        if not name.startswith("_") and "a" + name in members
+        f"{name}.{method}": (found, getattr(exported, "a" + method))
+        for name, exported in vars(callboard).items()
+        if inspect.isclass(exported)
+        for method, found in inspect.getmembers(exported)
+        if not method.startswith("_") and hasattr(exported, "a" + method)
     }
 
 
 def test_the_blocking_methods_have_twins():
-    assert set(blocking_methods()) == {
-        "spawn",
-        "remote_spawn",
-        "connect",
-        "remote_actor",
-        "close",
-        "drain",
-        "workers",
+    of_nodes = {"spawn", "remote_spawn", "connect", "remote_actor", "close", "drain", "workers"}
+
+    assert set(blocking_methods()) >= {f"Node.{method}" for method in of_nodes}
+    assert {name for name in blocking_methods() if name.startswith("WorkerPool")} == {
+        "WorkerPool.spawn",
+        "WorkerPool.spawn_each",
+        "WorkerPool.close",
     }
 
 
@@ -312,7 +314,7 @@ def test_twins_have_the_same_signature(name):
     assert inspect.signature(method) == inspect.signature(twin)
     assert inspect.iscoroutinefunction(twin)
     assert not inspect.iscoroutinefunction(method)
-    assert name in (twin.__doc__ or "")
+    assert name.partition(".")[2] in (twin.__doc__ or "")
 
 
 def calls(node: Node) -> dict[str, object]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from typing import ClassVar
 
 import psutil
 import pytest
@@ -236,3 +237,72 @@ def test_an_offered_class_that_cannot_be_loaded_is_told_before_anything_starts()
 
     with Node(spawnable={"local": Local}) as node, pytest.raises(NotSpawnable):
         node.workers(1)
+
+
+class Slow(Actor):
+    """Takes its time, and tells the node that started its process."""
+
+    @handler
+    async def reply(self, msg: tuple) -> None:
+        ref, seconds = msg
+        await self.sleep(seconds)
+        ref.tell(os.getpid())
+
+
+class Heard(Actor):
+    heard: ClassVar[list[int]] = []
+
+    @handler
+    def pid(self, msg: int) -> None:
+        self.heard.append(msg)
+
+
+def test_draining_the_node_drains_its_workers():
+    with Node("drained") as node:
+        pool = node.workers(2)
+        pids = sorted(worker.pid for worker in pool)
+        heard = node.spawn(Heard)
+        for slow in pool.spawn_each(Slow):
+            slow.tell((heard, 0.3))
+
+        report = node.drain(20)
+
+    assert report.is_clean
+    assert report.finished >= 4
+    assert sorted(Heard.heard) == pids
+    assert all(is_gone(pid) for pid in pids)
+
+
+def test_what_workers_did_not_finish_in_time_is_reported():
+    with Node("late") as node:
+        slow = node.workers(1).spawn(Slow)
+        slow.tell((node.spawn(Heard), 60.0))
+
+        report = node.drain(0.5)
+
+    assert report.left == 1
+    assert report.seconds < 20
+
+
+def test_a_pool_is_not_closed_by_blocking_an_event_loop(node, pool):
+    async def program():
+        with pytest.raises(WouldBlock, match=r"await pool\.aclose\("):
+            pool.close()
+
+    asyncio.run(program())
+    assert len(pool) == 2
+
+
+class Connecting(Actor):
+    detached = True
+
+    @handler
+    def to(self, address: str) -> bytes:
+        return self.node.connect(address)
+
+
+def test_a_detached_actor_may_call_the_blocking_methods(node):
+    with Node() as other:
+        other.listen()
+
+        assert node.spawn(Connecting).ask(other.address).result(10) == other.node_id
