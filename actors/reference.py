@@ -174,7 +174,14 @@ class ActorRef(ActorAddress, Generic[A]):
 
         The method runs in the actor, serial with its messages; only its name travels. The
         future fails as that of `ask` does, or with `NoSuchMethod`.
+
+        Raises:
+            TypeError: `method` is no function of a class.
         """
+        if not hasattr(method, "__name__"):
+            msg = f"call() takes a method such as Counter.add, not {method!r}; by its name: "
+            msg += "ref.proxy().add(1)"
+            raise TypeError(msg)
         return self.ask(Call(method.__name__, args, kwargs or None))
 
     def proxy(self) -> "MethodProxy":

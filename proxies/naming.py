@@ -74,7 +74,7 @@ class Naming(Background):
                 loop.call_soon_threadsafe(queue.put_nowait, change)
 
         watcher = watch_name(self.runtime, name, is_group=False, told=put)
-        self.runtime.monitor(watcher).add_done_callback(lambda _: queue.put_nowait(None))
+        self.runtime.monitor(watcher).add_done_callback(lambda _: put(None))
         try:
             while (change := await queue.get()) is not None:
                 yield change

@@ -132,3 +132,8 @@ def test_a_call_with_wrong_arguments_fails_and_harms_nobody(runtime):
     with pytest.raises(RemoteError, match="TypeError: .*required positional argument"):
         account.proxy().slowly().result(5)
     assert account.call(Account.add, 1).result(5) == 2
+
+
+def test_a_name_in_place_of_a_method_is_refused_with_what_to_write(runtime):
+    with pytest.raises(TypeError, match=r"not 'add'; by its name: ref\.proxy\(\)\.add\(1\)"):
+        runtime.spawn(Account).call("add", 1)
