@@ -405,6 +405,11 @@ class Runtime:
         with self._lock:
             return self.counters.handled_by_ended + sum(c.handled for c in self.cells.values())
 
+    @property
+    def handler_seconds(self) -> dict[str, float]:
+        """Seconds in handlers by name of the actors' class, as sampled."""
+        return dict(self.runner.times.seconds)
+
     # --- the end ---
 
     def end_actors(self, timeout: float = SHUTDOWN_TIMEOUT) -> bool:

@@ -66,10 +66,13 @@ class Figures:
         """Return the node's counters."""
         runtime, broker = self.runtime, self._broker
         counters = runtime.counters
+        depths = [
+            cell.depth for cell in list(runtime.cells.values()) if cell.number >= FIRST_ACTOR
+        ]
         return NodeStats(
             name=self.name,
             node_id=broker.node_id,
-            actors=sum(number >= FIRST_ACTOR for number in list(runtime.cells)),
+            actors=len(depths),
             spawned=counters.spawned,
             handled=runtime.handled,
             dead_letters=counters.dead_letters,
@@ -86,6 +89,10 @@ class Figures:
             refused_spawns=counters.refused_spawns,
             overflows=counters.overflows,
             expired=counters.expired,
+            slow_handlers=counters.slow_handlers,
+            handler_seconds=runtime.handler_seconds,
+            mailbox_messages=sum(depths),
+            mailbox_depth_max=max(depths, default=0),
         )
 
     def subscribed(self, subscriber: Callable[[object], None]) -> AbstractContextManager[None]:

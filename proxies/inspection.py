@@ -5,7 +5,7 @@ else. `callboard node ps`, `top` and `drain` do.
 """
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from actors.actor import Actor
@@ -66,6 +66,11 @@ class Inspection:
         links: to neighbours.
         nodes: in reach.
         is_draining: whether it is about to close.
+        overflows: messages that full mailboxes dropped or refused.
+        expired: asks whose time was over before their turn.
+        slow_handlers: handlers that held their thread for more than a second.
+        waiting: messages in all mailboxes.
+        handler_seconds: time in handlers since the start by class, sampled.
     """
 
     name: str
@@ -77,6 +82,11 @@ class Inspection:
     links: int
     nodes: int
     is_draining: bool
+    overflows: int = 0
+    expired: int = 0
+    slow_handlers: int = 0
+    waiting: int = 0
+    handler_seconds: dict[str, float] = field(default_factory=dict)
 
 
 @message("callboard.Inspect")
@@ -136,6 +146,11 @@ class Inspector(Actor):
             links=len(broker.wires),
             nodes=len(broker.router.reachable),
             is_draining=self._names.are_withdrawn,
+            overflows=runtime.counters.overflows,
+            expired=runtime.counters.expired,
+            slow_handlers=runtime.counters.slow_handlers,
+            waiting=sum(cell.depth for cell in actors),
+            handler_seconds=runtime.handler_seconds,
         )
 
     def _parts_of_the_node(

@@ -1,6 +1,6 @@
 """Figures of a node, as values."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,13 @@ class NodeStats:
         pauses: how often reading a link was put off because it brought more than it may.
         dropped_fields: fields of messages that no class here knows: their senders are newer.
         refused_spawns: orders of other nodes to spawn what is not offered to them.
+        overflows: dropped or refused by full mailboxes.
+        expired: asks whose time was over before their turn.
+        slow_handlers: handlers that held their thread for more than a second.
+        handler_seconds: time in handlers by class of the actors; sampled, so it is right
+            in the long run. Detached actors are not sampled: their threads are theirs.
+        mailbox_messages: waiting in all mailboxes at this moment.
+        mailbox_depth_max: waiting in the deepest one.
     """
 
     name: str
@@ -89,3 +96,7 @@ class NodeStats:
     refused_spawns: int = 0
     overflows: int = 0
     expired: int = 0
+    slow_handlers: int = 0
+    handler_seconds: dict[str, float] = field(default_factory=dict)
+    mailbox_messages: int = 0
+    mailbox_depth_max: int = 0

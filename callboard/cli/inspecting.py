@@ -20,8 +20,16 @@ from proxies.inspection import ActorInfo, DrainNode, Inspect, Inspection
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    Show = Callable[["Inspection", dict[str, float], list["Rated"]], None]
+
 NAME: Final = "callboard node"
 """What the short-lived node of these commands calls itself."""
+
+MOST_SHARES: Final = 5
+"""Classes whose share of the time is shown."""
+
+LEAST_SHARE: Final = 0.005
+"""A smaller share of the time is not shown."""
 
 ANSWER_TIME: Final = 5.0
 """Seconds that a drain's answer may take beyond the drain itself."""
@@ -109,6 +117,7 @@ def top(
 ) -> None:
     """Show the busiest actors again and again; `looks` 0 goes on until Ctrl-C."""
     before: dict[str, int] = {}
+    spent: dict[str, float] = {}
     since = time.monotonic()
     with (
         _inspector(address, ANSWER_TIME, credentials) as inspector,
@@ -119,7 +128,9 @@ def top(
             since, passed = time.monotonic(), time.monotonic() - since
             rated = rate(told, before, passed)
             before = {actor.address: actor.handled for actor in told.actors}
-            show(told, rated[:limit])
+            shares = busy_shares(told, spent, passed) if look > 1 else {}
+            spent = told.handler_seconds
+            show(told, shares, rated[:limit])
             if look == looks:
                 return
             time.sleep(interval)
@@ -143,9 +154,23 @@ def rate(told: Inspection, before: dict[str, int], seconds: float) -> list[Rated
     return sorted(rated, key=lambda row: (-row.rate, -row.actor.depth, -row.actor.handled))
 
 
-def _screen(
-    *, as_json: bool
-) -> "AbstractContextManager[Callable[[Inspection, list[Rated]], None]]":
+def busy_shares(told: Inspection, before: dict[str, float], seconds: float) -> dict[str, float]:
+    """Return the classes whose handlers took time, with its share, the busiest first.
+
+    Args:
+        told: by the node.
+        before: seconds in handlers by class, at the look before.
+        seconds: since then.
+    """
+    shares = {
+        name: (spent - before.get(name, 0.0)) / seconds
+        for name, spent in told.handler_seconds.items()
+    }
+    busiest = sorted(shares.items(), key=lambda share: (-share[1], share[0]))
+    return {name: share for name, share in busiest[:MOST_SHARES] if share >= LEAST_SHARE}
+
+
+def _screen(*, as_json: bool) -> "AbstractContextManager[Show]":
     from rich.console import Console
 
     console = Console()
@@ -157,13 +182,13 @@ def _screen(
 
 
 @contextmanager
-def _lines(*, as_json: bool) -> "Iterator[Callable[[Inspection, list[Rated]], None]]":
-    def show(told: Inspection, rated: list[Rated]) -> None:
+def _lines(*, as_json: bool) -> "Iterator[Show]":
+    def show(told: Inspection, shares: dict[str, float], rated: list[Rated]) -> None:
         if as_json:
             actors = [{**_fields(row.actor), "rate": row.rate} for row in rated]
-            typer.echo(to_json({**_fields(told), "actors": actors}))
+            typer.echo(to_json({**_fields(told), "busy": shares, "actors": actors}))
         else:
-            typer.echo(f"{summary(told)}\n{columns(HEAD, table(rated), right=RIGHT)}")
+            typer.echo(f"{summary(told, shares)}\n{columns(HEAD, table(rated), right=RIGHT)}")
 
     yield show
 
@@ -176,13 +201,17 @@ HEAD: Final = ("ACTOR", "CLASS", "NAME", "STATE", "DEPTH", "MSG/S", "HANDLED", "
 RIGHT: Final = (4, 5, 6, 7)
 
 
-def summary(told: Inspection) -> str:
-    """Return the line above the table."""
+def summary(told: Inspection, shares: dict[str, float]) -> str:
+    """Return the lines above the table; `shares` as of `busy_shares`."""
     state = "draining" if told.is_draining else "up"
+    busy = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
     return (
         f"{told.name}: {state} {age_text(told.uptime)}, {told.actor_count:,} actors, "
-        f"{told.handled:,} handled, {told.dead_letters:,} dead letters, "
-        f"{told.links:,} links, {told.nodes:,} nodes"
+        f"{told.links:,} links, {told.nodes:,} nodes\n"
+        f"{told.handled:,} handled, {told.waiting:,} waiting, {told.dead_letters:,} dead "
+        f"letters, {told.overflows:,} overflows, {told.expired:,} expired, "
+        f"{told.slow_handlers:,} slow handlers\n"
+        f"time in handlers: {busy or '-'}"
     )
 
 

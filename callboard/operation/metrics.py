@@ -45,12 +45,12 @@ def _actor_metrics(node: "Node", top: int) -> Iterator[Metric]:
     yield gauge(
         "callboard_mailbox_messages",
         "Messages that wait in all mailboxes.",
-        sum(depth for depth, _ in depths),
+        stats.mailbox_messages,
     )
     yield gauge(
         "callboard_mailbox_depth_max",
         "Messages that wait in the deepest mailbox.",
-        max((depth for depth, _ in depths), default=0),
+        stats.mailbox_depth_max,
     )
     deepest = heapq.nlargest(top, (pair for pair in depths if pair[0]), lambda pair: pair[0])
     yield Metric(
@@ -63,6 +63,17 @@ def _actor_metrics(node: "Node", top: int) -> Iterator[Metric]:
         ],
     )
     yield counter("callboard_messages_handled_total", "Handlers called.", stats.handled)
+    yield Metric(
+        "callboard_handler_seconds_total",
+        "counter",
+        "Seconds in handlers by class, sampled.",
+        [((("class", name),), spent) for name, spent in sorted(stats.handler_seconds.items())],
+    )
+    yield counter(
+        "callboard_slow_handlers_total",
+        "Handlers that held their thread for more than a second.",
+        stats.slow_handlers,
+    )
     yield counter(
         "callboard_dead_letters_total", "Messages to ended actors.", stats.dead_letters
     )

@@ -4,7 +4,7 @@ import pytest
 
 from actors.errors import ActorDown
 from basp.header import INSPECTOR
-from callboard import Actor, handler
+from callboard import Actor, Mailbox, handler
 from proxies.inspection import DrainNode, Inspect
 from tests.proxies.cast import Echo, Later, Sink, connect, eventually
 
@@ -51,6 +51,24 @@ def test_actors_are_told_with_class_name_depth_handled_and_age(cluster, inspecte
     assert 2.0 <= second.age < 2.1
     assert a.ref(second.address) == echo
     assert told.uptime >= told.actors[1].age
+
+
+def test_losses_and_what_waits_are_told(cluster, inspected):
+    _, b, inspect = inspected
+    small = b.spawn(Waiting.with_options(mailbox=Mailbox(limit=2, on_full="drop_newest")))
+    small.tell(60.0)
+    cluster.advance(0.1)
+    for _ in range(5):
+        small.tell(0.0)
+    late = b.spawn(Waiting)
+    late.tell(1.0)
+    late.ask(0.0, timeout=0.5)
+    cluster.advance(2.0)
+
+    told = inspect()
+
+    assert (told.overflows, told.expired, told.waiting) == (3, 1, 2)
+    assert (told.slow_handlers, told.handler_seconds) == (0, {})
 
 
 def test_the_nodes_own_parts_are_told_only_when_asked_for(inspected):

@@ -98,6 +98,8 @@ def test_a_running_node_is_listed_watched_and_drained(app, run_node, capsys):
     assert code == 0
     assert out.count("node_commands_app: up ") == 2
     assert out.count("MSG/S") == 2
+    assert out.count(" waiting, 0 dead letters, 0 overflows, 0 expired, 0 slow handlers\n") == 2
+    assert out.count("time in handlers: ") == 2
     code, out, _ = call(capsys, "node", "top", address, *looks, "--json")
     assert [len(json.loads(line)["actors"]) for line in out.splitlines()] == [3, 3]
     assert all("rate" in actor for actor in json.loads(out.splitlines()[0])["actors"])

@@ -1,6 +1,8 @@
 import re
+import time
 
-from callboard import Actor, Node, handler
+from callboard import Actor, Mailbox, Node, handler
+from callboard.errors import AskTimeout
 from callboard.operation import Metric, exposition, node_metrics
 from tests.proxies.cast import Echo, Sink, connect, eventually, settled
 
@@ -40,6 +42,48 @@ def test_mailboxes_and_actors_are_counted():
     assert found["callboard_dead_letters_total",] == 1
     assert found["callboard_messages_handled_total",] >= 2
     assert found["callboard_draining",] == 0
+
+
+class Small(Waiting):
+    mailbox = Mailbox(limit=2, on_full="drop_newest")
+
+
+def test_overflows_and_expired_asks_are_counted():
+    with Node() as node:
+        small, waiting = node.spawn(Small), node.spawn(Waiting)
+        small.tell(60.0)
+        eventually(lambda: node.stats().handled == 1)
+        for _ in range(5):
+            small.tell(0.0)
+        waiting.tell(0.2)
+        late = waiting.ask(0.0, timeout=0.01)
+        eventually(late.done)
+        assert isinstance(late.exception(), AskTimeout)
+        eventually(lambda: node.stats().expired == 1)
+
+        found = values(node)
+
+    assert found["callboard_overflows_total",] == 3
+    assert found["callboard_expired_total",] == 1
+    assert found["callboard_mailbox_messages",] == 2
+
+
+class Blocking(Actor):
+    @handler
+    def seconds(self, msg: float) -> None:
+        time.sleep(msg)
+
+
+def test_time_in_handlers_is_counted_by_class():
+    with Node() as node:
+        node.runtime.runner.times.slow_after = 0.05
+        node.spawn(Blocking).ask(0.3).result(10)
+        eventually(lambda: node.stats().slow_handlers == 1)
+
+        found = values(node)
+
+    assert 0.05 < found["callboard_handler_seconds_total", "Blocking"] < 10.0
+    assert found["callboard_slow_handlers_total",] == 1
 
 
 def test_traffic_is_counted_for_each_link_and_in_all():
