@@ -87,6 +87,7 @@ class Acceptor:
     ) -> None:
         try:
             sock, address = listener.accept()
+            address = address or (listener.getsockname(), 0)  # of Unix sockets it says nothing
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError as error:

@@ -4,8 +4,11 @@
     basp://HOST:PORT/NAME         an actor by its registered name
     basp://HOST:PORT/ID@NODE      an actor by number and node id, with where to find it
     basp:///ID@NODE               the same without a known address
+    basp+unix:/PATH               a node at a Unix socket; also unix:/PATH
+    basp+unix:/PATH:/NAME         an actor there; /ID@NODE as above
 
 HOST is a name, an IPv4 address, or an IPv6 address in brackets. NODE has 36 hexadecimal digits.
+PATH has no colons or spaces.
 """
 
 import re
@@ -14,16 +17,21 @@ from typing import Final
 
 from actors.errors import InvalidAddress
 from basp.node_id import NodeId
+from proxies.unix_socket import MOST_PATH, is_path
 
 _ADDRESS: Final = re.compile(
-    r"basp://(?:(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\[\]:/@\s]+):(?P<port>\d{1,5}))?"
+    r"(?:basp://(?:(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\[\]:/@\s]+):(?P<port>\d{1,5}))?"
+    r"|(?:basp\+)?unix:(?P<path>/[!-9;-~]+)(?:$|:))"
     r"(?:/(?:(?P<number>\d{1,10})@(?P<node>[0-9A-Fa-f]{36})|(?P<name>[A-Za-z_][\w.-]*))?)?",
     re.ASCII,
 )
 _NAME: Final = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 
+UNIX: Final = ("unix:", "basp+unix:")
+"""What the addresses of Unix sockets begin with."""
+
 Endpoint = tuple[str, int]
-"""Host and port."""
+"""Host and port; or the path of a Unix socket, and 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +53,11 @@ def parse_address(text: str) -> Address:
     match = _ADDRESS.fullmatch(text)
     if match is None:
         msg = (
-            f"{text!r} is no address; write basp://HOST:PORT, basp://HOST:PORT/NAME or "
-            "basp://HOST:PORT/ID@NODE"
+            f"{text!r} is no address; write basp://HOST:PORT, basp://HOST:PORT/NAME, "
+            "basp://HOST:PORT/ID@NODE or basp+unix:/PATH"
         )
         raise InvalidAddress(msg)
-    endpoint = None
-    if match["host"] is not None:
-        port = int(match["port"])
-        if not 0 < port < 65536:
-            msg = f"{text!r}: port {port} is not between 1 and 65535"
-            raise InvalidAddress(msg)
-        endpoint = (match["host"].strip("[]"), port)
+    endpoint = _endpoint(text, match)
     if match["number"] is None:
         return Address(endpoint, name=match["name"])
     number = int(match["number"])
@@ -63,6 +65,24 @@ def parse_address(text: str) -> Address:
         msg = f"{text!r}: actor number {number} is larger than 4,294,967,295"
         raise InvalidAddress(msg)
     return Address(endpoint, number=number, node=NodeId(bytes.fromhex(match["node"])))
+
+
+def _endpoint(text: str, match: re.Match[str]) -> Endpoint | None:
+    path = match["path"]
+    if path is not None:
+        if len(path) > MOST_PATH:
+            msg = (
+                f"{text!r}: the path has {len(path)} bytes, a socket's has {MOST_PATH} at most"
+            )
+            raise InvalidAddress(msg)
+        return path, 0
+    if match["host"] is None:
+        return None
+    port = int(match["port"])
+    if not 0 < port < 65536:
+        msg = f"{text!r}: port {port} is not between 1 and 65535"
+        raise InvalidAddress(msg)
+    return match["host"].strip("[]"), port
 
 
 def parse_node_address(text: str) -> Endpoint:
@@ -73,7 +93,7 @@ def parse_node_address(text: str) -> Endpoint:
     """
     address = parse_address(text)
     if address.endpoint is None or address.name is not None or address.number is not None:
-        msg = f"{text!r} does not name a node; write basp://HOST:PORT"
+        msg = f"{text!r} does not name a node; write basp://HOST:PORT or basp+unix:/PATH"
         raise InvalidAddress(msg)
     return address.endpoint
 
@@ -95,6 +115,8 @@ def check_name(name: str) -> str:
 def endpoint_text(endpoint: Endpoint) -> str:
     """Write a node's address."""
     host, port = endpoint
+    if is_path(host):
+        return f"basp+unix:{host}:"  # the colon, so that a name can be put behind it
     return f"basp://[{host}]:{port}" if ":" in host else f"basp://{host}:{port}"
 
 

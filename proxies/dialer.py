@@ -20,6 +20,7 @@ from proxies.address import Endpoint, endpoint_text
 from proxies.dial import Dial
 from proxies.tls_handshake import HANDSHAKE_LIMIT, Handshake
 from proxies.tls_socket import TlsSocket
+from proxies.unix_socket import is_path
 
 if TYPE_CHECKING:
     import ssl
@@ -222,7 +223,7 @@ class Dialer:
             sock.close()
             self._refused(dial, found, error)
             return
-        if self.tls is None:
+        if self.tls is None or is_path(dial.endpoint[0]):
             dial.wire = self._opened(dial, sock)
         else:
             self._secure(dial, sock)

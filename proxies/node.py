@@ -122,7 +122,9 @@ class Node(Naming, Spawning, Figures):
 
     @property
     def address(self) -> str:
-        """Where this node listens, as `basp://HOST:PORT`.
+        """Where this node listens, as `basp://HOST:PORT`; `+ "/NAME"` names an actor.
+
+        A Unix socket's is `basp+unix:/PATH:`; a port, if there is one as well, goes before it.
 
         Raises:
             InvalidAddress: it does not listen.
@@ -174,9 +176,10 @@ class Node(Naming, Spawning, Figures):
 
         Args:
             address: local address; a public one needs `tls`, a secret, or `insecure=True`.
-            port: TCP port.
+                `unix:/PATH` is a Unix socket, which its owner alone can use.
+            port: TCP port; none for a Unix socket.
             publish: the actor that `remote_actor("basp://HOST:PORT")` returns.
-            tls: encrypts the links of this port; default is the node's.
+            tls: encrypts the links of this port; default is the node's. Unix sockets have none.
             secret: shared secret that every peer has to prove; default is the node's.
             insecure: allow a public address that nothing guards.
 

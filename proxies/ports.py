@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.reference import ActorRef
-from proxies.address import Endpoint
+from proxies.address import UNIX, Endpoint, parse_node_address
 from proxies.errors import PublicAddress
 from proxies.tls import Tls, listening_context
+from proxies.unix_socket import is_path
 
 if TYPE_CHECKING:
     from actors.runner import Runner
@@ -41,11 +42,15 @@ class Ports:
         """Accept links on a port; returns the port.
 
         Raises:
+            InvalidAddress: the path of a Unix socket is too long.
             PublicAddress: anybody could reach the port.
             TlsError: a file of `tls` is missing or of no use.
             OSError: the address is not ours or the port is taken.
         """
-        context = None if tls is None else listening_context(tls)
+        if address.startswith(UNIX):
+            address, port = parse_node_address(address)
+        is_local = is_path(address)
+        context = None if tls is None or is_local else listening_context(tls)
         is_guarded = secret is not None or context is not None
         if not insecure:
             refuse_unguarded(address, is_guarded=is_guarded)
@@ -54,9 +59,10 @@ class Ports:
             payload_limit=self._broker.connector.limits.payload,
         )
         sock = self._network.bind(address, port)
-        endpoint: Endpoint = sock.getsockname()[:2]
+        endpoint: Endpoint = (address, 0) if is_local else sock.getsockname()[:2]
         self._published[endpoint] = published
-        self._broker.endpoint = self._broker.endpoint or endpoint
+        if self._broker.endpoint is None or is_path(self._broker.endpoint[0]):
+            self._broker.endpoint = endpoint
         self._runner.post(self._broker.connector.listen, sock, config, context)
         return endpoint[1]
 
@@ -106,7 +112,7 @@ def refuse_unguarded(address: str, *, is_guarded: bool) -> None:
 
 def is_loopback(address: str) -> bool:
     """Tell whether only this machine reaches an address."""
-    if address == "localhost":
+    if address == "localhost" or is_path(address):
         return True
     try:
         return ipaddress.ip_address(address).is_loopback

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from actors.runner import Runner
 from basp.node_id import NodeId
 from proxies.machine import new_node_id
+from proxies.unix_socket import is_path, listen_at, resolve
 
 
 class Network(Protocol):
@@ -28,11 +29,13 @@ class Network(Protocol):
         """Begin to connect to one of them; returns the socket and an error number, or 0."""
 
 
-class TcpNetwork:
-    """The machine's own TCP."""
+class MachineNetwork:
+    """The machine's own TCP, and its Unix sockets: there the path stands for the host."""
 
     def bind(self, host: str, port: int) -> socket.socket:
         """Return a socket bound to an address; port 0 picks one."""
+        if is_path(host):
+            return listen_at(host)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family)
 
@@ -41,6 +44,8 @@ class TcpNetwork:
 
         Looking a name up may block for seconds: with `numeric` that is not tried.
         """
+        if is_path(host):
+            return resolve(host)
         flags = socket.AI_NUMERICHOST if numeric else 0
         try:
             return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
@@ -69,4 +74,4 @@ class Surroundings:
 
 def real_surroundings() -> Surroundings:
     """Return what nodes stand on outside of simulations."""
-    return Surroundings(Runner, TcpNetwork(), new_node_id)
+    return Surroundings(Runner, MachineNetwork(), new_node_id)

@@ -4,7 +4,6 @@ import importlib
 import importlib.metadata
 import re
 import resource
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -191,9 +190,9 @@ def check_loopback() -> Finding:
 def check_port(listen: str) -> Finding:
     """Tell whether a node could listen there."""
     host, port = parse_listen(listen)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        socket.create_server((host, port), family=family).close()
+        with Node("callboard doctor") as node:
+            node.listen(host, port, insecure=True)
     except OSError as error:
         step = "choose another port, or end what holds it: ss -ltnp shows that"
         return Finding("port", "fail", f"{listen}: {error.strerror or error}", step)

@@ -10,7 +10,7 @@ from typing import Final
 
 from callboard import Node
 from callboard.cli.failure import FAILED, MISUSED, Failure
-from callboard.operation.settings import parse_host_port
+from callboard.operation import settings
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -54,13 +54,13 @@ def open_port(node: Node, listen: str, *, insecure: bool) -> None:
 
 
 def parse_listen(text: str) -> tuple[str, int]:
-    """Return host and port of `HOST:PORT`; an IPv6 host may stand in brackets.
+    """Return what `node.listen` takes for `HOST:PORT` or `unix:/PATH`.
 
     Raises:
         Failure: the text is something else.
     """
     try:
-        return parse_host_port(text)
+        return settings.parse_listen(text)
     except ValueError as error:
         raise Failure(
             why=f"{text!r} is no HOST:PORT",

@@ -24,6 +24,7 @@ from callboard import Limits
 from callboard.operation.settings import (
     check_class,
     check_host_port,
+    check_listen,
     check_node_address,
     find_file,
 )
@@ -102,7 +103,7 @@ class NodeConfiguration(_Table):
 
     app: ExistingFile | None = None
     name: str = ""
-    listen: HostPort = "127.0.0.1:0"
+    listen: Annotated[str, AfterValidator(check_listen)] = "127.0.0.1:0"
     insecure: bool = False
     join: list[NodeAddress] = []
     secret_file: ExistingFile | None = None

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from proxies.address import parse_node_address
+from proxies.address import UNIX, parse_node_address
 
 if TYPE_CHECKING:
     from pydantic import ValidationInfo
@@ -23,6 +23,28 @@ def parse_host_port(text: str) -> tuple[str, int]:
         msg = f"{text!r} is no HOST:PORT; write it like 127.0.0.1:4222"
         raise ValueError(msg)
     return host.strip("[]"), int(port)
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """Return what `node.listen` takes for `HOST:PORT` or `unix:/PATH`.
+
+    Raises:
+        ValueError: the text is something else.
+    """
+    if text.startswith(UNIX):
+        parse_node_address(text)
+        return text, 0
+    return parse_host_port(text)
+
+
+def check_listen(text: str) -> str:
+    """Return a text that is `HOST:PORT` or `unix:/PATH`.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    parse_listen(text)
+    return text
 
 
 def check_host_port(text: str) -> str:

@@ -18,7 +18,8 @@ HOSTS = st.one_of(
     st.ip_addresses(v=4).map(str),
     st.ip_addresses(v=6).map(str),
 )
-ENDPOINTS = st.tuples(HOSTS, st.integers(1, 65535))
+PATHS = st.from_regex(r"/[!-9;-~]{1,95}", fullmatch=True)
+ENDPOINTS = st.tuples(HOSTS, st.integers(1, 65535)) | st.tuples(PATHS, st.just(0))
 NODES = st.binary(min_size=NODE_ID_SIZE, max_size=NODE_ID_SIZE)
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,20}", fullmatch=True)
 
@@ -71,6 +72,14 @@ def test_any_text_is_an_address_or_invalid(text):
         f"basp:///1@{'g' * 36}",
         "basp:///1",
         "basp://host:1\n",
+        "unix:",
+        "unix:relative",
+        "unix:/a b",
+        "unix:/a:b",
+        "unix:/a:/9name",
+        "basp+unix:///:1",
+        "basp+tcp:/a",
+        "unix:/" + "x" * 96,
     ],
 )
 def test_other_texts_are_refused_with_the_text_in_the_message(text):

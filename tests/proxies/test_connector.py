@@ -15,7 +15,7 @@ from proxies import dialer as dialer_module
 from proxies import surroundings as surroundings_module
 from proxies.connector import Connector
 from proxies.dial import LAST_RETRY, Dial
-from proxies.surroundings import TcpNetwork
+from proxies.surroundings import MachineNetwork
 from tests.proxies.cast import Echo, connect, eventually, everybody_knows, line, recorded
 
 A, B = NodeId(b"a" * 18), NodeId(b"b" * 18)
@@ -44,7 +44,7 @@ class Side:
     def __init__(self, node_id: NodeId) -> None:
         self.runner = Runner("side")
         self.user = User()
-        self.connector = Connector(self.runner, TcpNetwork(), node_id, self.user)
+        self.connector = Connector(self.runner, MachineNetwork(), node_id, self.user)
         self.config = LinkConfig(node_id, handshake_timeout=0.2, heartbeat=0.1)
         self.runner.start()
 

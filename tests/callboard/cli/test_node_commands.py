@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from pathlib import Path
 
@@ -111,6 +112,20 @@ def test_a_running_node_is_listed_watched_and_drained(app, run_node, capsys):
     out, err = process.communicate(timeout=20)
     assert process.returncode == 1
     assert json.loads(out)["drained"]["left"] == 2
+
+
+def test_a_node_at_a_unix_socket_is_reached_by_its_path(app, run_node, capsys):
+    with tempfile.TemporaryDirectory() as folder:
+        process, about = run_node(app, "--listen", f"unix:{folder}/s.sock")
+
+        assert about["address"] == f"basp+unix:{folder}/s.sock:"
+        code, out, _ = call(capsys, "node", "ps", f"unix:{folder}/s.sock")
+        assert (code, "stubborn" in out) == (0, True)
+        code, out, _ = call(capsys, "actor", "call", f"{about['address']}/first", "add", "2")
+        assert (code, out) == (0, "2\n")
+        code, out, _ = call(capsys, "doctor", "--listen", f"unix:{folder}/s.sock")
+        assert code == 1
+        assert f"another process listens at {folder}/s.sock" in out
 
 
 def test_actors_are_stopped_and_a_clean_drain_ends_with_0(app, run_node, capsys):
