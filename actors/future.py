@@ -178,7 +178,8 @@ class Future(Generic[T]):
 
     def __repr__(self) -> str:
         state = "pending" if not self.done_ else repr(self._error or self._value)
-        return f"<Future of {self.asked}: {state}>"
+        what = "" if self.asked is None else f" of {self.asked}"
+        return f"<Future{what}: {state}>"
 
     def owed(self) -> None:
         """The answer will come later: nothing to note here."""

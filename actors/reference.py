@@ -13,8 +13,6 @@ from typing import (
     overload,
 )
 
-from thespian.actors import ActorAddress
-
 from actors.answers import Asker, Sender
 from actors.current import current_cell
 from actors.envelope import COMPANY, Envelope, Priority
@@ -24,7 +22,13 @@ from actors.monitors import Watcher
 from actors.signals import Call, Query
 
 if TYPE_CHECKING:
+
+    class ActorAddress:
+        """Thespian's, which ships no types: without this a checker would take any name."""
+
     from actors.runtime import Runtime
+else:
+    from thespian.actors import ActorAddress
 
 A = TypeVar("A")
 R = TypeVar("R")

@@ -137,6 +137,7 @@ def check_requirements() -> Iterator[Finding]:
         text = "callboard runs from its sources and is not installed"
         yield Finding("requirements", "warn", text, "make setup, or pip install callboard")
         return
+    missing: dict[str, list[str]] = {}
     for line in wanted:
         name = re.split(r"[^\w.-]", line, maxsplit=1)[0]
         extra = re.search(r"extra\s*==\s*['\"]([\w-]+)['\"]", line)
@@ -147,8 +148,10 @@ def check_requirements() -> Iterator[Finding]:
                 step = f"pip install '{line.partition(';')[0].strip()}'"
                 yield Finding(name, "fail", f"{name} is missing", step)
             else:
-                text = f"not installed, only for callboard[{extra[1]}]"
-                yield Finding(name, "ok", text)
+                missing.setdefault(extra[1], []).append(name)
+    for name, packages in missing.items():
+        text = f"without {', '.join(packages)}: only for callboard[{name}]"
+        yield Finding(f"extra {name}", "ok", text)
 
 
 def check_clocks(now: datetime) -> Finding:

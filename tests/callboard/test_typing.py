@@ -101,6 +101,7 @@ from callboard import ActorRef, Node
 def mistakes(node: Node, counter: ActorRef[Counter]) -> None:
     counter.call(Counter.add, "one")
     text: str = counter.ask(Total()).result(5)
+    counter.tel(1)
 """
 
 EXPORTS = "\n".join(
@@ -140,12 +141,13 @@ def test_types_of_answers_refs_and_twins_are_inferred(checked):
     assert [line.removeprefix(prefix).rstrip('"') for line in checked["program"]] == REVEALED
 
 
-def test_wrong_arguments_and_answers_are_found(checked):
+def test_wrong_arguments_answers_and_names_are_found(checked):
     errors = [line for line in checked["mistakes"] if line.startswith("error")]
 
     assert [error.rsplit("[", 1)[1] for error in errors] == [
         "call-overload]",
         "assignment]",
+        "attr-defined]",
     ]
 
 

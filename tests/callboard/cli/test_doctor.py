@@ -34,6 +34,26 @@ def test_all_is_well_here(capsys):
     assert found["loopback"]["text"].startswith("two nodes link, an ask takes ")
 
 
+def test_what_an_extra_lacks_is_told_in_one_line(monkeypatch):
+    wanted = [
+        "cbor2>=5",
+        "nosuch-one>=1; extra == 'dev'",
+        "nosuch-two; extra == 'dev'",
+        "nosuch-three; extra == 'docs'",
+        "nosuch-four>=2",
+    ]
+    monkeypatch.setattr(importlib.metadata, "requires", lambda _: wanted)
+
+    cbor2, needed, *extras = doctor.check_requirements()
+
+    assert (cbor2.check, cbor2.status) == ("cbor2", "ok")
+    assert (needed.status, needed.step) == ("fail", "pip install 'nosuch-four>=2'")
+    assert [(found.check, found.text) for found in extras] == [
+        ("extra dev", "without nosuch-one, nosuch-two: only for callboard[dev]"),
+        ("extra docs", "without nosuch-three: only for callboard[docs]"),
+    ]
+
+
 def test_a_package_installed_over_ours_is_told(install):
     install("playhouse", ["playhouse/__init__.py"])
     found = list(doctor.check_conflicts(install("actors", ["actors/__init__.py", "basp/x.py"])))
