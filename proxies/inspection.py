@@ -14,6 +14,7 @@ from actors.signals import Query
 from basp.header import FIRST_ACTOR, NODE_ACTOR
 from proxies.draining import DRAIN_TIMEOUT, Drain, Drained
 from proxies.messages import message
+from proxies.stats import LinkInfo, ReachableNode
 
 if TYPE_CHECKING:
     from actors.cell import Cell
@@ -71,6 +72,8 @@ class Inspection:
         slow_handlers: handlers that held their thread for more than a second.
         waiting: messages in all mailboxes.
         handler_seconds: time in handlers since the start by class, sampled.
+        neighbours: the links; only with `system`.
+        routes: the nodes in reach, and the neighbour that leads there; only with `system`.
     """
 
     name: str
@@ -87,6 +90,8 @@ class Inspection:
     slow_handlers: int = 0
     waiting: int = 0
     handler_seconds: dict[str, float] = field(default_factory=dict)
+    neighbours: list[LinkInfo] = field(default_factory=list)
+    routes: list[ReachableNode] = field(default_factory=list)
 
 
 @message("callboard.Inspect")
@@ -99,6 +104,8 @@ class Inspect(Query[Inspection]):
 
 
 message("callboard.Drained")(Drained)
+message("callboard.LinkInfo")(LinkInfo)
+message("callboard.ReachableNode")(ReachableNode)
 
 
 @message("callboard.DrainNode")
@@ -151,6 +158,8 @@ class Inspector(Actor):
             slow_handlers=runtime.counters.slow_handlers,
             waiting=sum(cell.depth for cell in actors),
             handler_seconds=runtime.handler_seconds,
+            neighbours=self.node.links()[:ROWS] if question.system is True else [],
+            routes=self.node.nodes()[:ROWS] if question.system is True else [],
         )
 
     def _parts_of_the_node(

@@ -82,6 +82,34 @@ def show_actors(told: Inspection) -> str:
     return text
 
 
+def show_parts(told: Inspection) -> str:
+    """Return the actors, the links and the routes of a node as tables."""
+    links = [
+        (
+            link.peer_name or "-",
+            link.peer.hex()[:12],
+            link.address or "-",
+            f"{link.frames_sent:,}",
+            f"{link.frames_received:,}",
+            f"{link.bytes_waiting:,}",
+        )
+        for link in told.neighbours
+    ]
+    head = ("LINK", "NODE", "DIALLED", "SENT", "RECEIVED", "B WAITING")
+    text = f"{show_actors(told)}\n\n{columns(head, links, right=(3, 4, 5))}"
+    names = {link.peer: link.peer_name for link in told.neighbours}
+    routes = [
+        (
+            route.name or "-",
+            route.node_id.hex()[:12],
+            f"{route.hops}",
+            names.get(route.via) or route.via.hex()[:12],
+        )
+        for route in told.routes
+    ]
+    return f"{text}\n\n{columns(('ROUTE TO', 'NODE', 'HOPS', 'VIA'), routes, right=(2,))}"
+
+
 def _number(actor: ActorInfo) -> str:
     """Return the actor's number and, shortened, its node: that tells proxies apart."""
     number, _, node = actor.address.rpartition("/")[2].partition("@")

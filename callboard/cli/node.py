@@ -125,7 +125,10 @@ def ps(
     address: Address,
     *,
     system: Annotated[
-        bool, typer.Option("--system", help="Show the node's own parts and its proxies too.")
+        bool,
+        typer.Option(
+            "--system", help="Show the node's own parts, its proxies, links and routes too."
+        ),
     ] = False,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Actors at most.")] = 100,
     timeout: Timeout = 5.0,
@@ -141,12 +144,13 @@ def ps(
       callboard node ps basp://127.0.0.1:4222 --system --limit 1000
       callboard node ps basp://127.0.0.1:4222 --json | jq '.actors[].depth'
     """  # noqa: D301
-    from callboard.cli.inspecting import inspect, show_actors
+    from callboard.cli.inspecting import inspect, show_actors, show_parts
     from callboard.cli.values import to_json
 
     proof = read_credentials(secret_file, tls)
     told = inspect(address, system=system, limit=limit, timeout=timeout, credentials=proof)
-    typer.echo(to_json(told) if as_json else show_actors(told))
+    show = show_parts if system else show_actors
+    typer.echo(to_json(told) if as_json else show(told))
 
 
 @node_app.command()

@@ -81,6 +81,20 @@ def test_the_nodes_own_parts_are_told_only_when_asked_for(inspected):
     assert kept.node_id == a.node_id
 
 
+def test_links_and_routes_are_told_with_the_nodes_own_parts(cluster):
+    a, b, c = cluster(3, topology="line")
+    inspector = a.runtime.ref_to(b.node_id, INSPECTOR)
+
+    told = inspector.ask(Inspect(system=True)).result(5)
+
+    assert {link.peer for link in told.neighbours} == {a.node_id, c.node_id}
+    assert {(route.node_id, route.hops, route.via) for route in told.routes} == {
+        (a.node_id, 1, a.node_id),
+        (c.node_id, 1, c.node_id),
+    }
+    assert inspector.ask(Inspect()).result(5).routes == []
+
+
 def test_the_busiest_come_first_where_not_all_are_told(inspected):
     _, b, inspect = inspected
     quiet = [b.spawn(Sink) for _ in range(5)]

@@ -91,6 +91,21 @@ def test_a_running_node_is_listed_watched_and_drained(app, run_node, capsys):
     classes = {actor["actor_class"] for actor in json.loads(out)["actors"]}
     assert {"Broker", "SpawnServer", "Directory", "Inspector", "Till"} <= classes
 
+    _, out, _ = call(capsys, "node", "ps", address, "--system")
+    _, links, routes = out.split("\n\n")
+    assert links.splitlines()[0].split() == [
+        "LINK",
+        "NODE",
+        "DIALLED",
+        "SENT",
+        "RECEIVED",
+        "B",
+        "WAITING",
+    ]
+    assert links.splitlines()[1].startswith("callboard node")
+    assert routes.splitlines()[0].split() == ["ROUTE", "TO", "NODE", "HOPS", "VIA"]
+    assert routes.splitlines()[1].endswith(" 1  callboard node")
+
     code, out, _ = call(capsys, "node", "ps", address, "--limit", "1")
     assert out.endswith("… 2 more; --limit shows them\n")
 
