@@ -268,7 +268,7 @@ def test_draining_the_node_drains_its_workers():
         report = node.drain(20)
 
     assert report.is_clean
-    assert report.finished >= 4
+    assert report.finished >= 2
     assert sorted(Heard.heard) == pids
     assert all(is_gone(pid) for pid in pids)
 

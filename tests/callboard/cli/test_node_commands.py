@@ -93,17 +93,9 @@ def test_a_running_node_is_listed_watched_and_drained(app, run_node, capsys):
 
     _, out, _ = call(capsys, "node", "ps", address, "--system")
     _, links, routes = out.split("\n\n")
-    assert links.splitlines()[0].split() == [
-        "LINK",
-        "NODE",
-        "DIALLED",
-        "SENT",
-        "RECEIVED",
-        "B",
-        "WAITING",
-    ]
+    assert links.startswith("LINK ")
     assert links.splitlines()[1].startswith("callboard node")
-    assert routes.splitlines()[0].split() == ["ROUTE", "TO", "NODE", "HOPS", "VIA"]
+    assert routes.startswith("ROUTE TO ")
     assert routes.splitlines()[1].endswith(" 1  callboard node")
 
     code, out, _ = call(capsys, "node", "ps", address, "--limit", "1")
