@@ -26,9 +26,16 @@ class ClassWithOptions:
 
 
 def options_of(actor_class: Any) -> tuple[Any, SpawnOptions]:
-    """Split what was given to `spawn` into the class and its options."""
+    """Split what was given to `spawn` into the class and its options.
+
+    Raises:
+        TypeError: it is no class.
+    """
     if isinstance(actor_class, ClassWithOptions):
         return actor_class.actor_class, actor_class.options
+    if not isinstance(actor_class, type):
+        msg = f"{actor_class!r} is no actor class; derive one from callboard.Actor"
+        raise TypeError(msg)
     options = SpawnOptions(
         trap_exit=bool(getattr(actor_class, "trap_exit", False)),
         mailbox=_bounds_of(actor_class),

@@ -248,17 +248,17 @@ class ActorRef(ActorAddress, Generic[A]):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    def __lt__(self, other: "ActorRef[Any]") -> bool:
-        return self._key < other._key
+    def __lt__(self, other: object) -> bool:
+        return self._key < other._key if isinstance(other, ActorRef) else NotImplemented
 
-    def __le__(self, other: "ActorRef[Any]") -> bool:
-        return self._key <= other._key
+    def __le__(self, other: object) -> bool:
+        return self._key <= other._key if isinstance(other, ActorRef) else NotImplemented
 
-    def __gt__(self, other: "ActorRef[Any]") -> bool:
-        return self._key > other._key
+    def __gt__(self, other: object) -> bool:
+        return self._key > other._key if isinstance(other, ActorRef) else NotImplemented
 
-    def __ge__(self, other: "ActorRef[Any]") -> bool:
-        return self._key >= other._key
+    def __ge__(self, other: object) -> bool:
+        return self._key >= other._key if isinstance(other, ActorRef) else NotImplemented
 
     def __hash__(self) -> int:
         return hash(self._key)

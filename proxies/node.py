@@ -73,8 +73,12 @@ class Node(Naming, Spawning, Figures):
         Raises:
             InvalidAddress: an address in `join` has another form than `basp://HOST:PORT`.
             TlsError: a file of `tls` is missing or of no use.
+            TypeError: `join` is one text.
             ValueError: the secret is empty.
         """
+        if isinstance(join, str):
+            msg = f"join takes a list of addresses: join=[{join!r}]"
+            raise TypeError(msg)
         seeds = [parse_node_address(address) for address in join]
         proof = None if secret is None else secret_bytes(secret)
         context = None if tls is None else dialing_context(tls)
@@ -186,6 +190,7 @@ class Node(Naming, Spawning, Figures):
         Raises:
             PublicAddress: anybody could reach the port.
             TlsError: a file of `tls` is missing or of no use.
+            ValueError: there is no such port.
             OSError: the address is not ours or the port is taken.
         """
         self._refuse_closed()

@@ -45,11 +45,15 @@ class Ports:
             InvalidAddress: the path of a Unix socket is too long.
             PublicAddress: anybody could reach the port.
             TlsError: a file of `tls` is missing or of no use.
+            ValueError: there is no such port.
             OSError: the address is not ours or the port is taken.
         """
         if address.startswith(UNIX):
             address, port = parse_node_address(address)
         is_local = is_path(address)
+        if not 0 <= port < 65536:
+            msg = f"port {port} is not between 0 and 65535"
+            raise ValueError(msg)
         context = None if tls is None or is_local else listening_context(tls)
         is_guarded = secret is not None or context is not None
         if not insecure:

@@ -1,6 +1,7 @@
 """Refs: equal when they name the same actor, keys of dictionaries, text."""
 
 import copy
+import operator
 import pickle  # noqa: TID251  # to see that it is refused
 
 import pytest
@@ -81,3 +82,11 @@ def test_the_ref_of_an_actor_that_ended_equals_the_one_it_had(runtime):
 def test_without_other_nodes_a_remote_ref_is_refused(runtime):
     with pytest.raises(InvalidAddress, match="no other nodes"):
         runtime.ref_to(bytes(18), 5)
+
+
+def test_refs_have_no_order_with_other_things(runtime):
+    ref = runtime.spawn(Echo)
+
+    for compared in (operator.lt, operator.le, operator.gt, operator.ge):
+        with pytest.raises(TypeError, match="not supported between"):
+            compared(ref, 5)

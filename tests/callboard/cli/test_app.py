@@ -64,7 +64,7 @@ def test_a_noun_alone_shows_its_help_as_wrong_use(arguments, capsys):
         (["demo", "--seconds", "1"], "demo --help"),
         (["demo", "--seconds", "soon"], "demo --help"),
         (["actor", "call"], "actor call --help"),
-        (["actor", "call", "nonsense", "add"], "basp://HOST:PORT/ID@NODE"),
+        (["actor", "call", "nonsense", "add"], "or basp+unix:/PATH"),
         (
             ["actor", "ask", "basp://127.0.0.1:1/x", "m", "--type", "no.Such"],
             "that registers it",
