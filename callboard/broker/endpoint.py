@@ -153,7 +153,7 @@ class Endpoint:
             if self._listening_tls is not None and not insecure:
                 refuse_unguarded(host, is_guarded=is_guarded or self._has_secret)
             return self.node.listen(host, port, tls=self._listening_tls, insecure=insecure)
-        except (OSError, CallboardError, OverflowError) as error:
+        except (OSError, CallboardError, ValueError) as error:
             log.error("cannot listen at %s:%s: %s", host, port, error)  # noqa: TRY400
             return 0
 
