@@ -28,6 +28,17 @@ from callboard.endpoint.errors import (
     MalformedMessage,
     UnsupportedData,
 )
+from callboard.store.errors import (
+    BackendFailure,
+    MasterExists,
+    NoSuchKey,
+    NoSuchMaster,
+    RequestTimeout,
+    StaleData,
+    StoreClosed,
+    StoreError,
+    TypeClash,
+)
 from proxies.errors import (
     DuplicateMessageType,
     LinkError,
@@ -50,6 +61,15 @@ __all__ = [
     "InvalidTopic",
     "MalformedMessage",
     "UnsupportedData",
+    "BackendFailure",
+    "MasterExists",
+    "NoSuchKey",
+    "NoSuchMaster",
+    "RequestTimeout",
+    "StaleData",
+    "StoreClosed",
+    "StoreError",
+    "TypeClash",
     "ActorDown",
     "AskTimeout",
     "CallboardError",

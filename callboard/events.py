@@ -13,6 +13,7 @@ from actors.events import (
     Unexpected,
 )
 from callboard.endpoint.core_actor import Undelivered
+from callboard.store.store_actor import CommandsRefused
 from proxies.draining import Drained
 from proxies.events import (
     ConnectionsRefused,
@@ -33,6 +34,7 @@ __all__ = [
     "ActorRestarted",
     "ActorStarted",
     "ActorStopped",
+    "CommandsRefused",
     "ConnectionsRefused",
     "DeadLetter",
     "Drained",

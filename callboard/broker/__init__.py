@@ -36,6 +36,7 @@ from callboard.endpoint import (
     Timestamp,
     Topic,
 )
+from callboard.store import Store
 
 __all__ = [
     "EC",
@@ -64,6 +65,7 @@ __all__ = [
     "Set",
     "Status",
     "StatusSubscriber",
+    "Store",
     "Subnet",
     "Subscriber",
     "Table",

@@ -21,6 +21,7 @@ from callboard.broker.monitoring import serve, serving_address
 from callboard.broker.options import Configuration, set_up_logging
 from callboard.broker.publisher import Publisher
 from callboard.broker.status_subscriber import StatusSubscriber
+from callboard.broker.stores import StoreHolder
 from callboard.broker.subscriber import SafeSubscriber, Subscriber
 from callboard.broker.tls import dialing_context, listening_context
 from callboard.broker.topics import Topics, topic_text, topic_texts
@@ -63,7 +64,7 @@ class Nothing:
         """Forget a run."""
 
 
-class Endpoint:
+class Endpoint(StoreHolder):
     """A place to publish and to subscribe. All methods may be called from any thread.
 
     Blocking methods have an awaitable twin with an `a` in front. Use it as a context manager,
@@ -116,6 +117,7 @@ class Endpoint:
         self.hub.name = name or self.hub.name
         self._members: weakref.WeakSet[Any] = weakref.WeakSet()
         self._monitoring = None if monitored_at is None else serve(node, monitored_at)
+        self.stores = []
 
     def node_id(self) -> str:
         """Return the id of this endpoint: a random UUID."""
@@ -378,6 +380,8 @@ class Endpoint:
             msg = "shutdown() would block the event loop; await endpoint.ashutdown() instead"
             raise WouldBlock(msg)
         self._is_shut = True
+        for store in self.stores:
+            store.close()
         if current_cell.get() is None and not self.node.runtime.closed:
             self.hub.flushed(FLUSH_LIMIT)
         for member in list(self._members):

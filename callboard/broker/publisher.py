@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from callboard.endpoint.core_actor import SendDirectly
 from callboard.endpoint.hub import INPUT_LIMIT
 from callboard.endpoint.message import MessageType
 
@@ -146,7 +145,7 @@ class Publisher:
         """Take back what the core has not taken yet."""
         inputs = self._hub.inputs
         for item in list(inputs):
-            if isinstance(item, SendDirectly):
+            if not isinstance(item, tuple):  # an order to send to one node
                 continue
             if item[0] is MessageType.DATA and item[1][0] == self.topic:
                 try:

@@ -12,6 +12,7 @@ Each event is handed to the user as exactly one `consume`, or as one `consume_ni
 producer has it no longer.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from callboard.channel.backend import ConsumerBackend, EndOfChannel
@@ -131,6 +132,20 @@ class Consumer(Generic[P]):
     def handle_event(self, seq: int, payload: P) -> None:
         """Consume an event, or keep it until its turn."""
         self._receive(seq, payload)
+
+    def handle_run(self, first: int, payloads: Sequence[P]) -> None:
+        """Take in consecutive events; the same as `handle_event` for each of them."""
+        if first and first == self._next and not self._buffer and not self._closed:
+            # The usual case, in one loop: the next events, and nothing waits.
+            self._silent_ticks = 0
+            self._last = max(self._last, first + len(payloads) - 1)
+            consume = self._backend.consume
+            for seq, payload in enumerate(payloads, first + 1):
+                self._next = seq
+                consume(self, payload)
+            return
+        for seq, payload in enumerate(payloads, first):
+            self._receive(seq, payload)
 
     def handle_retransmit_failed(self, seq: int) -> None:
         """Note that an event will not come; `consume_nil` is called in its turn."""

@@ -11,7 +11,7 @@ for what they miss. The buffer is bounded: when it is full, the oldest event is 
 who asks for it learns that. Nothing here reads a clock: `tick` is called at a steady pace.
 """
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Final, Generic, TypeVar
 
 from callboard.channel.backend import EndOfChannel, ProducerBackend
@@ -61,6 +61,8 @@ class Producer(Generic[H, P]):
         heartbeat_interval: ticks between heartbeats.
         timeout: ticks without a sign of life after which a consumer is dropped.
         buffer_limit: events kept for those who have not acknowledged them.
+        seq: the number before that of the first event; a producer that goes on where an
+            earlier one ended begins with its last.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Producer(Generic[H, P]):
         heartbeat_interval: int = HEARTBEAT_INTERVAL,
         timeout: int = TIMEOUT,
         buffer_limit: int = BUFFER_LIMIT,
+        seq: int = 0,
     ) -> None:
         if not 0 < heartbeat_interval < timeout or buffer_limit < 1:
             msg = (
@@ -81,14 +84,14 @@ class Producer(Generic[H, P]):
         self._heartbeat_interval = heartbeat_interval
         self._timeout = timeout
         self._buffer_limit = buffer_limit
-        self._seq = 0
+        self._seq = seq
         self._tick = 0
         self._last_broadcast = 0
         self._paths: dict[H, _Path] = {}
         # Events from `_oldest` to `_seq` without gaps, by number. (The front of a dict that
         # shrinks there is slow to find, so its number is kept.)
-        self._buffer: dict[int, Event[P]] = {}
-        self._oldest = 1
+        self._buffer: dict[int, P] = {}
+        self._oldest = seq + 1
         self.given_up = 0
         """Events that left the full buffer before everybody had acknowledged them."""
 
@@ -135,17 +138,31 @@ class Producer(Generic[H, P]):
         """
         self._seq = seq = self._seq + 1
         if self._paths:
-            event = Event(seq, payload)
             if not self._buffer:
                 self._oldest = seq
             elif len(self._buffer) >= self._buffer_limit:
-                del self._buffer[self._oldest]
-                self._oldest += 1
-                self.given_up += 1
-            self._buffer[seq] = event
+                self._give_up(1)
+            self._buffer[seq] = payload
             self._last_broadcast = self._tick
-            self._backend.broadcast(self, event)
+            self._backend.broadcast(self, Event(seq, payload))
         return seq
+
+    def produce_run(self, payloads: Sequence[P]) -> int:
+        """Number a run of events and keep them; returns the number of the first.
+
+        The same as `produce` for each of them, but for the broadcast: whoever calls this sends
+        the whole run as one message, if there are consumers.
+        """
+        first = self._seq + 1
+        self._seq += len(payloads)
+        if self._paths:
+            if not self._buffer:
+                self._oldest = first
+            self._buffer.update(zip(range(first, self._seq + 1), payloads, strict=True))
+            if len(self._buffer) > self._buffer_limit:
+                self._give_up(len(self._buffer) - self._buffer_limit)
+            self._last_broadcast = self._tick
+        return first
 
     def handle(self, hdl: H, msg: ConsumerMessage) -> bool:
         """Take in a message of a consumer; False when the consumer or content is unknown."""
@@ -176,8 +193,7 @@ class Producer(Generic[H, P]):
         path.last_seen = self._tick
         for seq in _first(NACK_LIMIT, seqs):
             if path.acked < seq <= self._seq:
-                event = self._buffer.get(seq)
-                self._backend.send(self, hdl, RetransmitFailed(seq) if event is None else event)
+                self._backend.send(self, hdl, self._kept(seq))
         return True
 
     def tick(self) -> None:
@@ -193,6 +209,18 @@ class Producer(Generic[H, P]):
             self._last_broadcast = self._tick
             self._backend.broadcast(self, Heartbeat(self._seq))
 
+    def _kept(self, seq: int) -> Event[P] | RetransmitFailed:
+        if seq in self._buffer:
+            return Event(seq, self._buffer[seq])
+        return RetransmitFailed(seq)
+
+    def _give_up(self, count: int) -> None:
+        """Forget the oldest events although somebody has not acknowledged them."""
+        for seq in range(self._oldest, self._oldest + count):
+            del self._buffer[seq]
+        self._oldest += count
+        self.given_up += count
+
     def _drop_silent(self) -> None:
         oldest = self._tick - self._timeout
         silent = [hdl for hdl, path in self._paths.items() if path.last_seen < oldest]
@@ -206,11 +234,10 @@ class Producer(Generic[H, P]):
     def _trim(self) -> None:
         """Forget events that everybody has acknowledged."""
         acked = min((path.acked for path in self._paths.values()), default=self._seq)
-        for seq in range(self._oldest, self._oldest + len(self._buffer)):
-            if seq > acked:
-                break
+        end = min(acked + 1, self._oldest + len(self._buffer))
+        for seq in range(self._oldest, end):
             del self._buffer[seq]
-            self._oldest = seq + 1
+        self._oldest = max(self._oldest, end)
 
 
 def _first(count: int, items: Iterable[int]) -> Iterator[int]:

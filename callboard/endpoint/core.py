@@ -238,6 +238,15 @@ class Core:
             for payload, count in pack_runs(kind, self.ttl, pairs)
         ]
 
+    def commands_for(self, endpoint: bytes, run: Sequence[Pair]) -> list[Effect]:
+        """Send commands to one endpoint; to all that want their topic, if it is not known."""
+        if endpoint == self.endpoint:
+            return self.deliver_here(MessageType.COMMAND, run)
+        node = self.node_of(endpoint)
+        if node is None:
+            return self.central_merge(MessageType.COMMAND, run)
+        return self.send_to(node, MessageType.COMMAND, run)
+
     def deliver_here(self, kind: MessageType, run: Sequence[Pair]) -> list[Effect]:
         """Hand messages that are directed at this endpoint to its own receivers."""
         self.counters.serialized += len(run)
@@ -362,6 +371,11 @@ class Core:
     def topics_of(self, receiver: object, kind: MessageType) -> tuple[str, ...]:
         """Return the topics of a local receiver."""
         return self._output(kind).index.prefixes(receiver)
+
+    def is_taken(self, topic: str) -> bool:
+        """Return whether a local receiver takes data of a topic."""
+        output = self._data_outputs
+        return output is not None and bool(output.index.match(topic))
 
     def retire(self, receiver: object, *, kind: MessageType = MessageType.DATA) -> None:
         """Forget a receiver whose topics were taken from it."""

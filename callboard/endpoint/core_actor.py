@@ -80,6 +80,14 @@ class ReceiverRemoved:
 
 
 @dataclass(frozen=True, slots=True)
+class SendCommands:
+    """Send commands of stores to one endpoint, or to all if its node is not known."""
+
+    endpoint: bytes
+    pairs: tuple[Pair, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SendDirectly:
     """Send messages to one node only."""
 
@@ -173,13 +181,16 @@ class CoreActor(Actor):
         commands: list[Pair] = []
         for _index in range(count):
             entry = take()
-            if isinstance(entry, SendDirectly):  # ordered behind what was published before
-                self._merge(data, commands)
-                data, commands = [], []
-                self._send_directly(entry)
-            else:
+            if isinstance(entry, tuple):
                 kind, pair = entry
                 (data if kind is MessageType.DATA else commands).append(pair)
+                continue
+            self._merge(data, commands)  # ordered behind what was published before
+            data, commands = [], []
+            if isinstance(entry, SendDirectly):
+                self._send_directly(entry)
+            else:
+                self._carry_out(self.core.commands_for(entry.endpoint, entry.pairs))
         self._merge(data, commands)
         if inputs:
             hub.poke()
@@ -287,6 +298,8 @@ class CoreActor(Actor):
                 self._carry_out(self.core.link_lost(event.peer, event.reason, by_user=by_user))
             case PathMoved():
                 self.core.path_moved()
+                # It may have had no path when this core began, and is not told to be up again.
+                self._look_for_core(event.node_id)
 
     @handler
     def peering(self, order: PeeringOrder) -> None:

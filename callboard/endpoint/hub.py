@@ -8,6 +8,7 @@ the core is done in the actor's turn; what is published meanwhile waits and goes
 """
 
 import asyncio
+import itertools
 import threading
 import uuid
 from collections import deque
@@ -16,6 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakSet
+
+import cbor2
 
 from actors.errors import ResultTimeout, WouldBlock
 from actors.future import Future
@@ -27,6 +30,7 @@ from callboard.endpoint.core_actor import (
     FindReceivers,
     ReceiverAdded,
     ReceiverRemoved,
+    SendCommands,
     SendDirectly,
 )
 from callboard.endpoint.message import MessageType
@@ -89,7 +93,11 @@ class Hub:
         self.subscribers: WeakSet[Any] = WeakSet()
         self.publishers: WeakSet[Any] = WeakSet()
         #: What was published and waits for the core: of a kind, or an order to send directly.
-        self.inputs: deque[tuple[MessageType, Pair] | SendDirectly] = deque()
+        self.inputs: deque[tuple[MessageType, Pair] | SendDirectly | SendCommands] = deque()
+        self._objects = itertools.count(1)
+        #: What is being made on this node just now, by name: there may be one of each.
+        self.claims: set[str] = set()
+        self.lock = threading.Lock()
         self._runner = node.runtime.runner
         self.is_poked = False
         self.is_congested = False
@@ -146,6 +154,24 @@ class Hub:
         self.inputs.extend([(kind, pair) for pair in pairs])
         self.poke()
 
+    def command(
+        self, topic: str, contents: Sequence[bytes], endpoint: bytes | None = None
+    ) -> None:
+        """Publish commands of stores, which are plain CBOR; never waits.
+
+        Args:
+            topic: of a store's masters or clones.
+            contents: the commands.
+            endpoint: the only endpoint that they are for, if its node is known here.
+        """
+        head = cbor2.dumps(topic)
+        pairs = [(topic, head + content) for content in contents]
+        if endpoint is None:
+            self.inputs.extend([(MessageType.COMMAND, pair) for pair in pairs])
+        else:
+            self.inputs.append(SendCommands(endpoint, tuple(pairs)))
+        self.poke()
+
     def send_to(
         self,
         node_id: bytes,
@@ -158,6 +184,21 @@ class Hub:
             self._wait_for_room()
         self.inputs.append(SendDirectly(node_id, kind, tuple(pairs)))
         self.poke()
+
+    def deliver_here(self, topic: str, value: Any) -> None:
+        """Hand a value to the receivers of this endpoint, and to nobody else."""
+        pair = (topic, encode_pair(topic, value))
+        self.inputs.append(SendDirectly(self.node.node_id, MessageType.DATA, (pair,)))
+        self.poke()
+
+    def wants(self, topic: str) -> bool:
+        """Return whether a local receiver takes data of a topic; on the node's thread."""
+        actor: CoreActor = self._cell.actor
+        return actor.core.is_taken(topic)
+
+    def make_object(self) -> int:
+        """Return a number that no other object of this endpoint has."""
+        return next(self._objects)
 
     def poke(self) -> None:
         """Let the core take what waits, in its next turn."""

@@ -1,167 +1,184 @@
-"""Commands between our own nodes: a CBOR array.
+"""Commands between our own nodes, as plain CBOR.
 
-`[number, sender, receiver, kind, field …]`: sender and receiver are null or `[16 bytes,
-integer]`, the kind is the place in `COMMANDS`. Data are byte strings that hold their own CBOR
-(see `endpoint.data_cbor`), so that a command can be read without reading the data in it.
+    [sender, receiver, number, command, command …]
+
+Sender and receiver are null or `[16 bytes, integer]`. A command is `[kind, field …]`, its kind
+the place in `COMMANDS`. Actions are numbered one after the other, from `number` on; a control
+command stands alone and has the number 0. Keys and values are as `stored` holds them: plain,
+or byte strings that hold their own CBOR.
+
+The snapshot of an `AckClone` travels in chunks: offset, interval, index of the chunk, whether
+it is the last, and then key, value, key, value …
 """
 
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
-from basp.errors import RemoteProtocolError
-from basp.plain_cbor import is_natural, read_plain, write_plain
-from callboard.endpoint.container import Table
-from callboard.endpoint.data import Data, DataType
-from callboard.endpoint.data_cbor import data_from_cbor, data_to_cbor
-from callboard.endpoint.errors import EndpointError, InvalidData
-from callboard.endpoint.timespan import Timespan
-from callboard.store.command import COMMANDS, InternalCommand
-from callboard.store.command_field import FIELDS, INTERVAL_MAX, NUMBER_MAX, SEQS_LIMIT, Field
+import cbor2
+
+from basp.plain_cbor import is_natural
+from callboard.endpoint.errors import InvalidData
+from callboard.store.action import Action, checked_actions, checked_who
+from callboard.store.command import (
+    COMMANDS,
+    AckClone,
+    AttachWriter,
+    Command,
+    CumulativeAckCommand,
+    Keepalive,
+    NackCommand,
+    RetransmitFailedCommand,
+)
+from callboard.store.command_field import INTERVAL_MAX, SEQS_LIMIT
 from callboard.store.entity_id import NIL, EntityId
+from callboard.store.snapshot import SnapshotChunk
+from callboard.store.stored import checked_stored, checked_token
 
-__all__ = ["command_from_cbor", "command_to_cbor"]
+__all__ = ["CommandRun", "encode_run", "read_run"]
 
+SIZE_LIMIT: Final = 256 * 1024
+"""Bytes after which a run is cut in two."""
+
+LENGTH_LIMIT: Final = 1024
+"""Commands of one run: its receiver's turn stays short."""
+
+_CHUNK: Final = COMMANDS.index(AckClone)
+_HEAD: Final = 3
+_CHUNK_HEAD: Final = 5
 _NUMBERS: Final = {kind: number for number, kind in enumerate(COMMANDS)}
-_HEAD: Final = 4
-_UUID_BYTES: Final = 16
-_PAIR: Final = 2
+
+Control = Command | SnapshotChunk
+"""A command that changes no store by itself."""
 
 
-def command_to_cbor(command: InternalCommand) -> bytes:
-    """Return the CBOR of a command."""
-    content = command.content
-    kind = type(content)
-    fields = [
-        _written(field, getattr(content, name))
-        for field, name in zip(FIELDS[kind], kind.__dataclass_fields__, strict=True)
-    ]
-    head = [command.seq, _entity(command.sender), _entity(command.receiver), _NUMBERS[kind]]
-    return write_plain([*head, *fields])
+@dataclass(frozen=True, slots=True)
+class CommandRun:
+    """What one message carries: actions one after the other, or one control command."""
+
+    sender: EntityId
+    receiver: EntityId = NIL
+    first: int = 0
+    actions: Sequence[Action] = field(default=())
+    control: Control | None = None
 
 
-def command_from_cbor(payload: bytes) -> InternalCommand:
-    """Return the command that fills the bytes.
+def encode_run(run: CommandRun) -> list[bytes]:
+    """Return the CBOR of a run: one item, or several where it is long."""
+    sender, receiver = _plain_entity(run.sender), _plain_entity(run.receiver)
+    if run.control is not None:
+        return [cbor2.dumps([sender, receiver, 0, _plain_control(run.control)])]
+    encoded: list[bytes] = []
+    _encode_actions([sender, receiver], run.first, run.actions, encoded)
+    return encoded
+
+
+def read_run(content: Any) -> CommandRun:
+    """Return the run that a node sent, after cbor2 has read it (arrays as tuples).
 
     Raises:
-        InvalidData: they are none.
+        InvalidData: it is none.
     """
-    try:
-        parts = read_plain(payload)
-    except RemoteProtocolError as cause:
-        raise InvalidData(str(cause)) from cause
-    if type(parts) is not list or len(parts) < _HEAD:
-        msg = "a command is an array of its number, sender, receiver, kind and fields"
+    if type(content) is not tuple or len(content) <= _HEAD:
+        msg = "a run of commands is an array of sender, receiver, number and commands"
         raise InvalidData(msg)
-    seq, sender, receiver, number = parts[:_HEAD]
-    if not is_natural(number, len(COMMANDS)):
-        msg = f"there is no command of kind {number!r:.40}"
+    sender, receiver, first = _entity(content[0]), _entity(content[1]), content[2]
+    if not is_natural(first):
+        msg = f"{first!r:.40} is no number of a command"
         raise InvalidData(msg)
-    kind = COMMANDS[number]
-    fields = FIELDS[kind]
-    if len(parts) != _HEAD + len(fields):
-        msg = f"{kind.__name__} has {len(fields)} fields, not {len(parts) - _HEAD}"
+    if first:
+        return CommandRun(sender, receiver, first, checked_actions(content[_HEAD:]))
+    control = content[_HEAD]
+    if len(content) != _HEAD + 1 or type(control) is not tuple or not control:
+        msg = "a control command is an array of its kind and fields, and stands alone"
         raise InvalidData(msg)
-    values = [_read(field, part) for field, part in zip(fields, parts[_HEAD:], strict=True)]
-    return InternalCommand(
-        _read(Field.NUMBER, seq),
-        _read(Field.ENTITY, sender),
-        kind(*values),
-        _read(Field.ENTITY, receiver),
+    return CommandRun(sender, receiver, control=_read_control(control))
+
+
+def _encode_actions(
+    head: list[Any], first: int, actions: Sequence[Action], encoded: list[bytes]
+) -> None:
+    for start in range(0, len(actions), LENGTH_LIMIT):
+        part = actions[start : start + LENGTH_LIMIT]
+        made = cbor2.dumps([*head, first + start, *part])
+        if len(made) <= SIZE_LIMIT or len(part) == 1:
+            encoded.append(made)
+        else:
+            middle = len(part) // 2
+            _encode_actions(head, first + start, part[:middle], encoded)
+            _encode_actions(head, first + start + middle, part[middle:], encoded)
+
+
+def _plain_entity(entity: EntityId) -> tuple[bytes, int] | None:
+    return (entity.endpoint.bytes, entity.object) if entity else None
+
+
+def _entity(part: Any) -> EntityId:
+    if part is None:
+        return NIL
+    endpoint, number = checked_who(part)
+    return EntityId(UUID(bytes=endpoint), number)
+
+
+def _plain_control(control: Control) -> list[Any]:
+    match control:
+        case SnapshotChunk():
+            head = [_CHUNK, control.offset, control.heartbeat_interval, control.index]
+            return [*head, control.is_last, *control.entries]
+        case AttachWriter(offset, interval):
+            fields: list[Any] = [offset, interval]
+        case Keepalive(seq) | CumulativeAckCommand(seq) | RetransmitFailedCommand(seq):
+            fields = [seq]
+        case NackCommand(seqs):
+            fields = [list(seqs)]
+        case _:
+            msg = f"{type(control).__name__} is no control command of our own nodes"
+            raise TypeError(msg)
+    return [_NUMBERS[type(control)], *fields]
+
+
+def _read_control(part: tuple[Any, ...]) -> Control:
+    number, *fields = part
+    kind = COMMANDS[number] if is_natural(number, len(COMMANDS)) else None
+    match fields:
+        case [int() as offset, int() as interval] if kind is AttachWriter:
+            return AttachWriter(_natural(offset), _natural(interval, INTERVAL_MAX))
+        case [int() as seq] if kind is Keepalive:
+            return Keepalive(_natural(seq))
+        case [int() as seq] if kind is CumulativeAckCommand:
+            return CumulativeAckCommand(_natural(seq))
+        case [int() as seq] if kind is RetransmitFailedCommand:
+            return RetransmitFailedCommand(_natural(seq))
+        case [tuple() as seqs] if kind is NackCommand and len(seqs) <= SEQS_LIMIT:
+            return NackCommand(tuple(map(_natural, seqs)))
+        case [*_] if kind is AckClone:
+            return _read_chunk(fields)
+    msg = f"{part!r:.80} is no control command"
+    raise InvalidData(msg)
+
+
+def _read_chunk(fields: list[Any]) -> SnapshotChunk:
+    entries = fields[_CHUNK_HEAD - 1 :]
+    if len(fields) < _CHUNK_HEAD - 1 or len(entries) % 2 or type(fields[3]) is not bool:
+        msg = "a chunk has offset, interval, index, whether it is the last, keys and values"
+        raise InvalidData(msg)
+    return SnapshotChunk(
+        _natural(fields[0]),
+        _natural(fields[1], INTERVAL_MAX),
+        _natural(fields[2]),
+        fields[3],
+        tuple(_checked_entries(entries)),
     )
 
 
-def _entity(entity: EntityId) -> list[Any] | None:
-    return [entity.endpoint.bytes, entity.object] if entity else None
+def _checked_entries(parts: list[Any]) -> Iterable[Any]:
+    for index, part in enumerate(parts):
+        yield checked_stored(part) if index % 2 else checked_token(part)
 
 
-def _written(field: Field, value: Any) -> Any:
-    match field:
-        case Field.DATA:
-            return data_to_cbor(value)
-        case Field.STATE:
-            return data_to_cbor(Data.of(DataType.Table, value))
-        case Field.EXPIRY:
-            return None if value is None else value.count()
-        case Field.ENTITY:
-            return _entity(value)
-        case Field.SEQS:
-            return list(value)
-        case Field.TYPE:
-            return int(value)
-    return value
-
-
-def _read(field: Field, part: Any) -> Any:
-    """Return the value of a field.
-
-    Raises:
-        InvalidData: it does not fit the field.
-    """
-    try:
-        return _READ[field](part)
-    except (EndpointError, _Unfit) as cause:
-        msg = f"{part!r:.60} is no {field.name.lower()} of a command: {cause}"
-        raise InvalidData(msg) from cause
-
-
-class _Unfit(Exception):  # noqa: N818
-    """The part has another type or range than the field."""
-
-
-def _require(fits: bool, wanted: str) -> None:  # noqa: FBT001
-    if not fits:
-        raise _Unfit(wanted)
-
-
-def _data(part: Any) -> Data:
-    _require(type(part) is bytes, "bytes are wanted")
-    return data_from_cbor(part)
-
-
-def _state(part: Any) -> Table:
-    data = _data(part)
-    _require(data.get_type() is DataType.Table, "a table is wanted")
-    return data.as_table()
-
-
-def _expiry(part: Any) -> Timespan | None:
-    _require(part is None or type(part) is int, "nanoseconds or null are wanted")
-    return None if part is None else Timespan(part)
-
-
-def _entity_id(part: Any) -> EntityId:
-    if part is None:
-        return NIL
-    _require(type(part) is list and len(part) == _PAIR, "[16 bytes, integer] is wanted")
-    uuid, number = part
-    _require(type(uuid) is bytes and len(uuid) == _UUID_BYTES, "16 bytes are wanted")
-    return EntityId(UUID(bytes=uuid), _number(number))
-
-
-def _number(part: Any, limit: int = NUMBER_MAX) -> int:
-    _require(is_natural(part, limit + 1), f"an integer from 0 to {limit:,} is wanted")
-    return int(part)
-
-
-def _flag(part: Any) -> bool:
-    _require(type(part) is bool, "true or false is wanted")
-    return bool(part)
-
-
-def _seqs(part: Any) -> tuple[int, ...]:
-    _require(type(part) is list and len(part) <= SEQS_LIMIT, f"at most {SEQS_LIMIT:,} fit")
-    return tuple(map(_number, part))
-
-
-_READ: Final[dict[Field, Callable[[Any], Any]]] = {
-    Field.DATA: _data,
-    Field.STATE: _state,
-    Field.EXPIRY: _expiry,
-    Field.ENTITY: _entity_id,
-    Field.NUMBER: _number,
-    Field.INTERVAL: lambda part: _number(part, INTERVAL_MAX),
-    Field.FLAG: _flag,
-    Field.TYPE: lambda part: DataType(_number(part, len(DataType) - 1)),
-    Field.SEQS: _seqs,
-}
+def _natural(part: Any, limit: int = (1 << 64) - 1) -> int:
+    if is_natural(part, limit + 1):
+        return int(part)
+    msg = f"{part!r:.40} is no integer from 0 to {limit:,}"
+    raise InvalidData(msg)

@@ -14,9 +14,6 @@ SURFACE = json.loads(
 
 #: Names that are not here, with the reason.
 ABSENT = {
-    "Store": "stores are not part of this release",
-    "Endpoint.attach_master": "stores are not part of this release",
-    "Endpoint.attach_clone": "stores are not part of this release",
     "Address.mask": "addresses are immutable; Subnet(address, length).network() masks",
     "bro.Event.warnings_emitted": "Python's own warnings keep that account",
     "Data.Type.None": "no name in Python's syntax; the member is called Nil",

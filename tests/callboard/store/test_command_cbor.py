@@ -7,71 +7,132 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.endpoint.data import Data
 from callboard.endpoint.errors import InvalidData
-from callboard.store.command import Clear, InternalCommand, Put
-from callboard.store.command_cbor import command_from_cbor, command_to_cbor
+from callboard.store.action import ADD, CLEAR, ERASE, PUT, PUT_UNIQUE, RESULT, SUBTRACT
+from callboard.store.command import (
+    AttachWriter,
+    CumulativeAckCommand,
+    Keepalive,
+    NackCommand,
+    RetransmitFailedCommand,
+)
+from callboard.store.command_cbor import SIZE_LIMIT, CommandRun, encode_run, read_run
 from callboard.store.entity_id import NIL, EntityId
-from tests.callboard.store.strategies import COMMANDS_SENT
+from callboard.store.snapshot import SnapshotChunk
+from callboard.store.stored import stored_of, token_of
+from tests.callboard.endpoint.strategies import DATA
 
 WHO = EntityId(UUID(int=1), 2)
+PLAIN_WHO = (WHO.endpoint.bytes, WHO.object)
+TOKENS = DATA.map(token_of)
+VALUES = DATA.map(stored_of)
+EXPIRIES = st.none() | st.integers(-(2**63) + 1, 2**63 - 1)
+NUMBERS = st.integers(0, 2**64 - 1)
+ACTIONS = st.one_of(
+    st.tuples(st.just(PUT), TOKENS, VALUES, EXPIRIES),
+    st.tuples(st.just(PUT_UNIQUE), TOKENS, VALUES, EXPIRIES, st.just(PLAIN_WHO), NUMBERS),
+    st.tuples(st.just(RESULT), st.booleans(), st.just(PLAIN_WHO), NUMBERS),
+    st.tuples(st.just(ERASE), TOKENS),
+    st.tuples(st.just(ADD), TOKENS, VALUES, st.integers(0, 14), EXPIRIES),
+    st.tuples(st.just(SUBTRACT), TOKENS, VALUES, EXPIRIES),
+    st.just((CLEAR,)),
+)
+CONTROLS = st.one_of(
+    st.builds(AttachWriter, NUMBERS, st.integers(0, 65_535)),
+    st.builds(Keepalive, NUMBERS),
+    st.builds(CumulativeAckCommand, NUMBERS),
+    st.builds(RetransmitFailedCommand, NUMBERS),
+    st.builds(NackCommand, st.lists(NUMBERS, max_size=4).map(tuple)),
+    st.builds(
+        SnapshotChunk,
+        NUMBERS,
+        st.integers(0, 65_535),
+        NUMBERS,
+        st.booleans(),
+        st.lists(st.tuples(TOKENS, VALUES), max_size=3).map(lambda pairs: sum(pairs, ())),
+    ),
+)
 
 
-def test_a_command_has_its_bytes():
-    put = InternalCommand(9, WHO, Put(Data("k"), Data(1)))
-
-    assert command_to_cbor(put).hex() == (
-        "87" + "09" + "8250" + "00" * 15 + "0102" + "f6" + "00" + "42616b" + "4101" + "f6"
-    )
-    assert command_to_cbor(InternalCommand(0, NIL, Clear())).hex() == "8400f6f607"
+def _read(encoded):
+    return read_run(cbor2.loads(encoded, immutable=True))
 
 
-@given(COMMANDS_SENT)
-def test_a_command_comes_back(command):
-    assert command_from_cbor(command_to_cbor(command)) == command
+def test_a_run_has_its_bytes():
+    run = CommandRun(WHO, NIL, 9, [(PUT, "k", 1, None), (ERASE, b"\x05")])
+
+    (encoded,) = encode_run(run)
+
+    head = "85" + "8250" + "00" * 15 + "0102" + "f6" + "09"
+    assert encoded.hex() == head + "84" + "00" + "616b" + "01" + "f6" + "82" + "03" + "4105"
 
 
-@given(COMMANDS_SENT, st.data())
-def test_a_cut_command_is_refused(command, draws):
-    whole = command_to_cbor(command)
+@given(st.lists(ACTIONS, min_size=1, max_size=5), st.integers(1, 2**60))
+def test_actions_come_back(actions, first):
+    (encoded,) = encode_run(CommandRun(WHO, NIL, first, actions))
 
-    with pytest.raises(InvalidData):
-        command_from_cbor(whole[: draws.draw(st.integers(0, len(whole) - 1))])
+    assert repr(_read(encoded)) == repr(CommandRun(WHO, NIL, first, actions))
 
 
-SOMEBODY = [bytes(16), 1]
+@given(CONTROLS)
+def test_controls_come_back(control):
+    (encoded,) = encode_run(CommandRun(WHO, WHO, control=control))
+
+    assert repr(_read(encoded)) == repr(CommandRun(WHO, WHO, control=control))
+
+
+def test_long_runs_are_cut_by_length_and_size():
+    actions = [(PUT, f"k{i}", "x" * (1000 if i % 7 else 90_000), None) for i in range(3000)]
+
+    encoded = encode_run(CommandRun(WHO, NIL, 5, actions))
+
+    runs = [_read(one) for one in encoded]
+    assert [action for run in runs for action in run.actions] == actions
+    assert [run.first for run in runs] == [
+        5 + sum(len(before.actions) for before in runs[:at]) for at in range(len(runs))
+    ]
+    assert max(map(len, encoded)) <= SIZE_LIMIT
+
+
+SOMEBODY = (bytes(16), 1)
 
 
 @pytest.mark.parametrize(
-    "parts",
+    "content",
     [
         5,
-        [],
-        [1, SOMEBODY, None],
-        [1, SOMEBODY, None, 14],
-        [1, SOMEBODY, None, -1],
-        [1, SOMEBODY, None, True],
-        [1, SOMEBODY, None, 7, 0],
-        [-1, SOMEBODY, None, 7],
-        [2**64, SOMEBODY, None, 7],
-        [1, [bytes(15), 1], None, 7],
-        [1, [bytes(16), -1], None, 7],
-        [1, [bytes(16)], None, 7],
-        [1, "somebody", None, 7],
-        [1, SOMEBODY, None, 3, "k"],
-        [1, SOMEBODY, None, 3, b"\xff"],
-        [1, SOMEBODY, None, 0, b"\x01", b"\x01", 2**63],
-        [1, SOMEBODY, None, 0, b"\x01", b"\x01", True],
-        [1, SOMEBODY, None, 0, b"\x01", b"\x01", 1.5],
-        [1, SOMEBODY, None, 2, 1, None, 0],
-        [1, SOMEBODY, None, 5, b"\x01", b"\x01", 15, None],
-        [1, SOMEBODY, None, 8, 0, 65_536],
-        [1, SOMEBODY, None, 11, [1, -1]],
-        [1, SOMEBODY, None, 11, 1],
-        [1, SOMEBODY, None, 11, [1] * 65_537],
-        [1, SOMEBODY, None, 12, 0, 5, b"\x01"],
+        (),
+        (SOMEBODY, None, 1),
+        (SOMEBODY, None, -1, (CLEAR,)),
+        (SOMEBODY, None, 2**64, (CLEAR,)),
+        ((bytes(15), 1), None, 1, (CLEAR,)),
+        ((bytes(16), -1), None, 1, (CLEAR,)),
+        ("somebody", None, 1, (CLEAR,)),
+        (SOMEBODY, None, 1, 5),
+        (SOMEBODY, None, 1, (CLEAR, 0)),
+        (SOMEBODY, None, 1, (14,)),
+        (SOMEBODY, None, 1, (ERASE, 5)),
+        (SOMEBODY, None, 1, (ERASE, b"\xff")),
+        (SOMEBODY, None, 1, (PUT, "k", 2**63, None)),
+        (SOMEBODY, None, 1, (PUT, "k", b"\xff", None)),
+        (SOMEBODY, None, 1, (PUT, "k", (1, (b"x",)), None)),
+        (SOMEBODY, None, 1, (PUT, "k", 1, 2**63)),
+        (SOMEBODY, None, 1, (PUT, "k", 1, True)),
+        (SOMEBODY, None, 1, (PUT_UNIQUE, "k", 1, None, None, 1)),
+        (SOMEBODY, None, 1, (PUT_UNIQUE, "k", 1, None, SOMEBODY, -1)),
+        (SOMEBODY, None, 1, (RESULT, 1, SOMEBODY, 1)),
+        (SOMEBODY, None, 1, (ADD, "k", 1, 15, None)),
+        (SOMEBODY, None, 0, (CLEAR,)),
+        (SOMEBODY, None, 0, (8, 0, 65_536)),
+        (SOMEBODY, None, 0, (9, -1)),
+        (SOMEBODY, None, 0, (9, 1), (9, 1)),
+        (SOMEBODY, None, 0, (11, (1, -1))),
+        (SOMEBODY, None, 0, (11, (1,) * 65_537)),
+        (SOMEBODY, None, 0, (12, 0, 5, 0)),
+        (SOMEBODY, None, 0, (12, 0, 5, 0, True, "k")),
+        (SOMEBODY, None, 0, (12, 0, 5, 0, 1, "k", 1)),
     ],
 )
-def test_what_is_no_command_is_refused(parts):
+def test_what_is_no_run_is_refused(content):
     with pytest.raises(InvalidData):
-        command_from_cbor(cbor2.dumps(parts))
+        read_run(content)

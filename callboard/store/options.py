@@ -1,0 +1,56 @@
+"""How stores behave; defaults are those of Broker 2.x."""
+
+from dataclasses import dataclass
+
+__all__ = ["CloneOptions", "StoreOptions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions:
+    """Times of channels; masters and their clones should have the same.
+
+    Attributes:
+        tick_interval: seconds of one tick, in which the other times are counted.
+        heartbeat_interval: ticks between heartbeats.
+        nack_timeout: ticks that a missing command may be late before it is asked for.
+        connection_timeout: ticks of silence after which the other side counts as lost.
+        buffer_limit: commands kept for clones that have not acknowledged them.
+
+    Raises:
+        ValueError: a time is not positive, or they do not fit each other.
+    """
+
+    tick_interval: float = 0.1
+    heartbeat_interval: int = 5
+    nack_timeout: int = 2
+    connection_timeout: int = 100
+    buffer_limit: int = 65_536
+
+    def __post_init__(self) -> None:
+        is_ordered = 0 < self.heartbeat_interval < self.connection_timeout
+        if not is_ordered or not 0 < self.nack_timeout < self.connection_timeout:
+            msg = (
+                "a store needs 0 < heartbeat interval, nack timeout < connection timeout, not "
+                f"{self.heartbeat_interval}, {self.nack_timeout}, {self.connection_timeout}"
+            )
+            raise ValueError(msg)
+        if not self.tick_interval > 0 or self.buffer_limit < 1:
+            msg = "the tick of a store and its buffer are more than 0"
+            raise ValueError(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloneOptions(StoreOptions):
+    """How clones behave without their master, in seconds.
+
+    Attributes:
+        resync_interval: between attempts to find the master.
+        stale_interval: after which reads fail with `StaleData`.
+        mutation_buffer_interval: for which writes are kept; older ones are dropped.
+        max_get_delay: that a read waits for the first contact with the master.
+    """
+
+    resync_interval: float = 10.0
+    stale_interval: float = 300.0
+    mutation_buffer_interval: float = 120.0
+    max_get_delay: float = 5.0

@@ -1,0 +1,329 @@
+"""Masters and clones as machines: effects in order, snapshots, writers, waiting."""
+
+import itertools
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from callboard.endpoint.data import DataType
+from callboard.store.action import ADD, CLEAR, ERASE, PUT, PUT_UNIQUE, SUBTRACT
+from callboard.store.clone import Clone
+from callboard.store.command import CumulativeAckCommand
+from callboard.store.command_cbor import CommandRun, encode_run
+from callboard.store.effect import Answer, Persist, Refused, Tell, Transmit
+from callboard.store.entity_id import EntityId
+from callboard.store.errors import RequestTimeout
+from callboard.store.master import Master
+from callboard.store.options import CloneOptions, StoreOptions
+from callboard.store.snapshot import CHUNK_SIZE, WINDOW, Snapshot, SnapshotChunk, SnapshotIntake
+
+S = 1_000_000_000
+
+
+class Net:
+    """A master and clones, and a transport that loses what `loses` says."""
+
+    def __init__(self, clones: int = 2, **options: Any) -> None:
+        self.now = 0.0
+        numbers = itertools.count(1)
+        self.master: Master | None = Master(EntityId(UUID(int=99), 1), **options)
+        self.clones = [
+            Clone(
+                EntityId(UUID(int=i + 1), next(numbers)),
+                lambda i=i: EntityId(UUID(int=i + 1), next(numbers)),
+                0.0,
+            )
+            for i in range(clones)
+        ]
+        self.loses: Any = lambda _run: False
+        self.persisted: list[Persist] = []
+        self.answers: list[Answer] = []
+        self.refused: list[Refused] = []
+        self.changes: list[Any] = []
+
+    def do(self, effects: list[Any]) -> None:
+        for effect in effects:
+            match effect:
+                case Transmit():
+                    self._transmit(effect)
+                case Persist():
+                    self.persisted.append(effect)
+                case Answer():
+                    self.answers.append(effect)
+                case Refused():
+                    self.refused.append(effect)
+                case Tell():
+                    self.changes += effect.changes
+
+    def _transmit(self, effect: Transmit) -> None:
+        if self.loses(effect.run):
+            return
+        if not effect.to_master:
+            for clone in self.clones:
+                self.do(clone.receive(effect.run, self.now))
+        elif self.master is not None:
+            self.do(self.master.receive(effect.run, self.now))
+
+    def tick(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.now += 0.1
+            for machine in (self.master, *self.clones):
+                if machine is not None:
+                    self.do(machine.tick(self.now))
+
+    def put(self, where: Any, **entries: Any) -> None:
+        self.do(where.local([(PUT, k, v, None) for k, v in entries.items()], self.now))
+
+    def entries(self) -> list[dict[Any, Any]]:
+        assert self.master is not None
+        return [machine.entries for machine in (self.master, *self.clones)]
+
+
+@pytest.fixture
+def net() -> Net:
+    made = Net()
+    made.tick()
+    return made
+
+
+def test_writes_of_everybody_arrive_everywhere(net: Net) -> None:
+    net.put(net.master, a=1)
+    net.put(net.clones[0], b=2)
+    net.put(net.clones[1], c=3)
+
+    assert net.entries() == [{"a": 1, "b": 2, "c": 3}] * 3
+    assert net.master.is_idle
+    assert all(clone.is_idle for clone in net.clones)
+
+
+def test_clones_hear_results_and_compute_nothing(net: Net) -> None:
+    heard: list[CommandRun] = []
+    net.loses = lambda run: heard.append(run)
+
+    net.do(
+        net.master.local(
+            [
+                (ADD, "n", 2, int(DataType.Integer), None),
+                (ADD, "n", 2, int(DataType.Integer), None),
+                (SUBTRACT, "n", 1, None),
+                (ADD, "n", "text", int(DataType.String), None),
+                (SUBTRACT, "missing", 1, None),
+                (ERASE, "n"),
+                (ERASE, "n"),
+                (CLEAR,),
+            ],
+            0.0,
+        )
+    )
+
+    (run,) = [one for one in heard if one.actions]
+    assert run.actions == [
+        (PUT, "n", 2, None),
+        (PUT, "n", 4, None),
+        (PUT, "n", 3, None),
+        (ERASE, "n"),
+        (CLEAR,),
+    ]
+    assert [refused.count for refused in net.refused] == [2]
+
+
+def test_what_is_acknowledged_was_persisted_before() -> None:
+    net = Net(1, is_durable=True)
+    net.tick()
+    (clone,) = net.clones
+    sent: list[CommandRun] = []
+    net.loses = lambda run: sent.append(run) or run.sender == clone.entity
+    net.put(clone, k=1)
+    (attach, put) = [run for run in sent if run.sender == clone.entity]
+
+    net.master.receive(attach, 1.0)
+    effects = net.master.receive(put, 1.0)
+
+    assert isinstance(effects[0], Persist)
+    assert effects[0].rows == {"k": (1, None)}
+    assert effects[0].writers == {(clone.entity.endpoint.bytes, clone.entity.object): (1, [])}
+    acks = [e for e in effects if isinstance(e, Transmit) and e.run.receiver == clone.entity]
+    assert [ack.run.control for ack in acks] == [CumulativeAckCommand(1)]
+
+
+def test_lost_commands_are_asked_for_and_sent_again(net: Net) -> None:
+    net.loses = lambda run: bool(run.actions)
+    net.put(net.master, a=1, b=2)
+    net.put(net.clones[0], c=3)
+    assert not net.master.is_idle
+    assert not net.clones[0].is_idle
+
+    net.loses = lambda _run: False
+    net.tick(10)
+
+    assert net.entries() == [{"a": 1, "b": 2, "c": 3}] * 3
+    assert net.master.is_idle
+
+
+def test_of_all_who_put_a_unique_key_one_wins(net: Net) -> None:
+    for clone in net.clones:
+        who = (clone.entity.endpoint.bytes, clone.entity.object)
+        net.do(clone.local([(PUT_UNIQUE, "k", str(clone.entity), None, who, 7)], net.now))
+
+    assert [answer.value for answer in net.answers] == [True, False]
+    assert net.master.entries == {"k": str(net.clones[0].entity)}
+
+
+def test_a_question_is_answered_once_more_after_a_resync(net: Net) -> None:
+    clone = net.clones[0]
+    who = (clone.entity.endpoint.bytes, clone.entity.object)
+    net.loses = lambda run: run.sender == net.master.entity
+    net.do(clone.local([(PUT_UNIQUE, "k", 1, None, who, 7)], net.now))
+    net.loses = lambda _run: False
+    net.do(net.master.leave(net.now))
+    net.tick(30)
+
+    assert {(answer.request, answer.value) for answer in net.answers} == {(7, True)}
+
+
+def test_a_master_that_returns_carries_out_nothing_twice() -> None:
+    net = Net(1, is_durable=True)
+    net.tick()
+    (clone,) = net.clones
+    net.loses = lambda run: run.receiver == clone.entity
+    add = (ADD, "n", 1, int(DataType.Integer), None)
+    net.do(clone.local([add] * 3, net.now))
+    assert net.master.entries == {"n": 3}
+    writers, rows = net.master.writers, {"n": (3, None)}
+
+    net.loses = lambda _run: False
+    net.master = Master(EntityId(UUID(int=98), 1), rows=rows, writers=writers, is_durable=True)
+    net.do(clone.endpoint_lost(UUID(int=99).bytes, net.now))
+    net.do(clone.local([add], net.now))
+    net.tick(20)
+
+    assert net.entries() == [{"n": 4}] * 2
+    assert clone.is_idle
+
+
+def test_a_clone_without_master_keeps_writes_then_drops_them() -> None:
+    net = Net(1)
+    net.master = None
+    (clone,) = net.clones
+    who = (clone.entity.endpoint.bytes, clone.entity.object)
+    net.put(clone, a=1)
+    net.do(clone.local([(PUT_UNIQUE, "u", 1, None, who, 1)], 0.0))
+    net.tick(1150)
+    assert clone.unacknowledged == 2
+
+    net.tick(100)
+    assert clone.unacknowledged == 0
+    assert [refused.count for refused in net.refused] == [1]
+    assert [type(answer.value) for answer in net.answers] == [RequestTimeout]
+    assert not clone.is_stale(net.now)
+
+    net.tick(2000)
+    assert clone.is_stale(net.now)
+
+
+def test_a_clone_that_was_dropped_begins_anew(net: Net) -> None:
+    clone = net.clones[1]
+    net.loses = lambda run: (
+        clone.reader in (run.sender, run.receiver)
+        or (run.sender == net.master.entity and not run.receiver)
+    )
+    net.put(net.master, a=1)
+    net.tick(110)
+    assert clone.reader not in net.master.output.consumers
+
+    net.loses = lambda _run: False
+    net.tick(20)
+
+    assert net.entries() == [{"a": 1}] * 3
+    assert clone.is_idle
+
+
+def test_commands_that_were_given_up_cost_a_snapshot() -> None:
+    net = Net(1, options=StoreOptions(buffer_limit=4))
+    net.tick()
+    first_reader = net.clones[0].reader
+    net.loses = lambda run: bool(run.actions)
+    net.put(net.master, **{f"k{i}": i for i in range(10)})
+
+    net.loses = lambda _run: False
+    net.tick(30)
+
+    assert net.entries()[1] == {f"k{i}": i for i in range(10)}
+    assert net.clones[0].reader != first_reader
+
+
+def test_keys_expire_in_their_order_and_clones_are_told(net: Net) -> None:
+    net.clones[0].wants_changes = True
+    puts = [
+        (PUT, "b", 1, 2 * S),
+        (PUT, "a", 1, 1 * S),
+        (PUT, "c", 1, 1 * S),
+        (PUT, "c", 2, None),
+    ]
+    net.do(net.master.local(puts, 10.0))
+
+    assert net.master.next_expiry == 11.0
+    net.do(net.master.expire(11.0))
+    assert net.master.next_expiry == 12.0
+    net.do(net.master.expire(12.5))
+
+    assert net.entries() == [{"c": 2}] * 3
+    assert net.master.next_expiry is None
+    kinds = [(change.kind, change.token) for change in net.changes]
+    assert kinds[-2:] == [("expire", "a"), ("expire", "b")]
+    assert kinds[:4] == [("insert", "b"), ("insert", "a"), ("insert", "c"), ("update", "c")]
+
+
+def test_two_masters_hear_of_each_other(net: Net) -> None:
+    other = Master(EntityId(UUID(int=5), 1))
+    for effect in other.hail(0.0):
+        net.master.receive(effect.run, 0.0)
+
+    assert net.master.rival == other.entity
+
+
+def test_a_snapshot_travels_in_chunks_that_are_asked_for() -> None:
+    entries = {f"k{i}": "x" * 1000 for i in range(5000)}
+    snapshot, other = Snapshot(entries, 7, 5), Snapshot(entries, 7, 5)
+    entries.clear()
+
+    chunks = snapshot.chunks(0, again=True)
+    assert len(chunks) == WINDOW
+    assert snapshot.chunks(0, again=False) == []
+    assert [chunk.index for chunk in snapshot.chunks(4, again=False)] == [8, 9, 10, 11]
+    assert snapshot.chunks(3, again=True) == []
+    intake, is_last = SnapshotIntake(7), False
+    while not is_last:
+        chunk = other.chunks(intake.next_index, again=True)[0]
+        (encoded,) = encode_run(CommandRun(EntityId(UUID(int=1), 1), control=chunk))
+        assert len(encoded) < CHUNK_SIZE + 2000
+        assert intake.take(chunk)
+        assert not intake.take(chunk)
+        is_last = chunk.is_last
+    assert len(intake.entries) == 5000
+
+
+def test_a_large_snapshot_survives_losses() -> None:
+    net = Net(1)
+    net.put(net.master, **{f"k{i}": "x" * 10_000 for i in range(1000)})
+    count = itertools.count()
+    net.loses = lambda run: isinstance(run.control, SnapshotChunk) and next(count) % 7 == 1
+    net.tick(200)
+
+    assert net.clones[0].is_connected
+    assert net.entries()[0] == net.entries()[1]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"tick_interval": 0.0},
+        {"heartbeat_interval": 100},
+        {"nack_timeout": 0},
+        {"buffer_limit": 0},
+    ],
+)
+def test_times_that_do_not_fit_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="store"):
+        CloneOptions(**wrong)
