@@ -150,7 +150,7 @@ class ZmqLink(_Loop):
             FlowError: the address is of no use.
         """
         endpoint, self._is_draft = _endpoint(address)
-        sock = zmq.Context.instance().socket(zmq.CLIENT if self._is_draft else zmq.DEALER)
+        sock: Any = zmq.Context.instance().socket(zmq.CLIENT if self._is_draft else zmq.DEALER)
         _set_limits(sock)
         try:
             sock.connect(endpoint)
@@ -227,7 +227,7 @@ class ZmqFlowBroker(_Loop):
             FlowError: the address is of no use, or taken.
         """
         endpoint, self._is_draft = _endpoint(address)
-        sock = zmq.Context.instance().socket(zmq.SERVER if self._is_draft else zmq.ROUTER)
+        sock: Any = zmq.Context.instance().socket(zmq.SERVER if self._is_draft else zmq.ROUTER)
         _set_limits(sock)
         if not self._is_draft:
             sock.setsockopt(zmq.ROUTER_MANDATORY, 1)
