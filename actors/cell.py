@@ -25,6 +25,7 @@ from actors.errors import NoSuchMethod, RemoteError
 from actors.exit_reason import ExitReason
 from actors.future import OVER
 from actors.interleaving import Interleaving
+from actors.mailbox import BoundedMailbox
 from actors.methods import callable_methods
 from actors.signals import Call, Exit, LinkExit, Resume, Stop, Urgent
 from actors.task import HandlerTask
@@ -77,6 +78,14 @@ class Cell(Interleaving):
     def depth(self) -> int:
         """Messages that wait in the mailbox."""
         return len(self._mailbox or ())
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether what waits longest is handled next: not where a policy drops the oldest."""
+        mailbox = self._mailbox
+        if not isinstance(mailbox, BoundedMailbox):
+            return True
+        return mailbox.bounds.on_full != "drop_oldest"
 
     @property
     def unfinished(self) -> int:

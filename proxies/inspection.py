@@ -15,6 +15,7 @@ from basp.header import FIRST_ACTOR, NODE_ACTOR
 from proxies.draining import DRAIN_TIMEOUT, Drain, Drained
 from proxies.messages import message
 from proxies.stats import LinkInfo, ReachableNode
+from proxies.waited import Waited
 
 if TYPE_CHECKING:
     from actors.cell import Cell
@@ -41,6 +42,7 @@ class ActorInfo:
         depth: messages in its mailbox.
         handled: messages that its handlers were called for.
         age: seconds since it was spawned; 0 where that is not known.
+        waited: seconds that its oldest message has waited at least; see `proxies.waited`.
     """
 
     address: str
@@ -50,6 +52,7 @@ class ActorInfo:
     depth: int
     handled: int
     age: float
+    waited: float = 0.0
 
 
 @message("callboard.Inspection")
@@ -129,6 +132,7 @@ class Inspector(Actor):
         self._names = names
         self._drain = drain
         self._since = runtime.runner.now()
+        self._waited = Waited()
 
     @handler
     def inspect(self, question: Inspect) -> Inspection:
@@ -140,7 +144,11 @@ class Inspector(Actor):
         limit = max(0, min(int(question.limit), ROWS))
         chosen = heapq.nlargest(limit, actors, lambda cell: (cell.depth, cell.handled))
         now = runtime.runner.now()
-        rows = [_row(cell, names.get(cell.number, ""), now) for cell in chosen]
+        self._waited.look(actors, now)
+        rows = [
+            _row(cell, names.get(cell.number, ""), now, self._waited.seconds(cell, now))
+            for cell in chosen
+        ]
         if question.system is True:
             rows += self._parts_of_the_node(cells, now, limit)
         return Inspection(
@@ -181,7 +189,7 @@ class Inspector(Actor):
         self.node.close()
 
 
-def _row(cell: "Cell", name: str, now: float) -> ActorInfo:
+def _row(cell: "Cell", name: str, now: float, waited: float = 0.0) -> ActorInfo:
     if cell.task is not None:
         state = "awaiting"
     elif cell.running:
@@ -196,6 +204,7 @@ def _row(cell: "Cell", name: str, now: float) -> ActorInfo:
         depth=cell.depth,
         handled=cell.handled,
         age=max(0.0, now - cell.born),
+        waited=waited,
     )
 
 

@@ -225,8 +225,8 @@ def _fields(record: Any) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__dataclass_fields__}
 
 
-HEAD: Final = ("ACTOR", "CLASS", "NAME", "STATE", "DEPTH", "MSG/S", "HANDLED", "AGE")
-RIGHT: Final = (4, 5, 6, 7)
+HEAD: Final = ("ACTOR", "CLASS", "NAME", "STATE", "DEPTH", "WAITED", "MSG/S", "HANDLED", "AGE")
+RIGHT: Final = (4, 5, 6, 7, 8)
 
 
 def summary(told: Inspection, shares: dict[str, float]) -> str:
@@ -252,6 +252,7 @@ def table(rated: list[Rated]) -> list[tuple[str, ...]]:
             row.actor.name or "-",
             row.actor.state,
             f"{row.actor.depth:,}",
+            age_text(row.actor.waited),
             f"{row.rate:,.0f}",
             f"{row.actor.handled:,}",
             age_text(row.actor.age),
