@@ -14,7 +14,7 @@ from callboard.endpoint import (
     OptionalNetworkInfo,
     Status,
 )
-from callboard.endpoint.core import PeerEvent, PeerEventKind
+from callboard.endpoint.core_effect import PeerEvent, PeerEventKind
 from callboard.endpoint.message_queue import MessageQueue
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from actors.current import waiting
 from actors.errors import WouldBlock
 from callboard.broker.topics import topic_text
 from callboard.endpoint import Topic
-from callboard.endpoint.core import Item
+from callboard.endpoint.core_effect import Item
 from callboard.endpoint.message_queue import MessageQueue
 from callboard.endpoint.python_value import thawed
 

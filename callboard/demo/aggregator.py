@@ -7,7 +7,7 @@ from typing import Any
 from callboard import Actor, ActorRef, Down, handler
 from callboard.demo.messages import METRICS, Reading, Receipt, sensor_of
 from callboard.demo.tally import Tally
-from callboard.endpoint.core import Item
+from callboard.endpoint.core_effect import Item
 from callboard.endpoint.hub import Hub
 
 

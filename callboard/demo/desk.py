@@ -12,7 +12,7 @@ from typing import Any, Final
 from actors.events import ActorFailed, ActorStarted, ActorStopped
 from callboard import ActorRef, Node
 from callboard.demo.aggregator import Aggregator, TakeSnapshot
-from callboard.endpoint.core import PeerEvent, PeerEventKind
+from callboard.endpoint.core_effect import PeerEvent, PeerEventKind
 from callboard.endpoint.hub import Hub
 from proxies.events import LinkDown, LinkUp, NodeDown, NodeUp
 

@@ -19,10 +19,19 @@ Peer events are reported by the seven callbacks of the guide, each of which give
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
+from callboard.endpoint.core_effect import (
+    CoreCounters,
+    Effect,
+    Item,
+    Pair,
+    PeerEvent,
+    PeerEventKind,
+    Transmit,
+)
+from callboard.endpoint.core_output import CoreOutput
 from callboard.endpoint.errors import MalformedMessage
 from callboard.endpoint.filter_exchange import (
     FilterChange,
@@ -35,101 +44,13 @@ from callboard.endpoint.run_cbor import decode_run, encode_plain_pair
 from callboard.endpoint.subscriptions import SubscriptionTable
 from callboard.endpoint.topic import is_local
 
-__all__ = [
-    "Core",
-    "CoreCounters",
-    "Deliver",
-    "Effect",
-    "PeerEvent",
-    "PeerEventKind",
-    "Transmit",
-]
+__all__ = ["Core"]
 
 DEFAULT_TTL: Final = 16
 """Links that a message may cross: Broker's own limit since 2.0."""
 
 CACHED_TOPICS: Final = 65_536
 """Topics whose receivers are remembered; the cache starts again when it is full."""
-
-Pair = tuple[str, bytes]
-"""A message that entered: its topic, and `topic, content` encoded."""
-
-Item = tuple[str, Any]
-"""A message that leaves: its topic and its decoded content."""
-
-
-class PeerEventKind(Enum):
-    """The callbacks of the core actor, by their names in the guide."""
-
-    PEER_DISCOVERED = "peer_discovered"
-    PEER_CONNECTED = "peer_connected"
-    PEER_DISCONNECTED = "peer_disconnected"
-    PEER_REMOVED = "peer_removed"
-    PEER_UNREACHABLE = "peer_unreachable"
-    CANNOT_REMOVE_PEER = "cannot_remove_peer"
-    PEER_UNAVAILABLE = "peer_unavailable"
-
-
-@dataclass(frozen=True, slots=True)
-class PeerEvent:
-    """Something about a peer that status subscribers are told.
-
-    Attributes:
-        kind: which callback told it.
-        endpoint: the peer's id; None while it is not known.
-        address: host and port that the user gave; None for peers that came by themselves.
-        text: for people.
-    """
-
-    kind: PeerEventKind
-    endpoint: bytes | None
-    address: tuple[str, int] | None = None
-    text: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Transmit:
-    """Send a payload to the core of a node; it holds `count` messages of users."""
-
-    node: bytes
-    payload: bytes
-    count: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Deliver:
-    """Hand decoded messages to a local subscriber, in this order."""
-
-    subscriber: object
-    items: list[Item]
-
-
-Effect = Transmit | Deliver | PeerEvent | FilterChange
-
-
-@dataclass(slots=True)
-class CoreCounters:
-    """What flowed through, in messages.
-
-    `serialized` counts entries, `deserialized` the messages that a local output wanted: that
-    neither grows with the number of nodes on the way is the point of node messages.
-    """
-
-    data_published: int = 0
-    commands_published: int = 0
-    serialized: int = 0
-    transmitted: int = 0
-    received: int = 0
-    deserialized: int = 0
-    delivered: int = 0
-    unwanted: int = 0
-    dropped: int = 0
-    malformed: int = 0
-    #: Messages that went through the central merge, by type: those of users from here, and
-    #: everything that came from other endpoints.
-    processed: dict[MessageType, int] = field(
-        default_factory=lambda: dict.fromkeys(MessageType, 0)
-    )
 
 
 @dataclass(slots=True)
@@ -140,15 +61,6 @@ class _Place:
     is_peer: bool = False
     address: tuple[str, int] | None = None
     is_discovered: bool = False
-
-
-@dataclass(slots=True)
-class _Output:
-    """`data_outputs` or `command_outputs`: the local receivers of one kind of message."""
-
-    index: SubscriptionTable[object] = field(default_factory=SubscriptionTable)
-    #: Who also sees what this endpoint itself publishes.
-    sees_own: set[object] = field(default_factory=set)
 
 
 class Core:
@@ -175,8 +87,8 @@ class Core:
         self._path_of = path_of
         self.counters = CoreCounters()
         self.filters = FilterExchange(endpoint, forwards=forwards)
-        self._data_outputs: _Output | None = None
-        self._command_outputs: _Output | None = None
+        self._data_outputs: CoreOutput | None = None
+        self._command_outputs: CoreOutput | None = None
         #: How many local receivers want each topic: the local filter.
         self._wanted: dict[str, int] = {}
         self._remote_index: SubscriptionTable[bytes] = SubscriptionTable()
@@ -225,7 +137,7 @@ class Core:
             ]
         output = self._data_outputs if kind is MessageType.DATA else self._command_outputs
         if output is not None and output.sees_own:
-            effects += self._deliver_own(kind, output, run)
+            effects += output.deliver_own(run)
         return effects
 
     def send_to(self, node: bytes, kind: MessageType, run: Sequence[Pair]) -> list[Effect]:
@@ -285,45 +197,7 @@ class Core:
         if output is None:
             self.counters.unwanted += len(items)
             return []
-        self.counters.deserialized += len(items)
-        return self._deliver(output, items, None)
-
-    def _deliver_own(
-        self, kind: MessageType, output: _Output, run: Sequence[Pair]
-    ) -> list[Effect]:
-        wanted = [
-            (topic, pair)
-            for topic, pair in run
-            if not output.sees_own.isdisjoint(output.index.match(topic))
-        ]
-        effects: list[Effect] = []
-        for payload, count in (
-            pack_runs(kind, 0, [pair for _, pair in wanted]) if wanted else ()
-        ):
-            self.counters.deserialized += count
-            _, items = decode_run(payload)
-            effects += self._deliver(output, items, output.sees_own)
-        return effects
-
-    def _deliver(
-        self, output: _Output, items: list[Item], only: set[object] | None
-    ) -> list[Effect]:
-        """Sort a run by receiver; runs of one topic are looked up once."""
-        batches: dict[object, list[Item]] = {}
-        match, last_topic = output.index.match, None
-        lists: list[list[Item]] = []
-        for item in items:
-            topic = item[0]
-            if topic != last_topic:
-                last_topic = topic
-                receivers = [one for one in match(topic) if only is None or one in only]
-                lists = [batches.setdefault(one, []) for one in receivers]
-            if not lists:
-                self.counters.unwanted += 1
-            for batch in lists:
-                batch.append(item)
-        self.counters.delivered += sum(map(len, batches.values()))
-        return [Deliver(receiver, batch) for receiver, batch in batches.items()]
+        return list(output.deliver(items))
 
     # --- local receivers ---
 
@@ -381,12 +255,12 @@ class Core:
         """Forget a receiver whose topics were taken from it."""
         self._output(kind).sees_own.discard(receiver)
 
-    def _output(self, kind: MessageType) -> _Output:
+    def _output(self, kind: MessageType) -> CoreOutput:
         """Return the output of a kind; made when the first receiver appears."""
         if kind is MessageType.DATA:
-            self._data_outputs = self._data_outputs or _Output()
+            self._data_outputs = self._data_outputs or CoreOutput(kind, self.counters)
             return self._data_outputs
-        self._command_outputs = self._command_outputs or _Output()
+        self._command_outputs = self._command_outputs or CoreOutput(kind, self.counters)
         return self._command_outputs
 
     # --- other endpoints ---

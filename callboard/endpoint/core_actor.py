@@ -15,7 +15,8 @@ from actors.future import Future
 from actors.reference import ActorRef
 from actors.signals import Down
 from basp.header import CORE_ACTOR, DIRECTORY
-from callboard.endpoint.core import Core, Deliver, Effect, Pair, PeerEvent, Transmit
+from callboard.endpoint.core import Core
+from callboard.endpoint.core_effect import Deliver, Effect, Pair, PeerEvent, Transmit
 from callboard.endpoint.errors import MalformedMessage
 from callboard.endpoint.filter_exchange import FilterChange
 from callboard.endpoint.message import MessageType

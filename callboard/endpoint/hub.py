@@ -23,7 +23,7 @@ import cbor2
 from actors.errors import ResultTimeout, WouldBlock
 from actors.future import Future
 from basp.header import CORE_ACTOR
-from callboard.endpoint.core import DEFAULT_TTL, Core, CoreCounters, Item, Pair
+from callboard.endpoint.core import DEFAULT_TTL, Core
 from callboard.endpoint.core_actor import (
     FLUSH,
     CoreActor,
@@ -33,6 +33,7 @@ from callboard.endpoint.core_actor import (
     SendCommands,
     SendDirectly,
 )
+from callboard.endpoint.core_effect import CoreCounters, Item, Pair
 from callboard.endpoint.message import MessageType
 from callboard.endpoint.peering import AddPeer, RemovePeer, Until
 from callboard.endpoint.run_cbor import encode_pair

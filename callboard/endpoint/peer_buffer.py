@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from callboard.endpoint.core import Transmit
+    from callboard.endpoint.core_effect import Transmit
 
 LINK_ROOM: Final = 8 * 1024 * 1024
 """Bytes that may wait in a link itself."""

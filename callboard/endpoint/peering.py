@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.future import Future
-from callboard.endpoint.core import Core, Effect
+from callboard.endpoint.core import Core
+from callboard.endpoint.core_effect import Effect
 
 if TYPE_CHECKING:
     from actors.cell import Cell

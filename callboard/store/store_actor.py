@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from actors.actor import Actor
 from actors.dispatch import handler
 from actors.future import Future
-from callboard.endpoint.core import Item, PeerEvent, PeerEventKind
+from callboard.endpoint.core_effect import Item, PeerEvent, PeerEventKind
 from callboard.endpoint.errors import InvalidData
 from callboard.endpoint.message import MessageType
 from callboard.endpoint.topic import STORE_EVENTS, clone_topic, master_topic

@@ -4,7 +4,8 @@ import random
 from typing import Any
 
 from basp.header import CORE_ACTOR
-from callboard.endpoint.core import Core, Deliver, Item
+from callboard.endpoint.core import Core
+from callboard.endpoint.core_effect import Deliver, Item
 from callboard.endpoint.errors import MalformedMessage
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.message import MessageType, pack_runs

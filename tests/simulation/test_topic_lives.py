@@ -10,8 +10,9 @@ import pytest
 
 from actors.reference import ActorRef
 from basp.link_pairs import LinkPairs
-from callboard.endpoint.core import Core, CoreCounters
+from callboard.endpoint.core import Core
 from callboard.endpoint.core_actor import CoreActor
+from callboard.endpoint.core_effect import CoreCounters
 from callboard.endpoint.filter_exchange import FilterExchange
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.subscriptions import SubscriptionTable

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from callboard import Node
-from callboard.endpoint.core import Core, Item, PeerEvent
+from callboard.endpoint.core import Core
+from callboard.endpoint.core_effect import Item, PeerEvent
 from callboard.endpoint.hub import Hub
 
 FOREVER = float("inf")

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.endpoint.core import Core, Deliver, PeerEvent, PeerEventKind, Transmit
+from callboard.endpoint.core import Core
+from callboard.endpoint.core_effect import Deliver, PeerEvent, PeerEventKind, Transmit
 from callboard.endpoint.errors import MalformedMessage
 from callboard.endpoint.message import RUN_LENGTH, RUN_SIZE, MessageType, pack_runs
 from callboard.endpoint.run_cbor import decode_run, encode_pair

@@ -2,7 +2,7 @@
 
 import pytest
 
-from callboard.endpoint.core import Transmit
+from callboard.endpoint.core_effect import Transmit
 from callboard.endpoint.peer_buffer import (
     HARD_FACTOR,
     LINK_ROOM,

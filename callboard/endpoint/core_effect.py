@@ -1,0 +1,99 @@
+"""What goes in and out of a core: messages on their way, effects, peer events, counters."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from callboard.endpoint.filter_exchange import FilterChange
+from callboard.endpoint.message import MessageType
+
+__all__ = [
+    "CoreCounters",
+    "Deliver",
+    "Effect",
+    "Item",
+    "Pair",
+    "PeerEvent",
+    "PeerEventKind",
+    "Transmit",
+]
+
+Pair = tuple[str, bytes]
+"""A message that entered: its topic, and `topic, content` encoded."""
+
+Item = tuple[str, Any]
+"""A message that leaves: its topic and its decoded content."""
+
+
+class PeerEventKind(Enum):
+    """The callbacks of the core actor, by their names in the guide."""
+
+    PEER_DISCOVERED = "peer_discovered"
+    PEER_CONNECTED = "peer_connected"
+    PEER_DISCONNECTED = "peer_disconnected"
+    PEER_REMOVED = "peer_removed"
+    PEER_UNREACHABLE = "peer_unreachable"
+    CANNOT_REMOVE_PEER = "cannot_remove_peer"
+    PEER_UNAVAILABLE = "peer_unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerEvent:
+    """Something about a peer that status subscribers are told.
+
+    Attributes:
+        kind: which callback told it.
+        endpoint: the peer's id; None while it is not known.
+        address: host and port that the user gave; None for peers that came by themselves.
+        text: for people.
+    """
+
+    kind: PeerEventKind
+    endpoint: bytes | None
+    address: tuple[str, int] | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Transmit:
+    """Send a payload to the core of a node; it holds `count` messages of users."""
+
+    node: bytes
+    payload: bytes
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Hand decoded messages to a local subscriber, in this order."""
+
+    subscriber: object
+    items: list[Item]
+
+
+Effect = Transmit | Deliver | PeerEvent | FilterChange
+
+
+@dataclass(slots=True)
+class CoreCounters:
+    """What flowed through, in messages.
+
+    `serialized` counts entries, `deserialized` the messages that a local output wanted: that
+    neither grows with the number of nodes on the way is the point of node messages.
+    """
+
+    data_published: int = 0
+    commands_published: int = 0
+    serialized: int = 0
+    transmitted: int = 0
+    received: int = 0
+    deserialized: int = 0
+    delivered: int = 0
+    unwanted: int = 0
+    dropped: int = 0
+    malformed: int = 0
+    #: Messages that went through the central merge, by type: those of users from here, and
+    #: everything that came from other endpoints.
+    processed: dict[MessageType, int] = field(
+        default_factory=lambda: dict.fromkeys(MessageType, 0)
+    )
