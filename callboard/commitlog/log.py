@@ -1,6 +1,5 @@
 """The log that programs append to."""
 
-import asyncio
 import time as clocks
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -194,6 +193,8 @@ class CommitLog(LogReader):
 
     async def aflush(self) -> None:
         """Make durable all that was appended before, without blocking the loop."""
+        import asyncio  # here: programs that only read start twice as fast without
+
         await asyncio.to_thread(self.flush)
 
     # --- what there is ---

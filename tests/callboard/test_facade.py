@@ -1,6 +1,10 @@
 """What `callboard` exports is complete: every error and every event of the rooms below."""
 
+import ast
 import inspect
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -36,3 +40,47 @@ def test_every_event_can_be_imported(module):
 def test_what_is_listed_is_there(module):
     assert all(hasattr(module, name) for name in module.__all__)
     assert len(set(module.__all__)) == len(module.__all__)
+
+
+def test_names_are_imported_at_run_time_from_where_checkers_see_them():
+    tree = ast.parse(Path(callboard.__file__).read_text())
+    seen_by_checkers = {
+        name.name: found.module
+        for found in ast.walk(tree)
+        if isinstance(found, ast.ImportFrom)
+        for name in found.names
+        if name.name in callboard.__all__
+    }
+
+    modules = dict.fromkeys(callboard._MODULES, "callboard")
+
+    assert callboard._HOMES | modules == seen_by_checkers
+    assert sorted(seen_by_checkers) == sorted(callboard.__all__)
+
+
+def test_public_names_are_listed_before_they_were_used():
+    program = "import callboard; print(*dir(callboard)); callboard.errors.LinkFull"
+
+    printed = run(program)
+
+    assert set(callboard.__all__) <= set(printed.split())
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="'callboard' has no attribute 'Nod'"):
+        callboard.Nod  # noqa: B018
+
+
+def test_who_reads_a_log_loads_neither_actors_nor_asyncio():
+    program = "import sys, callboard.commitlog; print(*sys.modules)"
+
+    rooms = {name.partition(".")[0] for name in run(program).split()}
+
+    assert not rooms & {"actors", "asyncio", "basp", "proxies", "pyarrow", "ssl", "thespian"}
+
+
+def run(program):
+    """Return what a fresh interpreter prints."""
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30
+    ).stdout

@@ -290,8 +290,8 @@ def blocking_methods() -> dict[str, tuple[object, object]]:
     """Return all pairs of twins, of every class that callboard exports."""
     return {
         f"{name}.{method}": (found, getattr(exported, "a" + method))
-        for name, exported in vars(callboard).items()
-        if inspect.isclass(exported)
+        for name in callboard.__all__
+        if inspect.isclass(exported := getattr(callboard, name))
         for method, found in inspect.getmembers(exported)
         if not method.startswith("_") and hasattr(exported, "a" + method)
     }
