@@ -4,7 +4,6 @@ Broker's Python package belongs to the system's interpreter. The program beside 
 with either package.
 """
 
-import hashlib
 import re
 import shutil
 import subprocess
@@ -13,14 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.measure import PeerMissingError
-from benchmarks.processes import BUILD, printed_rate, serving
+from benchmarks.peers.compiled import Compiled
+from benchmarks.processes import printed_rate, serving
 
 PROGRAM = Path(__file__).with_name("topic_program.py")
 SOURCE = Path(__file__).with_name("broker_bench.cpp")
 HEADER = Path("/usr/include/broker/version.hh")
+COMPILED = Compiled(SOURCE, HEADER, "libbroker-dev", "c++14", ("broker", "caf_core", "caf_io"))
 SYSTEM_PYTHON = "/usr/bin/python3"
-COMPILE_LIMIT = 300
-"""Seconds; some thirty on a quiet machine."""
 
 OURS = (sys.executable, "-m", "benchmarks.peers.topic_program", "callboard.broker")
 PEER = (SYSTEM_PYTHON, str(PROGRAM), "broker")
@@ -42,38 +41,13 @@ def prepare() -> None:
         raise PeerMissingError(message)
 
 
-def program() -> Path:
-    """Tell where the compiled program is; a changed source has another name."""
-    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]
-    return BUILD / f"broker_bench-{digest}"
-
-
 def prepare_cpp() -> None:
     """Compile the C++ program, if that was not done before.
 
     Raises:
         PeerMissingError: Broker or the compiler is not installed, or Broker is another one.
     """
-    if program().exists():
-        return
-    compiler = shutil.which("g++")
-    if compiler is None or not HEADER.exists():
-        message = "not installed: apt install libbroker-dev g++"
-        raise PeerMissingError(message)
-    BUILD.mkdir(parents=True, exist_ok=True)
-    unfinished = program().with_suffix(".unfinished")
-    command = [compiler, "-std=c++14", "-O2", str(SOURCE), "-o", str(unfinished)]
-    try:
-        subprocess.run(
-            [*command, "-lbroker", "-lcaf_core", "-lcaf_io", "-pthread"],
-            check=True,
-            capture_output=True,
-            timeout=COMPILE_LIMIT,
-        )
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        message = f"does not compile with Broker {version()} (needs 1.4)"
-        raise PeerMissingError(message) from error
-    unfinished.rename(program())
+    COMPILED.prepare(f"Broker {version()} (needs 1.4)")
 
 
 def version() -> str:
@@ -108,5 +82,5 @@ def _measure_at(command: Sequence[str], role: str, count: int, port: str, relays
 
 def flood_cpp(count: int) -> float:
     """Measure the C++ program: publish one by one, two processes."""
-    with serving([str(program()), "sink"]) as (_, port):
-        return printed_rate([str(program()), "flood", str(count), port])
+    with serving([str(COMPILED.program), "sink"]) as (_, port):
+        return printed_rate([str(COMPILED.program), "flood", str(count), port])

@@ -1,10 +1,13 @@
 """`callboard store …`."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from callboard.cli.credentials import SecretFile, TlsFolder, read_credentials
+from callboard.cli.credentials import Credentials, SecretFile, TlsFolder, read_credentials
+
+if TYPE_CHECKING:
+    from callboard.cli.storing import StoreAccess
 
 store_app = typer.Typer(
     help="Read and write stores.", no_args_is_help=True, rich_markup_mode=None
@@ -42,10 +45,7 @@ def get(
     Examples:
       callboard store get things colour --peer basp://127.0.0.1:4222
     """  # noqa: D301
-    from callboard.cli.storing import StoreAccess
-
-    credentials = read_credentials(secret_file, tls)
-    StoreAccess(store, tuple(peer or ()), timeout, credentials, as_json).get(key)
+    _access(store, peer, timeout, read_credentials(secret_file, tls), as_json=as_json).get(key)
 
 
 @store_app.command()
@@ -70,10 +70,7 @@ def put(
       callboard store put things colour '"red"' --peer basp://127.0.0.1:4222
       callboard store put things leader me --expiry 30 --peer basp://127.0.0.1:4222
     """  # noqa: D301
-    from callboard.cli.storing import StoreAccess
-
-    credentials = read_credentials(secret_file, tls)
-    access = StoreAccess(store, tuple(peer or ()), timeout, credentials, as_json)
+    access = _access(store, peer, timeout, read_credentials(secret_file, tls), as_json=as_json)
     access.put(key, value, expiry or None)
 
 
@@ -93,10 +90,7 @@ def keys(
     Examples:
       callboard store keys things --peer basp://127.0.0.1:4222
     """  # noqa: D301
-    from callboard.cli.storing import StoreAccess
-
-    credentials = read_credentials(secret_file, tls)
-    StoreAccess(store, tuple(peer or ()), timeout, credentials, as_json).keys()
+    _access(store, peer, timeout, read_credentials(secret_file, tls), as_json=as_json).keys()
 
 
 @store_app.command()
@@ -122,8 +116,18 @@ def watch(
       callboard store watch things --peer basp://127.0.0.1:4222
       callboard store watch things sensors/ --json --peer basp://127.0.0.1:4222 | jq .value
     """  # noqa: D301
+    access = _access(store, peer, timeout, read_credentials(secret_file, tls), as_json=as_json)
+    access.watch(prefix, count)
+
+
+def _access(
+    name: str,
+    peers: list[str] | None,
+    timeout: float,
+    credentials: Credentials,
+    *,
+    as_json: bool,
+) -> "StoreAccess":
     from callboard.cli.storing import StoreAccess
 
-    credentials = read_credentials(secret_file, tls)
-    access = StoreAccess(store, tuple(peer or ()), timeout, credentials, as_json)
-    access.watch(prefix, count)
+    return StoreAccess(name, tuple(peers or ()), timeout, credentials, as_json)

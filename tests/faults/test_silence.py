@@ -26,6 +26,16 @@ def far_ref(node, ref, eventually):
     return seen
 
 
+def watched_end(processes, eventually):
+    """Return the last of four nodes in a line, refs to it from one and three hops, monitors."""
+    first, _, third, end = line_of(processes, 4)
+    echo = end.spawn(Echo)
+    refs = [far_ref(node, echo, eventually) for node in (third, first)]
+    downs = [node.monitor(ref) for node, ref in zip((third, first), refs, strict=True)]
+    assert [ref.ask("hi").result(5) for ref in refs] == ["hi", "hi"]
+    return end, *refs, downs
+
+
 def timed(down, began):
     result = down.result(20)
     return result, time.monotonic() - began
@@ -35,14 +45,10 @@ def timed(down, began):
 def test_a_killed_node_is_told_within_a_second_one_and_three_hops_away(
     processes, figure, eventually
 ):
-    a, _, c, d = line_of(processes, 4)
-    echo = d.spawn(Echo)
-    near, far = far_ref(c, echo, eventually), far_ref(a, echo, eventually)
-    downs = [c.monitor(near), a.monitor(far)]
-    assert [ref.ask("hi").result(5) for ref in (near, far)] == ["hi", "hi"]
+    end, _, _, downs = watched_end(processes, eventually)
 
     began = time.monotonic()
-    d.kill()
+    end.kill()
     (one, after_one), (three, after_three) = (timed(down, began) for down in downs)
 
     figure(f"Down after SIGKILL: {after_one * 1e3:.1f} ms, 3 hops {after_three * 1e3:.1f} ms")
@@ -52,16 +58,12 @@ def test_a_killed_node_is_told_within_a_second_one_and_three_hops_away(
 
 @pytest.mark.timeout(60)
 def test_a_frozen_node_is_told_and_comes_back_by_itself(processes, figure, eventually):
-    a, _, c, d = line_of(processes, 4)
-    echo = d.spawn(Echo)
-    near, far = far_ref(c, echo, eventually), far_ref(a, echo, eventually)
-    downs = [c.monitor(near), a.monitor(far)]
-    assert [ref.ask("hi").result(5) for ref in (near, far)] == ["hi", "hi"]
+    end, near, far, downs = watched_end(processes, eventually)
 
     began = time.monotonic()
-    d.pause()
+    end.pause()
     (one, after_one), (three, after_three) = (timed(down, began) for down in downs)
-    d.resume()
+    end.resume()
     resumed = time.monotonic()
     for ref in (near, far):
         eventually(lambda ref=ref: ref.ask("again", 1.0).result(2) == "again", 10)

@@ -7,10 +7,9 @@ once; actors that stop, are killed or fail. Then the faults end and the cluster 
 What must hold is in `rules`.
 """
 
-import logging
 import random
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any
 
@@ -32,6 +31,7 @@ from tests.simulation.book import (
     Watch,
 )
 from tests.simulation.faults import Faults
+from tests.simulation.logged import logged_errors
 
 REST = 40.0
 """Virtual seconds after the last fault within which everything has to be at rest."""
@@ -67,9 +67,7 @@ class Life:
 
     def run(self) -> "Life":
         """Live the life of this seed."""
-        listener = _Errors(self.book)
-        logging.getLogger("callboard").addHandler(listener)
-        try:
+        with logged_errors(self.book.errors, PlannedError), closing(self):
             self._begin()
             for _ in range(self.random.randint(10, 30)):
                 self._act()
@@ -77,11 +75,12 @@ class Life:
                 self.cluster.advance(self.random.choice((0.0, 0.0, 0.001, 0.01, 0.3, 2.0, 5.0)))
             self._rest()
             rules.check_at_the_end(self.book, self.cluster.now)
-        finally:
-            logging.getLogger("callboard").removeHandler(listener)
-            self._watching.close()
-            self.cluster.close()
         return self
+
+    def close(self) -> None:
+        """End the watching and the cluster."""
+        self._watching.close()
+        self.cluster.close()
 
     def note(self, *what: object) -> None:
         """Note in the trace what the life does."""
@@ -269,16 +268,3 @@ class Life:
         ]
         self.cluster.advance(AFTERMATH)
         rules.check_answered(last)
-
-
-class _Errors(logging.Handler):
-    """Keeps errors that the code logs where it must go on, and that no life planned."""
-
-    def __init__(self, book: Book) -> None:
-        super().__init__(logging.ERROR)
-        self._book = book
-
-    def emit(self, record: logging.LogRecord) -> None:
-        error = record.exc_info[1] if record.exc_info else None
-        if not isinstance(error, PlannedError):
-            self._book.errors.append(f"{record.getMessage()}: {error!r}")

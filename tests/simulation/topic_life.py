@@ -7,10 +7,9 @@ join; clocks that run fast or slow; dials from both sides at once. Then the faul
 What must hold is in `topic_rules`.
 """
 
-import logging
 import random
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 
 from callboard import Node
@@ -18,6 +17,7 @@ from callboard.endpoint.core import DEFAULT_TTL
 from callboard.endpoint.hub import Hub, HubOptions
 from callboard.simulation import Cluster
 from proxies.events import LinkDown, LinkUp, PathMoved
+from tests.simulation.logged import logged_errors
 from tests.simulation.rules import Violation
 from tests.simulation.topic_book import FOREVER, Place, Published, Taker, TopicBook
 from tests.simulation.topic_faults import TopicFaults
@@ -51,9 +51,7 @@ class TopicLife:
 
     def run(self) -> "TopicLife":
         """Live the life of this seed."""
-        listener = _Errors(self.book)
-        logging.getLogger("callboard").addHandler(listener)
-        try:
+        with logged_errors(self.book.errors), closing(self):
             self._begin()
             for _ in range(self.random.randint(15, 40)):
                 self.random.choices(list(self._actions), list(self._actions.values()))[0]()
@@ -61,11 +59,12 @@ class TopicLife:
                 self.cluster.advance(self.random.choice((0.0, 0.001, 0.02, 0.5, 3.0, 9.0)))
             self._rest()
             check_at_the_end(self.book)
-        finally:
-            logging.getLogger("callboard").removeHandler(listener)
-            self._watching.close()
-            self.cluster.close()
         return self
+
+    def close(self) -> None:
+        """End the watching and the cluster."""
+        self._watching.close()
+        self.cluster.close()
 
     def note(self, *what: object) -> None:
         """Note in the trace what the life does."""
@@ -200,15 +199,3 @@ class TopicLife:
 
     def _is_whole(self, alive: list[Place]) -> bool:
         return all(len(place.node.nodes()) == len(alive) - 1 for place in alive)
-
-
-class _Errors(logging.Handler):
-    """Keeps errors that the code logs where it must go on."""
-
-    def __init__(self, book: TopicBook) -> None:
-        super().__init__(logging.ERROR)
-        self._book = book
-
-    def emit(self, record: logging.LogRecord) -> None:
-        cause = record.exc_info[1] if record.exc_info else None
-        self._book.errors.append(f"{record.getMessage()}: {cause!r}")
