@@ -124,6 +124,17 @@ def remote(worker: type[Actor], name: str, count: int) -> float:
         return rate_of(node, worker, partner, count)
 
 
+def forwarded(worker: type[Actor], name: str, count: int) -> float:
+    """Measure a worker with the partner of that name two hops away."""
+    with (
+        serving(node_program("--offer")) as (_, far),
+        serving(node_program("--join", far)) as (_, near),
+        Node() as node,
+    ):
+        node.connect(near)
+        return rate_of(node, worker, find_in_reach(node, name), count)
+
+
 def remote_from_thread(count: int) -> float:
     """Ask from this plain thread, one after the other; return the rate."""
     with remote_partner("echo") as (_, partner):

@@ -46,6 +46,12 @@ MEASURE = Measure(
             against="callboard, actor",
         ),
         Subject(
+            "CAF tuned, actor",
+            lambda share: caf.remote("rr", int(20_000 * share), *caf.TUNED),
+            caf.prepare,
+            against="callboard, actor",
+        ),
+        Subject(
             "CAF, thread",
             lambda share: caf.remote("rrblock", int(8_000 * share)),
             caf.prepare,

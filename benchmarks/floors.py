@@ -1,0 +1,78 @@
+"""What a figure has to reach, and what it must not lose.
+
+A peer's floor is how many times as good as it we have to be. One of our own subjects has the
+figure itself as its floor, its ceiling where less is better: it is a promise in seconds, or a
+ratio already.
+"""
+
+import json
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from benchmarks.results import Result, Taken, spoken
+
+KEPT: Final = 0.9
+"""The share of the ratio recorded last that has to be reached again."""
+
+FLOORS: Final[dict[str, dict[str, float]]] = {
+    "local_ask": {"CAF, request": 0.4, "xoscar, message": 10},
+    "remote_flood": {"CAF": 1.0},
+    "remote_ask": {"CAF, actor": 2.5, "CAF, thread": 2.0, "CAF tuned, actor": 1.0},
+    "remote_pipeline": {"CAF": 0.6},
+    "chain_flood": {"callboard, two nodes": 0.6},
+    "down_after_kill": {"callboard, three hops": 1000},
+    "restart": {"callboard": 1.0},
+    "workers": {"callboard": 1.6},
+    "blocked": {"callboard, time.sleep": 10, "callboard, computing": 15},
+    "flow": {
+        "callboard, credit 1": 5_000,
+        "callboard, credit 10": 20_000,
+        "callboard, credit 100": 40_000,
+    },
+    "log_append": {"callboard, runs of 100": 400_000},
+    "log_read": {"callboard": 1_000_000},
+    "topic_flood": {"Zeek Broker, Python": 3, "Zeek Broker, C++": 0.4},
+    "topic_batches": {"Zeek Broker, Python": 1},
+    "topic_chain": {"Zeek Broker, Python": 4},
+    "topic_rounds": {"Zeek Broker, Python": 50},
+}
+
+
+def recorded(file: Path) -> dict[str, dict[str, float]]:
+    """Read the ratios of an earlier run, by measure and peer; empty when there is none."""
+    if not file.exists():
+        return {}
+    measures: dict[str, Any] = json.loads(file.read_text())["measures"]
+    return {
+        name: {each["name"]: each["ratio"] for each in measure["subjects"] if each["ratio"]}
+        for name, measure in measures.items()
+    }
+
+
+def complaints(result: Result, earlier: dict[str, dict[str, float]]) -> list[str]:
+    """Name the floors that a result misses and the ratios that it lost."""
+    found = (_complaint(result, taken, earlier) for taken in result.taken)
+    return [each for each in found if each]
+
+
+def _complaint(result: Result, taken: Taken, earlier: dict[str, dict[str, float]]) -> str:
+    name = taken.subject.name
+    floor = FLOORS.get(result.name, {}).get(name)
+    ratio = result.ratio(taken)
+    where = f"{result.measure.title}: {name}"
+    if ratio is None:
+        if floor is None or taken.subject.against or not taken.figures:
+            return ""
+        figure = median(taken.figures)
+        missed = figure < floor if result.measure.more_is_better else figure > floor
+        return (
+            f"{where}: {spoken(figure)} {result.measure.unit}, promised {spoken(floor)}"
+            * missed
+        )
+    if floor is not None and ratio < floor:
+        return f"{where}: {ratio:.2f}x, promised {floor:g}x"
+    last = earlier.get(result.name, {}).get(name)
+    if last is not None and ratio < last * KEPT:
+        return f"{where}: {ratio:.2f}x, recorded last {last:.2f}x"
+    return ""
