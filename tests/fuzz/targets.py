@@ -9,6 +9,7 @@ from tests.fuzz.case import Case, Target, Violation, dump_case, load_case
 from tests.fuzz.control import Control
 from tests.fuzz.flow import Flows
 from tests.fuzz.handshake import Handshake
+from tests.fuzz.mqtt import Mqtt
 from tests.fuzz.node import WholeNode
 from tests.fuzz.payload import Payload
 from tests.fuzz.reader import Reader
@@ -22,6 +23,7 @@ _ALL: Final[tuple[Target, ...]] = (
     Payload(),
     Control(),
     Flows(),
+    Mqtt(),
     WholeNode(),
     TopicValue(),
     TopicRun(),

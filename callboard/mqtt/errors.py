@@ -1,0 +1,46 @@
+"""What can go wrong with MQTT, under callboard's one root.
+
+CallboardError
+└── MqttError
+    ├── InvalidPacket             this side made a packet that may not be sent   (ValueError)
+    └── RemoteMqttError           the other side broke a rule; `reason_code` says which
+        ├── MalformedPacket       its bytes cannot be read                       (ValueError)
+        └── ProtocolViolation     they can be read, and are not allowed
+"""
+
+from actors.errors import CallboardError
+from callboard.mqtt.reason_code import ReasonCode
+
+
+class MqttError(CallboardError):
+    """Root of the errors of MQTT."""
+
+
+class InvalidPacket(MqttError, ValueError):
+    """A packet of ours breaks a rule of the standard; nothing was sent."""
+
+
+class RemoteMqttError(MqttError):
+    """The other side broke a rule: the connection ends with `reason_code`."""
+
+    def __init__(self, message: str, reason_code: ReasonCode) -> None:
+        super().__init__(message)
+        self.reason_code = reason_code
+
+
+class MalformedPacket(RemoteMqttError, ValueError):
+    """The bytes are no packet of the standard."""
+
+    def __init__(
+        self, message: str, reason_code: ReasonCode = ReasonCode.MALFORMED_PACKET
+    ) -> None:
+        super().__init__(message, reason_code)
+
+
+class ProtocolViolation(RemoteMqttError):
+    """A packet that can be read says what the standard does not allow there."""
+
+    def __init__(
+        self, message: str, reason_code: ReasonCode = ReasonCode.PROTOCOL_ERROR
+    ) -> None:
+        super().__init__(message, reason_code)
