@@ -3,6 +3,7 @@
 Imports nothing else of callboard; see `docs/log.md`.
 """
 
+from callboard.commitlog.arrow import arrow_schema
 from callboard.commitlog.errors import (
     ExtraMissing,
     InvalidRecord,
@@ -33,4 +34,5 @@ __all__ = [
     "Record",
     "Retention",
     "Run",
+    "arrow_schema",
 ]

@@ -1,45 +1,250 @@
-"""Records as an Arrow table, for pandas, DuckDB, Spark and the rest."""
+"""Records as Arrow tables, for pandas, DuckDB, Spark and the rest.
 
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+The columns of a batch are nearly those of Arrow, so nothing is done for each record: what
+stands in a batch is put together with that of the next ones, and handed over.
+"""
 
-from callboard.commitlog.errors import ExtraMissing
+import struct
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from callboard.commitlog.batch import BYTES, Batch, Layout, layout_of, malformed
+from callboard.commitlog.errors import ExtraMissing, LogCorrupt
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-    from callboard.commitlog.reader import LogReader
+    from callboard.commitlog.reading import Reading
+
+ROWS: Final = 1 << 16
+"""Records after which a piece is handed over, unless the caller says otherwise."""
+
+Buffer = bytes | memoryview
+_NAMED: Final = ("topic", "key", "headers", "sender")
+_NEVER: Final = 1 << 63
+_ONE: Final = array("q", (1,))
+_BYTES: Final = 16 << 20
+"""Bytes of payloads after which a piece is handed over: Arrow counts them in 31 bits."""
 
 
-def to_table(log: "LogReader", start: int, end: int) -> "pa.Table":
-    """Return the records from `start` up to, not with, `end`; those that are still there.
+def load_pyarrow() -> Any:
+    """Return the package, which is an extra.
+
+    Raises:
+        ExtraMissing: it is not installed.
+    """
+    try:
+        import pyarrow
+    except ImportError:
+        what = "this needs pyarrow; install it with: pip install 'callboard[arrow]'"
+        raise ExtraMissing(what) from None
+    return pyarrow
+
+
+def arrow_schema() -> "pa.Schema":
+    """Return the columns that records have in Arrow.
+
+    `time` is in nanoseconds, UTC; `key` is bytes (text as UTF-8) or null; `payload` is what is
+    stored, and `is_bytes` tells whether that is plain bytes or CBOR.
 
     Raises:
         ExtraMissing: pyarrow is not installed.
     """
+    pa = load_pyarrow()
+    return pa.schema(
+        {
+            "offset": pa.int64(),
+            "time": pa.timestamp("ns", tz="UTC"),
+            "topic": pa.string(),
+            "key": pa.binary(),
+            "headers": pa.map_(pa.string(), pa.string()),
+            "sender": pa.string(),
+            "payload": pa.binary(),
+            "is_bytes": pa.bool_(),
+        }
+    )
+
+
+def record_batches(
+    reading: "Reading", end: int | None, topic: str = "", rows: int = ROWS
+) -> "Iterator[pa.RecordBatch]":
+    """Iterate over records as record batches of about so many rows, up to, not with, `end`.
+
+    Args:
+        reading: Where to begin.
+        end: The offset behind the last record that is wanted; None for all there are.
+        topic: Only records whose topic begins so; batches without any are skipped whole.
+        rows: Records after which a piece is handed over; a batch of the log is never split.
+
+    Raises:
+        ExtraMissing: pyarrow is not installed.
+        LogCorrupt: durable bytes are damaged; what stands before comes first.
+    """
+    start, end = reading.cursor.offset, _NEVER if end is None else end
+    piece = _Piece(load_pyarrow(), topic)
     try:
-        import pyarrow as pa
-    except ImportError:
-        what = "to_arrow needs pyarrow; install it with: pip install 'callboard[arrow]'"
-        raise ExtraMissing(what) from None
-    kinds: dict[str, Any] = {
-        "offset": pa.int64(),
-        "time": pa.timestamp("ns", tz="UTC"),
-        "topic": pa.string(),
-        "key": pa.binary(),
-        "headers": pa.map_(pa.string(), pa.string()),
-        "payload": pa.binary(),
-        "is_bytes": pa.bool_(),
-    }
-    reading, rows = log.read(start), []
-    for record in islice(reading, max(0, end - start)):
-        if record.offset >= end:  # retention moved the start
-            break
-        key = record.key.encode() if isinstance(record.key, str) else record.key
-        headers = list(record.headers.items())
-        rows.append((*record[:3], key, headers, record.data, record.is_bytes))
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(kinds)
-    arrays = [
-        pa.array(column, kind) for column, kind in zip(columns, kinds.values(), strict=True)
-    ]
-    return pa.Table.from_arrays(arrays, schema=pa.schema(list(kinds.items())))
+        for batch in reading.batches() if start < end else ():
+            if batch.base >= end:  # retention moved the start
+                break
+            piece.add(batch, start, end)
+            if piece.rows >= rows or piece.size >= _BYTES:
+                yield piece.take()
+            if batch.end >= end:
+                break
+    except LogCorrupt:
+        if piece.rows:
+            yield piece.take()
+        raise
+    if piece.rows:
+        yield piece.take()
+
+
+class _Piece:
+    """Batches on their way into one record batch."""
+
+    def __init__(self, pyarrow: Any, topic: str) -> None:
+        self._pa = pyarrow
+        self._schema = arrow_schema()
+        self._topic = topic
+        self._clear()
+
+    def _clear(self) -> None:
+        self.rows, self.size = 0, 0
+        self._begin, self._cut = 0, 0
+        self._is_mixed = False
+        self._steps, self._last = array("q"), 0  # from one offset to the next
+        self._times: list[bytes] = []
+        self._names = [_Names(plain) for plain in (str, _key_bytes, _header_pairs, str)]
+        self._kinds: list[bytes] = []
+        self._lengths: list[Buffer] = [bytes(4)]  # the sums of what follows are Arrow's offsets
+        self._payloads: list[Buffer] = []
+
+    def add(self, batch: Batch, start: int, end: int) -> None:
+        """Take the records of a batch that are wanted.
+
+        Raises:
+            LogCorrupt: the checksum is right, but the contents are not what we write.
+        """
+        try:
+            layout = layout_of(batch)
+            topics = layout.names.topics
+            if self._topic:
+                wanted = sum(topic.startswith(self._topic) for topic in topics)
+                if not wanted:
+                    return
+                self._is_mixed |= wanted < len(topics)
+            self._add(batch, layout)
+        except (ValueError, TypeError, struct.error) as error:
+            raise malformed(batch, error) from None
+        self._begin = max(self._begin, start - batch.base)
+        self._cut = max(0, batch.end - end)
+
+    def _add(self, batch: Batch, layout: Layout) -> None:
+        header, body = batch.header, memoryview(batch.body)
+        count, payloads = header.records, body[layout.payloads :]
+        lengths = body[layout.lengths : layout.payloads]
+        if sum(lengths.cast("I")) != len(payloads):
+            what = f"{len(payloads)} bytes of payloads are not what their lengths say"
+            raise ValueError(what)
+        for column, values, at in zip(self._names, layout.names, layout.named, strict=True):
+            column.add(values, None if at is None else body[at : at + 4 * count], count)
+        self._steps.append(header.base - self._last)
+        self._steps.extend(_ONE * (count - 1))
+        self._last = batch.end - 1
+        if layout.times is None:
+            self._times.append(struct.pack("<q", header.first_time) * count)
+        else:
+            self._times.append(batch.body[layout.times : layout.times + 8 * count])
+        if layout.kinds is None:
+            self._kinds.append(bytes((header.flags & BYTES,)) * count)
+        else:
+            self._kinds.append(batch.body[layout.kinds : layout.kinds + count])
+        self._lengths.append(lengths)
+        self._payloads.append(payloads)
+        self.rows += count
+        self.size += len(payloads)
+
+    def take(self) -> "pa.RecordBatch":
+        """Return what was added, and begin the next piece."""
+        from pyarrow import compute
+
+        pa, schema, numbers = self._pa, self._schema, self._numbers
+        topics, keys, headers, senders = (
+            column.values(pa, schema.field(name).type, self.rows)
+            for column, name in zip(self._names, _NAMED, strict=True)
+        )
+        ends = compute.cumulative_sum(numbers("int32", b"".join(self._lengths))).buffers()[1]
+        contents = [None, ends, pa.py_buffer(b"".join(self._payloads))]
+        columns = [
+            compute.cumulative_sum(numbers("int64", self._steps)),
+            numbers("int64", b"".join(self._times)).view(schema.field("time").type),
+            topics,
+            keys,
+            headers,
+            senders,
+            pa.Array.from_buffers(pa.binary(), self.rows, contents),
+            numbers("uint8", b"".join(self._kinds)).cast(pa.bool_()),
+        ]
+        whole = pa.RecordBatch.from_arrays(columns, schema=schema)
+        wanted = whole.slice(self._begin, self.rows - self._begin - self._cut)
+        if self._is_mixed:
+            wanted = wanted.filter(compute.starts_with(wanted.column("topic"), self._topic))
+        self._clear()
+        return wanted
+
+    def _numbers(self, alias: str, data: Any) -> Any:
+        """Return numbers, of 8 to 64 bits as the machine has them, as an array."""
+        pa = self._pa
+        kind, buffer = pa.type_for_alias(alias), pa.py_buffer(data)
+        return pa.Array.from_buffers(kind, buffer.size * 8 // kind.bit_width, [None, buffer])
+
+
+class _Names:
+    """One column: the values of each table of names, and for each record where its own is."""
+
+    def __init__(self, plain: Callable[[Any], Any]) -> None:
+        """Begin without records; `plain` makes of a value what Arrow takes."""
+        self._plain = plain
+        self._values: list[Any] = []
+        self._places = array("i")
+        self._begins: dict[int, tuple[Sequence[Any], int]] = {}
+
+    def add(self, values: Sequence[Any], numbers: memoryview | None, count: int) -> None:
+        """Take the column of a batch: its table, and the number of each record in this."""
+        # Equal tables mostly are one object; the entry keeps it, so that its id stays its own.
+        entry = self._begins.get(id(values))
+        if entry is None:
+            entry = self._begins[id(values)] = values, len(self._values)
+            self._values += map(self._plain, values)
+        begin = entry[1]
+        if numbers is None:
+            self._places.extend(array("i", (begin,)) * count)
+            return
+        own = numbers.cast("I")
+        if max(own) >= len(values):
+            what = f"number {max(own)} in a table of {len(values)} names"
+            raise ValueError(what)
+        if begin:
+            self._places.extend(array("i", map(begin.__add__, own)))
+        else:
+            self._places.frombytes(numbers)
+
+    def values(self, pa: Any, kind: Any, rows: int) -> Any:
+        """Return the values of the first records; others may be of a batch that was refused."""
+        del self._places[rows:]
+        buffers = [None, pa.py_buffer(self._places)]
+        places = pa.Array.from_buffers(pa.int32(), rows, buffers)
+        return pa.array(self._values, kind).take(places)
+
+
+def _key_bytes(key: str | bytes | None) -> bytes | None:
+    return key.encode() if isinstance(key, str) else key
+
+
+def _header_pairs(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    pairs = tuple(headers.items())
+    if not all(isinstance(text, str) for pair in pairs for text in pair):
+        what = f"headers {pairs!r} are not texts"
+        raise ValueError(what)
+    return pairs

@@ -15,9 +15,9 @@ All numbers are little-endian.
 | 44 | 4 | flags: which columns there are |
 
 The body: length of the names (4), names (CBOR), then, if flagged, the columns times (8 each),
-topics, keys, headers (4 each, numbers of names), kinds (1 each, 1 = plain bytes); then the
-lengths of the payloads (4 each) and the payloads. That the lengths stand together in front
-lets one call write or read a whole column.
+topics, keys, headers, senders (4 each, numbers of names), kinds (1 each, 1 = plain bytes);
+then the lengths of the payloads (4 each) and the payloads. That the lengths stand together in
+front lets one call write or read a whole column.
 """
 
 import io
@@ -29,7 +29,7 @@ from zlib import crc32
 
 from cbor2 import CBORDecodeError
 
-from callboard.commitlog.columns import Columns, decode_names
+from callboard.commitlog.columns import Columns, Names, decode_names
 from callboard.commitlog.errors import LogCorrupt
 from callboard.commitlog.record import BytesRecord, Record
 
@@ -42,8 +42,10 @@ HEADER_SIZE: Final = _HEADER.size
 MAX_BODY: Final = 64 << 20
 """Bytes; the writer keeps below it, and a header that says more is not believed."""
 
-BYTES, KINDS, TIMES, TOPICS, KEYS, HEADERS = (1 << bit for bit in range(6))
-_ALL_FLAGS: Final = (1 << 6) - 1
+BYTES, KINDS, TIMES, TOPICS, KEYS, HEADERS, SENDERS = (1 << bit for bit in range(7))
+_ALL_FLAGS: Final = (1 << 7) - 1
+_NAMED: Final = (TOPICS, KEYS, HEADERS, SENDERS)
+_ANY_NAMED: Final = TOPICS | KEYS | HEADERS | SENDERS
 _KINDS_OF_RECORD: Final = (Record, BytesRecord)
 
 
@@ -90,11 +92,7 @@ def encode_batch(base: int, now: int, columns: Columns) -> tuple[bytes, int]:
     if columns.times:
         flags, first, latest = flags | TIMES, columns.times[0], max(columns.times)
         parts.append(struct.pack(f"<{count}q", *columns.times))
-    for flag, column in (
-        (TOPICS, columns.topics),
-        (KEYS, columns.keys),
-        (HEADERS, columns.headers),
-    ):
+    for flag, column in zip(_NAMED, columns[5:], strict=True):
         if column is not None:
             flags |= flag
             parts.append(struct.pack(f"<{count}I", *column))
@@ -126,13 +124,16 @@ def records_of(batch: Batch, first: int = 0) -> Iterator[Record]:
     """
     try:
         rows, kinds = _rows(batch)
-    except (CBORDecodeError, ValueError, TypeError, IndexError, struct.error) as error:
-        what = (
-            f"the batch of record {batch.base} is malformed ({error}); another program wrote it"
-        )
-        raise LogCorrupt(what, offset=batch.base, next_offset=batch.end) from None
+    except (ValueError, TypeError, IndexError, struct.error) as error:
+        raise malformed(batch, error) from None
     records: Iterator[Record] = map(tuple.__new__, kinds, rows)
     return islice(records, first - batch.base, None) if first > batch.base else records
+
+
+def malformed(batch: Batch, why: Exception) -> LogCorrupt:
+    """Return the error for a batch that is intact and yet not what we write."""
+    what = f"the batch of record {batch.base} is malformed ({why}); another program wrote it"
+    return LogCorrupt(what, offset=batch.base, next_offset=batch.end)
 
 
 def times_of(batch: Batch) -> Sequence[int]:
@@ -144,36 +145,68 @@ def times_of(batch: Batch) -> Sequence[int]:
     return struct.unpack_from(f"<{header.records}q", batch.body, at)
 
 
-def _rows(batch: Batch) -> tuple[Iterable[Any], Iterable[type[Record]]]:
-    """Return the fields of the records, and their classes, all checked."""
-    header, body = batch.header, batch.body
-    count, flags = header.records, header.flags
+class Layout(NamedTuple):
+    """Where the columns of a batch stand in its body; None where there is no such column."""
+
+    names: Names
+    times: int | None
+    named: list[int | None]
+    kinds: int | None
+    lengths: int
+    payloads: int
+
+
+def layout_of(batch: Batch) -> Layout:
+    """Return where the columns of a batch are.
+
+    Raises:
+        ValueError: it is not what we write.
+        struct.error: it is shorter than what we write.
+    """
+    (_, _, _, _, _, count, flags), body = batch.header, batch.body
     if flags > _ALL_FLAGS:
         what = f"unknown flags {flags:#x}"
         raise ValueError(what)
     at = 4 + _NUMBER.unpack_from(body)[0]
-    names = decode_names(body[4:at])
-    times: Iterable[int] = repeat(header.first_time)
+    try:
+        names = decode_names(body[4:at])
+    except CBORDecodeError as error:
+        raise ValueError(error) from None
+    times = kinds = None
     if flags & TIMES:
-        times = struct.unpack_from(f"<{count}q", body, at)
-        at += 8 * count
-    columns: list[Iterable[Any]] = []
-    for flag, values in zip((TOPICS, KEYS, HEADERS), names, strict=True):
-        if flags & flag:
-            columns.append([values[i] for i in struct.unpack_from(f"<{count}I", body, at)])
-            at += 4 * count
-        else:
-            columns.append(repeat(values[0]))
-    kinds: Iterable[type[Record]] = repeat(_KINDS_OF_RECORD[flags & BYTES])
+        times, at = at, at + 8 * count
+    named: list[int | None] = [None] * len(_NAMED)
+    if flags & _ANY_NAMED:
+        for place, flag in enumerate(_NAMED):
+            if flags & flag:
+                named[place], at = at, at + 4 * count
     if flags & KINDS:
-        kinds = [_KINDS_OF_RECORD[kind] for kind in body[at : at + count]]
-        at += count
-    lengths = struct.unpack_from(f"<{count}I", body, at)
-    at += 4 * count
-    if at + sum(lengths) != len(body):
-        what = f"{sum(lengths)} bytes of payloads, {len(body) - at} expected"
+        kinds, at = at, at + count
+    return Layout(names, times, named, kinds, at, at + 4 * count)
+
+
+def _rows(batch: Batch) -> tuple[Iterable[Any], Iterable[type[Record]]]:
+    """Return the fields of the records, and their classes, all checked."""
+    header, body, layout = batch.header, batch.body, layout_of(batch)
+    count = header.records
+    times: Iterable[int] = repeat(header.first_time)
+    if layout.times is not None:
+        times = struct.unpack_from(f"<{count}q", body, layout.times)
+    columns: list[Iterable[Any]] = []
+    for at, values in zip(layout.named, layout.names, strict=True):
+        if at is None:
+            columns.append(repeat(values[0]))
+        else:
+            columns.append([values[i] for i in struct.unpack_from(f"<{count}I", body, at)])
+    kinds: Iterable[type[Record]] = repeat(_KINDS_OF_RECORD[header.flags & BYTES])
+    if layout.kinds is not None:
+        marks = body[layout.kinds : layout.kinds + count]
+        kinds = [_KINDS_OF_RECORD[kind] for kind in marks]
+    lengths = struct.unpack_from(f"<{count}I", body, layout.lengths)
+    if layout.payloads + sum(lengths) != len(body):
+        what = f"{sum(lengths)} bytes of payloads, {len(body) - layout.payloads} expected"
         raise ValueError(what)
     source = io.BytesIO(body)  # shares the bytes; reading on is quicker than cutting slices
-    source.seek(at)
+    source.seek(layout.payloads)
     offsets = range(header.base, header.base + count)
     return zip(offsets, times, *columns, map(source.read, lengths), strict=False), kinds

@@ -20,8 +20,11 @@ Kinds = bytes
 """One byte for each record: 1 where the payload is plain bytes; empty when all are alike."""
 
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+NO_SENDERS: Final = [""]
+"""Is not written, so that records which nobody sent cost nothing for it."""
+
 _BINARY: Final = (bytes, bytearray, memoryview)
-_CACHED_NAMES: Final = 256  # bytes; longer tables hold keys of single records, seen only once
+_CACHED_NAMES: Final = 1024  # bytes; longer tables hold keys of single records, seen only once
 _MAX_TIME: Final = 2**63
 
 
@@ -36,6 +39,7 @@ class Columns(NamedTuple):
     topics: Sequence[int] | None
     keys: Sequence[int] | None
     headers: Sequence[int] | None
+    senders: Sequence[int] | None = None
 
 
 class Names(NamedTuple):
@@ -44,9 +48,12 @@ class Names(NamedTuple):
     topics: Sequence[str]
     keys: Sequence[Key]
     headers: Sequence[Mapping[str, str]]
+    senders: Sequence[str]
 
 
-def one_record(topic: str, payload: Any, key: Key, headers: Headers) -> Columns:
+def one_record(
+    topic: str, payload: Any, key: Key, headers: Headers, sender: str = ""
+) -> Columns:
     """Return the columns of a single record.
 
     Raises:
@@ -55,9 +62,11 @@ def one_record(topic: str, payload: Any, key: Key, headers: Headers) -> Columns:
     is_bytes = isinstance(payload, _BINARY)
     data = bytes(payload) if is_bytes else encode_value(payload)
     if key is None and not headers:
-        names = plain_names(topic)
+        names = plain_names(topic, sender)
     else:
-        names = _encode_names([_topic(topic)], [_key(key)], [_headers(headers)])
+        names = _encode_names(
+            [_topic(topic)], [_key(key)], [_headers(headers)], [_sender(sender)]
+        )
     return Columns((data,), is_bytes, b"", names, None, None, None, None)
 
 
@@ -66,6 +75,7 @@ def many_records(
     topics: str | Sequence[str],
     keys: Key | Sequence[Key],
     headers: Headers | Sequence[Headers],
+    senders: str | Sequence[str],
     times: Sequence[int] | None,
 ) -> Columns:
     """Return the columns of a run of records.
@@ -75,24 +85,27 @@ def many_records(
     """
     count = len(payloads)
     data, all_bytes, kinds = _payloads(payloads)
-    if isinstance(topics, str) and keys is None and headers is None:
-        return Columns(data, all_bytes, kinds, plain_names(topics), times, None, None, None)
+    if keys is headers is None and isinstance(topics, str) and isinstance(senders, str):
+        names = plain_names(topics, senders)
+        return Columns(data, all_bytes, kinds, names, times, None, None, None)
     topic_rows = [topics] if isinstance(topics, str) else topics
     key_rows = [keys] if keys is None or isinstance(keys, str | bytes) else keys
     header_rows = [headers] if headers is None or isinstance(headers, Mapping) else headers
+    sender_rows = [senders] if isinstance(senders, str) else senders
     topic_names, topic_column = _interned(topic_rows, count)
     key_names, key_column = _interned(key_rows, count)
     header_names, header_column = _interned(
         [tuple(sorted(_headers(row).items())) for row in header_rows], count
     )
+    sender_names, sender_column = _interned(sender_rows, count)
     names = _encode_names(
         [_topic(topic) for topic in topic_names],
         [_key(key) for key in key_names],
         [dict(row) for row in header_names],
+        [_sender(sender) for sender in sender_names],
     )
-    return Columns(
-        data, all_bytes, kinds, names, times, topic_column, key_column, header_column
-    )
+    columns = (topic_column, key_column, header_column, sender_column)
+    return Columns(data, all_bytes, kinds, names, times, *columns)
 
 
 def _payloads(payloads: Sequence[Any]) -> tuple[Sequence[bytes], bool, Kinds]:
@@ -170,6 +183,13 @@ def _key(key: Any) -> Key:
     return key
 
 
+def _sender(sender: Any) -> str:
+    if not isinstance(sender, str):
+        what = f"a sender is a text, not {type(sender).__name__}"
+        raise InvalidRecord(what)
+    return sender
+
+
 def _headers(headers: Any) -> Mapping[str, str]:
     if headers is None:
         return NO_HEADERS
@@ -185,16 +205,22 @@ def _headers(headers: Any) -> Mapping[str, str]:
 
 
 @lru_cache(1024)
-def plain_names(topic: str) -> bytes:
-    """Return the encoded names of records that have one topic and nothing else."""
-    return _encode_names([_topic(topic)], [None], [NO_HEADERS])
+def plain_names(topic: str, sender: str = "") -> bytes:
+    """Return the encoded names of records that have a topic, a sender and nothing else."""
+    return _encode_names([_topic(topic)], [None], [NO_HEADERS], [_sender(sender)])
 
 
 def _encode_names(
-    topics: list[str], keys: list[Key], headers: Sequence[Mapping[str, str]]
+    topics: list[str],
+    keys: list[Key],
+    headers: Sequence[Mapping[str, str]],
+    senders: list[str],
 ) -> bytes:
+    names: list[Any] = [topics, keys, [dict(row) for row in headers]]
+    if senders != NO_SENDERS:
+        names.append(senders)
     try:
-        return dumps([topics, keys, [dict(row) for row in headers]])
+        return dumps(names)
     except (CBOREncodeError, ValueError) as error:  # lone surrogates in a text
         what = f"a topic, key or header cannot be stored: {error}"
         raise InvalidRecord(what) from None
@@ -210,18 +236,21 @@ def decode_names(data: bytes) -> Names:
 
 
 def _decode(data: bytes) -> Names:
-    topics, keys, headers = loads(data)
+    topics, keys, headers, *rest = loads(data)
+    senders = NO_SENDERS
+    if rest:
+        (senders,) = rest
     good = (
         all(isinstance(topic, str) for topic in topics)
         and all(key is None or isinstance(key, str | bytes) for key in keys)
         and all(isinstance(row, dict) for row in headers)
+        and all(isinstance(sender, str) for sender in senders)
     )
     if not good:
         what = "names of the wrong types"
         raise ValueError(what)
-    return Names(
-        topics, keys, [MappingProxyType(row) if row else NO_HEADERS for row in headers]
-    )
+    rows = [MappingProxyType(row) if row else NO_HEADERS for row in headers]
+    return Names(topics, keys, rows, senders)
 
 
 _decode_cached = lru_cache(1024)(_decode)

@@ -112,6 +112,7 @@ class CommitLog(LogReader):
         *,
         key: Key = None,
         headers: Headers = None,
+        sender: str = "",
         time: int | None = None,
     ) -> int:
         """Append one record; returns its offset.
@@ -122,6 +123,7 @@ class CommitLog(LogReader):
                 (read as a list), dict, set, datetime with a time zone, Decimal, UUID and so on.
             key: Text or bytes.
             headers: Texts.
+            sender: Who sent it.
             time: Nanoseconds since 1970; now by default.
 
         Raises:
@@ -129,7 +131,7 @@ class CommitLog(LogReader):
             LogFailed: the disk refuses; nothing was appended, or with "each", not durably.
             LogClosed: the log was closed.
         """
-        columns = one_record(topic, payload, key, headers)
+        columns = one_record(topic, payload, key, headers, sender)
         if time is not None:
             columns = columns._replace(times=check_times([time], 1))
         _refuse_large(columns)
@@ -142,12 +144,14 @@ class CommitLog(LogReader):
         topic: str | Sequence[str],
         key: Key | Sequence[Key] = None,
         headers: Headers | Sequence[Headers] = None,
+        sender: str | Sequence[str] = "",
         time: Sequence[int] | None = None,
     ) -> range:
         """Append a run of records at once; returns their offsets.
 
-        `topic`, `key` and `headers` are one for all, or a list with one each. A run of up to
-        8,192 records and 16 MiB is one batch: after a crash, all of it is there or nothing.
+        `topic`, `key`, `headers` and `sender` are one for all, or a list with one each. A run
+        of up to 8,192 records and 16 MiB is one batch: after a crash, all of it is there or
+        nothing.
 
         Raises:
             InvalidRecord: some record cannot be stored, or a list has another length; nothing
@@ -156,7 +160,7 @@ class CommitLog(LogReader):
             LogClosed: the log was closed.
         """
         count = len(payloads)
-        for column in (topic, key, headers):
+        for column in (topic, key, headers, sender):
             if column is None or isinstance(column, str | bytes | Mapping):
                 continue
             if len(column) != count:
@@ -165,7 +169,7 @@ class CommitLog(LogReader):
                 )
                 raise InvalidRecord(what)
         times = None if time is None else check_times(time, count)
-        rows = _Rows(payloads, topic, key, headers, times)
+        rows = _Rows(payloads, topic, key, headers, sender, times)
         runs = [
             columns
             for start in range(0, count, MAX_BATCH_RECORDS)
@@ -261,16 +265,19 @@ class _Rows(NamedTuple):
     topic: str | Sequence[str]
     key: Key | Sequence[Key]
     headers: Headers | Sequence[Headers]
+    sender: str | Sequence[str]
     times: Sequence[int] | None
 
     def columns(self, start: int, stop: int) -> Iterator[Columns]:
         """Return a part of them as columns, halved until each half fits into a batch."""
-        part, topic, key, headers = slice(start, stop), self.topic, self.key, self.headers
+        part, topic, key = slice(start, stop), self.topic, self.key
+        headers, sender = self.headers, self.sender
         columns = many_records(
             self.payloads[part],
             topic if isinstance(topic, str) else topic[part],
             key if key is None or isinstance(key, str | bytes) else key[part],
             headers if headers is None or isinstance(headers, Mapping) else headers[part],
+            sender if isinstance(sender, str) else sender[part],
             self.times and self.times[part],
         )
         if sum(map(len, columns.payloads)) <= MAX_RECORD:

@@ -18,6 +18,7 @@ class Record(NamedTuple):
         topic: What it is about.
         key: Text, bytes or None.
         headers: Names and texts. Shared by records of one batch, so it is read-only.
+        sender: Who sent it, in a recording the id of the node; empty if nobody said so.
         data: The payload as it is stored: bytes as they are, other values as CBOR.
     """
 
@@ -26,6 +27,7 @@ class Record(NamedTuple):
     topic: str
     key: str | bytes | None
     headers: Mapping[str, str]
+    sender: str
     data: bytes
 
     @property
@@ -47,7 +49,7 @@ class BytesRecord(Record):
     """A record whose payload is bytes."""
 
     __slots__ = ()
-    payload: Any = property(itemgetter(5))  # as quick as a field
+    payload: Any = property(itemgetter(6))  # as quick as a field
 
     @property
     def is_bytes(self) -> bool:

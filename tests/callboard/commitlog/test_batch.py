@@ -37,19 +37,28 @@ def test_the_bytes_of_a_batch_are_those_of_the_documentation():
 
 
 def test_columns_stand_in_the_order_of_the_documentation():
-    columns = many_records([b"a", "b"], ["/x", "/y"], ["k", None], [{"h": "1"}, None], [5, 4])
+    headers = [{"h": "1"}, None]
+    columns = many_records([b"a", "b"], ["/x", "/y"], ["k", None], headers, ["n", ""], [5, 4])
     data, latest = encode_batch(0, 9, columns)
     size = struct.unpack_from("<I", data, HEADER_SIZE)[0]
     columns_at = HEADER_SIZE + 4 + size
 
     assert data[columns_at:] == (
         struct.pack("<2q", 5, 4)
-        + struct.pack("<2I", 0, 1) * 3  # topics, keys, headers
+        + struct.pack("<2I", 0, 1) * 4  # topics, keys, headers, senders
         + b"\1\0"  # kinds
         + struct.pack("<2I", 1, 2)
         + b"a\x61b"
     )
     assert latest == 5
+
+
+def test_names_without_senders_are_those_of_records_that_nobody_sent():
+    data, _ = encode_batch(0, 1, one_record("/t", b"a", "k", None))
+    (batch,) = batches_in(data)
+
+    assert bytes.fromhex("83 81 62 2f74 81 61 6b 81 a0") in batch.body  # as they always were
+    assert [record.sender for record in records_of(batch)] == [""]
 
 
 def test_every_truncation_and_every_flipped_bit_is_noticed():
@@ -65,7 +74,7 @@ def test_every_truncation_and_every_flipped_bit_is_noticed():
         assert len(batches_in(damaged)) == 1
 
 
-@given(st.binary(max_size=120), st.integers(1, 5), st.integers(0, 70))
+@given(st.binary(max_size=120), st.integers(1, 5), st.integers(0, 140))
 def test_a_batch_of_another_program_is_corrupt_or_read(body, count, flags):
     checked = struct.pack("<IIQqqII", crc32(body), len(body), 0, 0, 0, count, flags)
     (batch,) = batches_in(b"CBL1" + struct.pack("<I", crc32(checked)) + checked + body)

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from callboard.commitlog import (
     CommitLog,
     Cursor,
-    ExtraMissing,
     InvalidRecord,
     LogClosed,
     LogError,
@@ -48,22 +47,26 @@ def offsets(records):
     return [record.offset for record in records]
 
 
-@given(st.lists(st.tuples(TEXTS, PAYLOADS, KEYS, HEADERS, TIMES), max_size=12))
+@given(st.lists(st.tuples(TEXTS, PAYLOADS, KEYS, HEADERS, TEXTS, TIMES), max_size=12))
 def test_what_was_appended_is_read(rows):
     log = CommitLog()
-    for topic, payload, key, headers, time in rows:
-        log.append(topic, payload, key=key, headers=headers, time=time)
-    columns = list(zip(*rows, strict=True)) or [[]] * 5
-    topics, payloads, keys, headers, times = map(list, columns)
-    again = log.append_batch(payloads, topic=topics, key=keys, headers=headers, time=times)
+    for topic, payload, key, headers, sender, time in rows:
+        log.append(topic, payload, key=key, headers=headers, sender=sender, time=time)
+    columns = list(zip(*rows, strict=True)) or [[]] * 6
+    topics, payloads, keys, headers, senders, times = map(list, columns)
+    again = log.append_batch(
+        payloads, topic=topics, key=keys, headers=headers, sender=senders, time=times
+    )
 
     assert again == range(len(rows), 2 * len(rows))
     assert [
-        (each.offset, each.topic, each.payload, each.key, dict(each.headers), each.time)
+        (
+            each.offset,
+            (each.topic, each.payload, each.key, dict(each.headers), each.sender, each.time),
+        )
         for each in log.read()
     ] == [
-        (number, topic, payload, key, headers or {}, time)
-        for number, (topic, payload, key, headers, time) in enumerate(rows + rows)
+        (number, (*row[:3], row[3] or {}, *row[4:])) for number, row in enumerate(rows + rows)
     ]
     assert [type(each.payload) for each in log] == [type(row[1]) for row in rows + rows]
 
@@ -346,25 +349,6 @@ def test_what_is_durable_in_each_mode(tmp_path, sync, eventually):
         assert log.durable == 2
 
 
-def test_an_arrow_table_needs_pyarrow_and_says_how_to_get_it(make, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-
-    with pytest.raises(ExtraMissing, match=r"pip install 'callboard\[arrow\]'"):
-        make().to_arrow()
-
-
-def test_an_arrow_table_has_the_records(make):
-    pytest.importorskip("pyarrow")
-    log = make()
-    log.append_batch([b"a", {"x": 1}, b"c"], topic=["/a", "/b", "/c"], key=["k", None, b"l"])
-    table = log.to_arrow(0, 2)
-
-    assert table.column("offset").to_pylist() == [0, 1]
-    assert table.column("topic").to_pylist() == ["/a", "/b"]
-    assert table.column("key").to_pylist() == [b"k", None]
-    assert table.column("is_bytes").to_pylist() == [True, False]
-
-
 def test_records_and_cursors_are_tuples_of_the_documented_fields():
-    assert Record._fields == ("offset", "time", "topic", "key", "headers", "data")
+    assert Record._fields == ("offset", "time", "topic", "key", "headers", "sender", "data")
     assert Cursor._fields == ("offset", "segment", "position")
