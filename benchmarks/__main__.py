@@ -49,10 +49,17 @@ MEASURES = (
     "topic_batches",
     "topic_chain",
     "topic_rounds",
+    "store_put",
+    "store_get",
+    "store_to_clone",
+    "store_to_master",
+    "store_round",
+    "store_sqlite",
+    "store_snapshot",
 )
 PUBLISHED = ROOT / "docs" / "benchmarks" / "results.json"
 RUN_LIMIT = 60.0
-"""Seconds for one run; the longest takes about five on a quiet machine."""
+"""Seconds for one run; the longest takes about twenty on a quiet machine."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
