@@ -172,7 +172,10 @@ def one(broker: Any, endpoint: Any, options: argparse.Namespace) -> float:
             master.put(key, number)
             other.wait_for(key)
 
-    return timed(options.count, put_one_by_one)
+    rate = timed(options.count, put_one_by_one)
+    master.put("end", 0)
+    other.wait_for("end")
+    return rate
 
 
 def snapshot(_broker: Any, endpoint: Any, options: argparse.Namespace) -> float:
