@@ -36,6 +36,13 @@ FLOORS: Final[dict[str, dict[str, float]]] = {
     "topic_batches": {"Zeek Broker, Python": 1},
     "topic_chain": {"Zeek Broker, Python": 4},
     "topic_rounds": {"Zeek Broker, Python": 50},
+    "store_put": {"Zeek Broker, Python": 2},
+    "store_get": {"Zeek Broker, Python, master": 2, "Zeek Broker, Python, clone": 2},
+    "store_to_clone": {"Zeek Broker, Python": 2},
+    "store_to_master": {"Zeek Broker, Python": 2},
+    "store_round": {"Zeek Broker, Python": 20},
+    "store_sqlite": {"Zeek Broker, Python": 5},
+    "store_snapshot": {"Zeek Broker, Python": 0.5},
 }
 
 

@@ -233,9 +233,7 @@ class Other:
             pass
 
 
-def with_mirror(
-    broker: Any, endpoint: Any, options: argparse.Namespace
-) -> tuple[Any, Other]:
+def with_mirror(broker: Any, endpoint: Any, options: argparse.Namespace) -> tuple[Any, Other]:
     """Attach a master here, and a clone at the mirror."""
     master = endpoint.attach_master(NAME, broker.Backend.Memory)
     master.put("ready", 1)

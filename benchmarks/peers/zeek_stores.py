@@ -17,7 +17,7 @@ PEER = (SYSTEM_PYTHON, str(PROGRAM), "broker")
 
 
 def measure(command: Sequence[str], role: str, count: int, other: str = "") -> float:
-    """Measure a role of the program, with a `keeper` or `mirror` in another process or alone."""
+    """Measure a role of the program, with a `keeper` or `mirror` beside it, or alone."""
     if not other:
         return printed_rate([*command, role, str(count)])
     with serving([*command, other]) as (_, port):

@@ -157,12 +157,12 @@ class Consumer(Generic[P]):
             self._silent_ticks = 0
             self._last = max(self._last, seq)
 
-    def acknowledge(self) -> None:
-        """Tell the producer at once what was processed, if it was not told yet.
+    def acknowledge(self, least: int = 1) -> None:
+        """Tell the producer at once what was processed, if at least so much was not told yet.
 
-        Ticks do it anyway; after a run of events this saves the producer the wait.
+        Ticks do it anyway; this saves the producer the wait.
         """
-        if not self._closed and self._next and self._acked != self._next - 1:
+        if not self._closed and self._next and self._next - 1 - self._acked >= least:
             self._acknowledge()
 
     def tick(self) -> None:

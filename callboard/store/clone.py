@@ -24,6 +24,7 @@ from callboard.channel import (
     CumulativeAck,
     EndOfChannel,
     Event,
+    Heartbeat,
     Nack,
     Producer,
     ProducerMessage,
@@ -35,7 +36,7 @@ from callboard.store.command_cbor import CommandRun, Control
 from callboard.store.command_channel import channel_message, control_command
 from callboard.store.effect import Answer, Effect
 from callboard.store.entity_id import NIL, EntityId
-from callboard.store.options import CloneOptions
+from callboard.store.options import ACK_AFTER, CloneOptions
 from callboard.store.snapshot import ACK_EVERY, SnapshotChunk, SnapshotIntake
 from callboard.store.store_event import difference
 
@@ -68,6 +69,8 @@ class Clone(CloneWrites):
         self.was_connected = False
         self._heard_at = now
         self._is_suspect = False
+        #: The last write for which an acknowledgement was asked.
+        self._hastened = 0
         self._asked_at: float | None = None
         self._intake: SnapshotIntake | None = None
         self._progress_at = now
@@ -109,6 +112,15 @@ class Clone(CloneWrites):
                 self._ask()
             self._drop_old_writes()
         self._settle()
+        return self._take_effects()
+
+    def hasten(self, now: float) -> list[Effect]:
+        """Ask the master to acknowledge what was written: somebody waits for it."""
+        self.now = now
+        output = self.output
+        if output is not None and self._writes and self._hastened != output.seq:
+            self._hastened = output.seq
+            self.send(output, Heartbeat(output.seq))
         return self._take_effects()
 
     def endpoint_found(self, now: float) -> list[Effect]:
@@ -179,7 +191,7 @@ class Clone(CloneWrites):
         elif self.input is not None:
             self.input.handle_run(run.first, run.actions)
             if self.input is not None:
-                self.input.acknowledge()
+                self.input.acknowledge(ACK_AFTER)
 
     def _is_silent(self) -> bool:
         """Whether the master has missed two heartbeats."""
@@ -199,6 +211,8 @@ class Clone(CloneWrites):
             self._hear_acknowledgement(master, message)
         elif self.input is not None:
             self.input.handle(message)  # type: ignore[arg-type]
+            if self.input is not None:
+                self.input.acknowledge()  # heartbeats ask for it
 
     # --- being let in ---
 
@@ -272,6 +286,7 @@ class Clone(CloneWrites):
             self.lost_at = self._heard_at
         self.is_connected = False
         self.master = self.input = self.output = self._intake = None
+        self._hastened = 0
         self._must_attach = self._is_suspect = False
         self.reader = self._make_reader()
 

@@ -44,7 +44,7 @@ from callboard.store.command_cbor import CommandRun
 from callboard.store.command_channel import channel_message, control_command
 from callboard.store.effect import Effect, Refused, Row, Transmit, WriterRow
 from callboard.store.entity_id import NIL, EntityId
-from callboard.store.options import StoreOptions
+from callboard.store.options import ACK_AFTER, StoreOptions
 from callboard.store.snapshot import Snapshot
 from callboard.store.stored import Token
 
@@ -87,6 +87,8 @@ class Master(Authority):
         )
         self._snapshots: dict[EntityId, Snapshot] = {}
         self._ticks = 0
+        #: The last command for which acknowledgements were asked.
+        self._hastened = 0
         #: Another master of the same name that was heard; None as it should be.
         self.rival: EntityId | None = None
 
@@ -132,6 +134,15 @@ class Master(Authority):
         self._send_control(self.entity, NIL, RetransmitFailedCommand(0))
         return self._finish()
 
+    def hasten(self, now: float) -> list[Effect]:
+        """Ask the clones to acknowledge what they have: somebody waits for it."""
+        self.now = now
+        seq = self.output.seq
+        if self._hastened != seq and not self.output.is_idle:
+            self._hastened = seq
+            self._send_control(self.entity, NIL, Keepalive(seq))
+        return self._finish()
+
     def _tell_strangers(self) -> None:
         """Let clones to come, and rivals, hear that there is a master."""
         beat = Keepalive(self.output.seq)
@@ -167,7 +178,7 @@ class Master(Authority):
             else:
                 self.output.produce_run(actions)
         for consumer in self.inputs.values():
-            consumer.acknowledge()
+            consumer.acknowledge(ACK_AFTER)
         if self._failures:
             failures, self._failures = self._failures, []
             self._effects.append(Refused(len(failures), failures[0]))
@@ -222,6 +233,7 @@ class Master(Authority):
         consumer = self.inputs.get(sender)
         if consumer is not None:
             consumer.handle(message)  # type: ignore[arg-type]
+            consumer.acknowledge()  # heartbeats ask for it
         elif isinstance(control, Keepalive) and not run.receiver:
             self.rival = sender
         else:

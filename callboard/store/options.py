@@ -1,8 +1,12 @@
 """How stores behave; defaults are those of Broker 2.x."""
 
 from dataclasses import dataclass
+from typing import Final
 
-__all__ = ["CloneOptions", "StoreOptions"]
+__all__ = ["ACK_AFTER", "CloneOptions", "StoreOptions"]
+
+ACK_AFTER: Final = 64
+"""Commands that are acknowledged at once; fewer are at the next tick, or when asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

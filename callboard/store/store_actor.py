@@ -295,6 +295,8 @@ class StoreActor(Actor):
                 future.set_result(True)
         else:
             self._idle_wanted = [one for one in self._idle_wanted if not one.done()]
+            if self._idle_wanted:
+                self._carry_out(self.machine.hasten(self._now()))
 
     def _look_for_congestion(self) -> None:
         waiting = self._on_the_way()

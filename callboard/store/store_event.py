@@ -10,10 +10,10 @@ who wrote (the UUID of an endpoint as text, and a number):
 
 from typing import Any, Final, NamedTuple
 
-from callboard.endpoint.data import Data, DataType
+from callboard.endpoint.data_cbor import data_from_cbor
 from callboard.endpoint.timespan import Timespan
 from callboard.store.entity_id import EntityId
-from callboard.store.stored import Stored, Token, data_of, key_data, key_of, python_of
+from callboard.store.stored import Stored, Token, key_of, python_of
 
 __all__ = ["Change", "StoreEvent", "difference", "event_data", "event_of"]
 
@@ -62,18 +62,21 @@ def event_of(store: str, change: Change) -> StoreEvent:
     )
 
 
-def event_data(store: str, change: Change, publisher: EntityId) -> Data:
-    """Return a change as the data of an event."""
-    parts: list[Any] = [change.kind, store, key_data(change.token)]
+def event_data(store: str, change: Change, publisher: EntityId) -> list[Any]:
+    """Return a change as what is published of it."""
+    parts: list[Any] = [change.kind, store, _part(change.token)]
     if change.kind == "update":
-        parts.append(data_of(change.old))
+        parts.append(_part(change.old))
     if change.kind in ("insert", "update"):
         span = None if change.expiry is None else Timespan(change.expiry)
-        parts += [data_of(change.value), Data(span)]
+        parts += [_part(change.value), span]
     who = [str(publisher.endpoint), publisher.object] if publisher else [None, None]
-    data = Data([*parts, *map(Data, who)])
-    assert data.get_type() is DataType.Vector
-    return data
+    return parts + who
+
+
+def _part(stored: Stored) -> Any:
+    """Return what is stored as it can be encoded: what is plain stays as it is."""
+    return data_from_cbor(stored) if type(stored) is bytes else stored
 
 
 def difference(before: dict[Token, Stored], after: dict[Token, Stored]) -> list[Change]:

@@ -26,7 +26,6 @@ __all__ = [
     "checked_stored",
     "checked_token",
     "data_of",
-    "key_data",
     "key_of",
     "python_of",
     "stored_of",
@@ -99,11 +98,6 @@ def key_of(token: Token) -> Any:
         return token
     (found,) = Data.to_py(Data({data_from_cbor(token)}))
     return found
-
-
-def key_data(token: Token) -> Data:
-    """Return a key as data."""
-    return Data(token) if isinstance(token, str) else data_from_cbor(token)
 
 
 def python_of(stored: Stored) -> Any:

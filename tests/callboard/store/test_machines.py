@@ -15,7 +15,7 @@ from callboard.store.effect import Answer, Persist, Refused, Tell, Transmit
 from callboard.store.entity_id import EntityId
 from callboard.store.errors import RequestTimeout
 from callboard.store.master import Master
-from callboard.store.options import CloneOptions, StoreOptions
+from callboard.store.options import ACK_AFTER, CloneOptions, StoreOptions
 from callboard.store.snapshot import CHUNK_SIZE, WINDOW, Snapshot, SnapshotChunk, SnapshotIntake
 
 S = 1_000_000_000
@@ -75,6 +75,14 @@ class Net:
     def put(self, where: Any, **entries: Any) -> None:
         self.do(where.local([(PUT, k, v, None) for k, v in entries.items()], self.now))
 
+    def await_idle(self) -> bool:
+        """Wait on all, as frontends do: whoever waits asks for acknowledgements."""
+        for machine in (*self.clones, self.master):
+            assert machine is not None
+            self.do(machine.hasten(self.now))
+        assert self.master is not None
+        return self.master.is_idle and all(clone.is_idle for clone in self.clones)
+
     def entries(self) -> list[dict[Any, Any]]:
         assert self.master is not None
         return [machine.entries for machine in (self.master, *self.clones)]
@@ -93,8 +101,35 @@ def test_writes_of_everybody_arrive_everywhere(net: Net) -> None:
     net.put(net.clones[1], c=3)
 
     assert net.entries() == [{"a": 1, "b": 2, "c": 3}] * 3
+    assert net.await_idle()
+
+
+def test_acknowledgements_of_few_commands_come_when_asked_for_or_with_a_tick(net: Net) -> None:
+    sent: list[CommandRun] = []
+    net.loses = lambda run: sent.append(run) and False
+    net.put(net.master, a=1)
+    assert [run.sender for run in sent] == [net.master.entity]
+
+    net.do(net.master.hasten(net.now))
     assert net.master.is_idle
-    assert all(clone.is_idle for clone in net.clones)
+    asked = len(sent)
+    net.do(net.master.hasten(net.now))
+    assert len(sent) == asked
+
+    net.put(net.master, b=1)
+    assert not net.master.is_idle
+    net.tick()
+    assert net.master.is_idle
+
+
+def test_many_commands_are_acknowledged_at_once(net: Net) -> None:
+    entries = {f"k{number}": number for number in range(ACK_AFTER)}
+
+    net.put(net.master, **entries)
+    assert net.master.is_idle
+
+    net.put(net.clones[0], **entries)
+    assert net.clones[0].is_idle
 
 
 def test_clones_hear_results_and_compute_nothing(net: Net) -> None:
@@ -134,17 +169,19 @@ def test_what_is_acknowledged_was_persisted_before() -> None:
     (clone,) = net.clones
     sent: list[CommandRun] = []
     net.loses = lambda run: sent.append(run) or run.sender == clone.entity
-    net.put(clone, k=1)
+    entries = {f"k{number}": number for number in range(ACK_AFTER)}
+    net.put(clone, **entries)
     (attach, put) = [run for run in sent if run.sender == clone.entity]
 
     net.master.receive(attach, 1.0)
     effects = net.master.receive(put, 1.0)
 
     assert isinstance(effects[0], Persist)
-    assert effects[0].rows == {"k": (1, None)}
-    assert effects[0].writers == {(clone.entity.endpoint.bytes, clone.entity.object): (1, [])}
+    assert effects[0].rows == {key: (value, None) for key, value in entries.items()}
+    who = (clone.entity.endpoint.bytes, clone.entity.object)
+    assert effects[0].writers == {who: (ACK_AFTER, [])}
     acks = [e for e in effects if isinstance(e, Transmit) and e.run.receiver == clone.entity]
-    assert [ack.run.control for ack in acks] == [CumulativeAckCommand(1)]
+    assert [ack.run.control for ack in acks] == [CumulativeAckCommand(ACK_AFTER)]
 
 
 def test_lost_commands_are_asked_for_and_sent_again(net: Net) -> None:

@@ -14,7 +14,6 @@ from callboard.store.stored import (
     checked_stored,
     checked_token,
     data_of,
-    key_data,
     key_of,
     python_of,
     stored_of,
@@ -49,7 +48,6 @@ def test_what_python_calls_equal_are_different_keys():
 
     assert len(set(map(token_of, keys))) == len(keys)
     assert [key_of(token_of(key)) for key in keys] == keys
-    assert key_data(token_of(Count(1))) == Data(Count(1))
     assert token_of(0.0) == token_of(-0.0)
     assert token_of(math.nan) == token_of(-math.nan)
     assert token_of(b"text") == token_of("text") == "text"
