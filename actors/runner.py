@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from actors import contention
 from actors.deadlines import Deadlines
 from actors.loop import RunnerLoop, current_task_cleared
 from actors.slow_handlers import Stuck, TimeSheet
@@ -275,7 +276,7 @@ class Runner:
                     timeout = 0.0
                 elif timeout > LONGEST_POLL:
                     timeout = LONGEST_POLL
-        events = self.selector.select(timeout)
+        events = contention.select(self.selector, timeout)
         self.sleeping = False
         if WATCHER.dormant:
             WATCHER.awaken()
@@ -302,7 +303,7 @@ class Runner:
 
     def _woken(self, _: int) -> None:
         try:
-            os.read(self._wake_read, 4096)
+            contention.read(self._wake_read, 4096)
         except BlockingIOError:
             pass
 

@@ -8,6 +8,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
+from actors.contention import CONTENTION
+
 if TYPE_CHECKING:
     from actors.runner import Runner
 
@@ -66,24 +68,11 @@ class Watcher:
                     if not self._runners:
                         self._thread = None
                         return
-            before, seen, idle = seen, {}, True
-            for runner in runners:
-                turns = runner.turns
-                times = runner.times
-                if times.stuck or not runner.sleeping:
-                    times.sample(None if runner.sleeping else runner.current, elapsed)
-                if times.stuck:
-                    idle = False
-                    times.tell_slow(runner.now())
-                if runner.sleeping:
-                    idle = idle and before.get(runner) == turns
-                    seen[runner] = turns
-                elif before.get(runner) == turns and runner.pass_role_on():
-                    idle = False
-                else:
-                    idle = False
-                    seen[runner] = turns
-            idle_ticks = idle_ticks + 1 if idle else 0
+            # A runner that is busy makes the watcher late itself, and proves nothing.
+            if all(runner.sleeping or runner.times.stuck for runner in runners):
+                CONTENTION.look(elapsed - TICK)
+            seen, is_idle = _looked(runners, seen, elapsed)
+            idle_ticks = idle_ticks + 1 if is_idle else 0
             if idle_ticks >= IDLE_TICKS:
                 self._sleep()
                 idle_ticks = 0
@@ -95,6 +84,30 @@ class Watcher:
         if self._runners and all(runner.sleeping for runner in self._runners):
             self._busy.wait()
         self.dormant = False
+
+
+def _looked(
+    runners: "frozenset[Runner]", before: "dict[Runner, int]", elapsed: float
+) -> "tuple[dict[Runner, int], bool]":
+    """Look at each runner once; returns the turns seen, and whether all were idle."""
+    seen: dict[Runner, int] = {}
+    is_idle = True
+    for runner in runners:
+        turns = runner.turns
+        times = runner.times
+        if times.stuck or not runner.sleeping:
+            times.sample(None if runner.sleeping else runner.current, elapsed)
+        if times.stuck:
+            is_idle = False
+            times.tell_slow(runner.now())
+        if runner.sleeping:
+            is_idle = is_idle and before.get(runner) == turns
+            seen[runner] = turns
+            continue
+        is_idle = False
+        if before.get(runner) != turns or not runner.pass_role_on():
+            seen[runner] = turns
+    return seen, is_idle
 
 
 WATCHER: Final = Watcher()

@@ -13,6 +13,7 @@ import ssl
 import threading
 from typing import Any, Final
 
+from actors import contention
 from proxies.tls_reasons import explain
 
 CHUNK: Final = 65536
@@ -128,17 +129,22 @@ class TlsSocket:
             pieces = []
             is_at_end = data == b""
             try:
-                while piece := self._ssl.read(RECORD):
+                # Each call gives the interpreter's lock up: none that would find nothing.
+                while self._incoming.pending or self._ssl.pending():
+                    piece = self._ssl.read(RECORD)
+                    if not piece:
+                        is_at_end = True  # the other side said so
+                        break
                     pieces.append(piece)
-                is_at_end = True  # the other side said so
             except ssl.SSLWantReadError:
-                if self._outgoing.pending:  # an answer of OpenSSL's own
-                    with contextlib.suppress(OSError):  # what arrived counts all the same
-                        self._push()
+                pass
             except ssl.SSLError as error:
                 self._failure = self._fail(error)
                 if not pieces:
                     raise self._failure from None
+            if self._outgoing.pending:  # an answer of OpenSSL's own
+                with contextlib.suppress(OSError):  # what arrived counts all the same
+                    self._push()
         if not pieces and not is_at_end:
             raise BlockingIOError(errno.EAGAIN, "no record is complete")
         return b"".join(pieces)
@@ -155,7 +161,7 @@ class TlsSocket:
     def _receive(self, size: int) -> bytes | None:
         """Read the socket once; None when there is nothing, empty at the end."""
         try:
-            data: bytes = self._socket.recv(size)
+            data = contention.receive(self._socket, size)
         except BlockingIOError:
             return None
         if data:
@@ -170,7 +176,7 @@ class TlsSocket:
             self._encrypted = memoryview(bytes(self._encrypted) + fresh)
         while self._encrypted:
             try:
-                count = self._socket.send(self._encrypted)
+                count = contention.send(self._socket, self._encrypted)
             except BlockingIOError:
                 return False
             self._encrypted = self._encrypted[count:]

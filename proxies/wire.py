@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from actors import contention
 from basp.effects import Deliver
 from basp.link import Link
 from proxies.errors import LinkFull
@@ -176,7 +177,7 @@ class Wire:
                 rest = memoryview(frames[0] if len(frames) == 1 else b"".join(frames))
                 self._frames = []
             try:
-                count = self._socket.send(rest)
+                count = contention.send(self._socket, rest)
             except BlockingIOError:
                 count = 0
             except OSError as error:
@@ -228,7 +229,7 @@ class Wire:
     def _read(self) -> None:
         size = READ_SIZE if self.throttle is None else self.throttle.read_size
         try:
-            data = self._socket.recv(size)
+            data = contention.receive(self._socket, size)
         except BlockingIOError:
             return
         except OSError as error:
