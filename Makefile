@@ -15,18 +15,18 @@ export PYTHON
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
-setup: .venv/.dev ## everything a developer needs: .venv with the locked development tools
+setup: .venv/.dev .venv/.spark ## everything a developer needs: .venv with the locked development tools
 
-run: .venv/.run ## start the demo: four nodes, one is killed, the system heals
+run: .venv/.run .venv/.spark ## start the demo: four nodes, one is killed, the system heals
 	@$(python) -m callboard demo $(ARGS)
 
-test: .venv/.dev ## run the test suite
+test: .venv/.dev .venv/.spark ## run the test suite
 	@$(python) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 thespian: .venv/.dev ## run Thespian's own suite on callboard's base
 	@$(python) -m tests.interop.thespian_suite $(ARGS)
 
-faults: .venv/.dev ## kill, freeze, cut off and overload real node processes
+faults: .venv/.dev .venv/.spark ## kill, freeze, cut off and overload real node processes
 	@$(python) -m pytest -m faults tests/faults $(ARGS)
 
 fuzz: .venv/.dev ## feed damaged frames to everything that reads them (ARGS="--frames 1000000 --record")
@@ -44,7 +44,7 @@ check: .venv/.dev ## format, lint, types and the rules of who may import whom
 	@$(python) -m mypy
 	@.venv/bin/lint-imports
 
-bench: .venv/.run ## measure callboard and its rivals in one run (ARGS="local_ask --quick" for a part)
+bench: .venv/.run .venv/.spark ## measure callboard and its rivals in one run (ARGS="local_ask --quick" for a part)
 	@$(python) -m benchmarks $(ARGS)
 
 docs: .venv/.docs ## build the documentation in docs/_build
@@ -68,6 +68,10 @@ clean: ## remove .venv, caches and everything that was built
 .venv/.dev: requirements/dev.txt .venv/.run
 	@scripts/setup.sh dev
 	@touch $@
+
+# Where Spark cannot be had all else works; the next call tries again.
+.venv/.spark: requirements/spark.txt requirements/spark-jdk.txt .venv/.run
+	@code=0; scripts/setup.sh spark || code=$$?; case $$code in 0) touch $@ ;; 3) ;; *) exit $$code ;; esac
 
 .venv/.docs: requirements/docs.txt .venv/.dev
 	@scripts/setup.sh docs

@@ -21,6 +21,8 @@ lock build requirements/build.in
 lock run pyproject.toml -c requirements/build.txt
 lock dev pyproject.toml --extra dev -c requirements/run.txt
 lock docs pyproject.toml --extra docs -c requirements/dev.txt
+lock spark pyproject.toml --extra spark -c requirements/dev.txt
+lock spark-jdk pyproject.toml --extra spark-jdk -c requirements/spark.txt
 
 # The rivals get an environment of their own, so their lock holds nothing of ours.
 "$python" - >build/bench.in <<'END'

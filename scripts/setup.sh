@@ -4,6 +4,7 @@
 #   scripts/setup.sh venv    the environment itself, empty
 #   scripts/setup.sh run     what callboard needs, and callboard itself, used in place
 #   scripts/setup.sh dev     besides, what its developers need; docs: what builds the documentation
+#   scripts/setup.sh spark   Spark, and Java where it is missing; where they cannot be had, one line says so and all is well
 #
 # PYTHON=… names the interpreter; else the newest of those below that works is taken. Nothing outside this folder is
 # changed. Everything installed is in a lock with hashes, the tools that build thespian included.
@@ -61,7 +62,27 @@ install_locked() { # nothing unlocked is fetched: the locked setuptools builds t
   pip_install --use-pep517 --no-build-isolation --require-hashes -r "requirements/$1.txt"
 }
 
-case ${1:?venv, run, dev or docs} in
+java_version() { # prints 17 for Java 17 of JAVA_HOME or of the path; nothing where there is none
+  "${JAVA_HOME:+$JAVA_HOME/bin/}java" -version 2>&1 </dev/null | sed -n 's/.* version "\([0-9]*\).*/\1/p' | head -n 1
+}
+
+install_spark() { # ends with 3 when Spark cannot be had; what needs it is left out then
+  local lock=spark version free_mb
+  version=$(java_version)
+  [ "${version:-0}" -ge 17 ] || lock=spark-jdk
+  free_mb=$(df -Pm . | awk 'NR == 2 { print $4 }')
+  if [ "$free_mb" -lt 3000 ]; then
+    echo "callboard: no Spark: it needs 3000 MB of disk to install, $free_mb MB are free" >&2
+    return 3
+  fi
+  echo "callboard: installing requirements/$lock.txt in .venv (once)" >&2
+  if ! (install_locked "$lock") 2>build/spark.log; then
+    echo "callboard: no Spark: requirements/$lock.txt cannot be installed, see build/spark.log" >&2
+    return 3
+  fi
+}
+
+case ${1:?venv, run, dev, docs or spark} in
   venv)
     echo "callboard: making .venv (once)" >&2
     make_venv
@@ -71,6 +92,10 @@ case ${1:?venv, run, dev or docs} in
     install_locked build
     install_locked run
     pip_install --no-deps --no-build-isolation --no-index --editable . # callboard itself, used in place
+    ;;
+  spark)
+    mkdir -p build
+    install_spark
     ;;
   *)
     echo "callboard: installing requirements/$1.txt in .venv (once)" >&2

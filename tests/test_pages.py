@@ -17,7 +17,11 @@ from basp.registry import DEFAULT_REGISTRY
 
 ROOT = Path(__file__).parents[1]
 #: Pages whose blocks are files of a program, or tests, with how they are run.
-ELSEWHERE = {"testing.md": "test_testing_guide.py", "tutorial.md": "test_tutorial.py"}
+ELSEWHERE = {
+    "pipeline.md": "callboard/pipeline/test_spark.py",
+    "testing.md": "test_testing_guide.py",
+    "tutorial.md": "test_tutorial.py",
+}
 PAGES = [
     path.relative_to(ROOT).as_posix()
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -1,0 +1,39 @@
+"""Logs to Spark and back; see `docs/pipeline.md`.
+
+`session()` makes a Spark session that reads and writes logs as `format("callboard")`.
+"""
+
+from typing import TYPE_CHECKING
+
+from callboard.pipeline.errors import (
+    DataLost,
+    InvalidOption,
+    PipelineError,
+    PublishFailed,
+    SparkMissing,
+    Undecodable,
+)
+
+if TYPE_CHECKING:
+    from callboard.pipeline.spark_session import register, session
+
+__all__ = [
+    "DataLost",
+    "InvalidOption",
+    "PipelineError",
+    "PublishFailed",
+    "SparkMissing",
+    "Undecodable",
+    "register",
+    "session",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Import what sessions need when it is used: Spark's workers need nothing of it."""
+    if name in {"register", "session"}:
+        from callboard.pipeline import spark_session
+
+        return getattr(spark_session, name)
+    what = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(what)

@@ -1,0 +1,28 @@
+"""The format "callboard": what Spark asks for readers and writers of logs."""
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from callboard.pipeline.options import SourceOptions
+from callboard.pipeline.source import LogBatchReader, LogStreamReader, infer_schema
+
+
+class CallboardFormat(DataSource):
+    """`spark.read.format("callboard")` and its relatives; options in `docs/pipeline.md`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "callboard"
+
+    def schema(self) -> StructType:
+        """Return the columns of a log that is read without a schema."""
+        return infer_schema(SourceOptions.parse(self.options))
+
+    def reader(self, schema: StructType) -> LogBatchReader:
+        """Return what reads a log once."""
+        return LogBatchReader(SourceOptions.parse(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: N802
+        """Return what reads a log as it grows."""
+        return LogStreamReader(SourceOptions.parse(self.options), schema)

@@ -1,0 +1,166 @@
+"""What Spark makes of logs.
+
+All tests that need a session stand in this file, so that one process of the test run starts a
+Java machine and not each.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs pip install 'callboard[spark]'")
+
+from cbor2 import loads  # noqa: E402
+
+from callboard.commitlog import CommitLog, LogReader  # noqa: E402
+
+PAGE = Path(__file__).parents[3] / "docs" / "pipeline.md"
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def read(spark, folder):
+    def load(schema=None, **options):
+        reader = spark.read.format("callboard").options(**options)
+        return (reader.schema(schema) if schema else reader).load(folder)
+
+    return load
+
+
+def offsets(rows):
+    return sorted(row.offset for row in rows.select("offset").collect())
+
+
+# --- batches ---
+
+
+def test_a_log_is_a_table_of_its_records(fill, read):
+    fill(
+        [b"x", {"load": 1}],
+        topic=["/cpu", "/mem"],
+        key=["a", b"\xff"],
+        headers=[{"unit": "s"}, None],
+        sender="here",
+        time=[0, 1_500_000],
+    )
+
+    first, second = read().orderBy("offset").collect()
+
+    assert (first.offset, first.topic, first.key, first.headers) == (
+        0,
+        "/cpu",
+        "a",
+        {"unit": "s"},
+    )
+    assert (bytes(first.payload), first.is_bytes) == (b"x", True)
+    assert (first.sender, second.key) == ("here", "\\xff")
+    assert (second.time.microsecond, second.is_bytes) == (1500, False)
+
+
+def test_parts_of_a_log_are_read_by_several_tasks_and_hold_each_record_once(fill, read):
+    fill(range(5000))
+    for number in range(50):
+        fill([number], topic="/single")
+
+    rows = read(numPartitions="4")
+
+    assert rows.rdd.getNumPartitions() == 4
+    assert offsets(rows) == list(range(5050))
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        ("earliest", "latest", range(10)),
+        ("3", "7", range(3, 7)),
+        ("latest", "latest", range(0)),
+        ("1970-01-01T00:00:04Z", "1970-01-01T00:00:06Z", range(4, 6)),
+        ("8", "99", range(8, 10)),
+    ],
+)
+def test_a_range_is_given_by_offsets_or_times(fill, read, start, end, expected):
+    fill(range(10), time=[second * 10**9 for second in range(10)])
+
+    assert offsets(read(startingOffsets=start, endingOffsets=end)) == list(expected)
+
+
+def test_only_the_topics_asked_for_are_decoded(fill, read):
+    fill([{"load": 1.0}, b"\xff", {"load": 2.0}] * 30, topic=["/cpu/0", "/raw", "/cpu/1"] * 30)
+    fill([{"load": 3.0}], topic="/cpu/2")
+
+    rows = read("offset BIGINT, load DOUBLE", topics="/cpu")
+
+    assert rows.count() == 61
+    assert rows.groupBy().sum("load").first()[0] == 93.0
+
+
+def test_one_table_serves_queries_with_different_conditions(fill, read):
+    fill(range(10), topic=[f"/n/{number % 2}" for number in range(10)])
+    rows = read()
+
+    assert rows.where("topic = '/n/1' and offset > 4").count() == 3
+    assert rows.count() == 10
+
+
+def test_a_schema_is_inferred_from_a_sample(fill, read):
+    fill([{"load": 0.5, "host": "a"}, {"load": 1}])
+
+    rows = read(inferSchema="true")
+
+    assert rows.dtypes[-2:] == [("load", "double"), ("host", "string")]
+    assert sorted(row.load for row in rows.collect()) == [0.5, 1.0]
+
+
+def test_what_does_not_decode_goes_to_a_log_of_dead_letters_once(fill, read, tmp_path):
+    fill([{"load": 1.0}, {"load": "much"}, {"load": 2.0}], key=["a", "b", "c"])
+    dead = str(tmp_path / "dead")
+    rows = read("load DOUBLE", deadLetters=dead)
+
+    counts = [rows.count(), rows.count()]
+
+    assert counts == [2, 2]
+    (letter,) = LogReader(dead)
+    assert (letter.topic, letter.key) == ("/dead-letters/cpu", "b")
+    assert loads(letter.payload) == {"load": "much"}
+    assert letter.headers["offset"] == "1"
+    assert letter.headers["reason"] == "field load is 'much', which is no double"
+
+
+def test_what_does_not_decode_is_told_in_a_column_or_fails(fill, read):
+    fill([{"load": 1.0}, {"load": "much"}])
+
+    told = read("offset BIGINT, load DOUBLE, error STRING").orderBy("offset").collect()
+
+    assert [(row.load, bool(row.error)) for row in told] == [(1.0, False), (None, True)]
+    with pytest.raises(Exception, match="record 1 of .* does not decode: field load is 'much'"):
+        read("load DOUBLE").collect()
+
+
+def test_records_that_are_gone_fail_the_query_unless_that_is_accepted(folder, read):
+    with CommitLog(folder, sync="none", segment_bytes=1000) as log:
+        for number in range(100):
+            log.append("/n", number)
+        log.trim(before=50)
+        kept = log.start
+
+    assert offsets(read(startingOffsets="0", failOnDataLoss="false")) == list(range(kept, 100))
+    with pytest.raises(Exception, match=f"records 0 to {kept - 1} of .* are gone"):
+        read(startingOffsets="0").count()
+
+
+def test_no_log_is_told_in_one_line(read):
+    with pytest.raises(Exception, match="there is no log in .*metrics"):
+        read().count()
+
+
+def test_the_programs_of_the_page_run_as_they_stand(spark, capsys):
+    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    namespace = {"__name__": "pipeline"}
+
+    for number, block in enumerate(blocks, 1):
+        exec(compile(block, f"pipeline.md block {number}", "exec"), namespace)
+
+        said = re.findall(r"^print\(.*\)  +# (.*)$", block, re.MULTILINE)
+        assert capsys.readouterr().out.splitlines() == said
