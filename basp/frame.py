@@ -30,6 +30,8 @@ _DROP_SIZE: Final = 4096
 #: source actor, destination actor, payload)
 Frame = tuple[int, int, int, bytes, bytes, int, int, bytes]
 
+NO_FIELDS: Final = (0, 0, 0, b"", b"", 0, 0)
+
 _pack_header = HEADER.pack
 
 
@@ -95,7 +97,7 @@ class FrameReader:
     later byte is ignored, because nobody can know where the next frame would start.
     """
 
-    __slots__ = ("_head", "_missing", "_pieces", "error", "payload_limit")
+    __slots__ = ("_fields", "_head", "_missing", "_pieces", "error", "payload_limit")
 
     def __init__(self, payload_limit: int = DEFAULT_PAYLOAD_LIMIT) -> None:
         """Make a reader that accepts payloads of at most ``payload_limit`` bytes."""
@@ -104,16 +106,19 @@ class FrameReader:
         self.error: RemoteProtocolError | None = None
         # Start of an unfinished frame while its length is still unknown.
         self._head = b""
-        # Once its length is known: the pieces so far, and how many bytes are to come. They
-        # are joined once, so a 16 MiB frame that comes in 64 KiB reads is copied once.
-        # Drops share one piece: as objects of their own they would take 25 times their size.
+        # Once its length is known: its header, the pieces of its payload so far, and how many
+        # bytes are to come. They are joined once, so a 16 MiB payload that comes in 64 KiB
+        # reads is copied once. Drops share one piece: as objects of their own they would take
+        # 25 times their size.
+        self._fields: tuple[int, int, int, bytes, bytes, int, int] = NO_FIELDS
         self._pieces: list[bytes | bytearray] = []
         self._missing = 0
 
     @property
     def buffered(self) -> int:
         """Bytes that wait for the rest of their frame."""
-        return len(self._head) + sum(map(len, self._pieces))
+        unfinished = HEADER_SIZE + sum(map(len, self._pieces)) if self._missing else 0
+        return len(self._head) + unfinished
 
     def feed(self, data: bytes) -> list[Frame]:
         """Return the frames that ``data`` completes, in order.
@@ -123,18 +128,23 @@ class FrameReader:
         if self.error is not None:
             return []
         if self._missing:
-            size = len(data)
-            self._append(data, size)
-            if size < self._missing:
-                self._missing -= size
-                return []
-            data = b"".join(self._pieces)
-            self._pieces.clear()
-            self._missing = 0
-        elif self._head:
+            return self._continue(data)
+        if self._head:
             data = self._head + data
             self._head = b""
         return self._cut(data)
+
+    def _continue(self, data: bytes) -> list[Frame]:
+        size, missing = len(data), self._missing
+        if size < missing:
+            self._append(data, size)
+            self._missing = missing - size
+            return []
+        self._pieces.append(data[:missing])
+        first = (*self._fields, b"".join(self._pieces))
+        self._pieces.clear()
+        self._missing = 0
+        return [first, *self._cut(data[missing:])]
 
     def _append(self, data: bytes, size: int) -> None:
         pieces = self._pieces
@@ -164,7 +174,8 @@ class FrameReader:
             body = start + HEADER_SIZE
             end = body + length
             if end > size:
-                self._pieces.append(data[start:])
+                self._fields = fields
+                self._pieces.append(data[body:])
                 self._missing = end - size
                 return frames
             append((*fields, data[body:end]))

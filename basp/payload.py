@@ -17,7 +17,7 @@ from typing import Any, Final
 import cbor2
 
 from basp.cbor_decoding import PairHook, refuse_tag, tag_callbacks
-from basp.cbor_encoding import EncoderTable, Unserializable
+from basp.cbor_encoding import EncoderTable, Unserializable, head
 from basp.errors import MalformedPayload, NotSerializable
 from basp.flat_record import NOT_FLAT, ONE_BYTE, UNSIGNED_WIDTHS, read_flat_record
 from basp.options import NO_OPTIONS, has_options
@@ -36,6 +36,8 @@ _CANNOT: Final = (Unserializable, UnicodeEncodeError, AttributeError, LookupErro
 
 _read_float = Struct(">d").unpack_from
 _REGISTERED_TAG: Final = 0xD9
+_LARGE: Final = 4096
+"""Bytes from which on a copy less is worth a look at the length."""
 _FLOAT: Final = 0xFB
 
 
@@ -102,6 +104,8 @@ class PayloadCodec:
             NotSerializable: names the type and path of the value without a wire form.
         """
         encoders = self._encoders
+        if type(message) is bytes and len(message) >= _LARGE and not options:
+            return b"".join((b"\x81", head(0x40, len(message)), message))
         try:
             body = encoders[type(message)](message, 0)
             if options:
@@ -185,6 +189,10 @@ class PayloadCodec:
                 return record
         elif 0x40 <= first < 0x58 and size == first - 0x3E:
             return payload[2:]
+        elif size >= _LARGE and 0x58 <= first <= 0x5B:
+            start = 2 + (1 << (first - 0x58))
+            if size - start == int.from_bytes(payload[2:start], "big"):
+                return payload[start:]
         return parse_whole(self._loads, payload[1:], 1)[0]
 
     def _explain(

@@ -34,13 +34,18 @@ class Echo(Actor):
 
 
 class Sink(Actor):
-    """Counts numbers; tells (and forgets) how many when asked in words."""
+    """Counts numbers and bytes; tells (and forgets) how many when asked in words."""
 
     def __init__(self) -> None:
         self.seen = 0
 
     @handler
     def on_number(self, number: int) -> None:
+        """Count one message."""
+        self.seen += 1
+
+    @handler
+    def on_content(self, content: bytes) -> None:
         """Count one message."""
         self.seen += 1
 

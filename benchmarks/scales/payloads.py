@@ -1,0 +1,57 @@
+"""The size of a message: one-way messages of so many bytes to an actor in another process."""
+
+import time
+
+from benchmarks.ours import LIMIT, remote_partner
+from benchmarks.processes import RunFailedError
+from benchmarks.scale import Scale
+from callboard import Actor, ActorRef, handler
+
+SIZES = (8, 64, 512, 4_096, 32_768, 262_144, 2_097_152, 16_000_000)
+BYTES = 1 << 30
+MOST = 100_000
+
+
+class Sender(Actor):
+    """Sends the same bytes again and again, and waits whenever the link is full."""
+
+    def __init__(self, partner: ActorRef) -> None:
+        self.partner = partner
+
+    @handler
+    async def on_plan(self, plan: tuple[int, int]) -> float:
+        """Send so many of so many bytes; answer with the seconds until all have arrived."""
+        size, count = plan
+        partner, send, content = self.partner, self.send, bytes(size)
+        window = max(1, min(1_000, (8 << 20) // size))
+        started = time.perf_counter()
+        seen = 0
+        for number in range(count):
+            send(partner, content)
+            if number % window == window - 1:
+                seen += await partner.ask("count")
+        seen += await partner.ask("count")
+        took = time.perf_counter() - started
+        if seen != count:
+            message = f"the sink saw {seen} of {count}"
+            raise RunFailedError(message)
+        return took
+
+
+def measure(size: int) -> dict[str, float]:
+    """Send messages of this size."""
+    count = max(20, min(MOST, BYTES // 4 // size))
+    with remote_partner("sink") as (node, partner):
+        sender = node.spawn(Sender, partner)
+        sender.ask((size, max(1, count // 10))).result(LIMIT)
+        took = float(sender.ask((size, count)).result(LIMIT))
+    return {"messages/s": count / took, "MB/s": count * size / took / 1e6}
+
+
+SCALE = Scale(
+    title="size of a message to another process",
+    size="bytes",
+    sizes=SIZES,
+    run=measure,
+    limit="Small ones: the interpreter. Large ones: copies of memory, one for each side's codec.",
+)
