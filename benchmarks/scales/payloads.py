@@ -53,5 +53,5 @@ SCALE = Scale(
     size="bytes",
     sizes=SIZES,
     run=measure,
-    limit="Small ones: the interpreter. Large ones: copies of memory, one for each side's codec.",
+    limit="Small ones: the interpreter. Large ones: fresh memory, which is copied into.",
 )

@@ -1,4 +1,4 @@
-"""Subscriptions of one endpoint: what they occupy, and how fast a published topic finds them."""
+"""Subscriptions of one endpoint: what they occupy, and how fast a topic finds them."""
 
 import gc
 import time

@@ -88,7 +88,7 @@ class Cluster(Faults):
         for dialer, listener in _TOPOLOGIES[topology](count):
             made[dialer].connect(made[listener].address)
         if topology != "none" and count > 1:
-            self.run_until(lambda: all(len(node.nodes()) >= count - 1 for node in made), 60.0)
+            self.run_until(partial(_all_know, made.copy(), count - 1), 60.0)
         return made
 
     def node(self, name: str = "", **options: Any) -> Node:
@@ -159,6 +159,13 @@ class Cluster(Faults):
             if not node.runtime.runner.closed:
                 node.close()
         waiting.reset(self._token)
+
+
+def _all_know(ignorant: list[Node], others: int) -> bool:
+    """Say whether all nodes know so many others; takes those that do from the list."""
+    while ignorant and len(ignorant[-1].nodes()) >= others:
+        ignorant.pop()
+    return not ignorant
 
 
 class _HostNetwork:
