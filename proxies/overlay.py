@@ -58,6 +58,12 @@ class Overlay:
             return None
         return LinkLoad(wire.peer, wire.waiting, wire.bytes_sent)
 
+    def put_off(self, node_id: bytes, seconds: float) -> None:
+        """Read nothing for a time on the link towards a node: what it sends comes too fast."""
+        wire = self._broker.outgoing.wire_to(node_id)
+        if wire is not None:
+            wire.put_off(seconds)
+
     def links(self) -> list[LinkLoad]:
         """Return all established links."""
         return [

@@ -90,6 +90,7 @@ class Wire:
         self._rest: memoryview | None = None
         self._timer: Timer | None = None
         self._pause: Timer | None = None
+        self._pause_end = 0.0
         self._awaits_room = False
         sock.setblocking(False)  # noqa: FBT003  # its signature
         if not isinstance(sock, socket.socket) or sock.family != socket.AF_UNIX:
@@ -244,19 +245,20 @@ class Wire:
             self._carry_out(self, effects)
         if self.throttle is not None and self.is_open:
             brought = sum(len(each.frames) for each in effects if isinstance(each, Deliver))
-            self._put_off(self.throttle.take(brought, len(data), self._runner.now()))
+            self.put_off(self.throttle.take(brought, len(data), self._runner.now()))
         if self.peer is None and self.introduced is not None:
             self.introduced(self)
 
-    def _put_off(self, seconds: float) -> None:
+    def put_off(self, seconds: float) -> None:
         """Read nothing for a time; what comes waits in the system, and then at the sender."""
-        if seconds <= 0.0:
+        until = self._runner.now() + seconds
+        if seconds <= 0.0 or not self.is_open or (self._pause and until <= self._pause_end):
             return
         if self._pause is None:
             self.pauses += 1
         else:
             self._pause.cancel()
-        self._pause = self._runner.call_later(seconds, self._read_again)
+        self._pause, self._pause_end = self._runner.call_at(until, self._read_again), until
         if self._watched & selectors.EVENT_READ:
             self._watch()
 

@@ -13,6 +13,7 @@ from callboard.broker.endpoint import Endpoint
 from callboard.broker.message import Message
 from callboard.broker.options import BrokerOptions, Configuration
 from callboard.broker.publisher import Publisher
+from callboard.broker.recording import Recording
 from callboard.broker.status_subscriber import StatusSubscriber
 from callboard.broker.subscriber import SafeSubscriber, Subscriber
 from callboard.endpoint import (
@@ -61,6 +62,7 @@ __all__ = [
     "PeerStatus",
     "Port",
     "Publisher",
+    "Recording",
     "SafeSubscriber",
     "Set",
     "Status",

@@ -10,6 +10,8 @@ import logging
 import os
 import uuid
 import weakref
+from functools import partial
+from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 from actors.current import current_cell
@@ -18,11 +20,14 @@ from callboard.broker.monitoring import serve, serving_address
 from callboard.broker.options import Configuration, set_up_logging
 from callboard.broker.peers import PeerHolder
 from callboard.broker.publisher import Publisher
+from callboard.broker.recording import Recording
 from callboard.broker.status_subscriber import StatusSubscriber
 from callboard.broker.stores import StoreHolder
 from callboard.broker.subscriber import SafeSubscriber, Subscriber
 from callboard.broker.tls import dialing_context, listening_context
 from callboard.broker.topics import Topics, topic_text, topic_texts
+from callboard.commitlog import Retention
+from callboard.commitlog.log import Sync
 from callboard.endpoint import (
     EndpointInfo,
     Topic,
@@ -223,6 +228,51 @@ class Endpoint(PeerHolder, StoreHolder):
         return self._member(
             StatusSubscriber(self.hub, self._forget, receive_statuses=receive_statuses)
         )
+
+    def record(
+        self,
+        topics: Topics,
+        folder: str | Path,
+        *,
+        sync: Sync = "group",
+        retain: Retention | None = None,
+    ) -> Recording:
+        """Record every topic that begins with one of these into a log, until it is closed.
+
+        What this endpoint publishes itself is recorded as well. A log that exists is gone on
+        with. Publishers are slowed when they are quicker than the disk.
+
+        Args:
+            topics: one topic or several.
+            folder: directory of the log, made if needed.
+            sync: what is durable when; see `CommitLog`.
+            retain: how long records are kept; for ever by default.
+
+        Raises:
+            LogLocked: something else writes this log.
+            LogFailed: the disk refuses.
+            WouldBlock: called on the thread of a running event loop.
+        """
+        self._refuse_shut()
+        if asyncio._get_running_loop() is not None:  # noqa: SLF001
+            msg = "record() would block the event loop; await endpoint.arecord(…) instead"
+            raise WouldBlock(msg)
+        wanted = topic_texts(topics)
+        return self._member(
+            Recording(self.hub, wanted, folder, sync=sync, retain=retain, closed=self._forget)
+        )
+
+    async def arecord(
+        self,
+        topics: Topics,
+        folder: str | Path,
+        *,
+        sync: Sync = "group",
+        retain: Retention | None = None,
+    ) -> Recording:
+        """Awaitable twin of `record`."""
+        made = partial(self.record, topics, folder, sync=sync, retain=retain)
+        return await asyncio.get_running_loop().run_in_executor(None, made)
 
     def forward(self, topics: Topics) -> None:
         """Let messages of these topics come here though no subscriber wants them.

@@ -1,5 +1,6 @@
 """`callboard topic …`."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -129,3 +130,63 @@ def sub(
         as_json=as_json,
     )
     print_messages(joining, tuple(topics or ("",)), count=count, shows_rate=rate, answers=ping)
+
+
+@topic_app.command()
+def record(
+    topics: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TOPICS]...", help="What they begin with; default: all."),
+    ] = None,
+    *,
+    folder: Annotated[
+        Path, typer.Option("--log", metavar="FOLDER", help="The directory of the log.")
+    ],
+    peer: Peers = None,
+    listen: Listen = "",
+    count: Count = 0,
+    sync: Annotated[
+        str, typer.Option(help="What is durable when: none, group (10 ms) or each.")
+    ] = "group",
+    retain: Annotated[
+        str, typer.Option(metavar="LIMITS", help="bytes=N,records=N,seconds=N; default: all.")
+    ] = "",
+    rate: Annotated[bool, typer.Option("--rate", help="Print figures every second.")] = False,
+    timeout: Annotated[float, typer.Option(min=0.0, help="Seconds to reach each peer.")] = 10.0,
+    insecure: Insecure = False,
+    secret_file: SecretFile = None,
+    tls: TlsFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Record what arrives into a log, until Ctrl-C or SIGTERM.
+
+    A log that exists is gone on with. What came is durable when the command has ended; the
+    exit code is 1 if messages were lost, because the disk was too slow or refused.
+
+    \b
+    Examples:
+      callboard topic record /metrics --log metrics --listen 127.0.0.1:4222
+      callboard topic record /cpu /disk --log metrics --peer basp://127.0.0.1:4222 --rate
+      callboard topic record --log all --peer basp://127.0.0.1:4222 --retain seconds=86400
+    """  # noqa: D301
+    from callboard.cli.joining import Joining
+    from callboard.cli.recording import parse_retention, parse_sync, record_topics
+
+    joining = Joining(
+        listen=listen,
+        peers=tuple(peer or ()),
+        timeout=timeout,
+        insecure=insecure,
+        credentials=read_credentials(secret_file, tls),
+        as_json=as_json,
+    )
+    code = record_topics(
+        joining,
+        tuple(topics or ("",)),
+        folder,
+        sync=parse_sync(sync),
+        retain=parse_retention(retain),
+        count=count,
+        shows_rate=rate,
+    )
+    raise typer.Exit(code)

@@ -28,6 +28,10 @@ _CACHED_NAMES: Final = 1024  # bytes; longer tables hold keys of single records,
 _MAX_TIME: Final = 2**63
 
 
+class Cbor(bytes):
+    """A payload that is CBOR already: it is stored as it is, and decoded by who reads it."""
+
+
 class Columns(NamedTuple):
     """A run of records on its way into the log; lists are None where one value serves all."""
 
@@ -59,7 +63,7 @@ def one_record(
     Raises:
         InvalidRecord: it cannot be stored.
     """
-    is_bytes = isinstance(payload, _BINARY)
+    is_bytes = isinstance(payload, _BINARY) and type(payload) is not Cbor
     data = bytes(payload) if is_bytes else encode_value(payload)
     if key is None and not headers:
         names = plain_names(topic, sender)
@@ -112,7 +116,9 @@ def _payloads(payloads: Sequence[Any]) -> tuple[Sequence[bytes], bool, Kinds]:
     types = set(map(type, payloads))
     if types == {bytes}:
         return payloads, True, b""
-    binary = {kind for kind in types if issubclass(kind, _BINARY)}
+    if types == {Cbor}:
+        return payloads, False, b""
+    binary = {kind for kind in types if issubclass(kind, _BINARY)} - {Cbor}
     if not binary:
         return [encode_value(payload) for payload in payloads], False, b""
     kinds = bytes(type(payload) in binary for payload in payloads)
@@ -144,6 +150,8 @@ def encode_value(value: Any) -> bytes:
     Raises:
         InvalidRecord: CBOR has no place for it.
     """
+    if type(value) is Cbor:
+        return value
     try:
         return dumps(value)
     except (CBOREncodeError, TypeError, ValueError, OverflowError, RecursionError) as error:

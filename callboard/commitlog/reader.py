@@ -41,6 +41,11 @@ class LogReader:
         self._runs = RunReader(self._table)
 
     @property
+    def folder(self) -> str:
+        """The path of the log; empty in memory."""
+        return self._table.folder.path
+
+    @property
     def start(self) -> int:
         """The offset of the oldest record that is kept."""
         self._table.refresh()

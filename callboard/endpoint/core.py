@@ -164,7 +164,7 @@ class Core:
         self.counters.serialized += len(run)
         effects: list[Effect] = []
         for payload, _ in pack_runs(kind, 0, [pair for _, pair in run]):
-            effects += self._take_items(*decode_run(payload))
+            effects += self._take_items(*decode_run(payload), b"", len(payload))
         return effects
 
     def receive(self, node: bytes, payload: bytes, now: float) -> list[Effect]:
@@ -178,7 +178,7 @@ class Core:
             self.counters.processed[kind] += len(items)
             match kind:
                 case MessageType.DATA | MessageType.COMMAND:
-                    return self._take_items(kind, items)
+                    return self._take_items(kind, items, node, len(payload))
                 case MessageType.ROUTING_UPDATE:
                     return self._take_update(node, items, now)
                 case MessageType.PING:
@@ -191,13 +191,15 @@ class Core:
 
     # --- out ---
 
-    def _take_items(self, kind: MessageType, items: list[Item]) -> list[Effect]:
+    def _take_items(
+        self, kind: MessageType, items: list[Item], sender: bytes, size: int
+    ) -> list[Effect]:
         self.counters.received += len(items)
         output = self._data_outputs if kind is MessageType.DATA else self._command_outputs
         if output is None:
             self.counters.unwanted += len(items)
             return []
-        return list(output.deliver(items))
+        return list(output.deliver(items, sender, size))
 
     # --- local receivers ---
 

@@ -16,7 +16,14 @@ from actors.reference import ActorRef
 from actors.signals import Down
 from basp.header import CORE_ACTOR, DIRECTORY
 from callboard.endpoint.core import Core
-from callboard.endpoint.core_effect import Deliver, Effect, Pair, PeerEvent, Transmit
+from callboard.endpoint.core_effect import (
+    Deliver,
+    Effect,
+    Pair,
+    PeerEvent,
+    RunReceiver,
+    Transmit,
+)
 from callboard.endpoint.errors import MalformedMessage
 from callboard.endpoint.filter_exchange import FilterChange
 from callboard.endpoint.message import MessageType
@@ -65,7 +72,7 @@ class Drain:
 class ReceiverAdded:
     """Let a local receiver take messages."""
 
-    receiver: "Receiver"
+    receiver: "Receiver | RunReceiver"
     topics: tuple[str, ...]
     kind: MessageType
     sees_own: bool
@@ -75,9 +82,16 @@ class ReceiverAdded:
 class ReceiverRemoved:
     """Take topics, or all (None), from a receiver."""
 
-    receiver: "Receiver"
+    receiver: "Receiver | RunReceiver"
     topics: tuple[str, ...] | None
     kind: MessageType
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverRelaxed:
+    """A receiver that was behind has caught up."""
+
+    receiver: object
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +261,11 @@ class CoreActor(Actor):
         if order.topics is None:
             self.core.retire(order.receiver, kind=order.kind)
 
+    @handler
+    def receiver_relaxed(self, order: ReceiverRelaxed) -> None:
+        """Let threads that publish go on, unless something else slows them."""
+        self.hub.set_congested(is_congested=False, by=order.receiver)
+
     # --- other cores ---
 
     @handler
@@ -359,6 +378,8 @@ class CoreActor(Actor):
             match effect:
                 case Transmit():
                     self._transmit(effect)
+                case Deliver(RunReceiver() as receiver, items, sender, size):
+                    receiver.take_from(sender or self._cell.runtime.node_id, items, size)
                 case Deliver():
                     effect.subscriber.take(effect.items)  # type: ignore[attr-defined]
                 case PeerEvent():

@@ -15,6 +15,7 @@ __all__ = [
     "Pair",
     "PeerEvent",
     "PeerEventKind",
+    "RunReceiver",
     "Transmit",
 ]
 
@@ -65,10 +66,33 @@ class Transmit:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Hand decoded messages to a local subscriber, in this order."""
+    """Hand decoded messages to a local subscriber, in this order.
+
+    Attributes:
+        subscriber: who takes them.
+        items: topics and values.
+        sender: the node that published them; empty for this one.
+        size: bytes of the run that they came in, to bound what waits.
+    """
 
     subscriber: object
     items: list[Item]
+    sender: bytes = b""
+    size: int = 0
+
+
+class RunReceiver:
+    """A local subscriber that is told who sent a run, and its size."""
+
+    def take_from(self, sender: bytes, items: list[Item], size: int) -> None:
+        """Take a run; on the node's thread, so it must be quick and must not block or raise.
+
+        Args:
+            sender: the node that published it.
+            items: topics and values, in the order of their publisher.
+            size: bytes of the run, of which others may have taken a part.
+        """
+        raise NotImplementedError
 
 
 Effect = Transmit | Deliver | PeerEvent | FilterChange

@@ -1,6 +1,6 @@
 """`data_outputs` and `command_outputs`: who takes messages on this endpoint."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from callboard.endpoint.core_effect import CoreCounters, Deliver, Item, Pair
 from callboard.endpoint.message import MessageType, pack_runs
@@ -20,10 +20,13 @@ class CoreOutput:
         self._kind = kind
         self._counters = counters
 
-    def deliver(self, items: list[Item]) -> list[Deliver]:
+    def deliver(self, items: list[Item], sender: bytes, size: int) -> list[Deliver]:
         """Hand a run from another endpoint to whoever wants it."""
         self._counters.deserialized += len(items)
-        return self._sorted(items, None)
+        return [
+            Deliver(receiver, batch, sender, size)
+            for receiver, batch in self._sorted(items, None)
+        ]
 
     def deliver_own(self, run: Sequence[Pair]) -> list[Deliver]:
         """Hand a run of this endpoint's own messages to those who see these too."""
@@ -33,10 +36,15 @@ class CoreOutput:
         for payload, count in pack_runs(self._kind, 0, wanted) if wanted else ():
             self._counters.deserialized += count
             _, items = decode_run(payload)
-            delivered += self._sorted(items, sees_own)
+            delivered += [
+                Deliver(receiver, batch, size=len(payload))
+                for receiver, batch in self._sorted(items, sees_own)
+            ]
         return delivered
 
-    def _sorted(self, items: list[Item], only: set[object] | None) -> list[Deliver]:
+    def _sorted(
+        self, items: list[Item], only: set[object] | None
+    ) -> Iterable[tuple[object, list[Item]]]:
         """Sort a run by receiver; runs of one topic are looked up once."""
         batches: dict[object, list[Item]] = {}
         match, last_topic = self.index.match, None
@@ -52,4 +60,4 @@ class CoreOutput:
             for batch in lists:
                 batch.append(item)
         self._counters.delivered += sum(map(len, batches.values()))
-        return [Deliver(receiver, batch) for receiver, batch in batches.items()]
+        return batches.items()

@@ -29,11 +29,12 @@ from callboard.endpoint.core_actor import (
     CoreActor,
     FindReceivers,
     ReceiverAdded,
+    ReceiverRelaxed,
     ReceiverRemoved,
     SendCommands,
     SendDirectly,
 )
-from callboard.endpoint.core_effect import CoreCounters, Item, Pair
+from callboard.endpoint.core_effect import CoreCounters, Item, Pair, RunReceiver
 from callboard.endpoint.message import MessageType
 from callboard.endpoint.peering import AddPeer, RemovePeer, Until
 from callboard.endpoint.run_cbor import encode_pair
@@ -102,6 +103,8 @@ class Hub:
         self._runner = node.runtime.runner
         self.is_poked = False
         self.is_congested = False
+        #: What slows publishers: slow peers (None), receivers that are behind.
+        self._congested_by: set[object] = set()
         #: Called with whether there is room, when that changes; on the node's thread.
         self.room_listeners: list[Callable[[bool], None]] = []
         self._room_awaited: deque[Future[None]] = deque()
@@ -237,8 +240,16 @@ class Hub:
             while True:
                 self._room_awaited.popleft().set_result(None)
 
-    def set_congested(self, is_congested: bool) -> None:  # noqa: FBT001
-        """Let threads that publish wait, or go on: a peer reads more slowly than they write."""
+    def set_congested(self, is_congested: bool, by: object = None) -> None:  # noqa: FBT001
+        """Let threads that publish wait, or go on; on the node's thread.
+
+        Args:
+            is_congested: whether they have to wait.
+            by: for whom: a receiver that is behind, or (None) peers that read more slowly
+                than threads here write.
+        """
+        (self._congested_by.add if is_congested else self._congested_by.discard)(by)
+        is_congested = bool(self._congested_by)
         if self.is_congested != is_congested:
             self.is_congested = is_congested
             if not is_congested:
@@ -254,7 +265,7 @@ class Hub:
 
     def add_receiver(
         self,
-        receiver: Receiver,
+        receiver: Receiver | RunReceiver,
         topics: Sequence[str],
         *,
         kind: MessageType = MessageType.DATA,
@@ -268,9 +279,28 @@ class Hub:
         checked = tuple(checked_topic(topic) for topic in topics)
         return self.ref.ask(ReceiverAdded(receiver, checked, kind, sees_own))
 
+    def hold(self, receiver: object, sender: bytes, seconds: float) -> None:
+        """Slow those who publish: a receiver is behind. On the node's thread.
+
+        Threads of this node that publish wait until `relax`. From other nodes nothing is
+        read for a while on the link towards the sender, so what comes waits in TCP, and then
+        makes the threads that publish there wait.
+
+        Args:
+            receiver: who is behind.
+            sender: the node that sent what came last.
+            seconds: below half a second, so that heartbeats are heard in time.
+        """
+        self.set_congested(is_congested=True, by=receiver)
+        self.node.overlay.put_off(sender, seconds)
+
+    def relax(self, receiver: object) -> None:
+        """Let threads that publish go on: a receiver caught up. From any thread."""
+        self._cell.post(ReceiverRelaxed(receiver), None)
+
     def remove_receiver(
         self,
-        receiver: Receiver,
+        receiver: Receiver | RunReceiver,
         topics: Sequence[str] | None = None,
         *,
         kind: MessageType = MessageType.DATA,

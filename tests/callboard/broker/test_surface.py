@@ -23,7 +23,7 @@ ABSENT = {
 NUMBERED_BY_THE_WIRE = "Data.Type."
 
 #: What is more than in 1.4: later versions, and awaitable twins.
-ADDED = {"ImmutableData", "SafeSubscriber"}
+ADDED = {"ImmutableData", "Recording", "SafeSubscriber"}
 
 
 def paths(told, prefix=""):

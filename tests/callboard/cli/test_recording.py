@@ -1,0 +1,110 @@
+"""`topic record` in a process of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from callboard import Endpoint, Node
+from callboard.cli import main
+from callboard.commitlog import CommitLog, LogReader
+
+ROOT = Path(__file__).parents[3]
+
+
+class Recorder:
+    """`callboard topic record` that listens."""
+
+    def __init__(self, *arguments):
+        python_path = os.pathsep.join(
+            [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        )
+        command = ["topic", "record", *map(str, arguments), "--listen", "127.0.0.1:0", "--json"]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "callboard", *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": python_path},
+        )
+        self.address = json.loads(self.process.stderr.readline())["address"]
+        self.begin = json.loads(self.process.stderr.readline())
+
+    def end(self, number=signal.SIGTERM):
+        """Stop it; return the code and the last line."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        out, err = self.process.communicate(timeout=15)
+        assert err == ""
+        return self.process.returncode, json.loads(out.splitlines()[-1])
+
+
+@pytest.fixture
+def start():
+    """Starts recorders, and leaves none behind."""
+    made = []
+
+    def begin(*arguments):
+        made.append(Recorder(*arguments))
+        return made[-1]
+
+    yield begin
+    for recorder in made:
+        recorder.process.kill()
+        recorder.process.communicate()
+
+
+def publish(recorder, *pairs):
+    with Node() as node, Endpoint(node=node) as endpoint:
+        node.connect(recorder.address)
+        assert endpoint.await_filter_entry("/cpu")
+        endpoint.publish_batch(*pairs)
+        endpoint.hub.flushed(5.0)
+        node.drain(5.0)
+        return node.node_id.hex()
+
+
+def test_what_was_recorded_is_in_the_log_when_the_command_has_ended(tmp_path, start):
+    folder = tmp_path / "metrics"
+    first = start("/cpu", "/disk", "--log", folder)
+    node = publish(first, ("/cpu/1", 0.5), ("/net", 1), ("/disk", [1, 2]))
+    code, told = first.end()
+
+    assert first.begin == {"log": str(folder), "start": 0, "resumed": None}
+    assert code == 0
+    assert told == {"log": str(folder), "start": 0, "end": 2, "recorded": 2, "lost": 0}
+    records = list(LogReader(folder))
+    assert [(each.topic, each.payload, each.sender) for each in records] == [
+        ("/cpu/1", 0.5, node),
+        ("/disk", [1, 2], node),
+    ]
+
+    second = start("/cpu", "--log", folder, "--count", "1", "--sync", "each", "--rate")
+    assert second.begin == {"log": str(folder), "start": 2, "resumed": records[-1].time}
+    publish(second, ("/cpu/2", "again"))
+    second.process.wait(15)
+    code, told = second.end()
+
+    assert (code, told["start"], told["end"]) == (0, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--sync", "often"], "--sync 'often' is no mode; give none, group, each"),
+        (["--retain", "days=3"], "--retain 'days=3' cannot be read; give for instance"),
+        (["--retain", "bytes=-1"], "--retain 'bytes=-1' cannot be read; give for instance"),
+        ([], "is written by this process"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(tmp_path, capsys, arguments, why):
+    where = ["--log", str(tmp_path), "--listen", "127.0.0.1:0"]
+    with CommitLog(tmp_path):
+        code = main(["topic", "record", *where, *arguments])
+
+    assert code == (2 if arguments else 1)
+    assert why in capsys.readouterr().err.splitlines()[-1]
