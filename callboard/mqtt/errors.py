@@ -2,6 +2,8 @@
 
 CallboardError
 └── MqttError
+    ├── ListenError               a port cannot be opened, or its address is none  (OSError)
+    ├── RouterClosed              the router does not run                    (RuntimeError)
     ├── InvalidPacket             this side made a packet that may not be sent   (ValueError)
     └── RemoteMqttError           the other side broke a rule; `reason_code` says which
         ├── MalformedPacket       its bytes cannot be read                       (ValueError)
@@ -14,6 +16,14 @@ from callboard.mqtt.reason_code import ReasonCode
 
 class MqttError(CallboardError):
     """Root of the errors of MQTT."""
+
+
+class ListenError(MqttError, OSError):
+    """A listener cannot be opened; the text says which and why."""
+
+
+class RouterClosed(MqttError, RuntimeError):
+    """The router has not been started, or was closed."""
 
 
 class InvalidPacket(MqttError, ValueError):

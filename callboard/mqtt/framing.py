@@ -6,9 +6,11 @@ variable byte integer (section 2.1 of both standards).
 
 from typing import Final, NamedTuple
 
-from callboard.mqtt.errors import MalformedPacket, ProtocolViolation
+from callboard.mqtt.errors import MalformedPacket, ProtocolViolation, RemoteMqttError
 from callboard.mqtt.reason_code import ReasonCode
 
+UNLIMITED: Final = 1 << 62
+"""More packets than a read holds."""
 _SMALL_RUN: Final = 8
 """Packets that a read must hold before a look for a run of equal lengths pays."""
 
@@ -16,7 +18,8 @@ _SMALL_RUN: Final = 8
 class Frames(NamedTuple):
     """What a read holds: `packets` whole ones up to `end`; then part of one, or nothing.
 
-    `need` is how many bytes that part has when it is whole, 0 while that is not known.
+    `need` is how many bytes that part has when it is whole, 0 while that is not known, and -1
+    when it breaks a rule: looking again from `end` says which.
     """
 
     end: int
@@ -24,13 +27,19 @@ class Frames(NamedTuple):
     need: int
 
 
-def find_frames(data: bytes, limit: int, minimal: bool = True) -> Frames:  # noqa: FBT001, FBT002
+def find_frames(
+    data: bytes | bytearray, limit: int, *, minimal: bool = True, most: int = UNLIMITED
+) -> Frames:
     """Find the end of the last whole packet.
+
+    What is wrong behind a good packet is told by `need`, and raised when it comes first: the
+    good ones are to be handed on before the connection ends.
 
     Args:
         data: bytes that start at the start of a packet.
         limit: the most bytes of one packet, header included.
         minimal: whether a length may not take more bytes than it needs (MQTT 5, 1.5.5-1).
+        most: packets after which to stop.
 
     Raises:
         MalformedPacket: a length goes on after four bytes, or takes more than it needs.
@@ -39,12 +48,12 @@ def find_frames(data: bytes, limit: int, minimal: bool = True) -> Frames:  # noq
     size = len(data)
     position = count = 0
     try:
-        while position < size:
+        while position < size and count < most:
             length = data[position + 1]
             if length < 0x80:
                 step = length + 2
                 if size - position >= step * _SMALL_RUN and step <= limit:
-                    run = _equal_run(data, position, step)
+                    run = min(_equal_run(data, position, step), most - count)
                     position += run * step
                     count += run
                     continue
@@ -59,10 +68,14 @@ def find_frames(data: bytes, limit: int, minimal: bool = True) -> Frames:  # noq
             count += 1
     except IndexError:
         return Frames(position, count, 0)
+    except RemoteMqttError:
+        if not count:
+            raise
+        return Frames(position, count, -1)
     return Frames(position, count, 0)
 
 
-def _equal_run(data: bytes, start: int, step: int) -> int:
+def _equal_run(data: bytes | bytearray, start: int, step: int) -> int:
     """Return how many packets of one length and one first byte follow each other, at least 1.
 
     Such a run is what a busy publisher sends. Two slices with a stride compare all of their
@@ -76,7 +89,7 @@ def _equal_run(data: bytes, start: int, step: int) -> int:
     return min(run, most - len(lengths.lstrip(lengths[:1])))
 
 
-def _long_step(data: bytes, position: int, *, minimal: bool) -> int:
+def _long_step(data: bytes | bytearray, position: int, *, minimal: bool) -> int:
     """Return the size of a packet whose length takes two bytes or more."""
     length = data[position + 1] & 0x7F
     for index, shift in ((2, 7), (3, 14), (4, 21)):

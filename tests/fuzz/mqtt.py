@@ -55,7 +55,7 @@ class Mqtt:
 
 def _read_all(data: bytes, version: int) -> None:
     try:
-        frames = find_frames(data, _LIMIT, version >= V5)
+        frames = find_frames(data, _LIMIT, minimal=version >= V5)
         require(frames.end <= len(data), "more than there is")
         position = count = 0
         while position < frames.end:

@@ -77,3 +77,13 @@ def test_a_padded_length_is_malformed_in_mqtt_5_and_borne_in_3_1_1():
         find_frames(b"\xc0\x80\x00", LIMIT)
 
     assert find_frames(b"\xc0\x80\x00", LIMIT, minimal=False) == Frames(3, 1, 0)
+
+
+@given(written | runs, st.integers(1, 9))
+def test_no_more_packets_are_found_than_were_asked_for(parts, most):
+    whole = b"".join(parts)
+
+    frames = find_frames(whole, LIMIT, most=most)
+
+    assert frames.packets == min(most, len(parts))
+    assert whole[: frames.end] == b"".join(parts[:most])

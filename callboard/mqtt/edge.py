@@ -1,0 +1,75 @@
+"""The edge of a router on an event loop: its listeners, its door, and the one timer of all."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable
+from typing import Final
+
+from callboard.mqtt.auth import AuthGate, Security
+from callboard.mqtt.door import Door, NetworkLimits
+from callboard.mqtt.link import RouterMailbox
+from callboard.mqtt.listener import Listener, ListenerSettings, listen
+from callboard.mqtt.reason_code import ReasonCode
+
+CHECK_INTERVAL: Final = 1.0
+"""Seconds between two looks at the silence of all connections."""
+FAREWELL: Final = 1.0
+"""Seconds that connections get to take their last bytes when the router ends."""
+
+
+class Edge:
+    """Everything of a router that touches the network; used on its loop's thread only."""
+
+    def __init__(
+        self,
+        mailbox: RouterMailbox,
+        loop: asyncio.AbstractEventLoop,
+        limits: NetworkLimits | None = None,
+        gate: AuthGate | None = None,
+    ) -> None:
+        self.gate = gate or AuthGate()
+        self.door = Door(mailbox, loop.time, limits, self.gate)
+        self.listeners: list[Listener] = []
+        self._loop = loop
+        self._timer = loop.call_later(CHECK_INTERVAL, self._check)
+
+    async def open(self, listeners: Iterable[ListenerSettings]) -> None:
+        """Open ports, all or none.
+
+        Raises:
+            ListenError: one cannot be opened.
+            TlsError: a file for TLS is of no use.
+        """
+        opened: list[Listener] = []
+        try:
+            for settings in listeners:
+                listener = await listen(self.door, settings)
+                opened.append(listener)
+        except BaseException:
+            for listener in opened:
+                listener.close()
+            raise
+        self.listeners += opened
+
+    def reload(self, security: Security) -> None:
+        """Let other users, rules and bans hold."""
+        self.gate.replace(security, self.door)
+
+    async def close(self) -> None:
+        """Close the ports, tell the clients, and cut off who does not take it."""
+        self._timer.cancel()
+        for listener in self.listeners:
+            listener.close()
+        for remote in list(self.door.links):
+            remote.end(ReasonCode.SERVER_SHUTTING_DOWN)
+        if self.door.links:
+            self.door.emptied = asyncio.Event()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.door.emptied.wait(), FAREWELL)
+        for remote in list(self.door.links):
+            remote.cut()
+        self.gate.close()
+
+    def _check(self) -> None:
+        self._timer = self._loop.call_later(CHECK_INTERVAL, self._check)
+        self.door.check()

@@ -1,0 +1,150 @@
+"""Ports of a router: TCP, TLS, WebSocket and Unix sockets.
+
+An address says which: `127.0.0.1:1883`, `tls://0.0.0.0:8883`, `ws://127.0.0.1:9001`,
+`wss://0.0.0.0:9443`, `unix:/run/mqtt.sock`. Without a scheme it is plain TCP; port 0 picks one.
+"""
+
+import asyncio
+import contextlib
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from callboard.mqtt.door import Door
+from callboard.mqtt.errors import ListenError
+from callboard.mqtt.stream import Place, Stream
+from proxies.tls import Tls
+
+if TYPE_CHECKING:
+    import ssl
+
+UNIX: Final = "unix:"
+_SCHEMES: Final = {"tcp": False, "tls": True, "ws": False, "wss": True}
+BACKLOG: Final = 1_024
+"""Connections that may wait to be accepted: thousands of clients reconnect at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSettings:
+    """One port.
+
+    Attributes:
+        address: see the module.
+        tls: for `tls://` and `wss://`; its `mutual` says whether clients show certificates.
+        tenants: whether the organisation in a client's certificate is its tenant: its client
+            id and topics stand under the tenant's.
+        origins: for WebSocket, web sites whose pages may connect; empty for all.
+    """
+
+    address: str = "127.0.0.1:1883"
+    tls: Tls | None = None
+    tenants: bool = False
+    origins: tuple[str, ...] = ()
+
+    def parse(self) -> tuple[str, str, int]:
+        """Return scheme, host or path, and port.
+
+        Raises:
+            ListenError: the address has another form, or lacks its TLS.
+        """
+        if self.address.startswith(UNIX):
+            return "unix", self.address.removeprefix(UNIX), 0
+        scheme, colon, rest = self.address.rpartition("://")
+        scheme = scheme if colon else "tcp"
+        host, _, port = rest.rpartition(":")
+        if scheme not in _SCHEMES or not host or not port.isdecimal() or int(port) > 65_535:
+            msg = (
+                f"{self.address!r} is no address of a listener; write HOST:PORT, "
+                "tls://HOST:PORT, ws://HOST:PORT, wss://HOST:PORT or unix:/PATH"
+            )
+            raise ListenError(msg)
+        if _SCHEMES[scheme] and self.tls is None:
+            msg = f"{self.address} needs a certificate and a key"
+            raise ListenError(msg)
+        return scheme, host.strip("[]"), int(port)
+
+
+class Listener:
+    """One open port."""
+
+    def __init__(self, settings: ListenerSettings, server: asyncio.Server, path: str) -> None:
+        self.settings = settings
+        self._server = server
+        self._path = path
+
+    @property
+    def port(self) -> int:
+        """The TCP port; 0 for a Unix socket."""
+        if self._path:
+            return 0
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    @property
+    def address(self) -> str:
+        """The address with the port that was picked."""
+        if self._path:
+            return self.settings.address
+        return f"{self.settings.address.rpartition(':')[0]}:{self.port}"
+
+    def close(self) -> None:
+        """Accept nobody any more."""
+        self._server.close()
+        if self._path:
+            with contextlib.suppress(OSError):
+                Path(self._path).unlink()
+
+
+async def listen(door: Door, settings: ListenerSettings) -> Listener:
+    """Open a port.
+
+    Raises:
+        ListenError: it cannot be opened, or the package for it is missing.
+        TlsError: a file for TLS is of no use.
+    """
+    scheme, where, port = settings.parse()
+    loop = asyncio.get_running_loop()
+    try:
+        if scheme == "unix":
+            _remove_socket(Path(where))
+            place = Place(settings.address)
+            server = await loop.create_unix_server(
+                lambda: Stream(door, place, loop), where, backlog=BACKLOG
+            )
+            return Listener(settings, server, where)
+        context: ssl.SSLContext | None = None
+        if _SCHEMES[scheme]:
+            assert settings.tls is not None
+            context = settings.tls.for_listening()
+        make = _maker(door, settings, loop, is_web=scheme in {"ws", "wss"})
+        server = await loop.create_server(make, where, port, ssl=context, backlog=BACKLOG)
+    except OSError as error:
+        msg = f"{settings.address} cannot be opened: {os.strerror(error.errno or 0)}"
+        raise ListenError(msg) from error
+    return Listener(settings, server, "")
+
+
+def _maker(
+    door: Door, settings: ListenerSettings, loop: asyncio.AbstractEventLoop, *, is_web: bool
+) -> Callable[[], asyncio.Protocol]:
+    place = Place(settings.address, settings.tenants)
+    if not is_web:
+        return lambda: Stream(door, place, loop)
+    try:
+        from callboard.mqtt.websocket import WebSocketStream
+    except ImportError as error:
+        msg = f"{settings.address} needs a package: pip install 'callboard[websocket]'"
+        raise ListenError(msg) from error
+    return lambda: WebSocketStream(door, place, loop, settings.origins)
+
+
+def _remove_socket(path: Path) -> None:
+    """Remove what a router that was killed left behind; nothing but a socket."""
+    try:
+        if stat.S_ISSOCK(path.stat().st_mode):
+            path.unlink()
+    except OSError:
+        pass

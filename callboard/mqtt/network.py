@@ -1,0 +1,76 @@
+"""One connection's bytes: whole packets out of reads that end anywhere.
+
+Pure. A read is looked at once; where it ends with a packet, which is nearly always, its bytes
+are handed on as they came.
+"""
+
+from typing import Final
+
+from callboard.mqtt.framing import find_frames
+
+PACKETS_PER_READ: Final = 10_000
+"""Packets handed on at a time: no client keeps the others waiting longer than this takes."""
+PACKET_SIZE: Final = 1 << 20
+"""Bytes of one packet, header included."""
+
+
+class Network:
+    """Deframes what comes in, within limits.
+
+    Attributes:
+        packet_size: the most bytes of one packet.
+        packets_per_read: the most packets handed on at once.
+        is_full: there may be more to say: `receive(b"")` hands on more packets, or raises.
+        packets: handed on in the last call.
+        minimal: see `find_frames`; set once the version is known.
+    """
+
+    __slots__ = (
+        "_need",
+        "_rest",
+        "is_full",
+        "minimal",
+        "packet_size",
+        "packets",
+        "packets_per_read",
+    )
+
+    def __init__(
+        self, packet_size: int = PACKET_SIZE, packets_per_read: int = PACKETS_PER_READ
+    ) -> None:
+        self.packet_size = packet_size
+        self.packets_per_read = packets_per_read
+        self.is_full = False
+        self.packets = 0
+        self.minimal = False
+        self._rest = bytearray()
+        self._need = 0
+
+    @property
+    def pending(self) -> int:
+        """Bytes that wait for the rest of their packet."""
+        return len(self._rest)
+
+    def receive(self, data: bytes) -> bytes:
+        """Take what was read; returns whole packets, none or many.
+
+        Raises:
+            MalformedPacket: the bytes are no packets.
+            ProtocolViolation: a packet is too large.
+        """
+        rest = self._rest
+        if rest:
+            rest += data
+            if len(rest) < self._need:
+                self.packets = 0
+                return b""
+            data = bytes(rest)
+            rest.clear()
+        end, self.packets, self._need = find_frames(
+            data, self.packet_size, minimal=self.minimal, most=self.packets_per_read
+        )
+        self.is_full = self._need < 0 or self.packets == self.packets_per_read
+        if end == len(data):
+            return data
+        rest += data[end:]
+        return data[:end]

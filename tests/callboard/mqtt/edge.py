@@ -1,0 +1,112 @@
+"""A wire and a router's mailbox for tests of the edge: what was done with them is kept."""
+
+from callboard.mqtt.codec import encode
+from callboard.mqtt.door import Door, NetworkLimits, Peer
+from callboard.mqtt.link import Connect as ConnectEvent
+from callboard.mqtt.link import DeviceData, Disconnect, Disconnected, Ready
+from callboard.mqtt.packet import V4, V5, ConnAck, Connect
+from callboard.mqtt.properties import Properties
+from callboard.mqtt.reason_code import ReasonCode
+from callboard.mqtt.remote_link import RemoteLink
+
+
+class FakeWire:
+    """A `Wire` that keeps what it is told."""
+
+    def __init__(self):
+        self.is_full = False
+        self.written = b""
+        self.is_paused = False
+        self.is_closed = False
+        self.is_aborted = False
+        self.waiting = []
+
+    def write(self, data):
+        self.written += data
+
+    def pause(self):
+        self.is_paused = True
+
+    def resume(self):
+        self.is_paused = False
+
+    def close(self):
+        self.is_closed = True
+
+    def abort(self):
+        self.is_aborted = True
+
+    def later(self, seconds, call):
+        self.waiting.append((seconds, call))
+
+    def run_waiting(self):
+        """Call what waits."""
+        waiting, self.waiting = self.waiting, []
+        for _, call in waiting:
+            call()
+
+
+class FakeRouter:
+    """A mailbox that keeps events."""
+
+    def __init__(self):
+        self.events = []
+
+    def post(self, event):
+        self.events.append(event)
+
+    def kinds(self):
+        return [type(event) for event in self.events]
+
+
+class Edge:
+    """A door with a clock that tests move, and one connection."""
+
+    def __init__(self, gate=None, make_screen=None, **limits):
+        self.now = 0.0
+        self.router = FakeRouter()
+        self.door = Door(self.router, lambda: self.now, NetworkLimits(**limits), gate)
+        self.door.make_screen = make_screen
+        self.wire = FakeWire()
+        self.remote = RemoteLink(self.door, self.wire, Peer("192.0.2.1:7", "192.0.2.1"))
+
+    def connect(self, version=V4, **fields):
+        """Send a CONNECT."""
+        if version == V5:
+            fields.setdefault("properties", Properties())
+        packet = Connect(fields.pop("client_id", "c"), version=version, **fields)
+        self.remote.receive(encode(packet, version))
+        return self
+
+    def opened(self, version=V4, **fields):
+        """Send a CONNECT and let the router answer."""
+        self.connect(version, **fields)
+        self.deliver(encode(ConnAck(), version))
+        self.wire.written = b""
+        self.router.events.clear()
+        return self
+
+    def deliver(self, *notifications):
+        """Let the router send something."""
+        self.remote.link.deliver(list(notifications))
+
+    def end(self, reason=ReasonCode.NORMAL_DISCONNECTION):
+        """Let the router end the connection."""
+        self.deliver(Disconnected(reason))
+
+    def pass_time(self, seconds):
+        """Let the one timer run once a second."""
+        for _ in range(seconds):
+            self.now += 1
+            self.door.check()
+
+
+__all__ = [
+    "ConnectEvent",
+    "DeviceData",
+    "Disconnect",
+    "Edge",
+    "FakeRouter",
+    "FakeWire",
+    "Ready",
+]
