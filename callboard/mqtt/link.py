@@ -1,0 +1,256 @@
+"""A client's two buffers with the router: whole runs of packets go in, notifications come out.
+
+A `Link` is a `LinkTx`, towards the router, and a `LinkRx`, from it. Payloads lie in the two
+buffers; what crosses to the other side is a wake-up only, however much lies there. Whoever
+takes a buffer takes all of it.
+
+The life of a link::
+
+    link = Link(mailbox, connect, wake)      # mailbox: the router's, see `RouterMailbox`
+    link.begin()                             # the router answers with a CONNACK in the buffer
+    link.push(chunk); link.notify()          # whole packets, any number, after each read
+    for each in link.take():                 # whenever `wake` was called
+        bytes         -> write them
+        UNSCHEDULE    -> when what was written before has left: link.ready()
+        Disconnected  -> write what stands before it, then close; nothing follows
+    link.disconnect(reason)                  # the connection is lost, or the client misbehaves
+
+`wake` is called on the router's thread, at most once between two calls of `take`. All methods
+of a link may be called from any thread; those of one side from one thread at a time.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from callboard.mqtt.packet import Connect as ConnectPacket
+from callboard.mqtt.reason_code import ReasonCode
+
+
+class Unschedule:
+    """The buffer is full: the router sends nothing more until `Ready`."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "UNSCHEDULE"
+
+
+UNSCHEDULE: Final = Unschedule()
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """The router ended the connection.
+
+    Attributes:
+        reason_code: why; `NORMAL_DISCONNECTION` if the client wanted it. A DISCONNECT or a
+            refusing CONNACK stands before this one where the version of MQTT has it.
+        text: the same for a log.
+    """
+
+    reason_code: ReasonCode
+    text: str = ""
+
+
+Notification = bytes | Unschedule | Disconnected
+"""What the router gives: packets ready to write (one or many), or a marker."""
+
+
+class Access(Protocol):
+    """What one client may do. Answers are kept for each topic until `Link.access_changed`."""
+
+    def may_publish(self, topic: str) -> bool:
+        """Whether messages of this client may go to a topic."""
+
+    def may_subscribe(self, topic_filter: str, qos: int) -> int:
+        """Return the QoS to grant (0 to 2), or a reason code of SUBACK (128 and above)."""
+
+    def may_receive(self, topic: str) -> bool:
+        """Whether messages of a topic may go to this client."""
+
+
+# --- events: what links tell the router ---
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """A client that has been authenticated wants its session."""
+
+    link: "Link"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceData:
+    """There are chunks in the incoming buffer."""
+
+    link: "Link"
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What came before the marker in the outgoing buffer has been written."""
+
+    link: "Link"
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """The connection is lost or has to end.
+
+    Attributes:
+        reason_code: what is sent to the client if `is_told`.
+        has_will: whether its will is published.
+        is_told: whether the router sends a DISCONNECT and the marker.
+    """
+
+    link: "Link"
+    reason_code: ReasonCode
+    has_will: bool
+    is_told: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AccessChanged:
+    """Answers of the client's `Access` may be others from here on."""
+
+    link: "Link"
+
+
+LinkEvent = Connect | DeviceData | Ready | Disconnect | AccessChanged
+
+
+class RouterMailbox(Protocol):
+    """Where links put their events; the router takes them in this order."""
+
+    def post(self, event: LinkEvent) -> None:
+        """Append an event, and wake the router if it is parked."""
+
+
+class LinkTx:
+    """The half towards the router."""
+
+    __slots__ = ()
+
+    incoming: list[bytes]
+    _mailbox: RouterMailbox
+    _device_data: DeviceData
+
+    def begin(self) -> None:
+        """Ask for the session; once, before anything else."""
+        self._mailbox.post(Connect(self))  # type: ignore[arg-type]
+
+    def push(self, chunk: bytes) -> None:
+        """Put whole packets of the client into the incoming buffer."""
+        self.incoming.append(chunk)
+
+    def notify(self) -> None:
+        """Tell the router that there are chunks; once after each read."""
+        self._mailbox.post(self._device_data)
+
+    def ready(self) -> None:
+        """Tell the router that what came before `UNSCHEDULE` has been written."""
+        self._mailbox.post(Ready(self))  # type: ignore[arg-type]
+
+    def disconnect(
+        self,
+        reason_code: ReasonCode = ReasonCode.UNSPECIFIED_ERROR,
+        *,
+        has_will: bool = True,
+        is_told: bool = False,
+    ) -> None:
+        """End the connection, after the chunks that were pushed before.
+
+        Args:
+            reason_code: why.
+            has_will: whether the client's will is published; with a lost connection it is.
+            is_told: let the router send a DISCONNECT with the reason (MQTT 5), and the marker.
+        """
+        self._mailbox.post(
+            Disconnect(self, reason_code, has_will, is_told)  # type: ignore[arg-type]
+        )
+
+    def access_changed(self) -> None:
+        """Forget what the client's `Access` answered before."""
+        self._mailbox.post(AccessChanged(self))  # type: ignore[arg-type]
+
+
+class LinkRx:
+    """The half from the router."""
+
+    __slots__ = ()
+
+    outgoing: list[Notification]
+    is_woken: bool
+    wake: Callable[[], None]
+
+    def take(self) -> list[Notification]:
+        """Return all that lies in the outgoing buffer, and empty it."""
+        self.is_woken = False
+        taken = self.outgoing[:]
+        del self.outgoing[: len(taken)]
+        return taken
+
+    def deliver(self, notifications: list[Notification]) -> None:
+        """Put what the router sends into the buffer; the router's driver calls this."""
+        self.outgoing += notifications
+        if not self.is_woken:
+            self.is_woken = True
+            self.wake()
+
+
+class Link(LinkTx, LinkRx):
+    """Both halves for one client.
+
+    Attributes:
+        connect: the client's CONNECT; its password is not looked at here.
+        access: what the client may do; None is everything.
+        peer: who it is, for logs and the console: an address.
+        is_local: true for links within the process, which may publish to `$SYS`.
+        client_id: what the session has, also if the router chose it; empty before.
+    """
+
+    __slots__ = (
+        "_device_data",
+        "_mailbox",
+        "access",
+        "client_id",
+        "connect",
+        "connection",
+        "incoming",
+        "is_local",
+        "is_woken",
+        "outgoing",
+        "peer",
+        "wake",
+    )
+
+    def __init__(
+        self,
+        mailbox: RouterMailbox,
+        connect: ConnectPacket,
+        wake: Callable[[], None],
+        *,
+        access: Access | None = None,
+        peer: str = "",
+        is_local: bool = False,
+    ) -> None:
+        self._mailbox = mailbox
+        self._device_data = DeviceData(self)
+        self.connect = connect
+        self.wake = wake
+        self.access = access
+        self.peer = peer
+        self.is_local = is_local
+        self.client_id = ""
+        self.is_woken = False
+        self.incoming: list[bytes] = []
+        self.outgoing: list[Notification] = []
+        #: The router's own record of the client, while there is one.
+        self.connection: object | None = None
+
+    def swap(self) -> list[bytes]:
+        """Return all that lies in the incoming buffer, and empty it; for the router."""
+        taken = self.incoming[:]
+        del self.incoming[: len(taken)]
+        return taken
