@@ -130,7 +130,7 @@ class RouterMailbox(Protocol):
 class LinkTx:
     """The half towards the router."""
 
-    __slots__ = ()
+    __slots__: tuple[str, ...] = ()
 
     incoming: list[bytes]
     _mailbox: RouterMailbox
@@ -178,7 +178,7 @@ class LinkTx:
 class LinkRx:
     """The half from the router."""
 
-    __slots__ = ()
+    __slots__: tuple[str, ...] = ()
 
     outgoing: list[Notification]
     is_woken: bool
@@ -186,7 +186,7 @@ class LinkRx:
 
     def take(self) -> list[Notification]:
         """Return all that lies in the outgoing buffer, and empty it."""
-        self.is_woken = False
+        self.is_woken = False  # type: ignore[misc]  # the slots are in Link
         taken = self.outgoing[:]
         del self.outgoing[: len(taken)]
         return taken
@@ -195,7 +195,7 @@ class LinkRx:
         """Put what the router sends into the buffer; the router's driver calls this."""
         self.outgoing += notifications
         if not self.is_woken:
-            self.is_woken = True
+            self.is_woken = True  # type: ignore[misc]
             self.wake()
 
 

@@ -43,9 +43,9 @@ def is_valid_filter(topic_filter: str) -> bool:
     levels = topic_filter.split("/")
     if len(levels) > MAX_LEVELS or "#" in "".join(levels[:-1]):
         return False
-    return all(
-        level == "+" or "+" not in level for level in levels
-    ) and (levels[-1] == "#" or "#" not in levels[-1])
+    return all(level == "+" or "+" not in level for level in levels) and (
+        levels[-1] == "#" or "#" not in levels[-1]
+    )
 
 
 def split_share(topic_filter: str) -> tuple[str, str]:

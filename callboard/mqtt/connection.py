@@ -1,0 +1,99 @@
+"""What the router knows of a client while it is connected."""
+
+from callboard.mqtt.link import Access, Link, Notification
+from callboard.mqtt.packet import V5, Will
+from callboard.mqtt.properties import Properties
+from callboard.mqtt.session import Session
+
+_NONE = Properties()
+
+
+class Connection:
+    """A connected client.
+
+    Attributes:
+        link: where its packets come from and go to.
+        session: what outlives the connection.
+        acks: acknowledgements to send, always before messages: the ackslog of this connection.
+        out: what this turn sends.
+        unsent: messages and bytes given since the link was last known to be empty.
+        will: published if the connection ends without DISCONNECT.
+        aliases_in: topics by the alias that the client gave them.
+        aliases_out: aliases that we gave topics.
+        largest: bytes of a packet that the client takes; None is no limit.
+    """
+
+    __slots__ = (
+        "access",
+        "acks",
+        "alias_maximum",
+        "aliases_in",
+        "aliases_out",
+        "allowed",
+        "client_id",
+        "dropped",
+        "is_v5",
+        "keep_alive",
+        "largest",
+        "link",
+        "out",
+        "packets_in",
+        "session",
+        "unsent",
+        "unsent_bytes",
+        "will",
+        "within_reason",
+    )
+
+    def __init__(self, link: Link, session: Session) -> None:
+        connect = link.connect
+        properties = connect.properties or _NONE
+        self.link = link
+        self.session = session
+        self.client_id = session.client_id
+        self.is_v5 = connect.version >= V5
+        self.access: Access | None = link.access
+        self.acks: list[bytes] = []
+        self.out: list[Notification] = []
+        self.unsent = 0
+        self.unsent_bytes = 0
+        self.will: Will | None = connect.will
+        self.keep_alive = connect.keep_alive
+        self.aliases_in: dict[int, bytes] | None = None
+        self.aliases_out: dict[bytes, bytes] | None = None
+        self.alias_maximum = properties.topic_alias_maximum or 0
+        self.largest = properties.maximum_packet_size
+        self.within_reason = properties.request_problem_information != 0
+        #: What `access` answered: by topic, for publishing and for receiving.
+        self.allowed: tuple[dict[bytes, bool], dict[bytes, bool]] | None = None
+        self.dropped = 0
+        self.packets_in = 0
+
+    def may_publish(self, topic: bytes) -> bool:
+        """Whether this client may publish on a valid topic."""
+        return self.access is None or self._is_allowed(topic, 0)
+
+    def may_receive(self, topic: bytes) -> bool:
+        """Whether this client may get messages of a topic."""
+        return self.access is None or self._is_allowed(topic, 1)
+
+    def _is_allowed(self, topic: bytes, which: int) -> bool:
+        assert self.access is not None
+        if self.allowed is None:
+            self.allowed = ({}, {})
+        answers = self.allowed[which]
+        answer = answers.get(topic)
+        if answer is None:
+            if len(answers) >= MOST_ANSWERS:
+                answers.clear()
+            ask = self.access.may_receive if which else self.access.may_publish
+            answer = answers[topic] = ask(topic.decode())
+        return answer
+
+    def forget_answers(self) -> None:
+        """Ask `access` again."""
+        self.allowed = None
+
+
+MOST_ANSWERS = 1_000
+"""Topics of one client for which an answer is kept."""

@@ -1,0 +1,150 @@
+"""The messages of one filter: a segmented log in memory, and who waits for more.
+
+Each message is appended to the log of each filter that matches its topic; readers keep offsets.
+A segment is complete at a size; when there are too many, the oldest goes, and a reader that was
+not there yet jumps: what it missed is counted and told (`CursorJump`). When all readers have
+read everything, the log is emptied, so a flow that is kept up with takes no memory.
+"""
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from callboard.mqtt.message import Run
+
+if TYPE_CHECKING:
+    from callboard.mqtt.tracker import DataRequest
+
+SEGMENT_BYTES: Final = 1 << 20
+"""Bytes, with what Python's objects take, at which a segment is complete."""
+
+SEGMENT_COUNT: Final = 10
+"""Segments of a filter; the default of rumqttd, whose 100 MiB a segment would be too much."""
+
+
+@dataclass(frozen=True, slots=True)
+class CursorJump:
+    """Alert: a reader was too slow, and messages that it had not read are gone.
+
+    Attributes:
+        client_id: of the reader; empty for the group of a shared subscription.
+        topic_filter: what it reads.
+        lost: messages.
+    """
+
+    client_id: str
+    topic_filter: str
+    lost: int
+
+
+class Segment:
+    """A part of a log: runs, and the offsets of their first messages."""
+
+    __slots__ = ("base", "runs", "starts", "weight")
+
+    def __init__(self, base: int) -> None:
+        self.base = base
+        self.runs: list[Run] = []
+        self.starts: list[int] = []
+        self.weight = 0
+
+
+class DataLog:
+    """The log of a plain filter.
+
+    Attributes:
+        topic_filter: without any share.
+        start: the offset of the oldest message that is there.
+        end: the offset of the next one.
+        waiters: requests that have read everything, parked here until the next append.
+        readers: requests there are in all, waiting or not, also those of clients that are away.
+    """
+
+    __slots__ = (
+        "durable_readers",
+        "end",
+        "last",
+        "readers",
+        "segment_bytes",
+        "segment_count",
+        "segments",
+        "topic_filter",
+        "waiters",
+    )
+
+    def __init__(
+        self,
+        topic_filter: str,
+        segment_bytes: int = SEGMENT_BYTES,
+        segment_count: int = SEGMENT_COUNT,
+    ) -> None:
+        self.topic_filter = topic_filter
+        self.segment_bytes = segment_bytes
+        self.segment_count = segment_count
+        self.segments = [Segment(0)]
+        self.end = 0
+        self.readers = 0
+        #: Readers whose sessions survive the router, with QoS above 0.
+        self.durable_readers = 0
+        self.waiters: dict[DataRequest, None] = {}
+        #: The newest run, for who asks for the last message.
+        self.last: Run | None = None
+
+    @property
+    def start(self) -> int:
+        """The offset of the oldest message that is there."""
+        return self.segments[0].base
+
+    @property
+    def weight(self) -> int:
+        """Bytes in memory, estimated."""
+        return sum(segment.weight for segment in self.segments)
+
+    def append(self, run: Run) -> None:
+        """Add messages; empties the log before if nobody is behind."""
+        segments = self.segments
+        segment = segments[-1]
+        if segment.runs:
+            if len(self.waiters) == self.readers:
+                self.clear()
+                segment = segments[0]
+            elif segment.weight >= self.segment_bytes:
+                segment = Segment(self.end)
+                segments.append(segment)
+                if len(segments) > self.segment_count:
+                    del segments[0]
+        segment.runs.append(run)
+        segment.starts.append(self.end)
+        segment.weight += run.weight
+        self.end += run.count
+        self.last = run
+
+    def clear(self) -> None:
+        """Forget all messages."""
+        segments = self.segments
+        if len(segments) > 1:
+            del segments[:-1]
+        segment = segments[0]
+        segment.base = self.end
+        segment.runs.clear()
+        segment.starts.clear()
+        segment.weight = 0
+
+    def release(self) -> None:
+        """Forget all messages if every reader has read them."""
+        if self.segments[-1].runs and len(self.waiters) == self.readers:
+            self.clear()
+
+    def find(self, offset: int) -> tuple[int, Segment, int]:
+        """Return the first offset from this one on that is there, its segment, and its run.
+
+        The run is the number of it in the segment; the offset is below `end`.
+        """
+        segments = self.segments
+        segment = segments[0]
+        if offset < segment.base:
+            return segment.base, segment, 0
+        if len(segments) > 1:
+            bases = [each.base for each in segments]
+            segment = segments[bisect_right(bases, offset) - 1]
+        return offset, segment, bisect_right(segment.starts, offset) - 1

@@ -1,0 +1,252 @@
+"""Runs of messages: what the router keeps of PUBLISH packets, and the forms it sends them in.
+
+A run holds messages of one publisher and one topic that came behind one another with the same
+flags. Every reader gets the same bytes objects; only packet identifiers differ between readers.
+A form is what two lists say: with QoS 0 `fronts` are whole packets and `tails` is empty; with
+QoS 1 and 2 a packet is front + packet identifier + tail. The form that came in is kept, others
+are made when a reader first needs them.
+"""
+
+from typing import Final, NamedTuple
+
+PACKET_IDS: Final = tuple(number.to_bytes(2, "big") for number in range(1 << 16))
+"""Every packet identifier as it is on the wire."""
+
+RUN_BYTES: Final = 400
+MESSAGE_BYTES: Final = 120
+"""What a run and a message in it take in memory beside their payloads, measured on 64-bit
+CPython: two bytes objects, their places in two lists."""
+
+EXPIRY: Final = 2
+"""The identifier of the property *message expiry interval*."""
+
+
+class Form(NamedTuple):
+    """Messages as they are sent."""
+
+    fronts: list[bytes]
+    tails: list[bytes]
+
+
+def variable(number: int) -> bytes:
+    """Return a variable byte integer; below 2**28."""
+    if number < 0x80:
+        return bytes((number,))
+    if number < 0x4000:
+        return bytes((number & 0x7F | 0x80, number >> 7))
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def encode_form(
+    topic: bytes, payloads: list[bytes], *, qos: int, retain: bool, properties: bytes | None
+) -> Form:
+    """Return messages in a form.
+
+    Args:
+        topic: its bytes without length.
+        payloads: of the messages.
+        qos: to send with.
+        retain: the flag.
+        properties: MQTT 5's, without their length; None for 3.1.1.
+    """
+    first = bytes((0x30 | qos << 1 | retain,))
+    name = len(topic).to_bytes(2, "big") + topic
+    middle = b"" if properties is None else variable(len(properties)) + properties
+    rest = len(name) + len(middle) + (2 if qos else 0)
+    if qos:
+        fronts = [first + variable(rest + len(payload)) + name for payload in payloads]
+        return Form(fronts, [middle + payload for payload in payloads])
+    head = name + middle
+    return Form([first + variable(rest + len(p)) + head + p for p in payloads], [])
+
+
+class Run:
+    """Messages of one publisher on one topic, in order.
+
+    Attributes:
+        topic: bytes without length.
+        qos: what the publisher sent them with.
+        retain: whether the publisher set the flag.
+        properties: MQTT 5's that go on to readers, without length; empty if there are none.
+        publisher: the client id, for no-local.
+        filters: the names of the plain filters that match, when they were published.
+        number: of the first message, counted over all messages of the router.
+        count: how many.
+        size: bytes of the longest, as it came in.
+        weight: bytes in memory.
+        expires_at: the time after which they are not sent; None is never.
+        journal: the offset of its record in the journal; -1 if it is not there.
+    """
+
+    __slots__ = (
+        "_forms",
+        "_payloads",
+        "count",
+        "expires_at",
+        "filters",
+        "form",
+        "journal",
+        "key",
+        "number",
+        "properties",
+        "publisher",
+        "qos",
+        "retain",
+        "size",
+        "topic",
+        "weight",
+    )
+
+    def __init__(
+        self,
+        topic: bytes,
+        form: Form,
+        *,
+        qos: int,
+        is_v5: bool,
+        count: int,
+        size: int,
+        publisher: str,
+        properties: bytes = b"",
+        retain: bool = False,
+        expires_at: float | None = None,
+    ) -> None:
+        """Keep messages that came in a form, with the flag of retained ones not set."""
+        self.topic = topic
+        self.form = form
+        self.qos = qos
+        #: QoS, and 4 for MQTT 5: what `form` is.
+        self.key = qos | is_v5 << 2
+        self.count = count
+        self.size = size
+        self.weight = RUN_BYTES + count * (MESSAGE_BYTES + size)
+        self.publisher = publisher
+        self.properties = properties
+        self.retain = retain
+        self.expires_at = expires_at
+        self.number = 0
+        self.journal = -1
+        self.filters: tuple[str, ...] = ()
+        self._forms: dict[object, Form] | None = None
+        self._payloads: list[bytes] | None = None
+
+    @classmethod
+    def of_payloads(
+        cls,
+        topic: bytes,
+        payloads: list[bytes],
+        *,
+        qos: int,
+        publisher: str,
+        properties: bytes = b"",
+        retain: bool = False,
+        expires_at: float | None = None,
+    ) -> "Run":
+        """Return a run of messages that did not come in a form that can be sent on."""
+        form = encode_form(topic, payloads, qos=qos, retain=False, properties=properties)
+        size = max(map(len, payloads)) + len(topic) + len(properties) + 12
+        run = cls(
+            topic,
+            form,
+            qos=qos,
+            is_v5=True,
+            count=len(payloads),
+            size=size,
+            publisher=publisher,
+            properties=properties,
+            retain=retain,
+            expires_at=expires_at,
+        )
+        run._payloads = payloads
+        return run
+
+    @property
+    def payloads(self) -> list[bytes]:
+        """The payloads alone, taken out of the form that came in."""
+        if self._payloads is None:
+            self._payloads = self._cut_payloads()
+        return self._payloads
+
+    def _cut_payloads(self) -> list[bytes]:
+        fronts, tails = self.form
+        props = 0
+        if self.key & 4:
+            props = len(self.properties) + len(variable(len(self.properties)))
+        if self.qos:
+            return [tail[props:] for tail in tails] if props else tails
+        found = []
+        beyond = 2 + len(self.topic) + props
+        for packet in fronts:
+            start = 2
+            while packet[start - 1] & 0x80:
+                start += 1
+            found.append(packet[start + beyond :])
+        return found
+
+    def form_for(
+        self, qos: int, *, is_v5: bool, retain: bool = False, extra: bytes = b""
+    ) -> Form:
+        """Return the messages in another form; made once for all readers that need it.
+
+        Args:
+            qos: to send with, not above the run's.
+            is_v5: whether the reader speaks MQTT 5.
+            retain: the flag to set.
+            extra: properties to put before the others; only with MQTT 5.
+        """
+        key = qos | is_v5 << 2
+        if key == self.key and not retain and not extra and self.expires_at is None:
+            return self.form
+        forms = self._forms
+        if forms is None:
+            forms = self._forms = {}
+        kind: object = (key, retain, extra) if retain or extra else key
+        form = forms.get(kind)
+        if form is None:
+            form = forms[kind] = encode_form(
+                self.topic,
+                self.payloads,
+                qos=qos,
+                retain=retain,
+                properties=extra + self.properties if is_v5 else None,
+            )
+        return form
+
+    def aliased(self, qos: int, *, retain: bool, extra: bytes) -> Form:
+        """Return the messages for a reader that knows an alias, which is in `extra`."""
+        forms = self._forms
+        if forms is None:
+            forms = self._forms = {}
+        kind = (qos, retain, extra, "alias")
+        form = forms.get(kind)
+        if form is None:
+            form = forms[kind] = encode_form(
+                b"",
+                self.payloads,
+                qos=qos,
+                retain=retain,
+                properties=extra + self.properties,
+            )
+        return form
+
+    def single(self, index: int) -> "Run":
+        """Return one message as a run of its own; for retained ones."""
+        return Run.of_payloads(
+            self.topic,
+            [self.payloads[index]],
+            qos=self.qos,
+            publisher=self.publisher,
+            properties=self.properties,
+            retain=self.retain,
+            expires_at=self.expires_at,
+        )
+
+
+def expiry_property(seconds: float) -> bytes:
+    """Return the property with the time that a message has left, in whole seconds."""
+    return bytes((EXPIRY,)) + max(int(seconds), 0).to_bytes(4, "big")

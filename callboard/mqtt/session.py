@@ -1,0 +1,113 @@
+"""What the router knows of a client id: the part that can outlive a connection."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from callboard.mqtt.message import variable
+from callboard.mqtt.packet import Subscription as SubscriptionPacket
+from callboard.mqtt.tracker import DataRequest, Tracker
+from callboard.mqtt.window import Window
+
+if TYPE_CHECKING:
+    from callboard.mqtt.connection import Connection
+
+HISTORY = 10
+"""Connects and disconnects of a client that are kept for the console."""
+
+IDENTIFIER = 11
+"""The identifier of the property *subscription identifier*."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A filter of a session, with its options.
+
+    Attributes:
+        topic_filter: as the client wrote it, so with its share.
+        qos: granted.
+        since: the number of the first message that it gets.
+        until: the number of the first one that it does not get, after UNSUBSCRIBE.
+        identifier: the property with the client's subscription identifier, or nothing.
+    """
+
+    topic_filter: str
+    qos: int
+    since: int
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: int = 0
+    until: int | None = None
+    identifier: bytes = b""
+
+    @classmethod
+    def of_packet(
+        cls, packet: SubscriptionPacket, qos: int, since: int, identifier: int
+    ) -> "Subscription":
+        """Return what a client asked for, with the QoS that it gets."""
+        prop = bytes((IDENTIFIER,)) + variable(identifier) if identifier else b""
+        return cls(
+            packet.topic_filter,
+            qos,
+            since,
+            packet.no_local,
+            packet.retain_as_published,
+            packet.retain_handling,
+            identifier=prop,
+        )
+
+    def ended(self, until: int) -> "Subscription":
+        """Return the same, ended."""
+        return replace(self, until=until)
+
+
+class Session:
+    """One client id's state.
+
+    Attributes:
+        connection: the client while it is connected.
+        expiry: seconds for which the session lives without its client; 0 ends it at once.
+        subscriptions: by the filter as the client wrote it.
+        requests: their data requests, by filter; that of a shared one is its group's.
+        has_overlaps: whether several filters might match one topic.
+        has_shared: whether one of them is shared.
+        leaving: subscriptions that were ended while messages of theirs were unread.
+        tracker: requests with something to read.
+        window: messages with QoS 1 and 2 on their way to the client.
+        received: packet identifiers of QoS 2 messages of the client that it has not released.
+        history: what happened last: (wall clock, what).
+        expires_at: when it ends; while the client is away.
+        is_durable: whether it survives the router.
+    """
+
+    __slots__ = (
+        "client_id",
+        "connection",
+        "expires_at",
+        "expiry",
+        "has_overlaps",
+        "has_shared",
+        "history",
+        "is_durable",
+        "leaving",
+        "received",
+        "requests",
+        "subscriptions",
+        "tracker",
+        "window",
+    )
+
+    def __init__(self, client_id: str) -> None:
+        self.client_id = client_id
+        self.connection: Connection | None = None
+        self.expiry = 0.0
+        self.expires_at: float | None = None
+        self.is_durable = False
+        self.has_overlaps = False
+        self.has_shared = False
+        self.subscriptions: dict[str, Subscription] = {}
+        self.requests: dict[str, DataRequest] = {}
+        self.leaving: tuple[Subscription, ...] = ()
+        self.tracker = Tracker()
+        self.window = Window()
+        self.received: set[int] = set()
+        self.history: tuple[tuple[float, str], ...] = ()
