@@ -7,12 +7,17 @@ below, and one message lets the actor take a turn. When there is nothing to do, 
 import logging
 import secrets
 from collections import deque
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from actors.actor import Actor
 from actors.dispatch import handler
+from actors.exit_reason import ExitReason
+from callboard.mqtt.auth import AuthGate
+from callboard.mqtt.config import RouterConfig
+from callboard.mqtt.edge import Edge
 from callboard.mqtt.link import Disconnect, LinkEvent
-from callboard.mqtt.limits import Limits
 from callboard.mqtt.machine import RouterMachine
 from callboard.mqtt.reason_code import ReasonCode
 from callboard.mqtt.record import JournalRecord
@@ -29,6 +34,22 @@ class Turn:
 
 
 TURN: Final = Turn()
+
+
+class OpenPorts:
+    """Open the configuration's listeners; answered when all are open."""
+
+
+class Leave:
+    """Say farewell to the clients, then end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Call a function on the router's thread; answered (True, value) or (False, error)."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
 
 
 class Journal(Protocol):
@@ -86,23 +107,52 @@ class RouterActor(Actor):
     detached = True
     remote_methods = frozenset()
 
-    def __init__(self, mailbox: Mailbox, limits: Limits, journal: Journal | None) -> None:
+    def __init__(self, mailbox: Mailbox, config: RouterConfig) -> None:
         self._runner = self._cell.runner
         self._mailbox = mailbox
-        self._journal = journal
+        self._config = config
+        self._journal: Journal | None = None
+        self.edge: Edge | None = None
         self._reminder: Reminder | None = None
         self._due: float | None = None
         self.machine = RouterMachine(
-            limits,
-            is_durable=journal is not None,
+            config.limits,
+            is_durable=self._journal is not None,
             make_client_id=make_client_id,
             chance=self._runner.random,
             now=self._runner.now(),
             events=mailbox.events,
         )
-        if journal is not None:
-            journal.restore(self.machine)
         mailbox.attach(self._cell)
+
+    def is_here(self) -> bool:
+        """Whether the caller is on the router's thread."""
+        return self._runner.is_runner_thread()
+
+    @handler
+    async def open_ports(self, _: OpenPorts) -> None:
+        """Open the listeners; clients come from then on."""
+        config = self._config
+        gate = AuthGate(config.security, config.authenticator)
+        self.edge = Edge(self._mailbox, self._runner.loop, config.network, gate)
+        await self.edge.open(config.listeners)
+
+    @handler(concurrent=True)
+    async def leave(self, _: Leave) -> None:
+        """End: turns go on while the clients are told."""
+        if self.edge is not None:
+            await self.edge.close()
+        if self._journal is not None:
+            self._journal.close()
+        self.stop_self(ExitReason.NORMAL)
+
+    @handler
+    def call(self, order: Call) -> tuple[bool, Any]:
+        """Call a function here."""
+        try:
+            return True, order.function(*order.arguments)
+        except Exception as error:  # noqa: BLE001  # goes to the caller
+            return False, error
 
     @handler
     def turn(self, _: Turn) -> None:
@@ -111,7 +161,8 @@ class RouterActor(Actor):
         mailbox.is_poked = False
         try:
             records, transmits, alerts = machine.run_inner(self._runner.now())
-        except Exception:  # one client's packets must not end the router for all
+        except Exception:  # noqa: BLE001  # one client's packets must not end the router for all
+            log.exception("a turn of the MQTT router failed")
             self._blame()
             mailbox.poke()
             return
@@ -130,10 +181,10 @@ class RouterActor(Actor):
     def _blame(self) -> None:
         """Cut off the client whose event a turn failed with."""
         link = self.machine.at_hand
-        log.exception("a turn of the MQTT router failed with %r", link and link.client_id)
         if link is not None and link.connection is not None:
             reason = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-            self._mailbox.events.appendleft(Disconnect(link, reason, True, True))
+            end = Disconnect(link, reason, has_will=True, is_told=True)
+            self._mailbox.events.appendleft(end)
 
     def _arm(self, due: float | None) -> None:
         if self._reminder is not None:
