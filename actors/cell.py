@@ -25,6 +25,7 @@ from actors.errors import NoSuchMethod, RemoteError
 from actors.exit_reason import ExitReason
 from actors.future import OVER
 from actors.interleaving import Interleaving
+from actors.loop import current_task_cleared
 from actors.mailbox import BoundedMailbox
 from actors.methods import callable_methods
 from actors.signals import Call, Exit, LinkExit, Resume, Stop, Urgent
@@ -117,13 +118,21 @@ class Cell(Interleaving):
         if self.running:
             return
         self.running = True
-        if self.reason is None:
+        task = self.task
+        if task is not None and task.ready and not self.attention and self._goes_on(task):
+            pass  # it awaits again: for this there is no need to enter the actor's context
+        elif self.reason is None:
             (self._context or self._open_context()).run(self._turn)
         if self.reason is not None:
             self.drain()
         self.running = False
         self.scheduled = False
-        if self._has_work():
+        task = self.task
+        if self.attention or self.reason is not None:
+            has_work = self._has_work()
+        else:
+            has_work = task.ready if task is not None else bool(self._mailbox)
+        if has_work:
             self.schedule()
 
     def _open_context(self) -> contextvars.Context:
@@ -137,7 +146,7 @@ class Cell(Interleaving):
 
     def _turn(self) -> None:
         may_go_on = not self.attention or self._may_go_on()
-        if may_go_on and (self.task is None or self._resume()):
+        if may_go_on and (self.task is None or self._is_over(self.task)):
             self._handle_messages()
         self.sender = None  # what runs between turns belongs to no message
         if self._end is not None:
@@ -171,6 +180,7 @@ class Cell(Interleaving):
         mailbox = self._mailbox
         if not mailbox:
             return
+        current_task_cleared(self.runner.loop, None)
         take, table, actor = mailbox.popleft, self.table, self.actor
         message: Any = None
         handled = 0
@@ -239,24 +249,30 @@ class Cell(Interleaving):
         if task.step():
             self.task = task
 
-    def _resume(self) -> bool:
-        """Go on with the coroutine handler; True when it is done and messages come next."""
-        task = self.task
-        assert task is not None
-        if not task.ready or self._end is not None:
-            return False
+    def _goes_on(self, task: HandlerTask) -> bool:
+        """Let the coroutine handler take a step; False when it is done, or something else is.
+
+        Its own context has what the actor's has.
+        """
         self.sender = task.sender
         try:
             if task.step():
-                return False
+                self.sender = None
+                return not self.attention
         except BaseException as error:  # noqa: BLE001  # as in `_handle_messages`
             self.task = None
-            self.failed(error, task.sender)
+            task.context.run(self.failed, error, task.sender)
             return False
         self.task = None
         if self.attention:
             self.keep_stashed(task.message, task.sender)
-        return True
+        return False
+
+    def _is_over(self, task: HandlerTask) -> bool:
+        """Go on with the coroutine handler; True when it is done and messages come next."""
+        if task.ready and self._end is None:
+            self._goes_on(task)
+        return self.task is None and self._end is None
 
     # --- what is no `@handler`'s ---
 

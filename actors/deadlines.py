@@ -39,6 +39,8 @@ class Deadlines:
     def sweep(self, now: float) -> float | None:
         """Fail what is overdue; returns when to come again, None while nothing waits."""
         fresh, heap = self.fresh, self._heap
+        while fresh and fresh[0].done_:
+            fresh.popleft()
         if fresh and (now >= self._next_sweep or len(fresh) >= SWEEP_SIZE):
             self._next_sweep = now + SWEEP_INTERVAL
             for _ in range(len(fresh)):

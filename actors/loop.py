@@ -42,7 +42,7 @@ class RunnerLoop(asyncio.SelectorEventLoop):
                 if not handle._cancelled:
                     # A thread that is stuck in a step may have left its mark: a task would
                     # refuse to go on beside it, and never be asked again.
-                    current_task_cleared(self)
+                    current_task_cleared(self, None)
                     handle._run()
         finally:  # sys.exit() in a callback comes through here
             if ready:
@@ -162,6 +162,7 @@ class RunnerLoop(asyncio.SelectorEventLoop):
 
     def close(self) -> None:
         """End the loop with its runner."""
+        current_task_cleared(self, None)
         self._thread_id = None  # type: ignore[assignment]
         super().close()
 
@@ -175,37 +176,21 @@ class _LoopTimer(asyncio.TimerHandle):
 
 
 # The current task of a loop, as asyncio keeps it: one function from 3.12 on, a dictionary
-# before.
+# before. Steps of handlers leave their mark, for the next step or turn to replace it: taking it
+# back each time would cost every ask.
+
+current_task_set: Callable[[asyncio.AbstractEventLoop, Any], object]
+"""Make a task what `asyncio.current_task()` returns on a loop."""
+
+current_task_cleared: Callable[[asyncio.AbstractEventLoop, None], object]
+"""Leave a loop without a current task."""
+
 _current_tasks: dict[asyncio.AbstractEventLoop, Any]
 try:
     from asyncio.tasks import _swap_current_task  # type: ignore[attr-defined]
 
-    def current_task_set(loop: asyncio.AbstractEventLoop, task: Any) -> None:
-        """Make `task` what `asyncio.current_task()` returns on this loop."""
-        _swap_current_task(loop, task)
-
-    def current_task_cleared(loop: asyncio.AbstractEventLoop) -> None:
-        """Leave the loop without a current task."""
-        _swap_current_task(loop, None)
-
-    def current_task_left(loop: asyncio.AbstractEventLoop, task: Any) -> None:
-        """Leave the loop without a current task, unless another thread has set its own."""
-        current = _swap_current_task(loop, None)
-        if current is not task:
-            _swap_current_task(loop, current)
-
+    current_task_set = current_task_cleared = _swap_current_task
 except ImportError:
     from asyncio.tasks import _current_tasks  # type: ignore[attr-defined,no-redef]
 
-    def current_task_set(loop: asyncio.AbstractEventLoop, task: Any) -> None:
-        """Make `task` what `asyncio.current_task()` returns on this loop."""
-        _current_tasks[loop] = task
-
-    def current_task_cleared(loop: asyncio.AbstractEventLoop) -> None:
-        """Leave the loop without a current task."""
-        _current_tasks.pop(loop, None)
-
-    def current_task_left(loop: asyncio.AbstractEventLoop, task: Any) -> None:
-        """Leave the loop without a current task, unless another thread has set its own."""
-        if _current_tasks.get(loop) is task:
-            _current_tasks.pop(loop, None)  # the watcher may clear it at the same moment
+    current_task_set, current_task_cleared = _current_tasks.__setitem__, _current_tasks.pop

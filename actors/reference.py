@@ -131,8 +131,11 @@ class ActorRef(ActorAddress, Generic[A]):
         future: Future[Any] = Future(self)
         if COMPANY.used or timeout is not DEFAULT_TIMEOUT or priority != "normal":
             self._ask_in_company(future, message, timeout, priority)
-        else:
-            self._home.set_deadline(future, timeout)
+        else:  # as `set_deadline`, without the call
+            home = self._home
+            future.timeout = timeout
+            future.deadline = home.now() + timeout
+            home.fresh_asks.append(future)
             self.target.post(message, future)
         return future
 

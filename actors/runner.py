@@ -349,7 +349,7 @@ class Runner:
                 return False
             self.times.stuck[holder] = Stuck(self.current, holder, self.now())
             self._holder = None
-            current_task_cleared(self.loop)
+            current_task_cleared(self.loop, None)
         finally:
             self._role.release()
         with self._spare_lock:

@@ -111,7 +111,9 @@ class Runtime:
         )
         self.runner = runner or Runner(self.name)
         self.runner.times.on_slow = self._note_slow
-        self._now = self.runner.now
+        #: The time in seconds, and the asks that were made a moment ago.
+        self.now = self.runner.now
+        self.fresh_asks = self.runner.deadlines.fresh
         self.remote: Remote = LocalOnly()
         self.cells: dict[int, Cell] = {}
         self.counters = Counters()
@@ -305,8 +307,8 @@ class Runtime:
     def set_deadline(self, future: Future[Any], timeout: float) -> None:
         """Let an ask fail after `timeout` seconds."""
         future.timeout = timeout
-        future.deadline = self._now() + timeout
-        self.runner.deadlines.fresh.append(future)
+        future.deadline = self.now() + timeout
+        self.fresh_asks.append(future)
 
     def set_deadline_within(
         self, future: Future[Any], timeout: float, limit: float | None
@@ -316,7 +318,7 @@ class Runtime:
         Returns whether it is. What was given the same timeout a moment ago is no limit: its
         time is over at about the same moment, and that need not be told to other nodes.
         """
-        now = self._now()
+        now = self.now()
         deadline = now + timeout
         is_limited = limit is not None and limit < deadline - LIMIT_MARGIN
         if is_limited:
@@ -325,7 +327,7 @@ class Runtime:
             timeout = deadline - now
         future.timeout = timeout
         future.deadline = deadline
-        self.runner.deadlines.fresh.append(future)
+        self.fresh_asks.append(future)
         return is_limited
 
     def monitor(self, ref: ActorRef[Any]) -> Future[Down]:

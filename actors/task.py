@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors.errors import WouldDeadlock
 from actors.future import Future
-from actors.loop import current_task_left, current_task_set
+from actors.loop import current_task_set
 
 if TYPE_CHECKING:
     from actors.answers import Sender
@@ -58,27 +58,24 @@ class HandlerTask:
 
         Raises whatever the handler raises.
         """
-        coroutine = self.coroutine
+        cell, coroutine = self.cell, self.coroutine
         while True:
             self.ready = False
             self.waiting_for = None
-            error, self.throw = self.throw, None
-            loop = self.cell.runner.loop
-            current_task_set(loop, self)
+            current_task_set(cell.runner.loop, self)
             try:
-                if error is None:
+                if self.throw is None:
                     awaited = self.context.run(coroutine.send, None)
                 else:
+                    error, self.throw = self.throw, None
                     awaited = self.context.run(coroutine.throw, error)
             except StopIteration as stop:
                 if self.sender is not None and self.sender.expects:
-                    self.cell.answer(self.sender, stop.value)
+                    cell.answer(self.sender, stop.value)
                 return False
-            finally:
-                current_task_left(loop, self)
             if awaited.__class__ is Future:
-                if awaited.asked is self.cell.ref:
-                    text = f"{self.cell.ref} awaits its own answer; call the method directly"
+                if awaited.asked is not None and awaited.asked is cell._ref:
+                    text = f"{cell.ref} awaits its own answer; call the method directly"
                     self.throw = WouldDeadlock(text)
                     continue
                 self.waiting_for = awaited
@@ -105,7 +102,13 @@ class HandlerTask:
         """Go on: what was awaited is done. Late wake-ups for an earlier await do nothing."""
         if awaited is self.waiting_for and not self.ready:
             self.ready = True
-            self.cell.schedule()
+            cell = self.cell
+            if not cell.scheduled:  # as `cell.schedule()`, without the calls: each ask wakes
+                cell.scheduled = True
+                runner = cell.runner
+                runner.ready.append(cell)
+                if runner.sleeping:
+                    runner.wake()
 
     # What asyncio's timeouts, task groups and libraries ask of the current task.
 

@@ -34,27 +34,20 @@ def pair():
 
 @contextlib.contextmanager
 def computing():
-    """Let a thread compute."""
-    enough = threading.Event()
+    """Let a thread compute; gives the list that holds how far it has come."""
+    enough, progress = threading.Event(), [0]
 
     def compute():
         while not enough.is_set():
-            sum(range(1000))
+            progress[0] += 1
 
     thread = threading.Thread(target=compute)
     thread.start()
     try:
-        yield
+        yield progress
     finally:
         enough.set()
         thread.join()
-
-
-def seconds_of(call, times):
-    started = time.monotonic()
-    for _ in range(times):
-        call()
-    return time.monotonic() - started
 
 
 def test_what_is_sent_is_received(contended, pair):
@@ -135,24 +128,32 @@ def test_a_poll_that_finds_nothing_waits(contended):
         assert time.monotonic() - started >= 0.02
 
 
-def test_kept_calls_take_no_switch_intervals(pair, monkeypatch):
+def test_kept_calls_let_no_other_thread_run(pair, monkeypatch):
     one, other = pair
+    interval = sys.getswitchinterval()
+    monkeypatch.setattr(CONTENTION, "look", lambda _: None)
 
-    def turn():
+    def is_interrupted(progress):
+        before = progress[0]
         contention.send(one, memoryview(b"x"))
         contention.receive(other, 10)
+        contention.select(selector, 0.0)
+        return progress[0] != before
 
-    monkeypatch.setattr(CONTENTION, "look", lambda _: None)
-    interval, turns, given_up, kept = sys.getswitchinterval(), 0, 0.0, 0.0
-    with computing():
-        while given_up < 20 * interval:
+    with selectors.DefaultSelector() as selector, computing() as progress:
+        selector.register(one, selectors.EVENT_READ)
+        sys.setswitchinterval(0.5)  # much longer than the calls
+        try:
             monkeypatch.setattr(CONTENTION, "is_seen", False)
-            given_up += seconds_of(turn, 10)
+            while not is_interrupted(progress):
+                pass
             monkeypatch.setattr(CONTENTION, "is_seen", True)
-            kept += seconds_of(turn, 10)
-            turns += 10
+            is_interrupted(progress)  # begins an interval of our own
+            kept = [is_interrupted(progress) for _ in range(100)]
+        finally:
+            sys.setswitchinterval(interval)
 
-    assert kept < given_up / 2, turns
+    assert not any(kept)
 
 
 def test_the_watcher_sees_that_a_thread_computes_and_that_it_ended(runtime):
