@@ -32,7 +32,7 @@ faults: .venv/.dev .venv/.spark ## kill, freeze, cut off and overload real node 
 fuzz: .venv/.dev ## feed damaged frames to everything that reads them (ARGS="--frames 1000000 --record")
 	@$(python) -m tests.fuzz $(ARGS)
 
-simulate: .venv/.dev ## live random lives of simulated clusters (SEEDS=0:1000 ARGS="--jobs 2 --record", topics: --life topics)
+simulate: .venv/.dev ## live random lives of simulated clusters (SEEDS=0:1000 ARGS="--jobs 2 --record", --life topics|channels|stores)
 	@$(python) -m tests.simulation --seeds $(SEEDS) $(ARGS)
 
 search: .venv/.dev ## visit every state of small clusters, in any order of events (ARGS=--record writes it to the docs)

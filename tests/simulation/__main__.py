@@ -1,11 +1,12 @@
 """Live lives by seed: `python -m tests.simulation --seeds 0:1000 --jobs 2 [--record]`.
 
-`--life nodes` (the default) or `--life topics` says what is lived. A life that breaks a rule
-prints its seed and the command that replays it, and leaves its events in
-`build/.callboard/failures/`, those of topics in `build/topics/.callboard/failures/`.
+`--life nodes` (the default), `topics`, `channels` or `stores` says what is lived. A life that
+breaks a rule prints its seed and the command that replays it, and leaves its events in
+`build/.callboard/failures/`, those of topics in `build/topics/.callboard/failures/`, and so on.
 `--seeds N` lives one life and prints its events; where such a file of it exists, it says
-whether the events were the same. `--record` adds the seeds to `simulation.json` or
-`topics.json` in `docs/reliability`; those that are there already are not lived again.
+whether the events were the same. `--record` adds the seeds to `simulation.json`, `topics.json`,
+`channels.json` or `stores.json` in `docs/reliability`; those that are there already are not
+lived again.
 """
 
 import argparse
@@ -20,7 +21,12 @@ from callboard.simulation.dump import Dump, dump_path
 from tests.simulation.batch import LIVES, ROOT, Batch, dump_of, folder_of, live
 from tests.simulation.record import Record
 
-RECORDS = {"nodes": "simulation.json", "topics": "topics.json"}
+RECORDS = {
+    "nodes": "simulation.json",
+    "topics": "topics.json",
+    "channels": "channels.json",
+    "stores": "stores.json",
+}
 """Files of `docs/reliability` that hold the seeds of each kind of life."""
 
 BATCH = 20

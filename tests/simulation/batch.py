@@ -2,10 +2,12 @@
 
 import logging
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from callboard.simulation.dump import Dump
+from tests.simulation.channel_life import ChannelLife
 from tests.simulation.life import Life
+from tests.simulation.store_life import StoreLife
 from tests.simulation.topic_life import TopicLife
 
 ROOT = Path(__file__).parents[2]
@@ -14,8 +16,13 @@ BUILD = ROOT / "build"
 """Where the events of lives that broke a rule are left."""
 
 
-LIVES: Final[dict[str, type[Life] | type[TopicLife]]] = {"nodes": Life, "topics": TopicLife}
-"""What can be lived."""
+LIVES: Final[dict[str, Any]] = {
+    "nodes": Life,
+    "topics": TopicLife,
+    "channels": ChannelLife,
+    "stores": StoreLife,
+}
+"""What can be lived: classes with `run`, and a cluster or `seconds` and `lines`."""
 
 
 class Batch(NamedTuple):
@@ -41,7 +48,7 @@ def live(batch: Batch) -> tuple[Batch, list[str], float]:
                 f"seed {seed}: {type(error).__name__}: {error}\n"
                 f"  replay: python -m tests.simulation {option}--seeds {seed}"
             )
-        seconds += life.cluster.now
+        seconds += life.seconds if isinstance(life, ChannelLife) else life.cluster.now
     return batch, failures, seconds
 
 
@@ -50,6 +57,7 @@ def folder_of(kind: str) -> Path:
     return BUILD if kind == "nodes" else BUILD / kind
 
 
-def dump_of(life: Life | TopicLife) -> Dump:
+def dump_of(life: Any) -> Dump:
     """Return the events of a life."""
-    return Dump(life.seed, "tests.simulation", life.cluster.trace.lines())
+    told = life if isinstance(life, ChannelLife) else life.cluster.trace
+    return Dump(life.seed, "tests.simulation", told.lines())

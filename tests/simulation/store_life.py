@@ -1,6 +1,6 @@
 """One random life of a store, by seed: a master that crashes, clones that come and go.
 
-Up to six nodes in a ring, one of them with the master, the others with clones, all of which
+Up to nine nodes in a ring, one of them with the master, the others with clones, all of which
 write. What must hold:
 
 - of several `put_unique` of one key exactly one is told that it won, and its value stays;
@@ -71,7 +71,7 @@ class StoreLife:
             self.cluster.clock, self.random.choice((0.0, 0.002, 0.05))
         )
         #: With a small buffer, clones that are out of reach miss commands for good.
-        self.options = StoreOptions(buffer_limit=self.random.choice((65_536, 65_536, 30)))
+        self.options = StoreOptions(buffer_limit=self.random.choice((65_536, 30)))
         self.slots: list[Node] = []
         self.master: Keeper | None = None
         self.keepers: list[Keeper] = []
@@ -95,7 +95,7 @@ class StoreLife:
     # --- begin ---
 
     def _begin(self) -> None:
-        self.slots = self.cluster(self.random.randint(3, 6), topology="ring")
+        self.slots = self.cluster(self.random.choice((3, 4, 5, 6, 9)), topology="ring")
         if self.random.random() < 0.5:
             self._start_master()
         for slot in range(1, len(self.slots)):
@@ -138,6 +138,7 @@ class StoreLife:
             self._crash_in_the_middle: 1,
             self._return_master: 3,
             self._crash_clone: 1,
+            self._leave_behind: 2,
         }
         self.random.choices(list(actions), list(actions.values()))[0]()
 
@@ -150,14 +151,20 @@ class StoreLife:
                 keeper.store.put("temporary", keeper.written, 0.5)
 
     def _increment(self) -> None:
-        for keeper in self.random.sample(self._alive(), min(2, len(self._alive()))):
+        for keeper in self._some(2):
             for _ in range(self.random.choice((1, 3, 20))):
                 counter = self.random.choice(COUNTERS)
                 keeper.increments[counter] += 1
                 keeper.store.increment(counter)
 
     def _contest(self) -> None:
-        self._ask_unique(self.random.sample(self._alive(), min(3, len(self._alive()))))
+        self._ask_unique(self._some(3))
+
+    def _some(self, count: int) -> list[Keeper]:
+        """Return a few keepers, or now and then all of them."""
+        alive = self._alive()
+        wanted = self.random.choice((count, count, len(alive)))
+        return self.random.sample(alive, min(wanted, len(alive)))
 
     def _ask_unique(self, keepers: list[Keeper]) -> None:
         key = f"u{len(self.contests)}"
@@ -244,6 +251,18 @@ class StoreLife:
             clone = self.random.choice(clones)
             self._crash(clone)
             self._start_clone(clone.slot)
+
+    def _leave_behind(self) -> None:
+        """Let a clone miss commands for so long that links break, but channels do not."""
+        slot = self.random.randrange(1, len(self.slots))
+        for step in (-1, 1):
+            self.cluster.partition(
+                self.slots[slot], self.slots[(slot + step) % len(self.slots)], both=True
+            )
+        self._write()
+        self.cluster.advance(self.random.choice((2.0, 5.0, 8.0)))
+        self._write()
+        self.cluster.heal()
 
     def _crash(self, keeper: Keeper) -> None:
         keeper.is_alive = False

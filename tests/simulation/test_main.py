@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from tests.simulation import batch
+from tests.simulation.channel_life import ChannelLife
 from tests.simulation.life import Life
 from tests.simulation.rules import Violation
 from tests.simulation.topic_life import TopicLife
@@ -53,3 +54,19 @@ def test_lives_of_topics_are_replayed_apart(tmp_path, monkeypatch):
         "  replay: python -m tests.simulation --life topics --seeds 7"
     ]
     assert (tmp_path / "topics" / ".callboard" / "failures" / "7.json").exists()
+
+
+def test_a_channel_that_breaks_a_rule_is_lived_again_to_be_told(tmp_path, monkeypatch):
+    def verify(self):
+        raise Violation("it went wrong")
+
+    monkeypatch.setattr(batch, "BUILD", tmp_path)
+    monkeypatch.setattr(ChannelLife, "verify", verify)
+
+    _, failures, seconds = batch.live(batch.Batch("channels", 7, 8))
+
+    assert failures[0].endswith("python -m tests.simulation --life channels --seeds 7")
+    assert seconds > 1
+    dump = (tmp_path / "channels" / ".callboard" / "failures" / "7.json").read_text()
+    assert "Handshake" in dump
+    assert "it went wrong" in dump

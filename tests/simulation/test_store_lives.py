@@ -51,11 +51,11 @@ def is_idle_when_connected(self: Any) -> bool:
 ORIGINAL_PERSIST: Callable[[Any], Any] = Authority._take_persist
 
 BUGS = [
-    (StoreActor, "_carry_out", carry_out_at_once, "not durable|is lost", 0),
-    (Authority, "_take_persist", persist_no_writers, "not between", 4),
-    (Authority, "_remember", remember_no_answer, "nobody won|won by all", 12),
-    (Clone, "is_idle", property(is_idle_when_connected), "not durable", 0),
-    (Clone, "consume_nil", lambda *_: None, "differs|was idle before", 3),
+    (StoreActor, "_carry_out", carry_out_at_once, "not durable|is lost", 6),
+    (Authority, "_take_persist", persist_no_writers, "not between", 14),
+    (Authority, "_remember", remember_no_answer, "nobody won|won by all", 14),
+    (Clone, "is_idle", property(is_idle_when_connected), "not durable", 22),
+    (Clone, "consume_nil", lambda *_: None, "differs|was idle before", 0),
     (Master, "is_idle", property(lambda _self: True), "was idle before|differs", 1),
 ]
 

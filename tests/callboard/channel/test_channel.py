@@ -1,12 +1,15 @@
 """Channels as a whole: beside a short model, over a bad network, and in the large."""
 
+from collections import Counter
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from callboard.channel import Consumer, Producer
-from tests.callboard.channel import simulate
+from tests.simulation.channel_life import ChannelLife
+from tests.simulation.rules import Violation
 
 
 class Model:
@@ -131,11 +134,11 @@ TestBesideAModel.settings = settings(max_examples=60, stateful_step_count=40, de
 
 
 def test_order_and_completeness_hold_over_a_bad_network():
-    worlds = [simulate.World(seed) for seed in range(500_000, 500_150)]
+    worlds = [ChannelLife(seed) for seed in range(500_000, 500_150)]
     for world in worlds:
         world.run()
 
-    seen = sum((world.seen for world in worlds), simulate.Counter())
+    seen = sum((world.seen for world in worlds), Counter())
     assert {what for what, count in seen.items() if count >= 2} >= {
         "CumulativeAck",
         "Nack",
@@ -144,15 +147,19 @@ def test_order_and_completeness_hold_over_a_bad_network():
         "closed: connection_timeout",
         "closed: retransmission_timeout",
         "closed: too many",
+        "consumer vanished",
+        "producer vanished",
     }
 
 
 def test_a_seed_gives_the_same_world():
-    one, two = simulate.World(11), simulate.World(11)
+    one, two = ChannelLife(11), ChannelLife(11)
     one.run()
     two.run()
 
     assert (one.seen, one.now) == (two.seen, two.now)
+    assert one.lines() == two.lines()
+    assert sum(one.seen.values()) < len(one.lines())
 
 
 def test_the_simulation_finds_a_consumer_that_forgets_an_event(monkeypatch):
@@ -165,5 +172,5 @@ def test_the_simulation_finds_a_consumer_that_forgets_an_event(monkeypatch):
             genuine(self, seq, payload)
 
     monkeypatch.setattr(Consumer, "handle_event", forgetful)
-    with pytest.raises(simulate.Violation, match="was due"):
-        simulate.World(1).run()
+    with pytest.raises(Violation, match="was due"):
+        ChannelLife(1).run()
