@@ -9,11 +9,12 @@ from callboard.mqtt.message import PACKET_IDS, Run
 from callboard.mqtt.packet import V4, V5, ConnAck, Disconnect, Will
 from callboard.mqtt.packet import Connect as ConnectPacket
 from callboard.mqtt.properties import Properties
-from callboard.mqtt.publishing import passed_on
+from callboard.mqtt.publishing import is_allowed, passed_on
 from callboard.mqtt.reason_code import ReasonCode
 from callboard.mqtt.record import SessionClosed, SessionOpened
 from callboard.mqtt.session import HISTORY, Session
 from callboard.mqtt.subscribing import leave
+from callboard.mqtt.topic import is_valid_topic
 from callboard.mqtt.tracker import Cause, Status
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ def _judge(machine: "RouterMachine", packet: ConnectPacket) -> ReasonCode | None
         return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
     if not packet.client_id and packet.version < V5 and not packet.clean_start:
         return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+    if packet.will is not None and not is_valid_topic(packet.will.topic):
+        return ReasonCode.TOPIC_NAME_INVALID
     is_known = packet.client_id in machine.connections
     if len(machine.connections) >= limits.connections and not is_known:
         return ReasonCode.QUOTA_EXCEEDED
@@ -188,7 +191,7 @@ def disconnect(
     connection.out = []
     connection.acks = []
     if has_will and connection.will is not None:
-        _arm_will(machine, session, connection.will)
+        _arm_will(machine, connection, connection.will)
     if session.expiry > 0:
         machine.graveyard[session.client_id] = session
         session.expires_at = machine.now + session.expiry
@@ -214,7 +217,12 @@ def _pull_back(machine: "RouterMachine", session: Session) -> None:
             requests.append(request)
 
 
-def _arm_will(machine: "RouterMachine", session: Session, will: Will) -> None:
+def _arm_will(machine: "RouterMachine", connection: Connection, will: Will) -> None:
+    session = connection.session
+    topic = will.topic.encode()
+    if not is_allowed(connection, topic, machine.route_of(topic)):
+        machine.meters.refused += 1
+        return
     delay = 0.0
     if will.properties is not None:
         delay = min(float(will.properties.will_delay_interval or 0), session.expiry)
@@ -242,7 +250,7 @@ def publish_will(machine: "RouterMachine", client_id: str, will: Will) -> None:
         expires_at=expires_at,
     )
     machine.meters.wills += 1
-    machine.publish(run)
+    machine.append(run, machine.route_of(topic))
 
 
 def end_session(machine: "RouterMachine", session: Session) -> None:

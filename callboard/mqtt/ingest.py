@@ -140,7 +140,7 @@ def take_publishes(  # noqa: C901, PLR0912
         if first & 8:
             prefix = bytes((first & 0xF7,)) + prefix[1:]
         rest = stop - head
-        tails = [data[at : at + rest] for at in range(head, end, size)]
+        tails = [data[at + 2 : at + 2 + rest] for at in range(name_end, end, size)]
         form = Form([prefix] * count, tails)
         acks = bytearray((PUBACK if qos == 1 else PUBREC) + b"\0\0") * count
         acks[2::4] = data[name_end:end:size]

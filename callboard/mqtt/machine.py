@@ -22,7 +22,6 @@ A connection is in the ready queue exactly while it is Ready. Nobody but `schedu
 """
 
 import heapq
-import random
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
@@ -52,7 +51,7 @@ from callboard.mqtt.record import JournalRecord, Published, Received, Retained
 from callboard.mqtt.retained import RetainedMessages
 from callboard.mqtt.routes import Route, Routes
 from callboard.mqtt.session import Session
-from callboard.mqtt.share import ShareGroup
+from callboard.mqtt.share import Chance, ShareGroup
 from callboard.mqtt.tracker import Cause, DataRequest, Status
 
 MOST_EVENTS = 500
@@ -101,7 +100,7 @@ class RouterMachine:
         *,
         is_durable: bool = False,
         make_client_id: Callable[[], str],
-        chance: random.Random,
+        chance: Chance,
         now: float = 0.0,
         events: deque[LinkEvent] | None = None,
     ) -> None:
@@ -299,9 +298,13 @@ class RouterMachine:
         elif received and session is not None and session.is_durable:
             self.records.append(Received(session.client_id, received))
 
-    def publish(self, run: Run) -> None:
-        """Append messages that no client has just sent: a will."""
-        self.append(run, self.routes.cache.get(run.topic) or self.routes.find(run.topic))
+    def route_of(self, topic: bytes) -> Route:
+        """Return where messages of a topic go.
+
+        Raises:
+            ProtocolViolation: it is no topic.
+        """
+        return self.routes.cache.get(topic) or self.routes.find(topic)
 
     def _retain(self, run: Run) -> None:
         topic = run.topic.decode()
@@ -316,12 +319,11 @@ class RouterMachine:
 
     def park(self, request: DataRequest) -> None:
         """Let a request that has read everything wait for more, or end."""
-        log = request.log
+        log, session = request.log, request.session
+        if session is not None and session.leaving and not session.tracker.requests:
+            session.leaving = ()  # nobody is behind them any more
         if request.stop is not None:
-            if not request.is_retained and request.session is not None:
-                session = request.session
-                ended = request.subscription
-                session.leaving = tuple(e for e in session.leaving if e is not ended)
+            if not request.is_retained:
                 self.drop_reader(log)
             return
         log.waiters[request] = None

@@ -66,7 +66,7 @@ def take_publish(
     topic = packet.topic.encode()
     if passed.alias is not None:
         topic = _resolve(machine, connection, topic, passed.alias)
-    route = machine.routes.cache.get(topic) or machine.routes.find(topic)
+    route = machine.route_of(topic)
     qos, ids = packet.qos, (packet.packet_id,) if packet.qos else ()
     if not is_allowed(connection, topic, route):
         machine.meters.refused += 1

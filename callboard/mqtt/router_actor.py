@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from actors.actor import Actor
 from actors.dispatch import handler
+from actors.errors import CallboardError
 from actors.exit_reason import ExitReason
 from callboard.mqtt.auth import AuthGate
 from callboard.mqtt.config import RouterConfig
@@ -130,12 +131,16 @@ class RouterActor(Actor):
         return self._runner.is_runner_thread()
 
     @handler
-    async def open_ports(self, _: OpenPorts) -> None:
-        """Open the listeners; clients come from then on."""
+    async def open_ports(self, _: OpenPorts) -> CallboardError | None:
+        """Open the listeners, and clients come; returns why it cannot be done."""
         config = self._config
         gate = AuthGate(config.security, config.authenticator)
         self.edge = Edge(self._mailbox, self._runner.loop, config.network, gate)
-        await self.edge.open(config.listeners)
+        try:
+            await self.edge.open(config.listeners)
+        except CallboardError as error:
+            return error
+        return None
 
     @handler(concurrent=True)
     async def leave(self, _: Leave) -> None:

@@ -4,8 +4,8 @@ The group's only request is with one member's tracker while there is something t
 the waiters of the log when all is read, and idle when no member can take anything.
 """
 
-import random
 from collections import deque
+from typing import Protocol
 
 from callboard.mqtt.limits import ShareStrategy
 from callboard.mqtt.message import Run
@@ -13,6 +13,13 @@ from callboard.mqtt.session import Session, Subscription
 from callboard.mqtt.tracker import DataRequest, Status
 
 _ABLE = (Status.READY, Status.CAUGHT_UP)
+
+
+class Chance(Protocol):
+    """Where chance comes from: a `random.Random`."""
+
+    def randrange(self, stop: int, /) -> int:
+        """Return a number from 0 on, below `stop`."""
 
 
 class ShareGroup:
@@ -42,7 +49,7 @@ class ShareGroup:
         topic_filter: str,
         request: DataRequest,
         strategy: ShareStrategy,
-        chance: random.Random,
+        chance: Chance,
     ) -> None:
         self.topic_filter = topic_filter
         self.request = request

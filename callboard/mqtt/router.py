@@ -1,0 +1,177 @@
+"""The router that a program runs: an actor with its ports, on a node.
+
+    with Router() as router:                 # or: async with Router() as router
+        router.port
+
+The actor has a thread of its own, and all connections live on its loop. A read's packets go to
+the actor's mailbox as whole chunks; it takes its turn when the loop has seen all sockets that
+were ready, and what the turn gives is written at once.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, Self, TypeVar
+
+from actors.errors import CallboardError
+from actors.reference import ActorRef
+from callboard.mqtt.auth import Security
+from callboard.mqtt.config import RouterConfig
+from callboard.mqtt.edge import Edge
+from callboard.mqtt.errors import ListenError, RouterClosed
+from callboard.mqtt.link import LinkEvent
+from callboard.mqtt.machine import RouterMachine
+from callboard.mqtt.router_actor import Call, Leave, Mailbox, OpenPorts, RouterActor
+from proxies.node import Node
+
+T = TypeVar("T")
+
+START_TIMEOUT: Final = 30.0
+"""Seconds in which ports have to be open and the journal read."""
+STOP_TIMEOUT: Final = 10.0
+"""Seconds for the clients' farewell and the journal."""
+
+
+class Router:
+    """An MQTT router in this process."""
+
+    def __init__(self, config: RouterConfig | None = None, *, node: Node | None = None) -> None:
+        """Make a router that is not started; use it as a context manager, or call `start`.
+
+        Args:
+            config: what it is made of.
+            node: where it is an actor; otherwise it has a node of its own.
+
+        Raises:
+            ListenError: the configuration has no listener.
+        """
+        self.config = config or RouterConfig()
+        if not self.config.listeners:
+            msg = "a router needs a listener; give it one, such as ListenerSettings()"
+            raise ListenError(msg)
+        self._owns_node = node is None
+        self._node = node
+        self._mailbox = Mailbox()
+        self._ref: ActorRef[Any] | None = None
+        self._actor: RouterActor | None = None
+        self._is_closed = False
+
+    # --- life ---
+
+    def start(self) -> Self:
+        """Open the ports; returns when they are.
+
+        Raises:
+            ListenError: one cannot be opened.
+            LogError: the journal cannot be read.
+            RouterClosed: it was closed before.
+        """
+        if self._is_closed or self._ref is not None:
+            msg = "a router starts once; make another one"
+            raise RouterClosed(msg)
+        node = self._node = self._node or Node(self.config.name)
+        try:
+            self._ref = node.spawn(RouterActor, self._mailbox, self.config)
+            self._actor = node.runtime.cells[self._ref.actor_id].actor
+            trouble = self._ref.ask(OpenPorts(), timeout=START_TIMEOUT).result(START_TIMEOUT)
+            if trouble is not None:
+                raise trouble
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """Say farewell to the clients and end. Idempotent; blocks until it is done."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            if self._ref is not None:
+                self._ref.ask(Leave(), timeout=STOP_TIMEOUT).result(STOP_TIMEOUT)
+        finally:
+            if self._owns_node and self._node is not None:
+                self._node.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self.start)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await asyncio.to_thread(self.close)
+
+    # --- what it is ---
+
+    @property
+    def ref(self) -> ActorRef[Any]:
+        """The router's actor."""
+        self._running()
+        assert self._ref is not None
+        return self._ref
+
+    @property
+    def port(self) -> int:
+        """The TCP port of the first listener; 0 for a Unix socket."""
+        return self._edge.listeners[0].port
+
+    @property
+    def addresses(self) -> list[str]:
+        """The addresses of all listeners, with the ports that were picked."""
+        return [listener.address for listener in self._edge.listeners]
+
+    @property
+    def machine(self) -> RouterMachine:
+        """The machine, to be looked at through `call` only."""
+        return self._running().machine
+
+    @property
+    def _edge(self) -> Edge:
+        edge = self._running().edge
+        assert edge is not None
+        return edge
+
+    def _running(self) -> RouterActor:
+        if self._actor is None or self._is_closed:
+            msg = "the router does not run; use it in a with block, or call start()"
+            raise RouterClosed(msg)
+        return self._actor
+
+    def reload(self, security: Security) -> None:
+        """Let other users, rules and bans hold, for connected clients as well.
+
+        Raises:
+            RouterClosed: it does not run.
+        """
+        self.call(self._edge.reload, security)
+
+    def call(self, function: Callable[..., T], *args: Any) -> T:
+        """Call a function on the router's thread and return what it returns.
+
+        Raises:
+            RouterClosed: it does not run; and whatever the function raises.
+        """
+        if self._running().is_here():
+            return function(*args)
+        assert self._ref is not None
+        try:
+            done, value = self._ref.ask(Call(function, args), timeout=STOP_TIMEOUT).result()
+        except CallboardError as error:
+            if self._is_closed:
+                msg = "the router was closed meanwhile"
+                raise RouterClosed(msg) from error
+            raise
+        if not done:
+            raise value
+        result: T = value
+        return result
+
+    # --- the mailbox ---
+
+    def post(self, event: LinkEvent) -> None:
+        """Append an event of a link, and wake the router if it is parked."""
+        self._mailbox.post(event)

@@ -1,0 +1,8 @@
+import pytest
+
+from tests.callboard.mqtt.stage import Stage
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()

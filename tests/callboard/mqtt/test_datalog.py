@@ -1,0 +1,118 @@
+"""Logs of filters: segments, cursors, and what happens to who is too slow."""
+
+import pytest
+
+from callboard.mqtt.datalog import CursorJump, DataLog
+from callboard.mqtt.limits import Limits
+from callboard.mqtt.message import Run
+from tests.callboard.mqtt.stage import Stage
+
+
+def run(payloads: list[bytes]) -> Run:
+    return Run.of_payloads(b"t", payloads, qos=1, publisher="p")
+
+
+def test_messages_are_found_by_their_offset_over_segment_borders() -> None:
+    log = DataLog("t", segment_bytes=1500, segment_count=100)
+    log.readers = 1
+    for first in range(0, 60, 3):
+        log.append(run([bytes([first + number]) for number in range(3)]))
+
+    found = []
+    for offset in range(60):
+        at, segment, number = log.find(offset)
+        payload = segment.runs[number].payloads[at - segment.starts[number]]
+        found.append((at, payload[0]))
+
+    assert found == [(offset, offset) for offset in range(60)]
+    assert len(log.segments) > 5
+    assert log.weight > 60 * 120
+
+
+def test_a_cursor_below_the_head_jumps_to_it() -> None:
+    log = DataLog("t", segment_bytes=1, segment_count=3)
+    log.readers = 1
+    for number in range(10):
+        log.append(run([bytes([number])]))
+
+    at, segment, number = log.find(2)
+
+    assert (log.start, log.end, at) == (7, 10, 7)
+    assert segment.runs[number].payloads == [b"\7"]
+
+
+def test_a_reader_that_is_too_slow_is_told_what_it_lost() -> None:
+    stage = Stage(Limits(segment_bytes=2000, segment_count=2, inflight=1))
+    publisher = stage.client("p")
+    reader = stage.client("r", answers=False)
+    reader.subscribe("t", qos=1)
+    for number in range(100):
+        publisher.publish("t", bytes([number]), 1)
+    reader.answers = True
+    for message in reader.messages():
+        reader._answer(message)
+    stage.run()
+
+    got = [payload[0] for payload in reader.payloads()]
+
+    alerts = [alert for turn in stage.turns for alert in turn.alerts]
+    assert got == list(range(got[0], 100))
+    assert alerts == [CursorJump("r", "t", got[0] - 1)]
+    assert stage.machine.meters.lost == got[0] - 1
+
+
+def test_a_log_that_all_have_read_is_empty(stage) -> None:
+    publisher = stage.client("p")
+    readers = [stage.client("1"), stage.client("2")]
+    for reader in readers:
+        reader.subscribe("t")
+
+    publisher.send(*(publisher.message("t", bytes(100)) for _ in range(50)))
+
+    log = stage.machine.routes.get("t")
+    assert (log.start, log.end, log.weight) == (50, 50, 0)
+
+
+def test_a_topic_is_appended_to_the_log_of_each_filter_that_matches(stage) -> None:
+    publisher = stage.client("p")
+    for number, topic_filter in enumerate(("a/b", "a/+", "#", "c")):
+        stage.client(str(number)).subscribe(topic_filter)
+
+    publisher.publish("a/b")
+
+    ends = {log.topic_filter: log.end for log in stage.machine.routes}
+    assert ends == {"a/b": 1, "a/+": 1, "#": 1, "c": 0}
+
+
+@pytest.mark.parametrize("topic_filter", ["t/1", "t/+", "#"])
+def test_known_topics_learn_of_filters_that_appear_later(stage, topic_filter) -> None:
+    publisher, late = stage.client("p"), stage.client("late")
+    publisher.publish("t/1")
+
+    late.subscribe(topic_filter)
+    publisher.publish("t/1", b"seen")
+    late.unsubscribe(topic_filter)
+    publisher.publish("t/1", b"unseen")
+
+    assert late.payloads() == [b"seen"]
+
+
+def test_offsets_go_on_when_a_log_is_emptied() -> None:
+    log = DataLog("t")
+    log.append(run([b"1", b"2"]))
+
+    log.release()
+
+    assert (log.start, log.end) == (2, 2)
+    log.append(run([b"3"]))
+    assert log.find(2)[0] == 2
+
+
+def test_segments_are_dropped_oldest_first() -> None:
+    log = DataLog("t", segment_bytes=1, segment_count=2)
+    log.readers = 1
+    starts = []
+    for number in range(5):
+        log.append(run([bytes([number])]))
+        starts.append(log.start)
+    assert starts == [0, 0, 1, 2, 3]

@@ -1,0 +1,124 @@
+"""The router as an actor, on real sockets."""
+
+import asyncio
+import socket
+
+import pytest
+
+from callboard import Node
+from callboard.mqtt import Router, RouterConfig
+from callboard.mqtt.codec import encode
+from callboard.mqtt.errors import ListenError, RouterClosed
+from callboard.mqtt.packet import V4, ConnAck, Connect, Publish, SubAck, Subscribe, Subscription
+from tests.callboard.mqtt.stage import packets_of
+
+
+class Caller:
+    """A client on a socket that blocks."""
+
+    def __init__(self, port: int, client_id: str) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), 10)
+        self.say(Connect(client_id))
+        assert self.hear(4) == [ConnAck()]
+
+    def say(self, *packets) -> None:
+        self.socket.sendall(b"".join(encode(each, V4) for each in packets))
+
+    def hear(self, size: int) -> list:
+        data = b""
+        while len(data) < size:
+            more = self.socket.recv(size - len(data))
+            assert more, "the router closed the connection"
+            data += more
+        return packets_of(data, V4)
+
+    def subscribe(self, topic_filter: str, qos: int = 0) -> None:
+        self.say(Subscribe(1, (Subscription(topic_filter, qos),)))
+        assert self.hear(5) == [SubAck(1, (qos,))]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.socket.close()
+
+
+def exchange(port: int) -> None:
+    with Caller(port, "reader") as reader, Caller(port, "writer") as writer:
+        reader.subscribe("a/+")
+        sent = [Publish("a/b", bytes([number])) for number in range(50)]
+        writer.say(*sent)
+        assert reader.hear(8 * 50) == sent
+
+
+def test_a_router_is_embedded_with_a_with_block() -> None:
+    with Router() as router:
+        exchange(router.port)
+        assert router.call(lambda: router.machine.meters.delivered) == 50
+
+    with pytest.raises(RouterClosed):
+        _ = router.port
+    router.close()
+
+
+def test_a_router_is_embedded_with_async_with() -> None:
+    async def play() -> None:
+        async with Router() as router:
+            await asyncio.to_thread(exchange, router.port)
+
+    asyncio.run(play())
+
+
+def test_a_router_is_an_actor_of_a_node_that_is_there() -> None:
+    with Node("host") as node:
+        with Router(node=node) as router:
+            exchange(router.port)
+            down = node.monitor(router.ref)
+        assert str(down.result(5).reason) == "normal"
+
+
+def test_a_router_without_a_listener_does_not_start() -> None:
+    with pytest.raises(ListenError, match="needs a listener"):
+        Router(RouterConfig(listeners=()))
+
+
+def test_a_router_starts_once() -> None:
+    with Router() as router, pytest.raises(RouterClosed, match="starts once"):
+        router.start()
+
+
+def test_a_port_that_is_taken_is_told_and_nothing_is_left(monkeypatch) -> None:
+    with Router() as first:
+        taken = RouterConfig(
+            listeners=(first.config.listeners[0].__class__(f"127.0.0.1:{first.port}"),)
+        )
+        with pytest.raises(ListenError, match="cannot be opened"):
+            Router(taken).start()
+
+
+def test_what_fails_on_the_routers_thread_goes_to_the_caller() -> None:
+    def fail() -> None:
+        raise LookupError("nobody there")
+
+    with Router() as router:
+        with pytest.raises(LookupError, match="nobody there"):
+            router.call(fail)
+        exchange(router.port)
+
+
+def test_a_turn_that_fails_cuts_off_one_client(monkeypatch, caplog) -> None:
+    def fail(machine, connection, data):
+        if b"poison" in data:
+            raise ZeroDivisionError
+        return take(machine, connection, data)
+
+    import callboard.mqtt.machine as module
+
+    take = module.take_chunk
+    monkeypatch.setattr(module, "take_chunk", fail)
+    with Router() as router:
+        with Caller(router.port, "bad") as bad:
+            bad.say(Publish("t", b"poison"))
+            assert bad.socket.recv(1) == b""
+        exchange(router.port)
+    assert "a turn of the MQTT router failed" in caplog.text
