@@ -26,7 +26,7 @@ from callboard.broker.stores import StoreHolder
 from callboard.broker.subscriber import SafeSubscriber, Subscriber
 from callboard.broker.tls import dialing_context, listening_context
 from callboard.broker.topics import Topics, topic_text, topic_texts
-from callboard.commitlog import Retention
+from callboard.commitlog import CommitLog, Retention
 from callboard.commitlog.log import Sync
 from callboard.endpoint import (
     EndpointInfo,
@@ -236,6 +236,7 @@ class Endpoint(PeerHolder, StoreHolder):
         *,
         sync: Sync = "group",
         retain: Retention | None = None,
+        columns: bool = False,
     ) -> Recording:
         """Record every topic that begins with one of these into a log, until it is closed.
 
@@ -247,20 +248,20 @@ class Endpoint(PeerHolder, StoreHolder):
             folder: directory of the log, made if needed.
             sync: what is durable when; see `CommitLog`.
             retain: how long records are kept; for ever by default.
+            columns: whether sealed segments are kept as Parquet as well.
 
         Raises:
             LogLocked: something else writes this log.
             LogFailed: the disk refuses.
+            ExtraMissing: `columns` without pyarrow.
             WouldBlock: called on the thread of a running event loop.
         """
         self._refuse_shut()
         if asyncio._get_running_loop() is not None:  # noqa: SLF001
             msg = "record() would block the event loop; await endpoint.arecord(…) instead"
             raise WouldBlock(msg)
-        wanted = topic_texts(topics)
-        return self._member(
-            Recording(self.hub, wanted, folder, sync=sync, retain=retain, closed=self._forget)
-        )
+        make_log = partial(CommitLog, folder, sync=sync, retain=retain, columns=columns)
+        return self._member(Recording(self.hub, topic_texts(topics), make_log, self._forget))
 
     async def arecord(
         self,
@@ -269,9 +270,10 @@ class Endpoint(PeerHolder, StoreHolder):
         *,
         sync: Sync = "group",
         retain: Retention | None = None,
+        columns: bool = False,
     ) -> Recording:
         """Awaitable twin of `record`."""
-        made = partial(self.record, topics, folder, sync=sync, retain=retain)
+        made = partial(self.record, topics, folder, sync=sync, retain=retain, columns=columns)
         return await asyncio.get_running_loop().run_in_executor(None, made)
 
     def forward(self, topics: Topics) -> None:

@@ -3,15 +3,13 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from actors.current import current_cell
 from actors.errors import CallboardError, WouldBlock
 from callboard.broker.recorder import Recorder
-from callboard.commitlog import CommitLog, Retention
-from callboard.commitlog.log import Sync
+from callboard.commitlog import CommitLog
 from callboard.endpoint.topic import RESERVED
 
 if TYPE_CHECKING:
@@ -40,21 +38,17 @@ class Recording:
         self,
         hub: "Hub",
         topics: tuple[str, ...],
-        folder: str | Path,
-        *,
-        sync: Sync = "group",
-        retain: Retention | None = None,
+        make_log: Callable[[], CommitLog],
         closed: Callable[[Any], object] = lambda _: None,
     ) -> None:
         """Use `Endpoint.record`."""
         self.topics = topics
-        self.folder = Path(folder)
         self._hub = hub
         self._closed_told = closed
         self._is_closed = False
-        make_log = partial(CommitLog, self.folder, sync=sync, retain=retain)
         self._recorder = Recorder(hub, make_log, self._wants_reserved)
         log = self._recorder.log
+        self.folder = Path(log.folder)
         self.start = log.end
         last = next(log.read(log.end - 1), None) if log.end > log.start else None
         self.resumed = None if last is None else last.time

@@ -110,3 +110,20 @@ def stats(folder: Folder, *, as_json: AsJson = False) -> None:
     from callboard.cli.logs import print_stats
 
     print_stats(folder, as_json=as_json)
+
+
+@log_app.command()
+def columns(folder: Folder, *, as_json: AsJson = False) -> None:
+    """Write each sealed segment as Parquet beside it, for Spark, DuckDB and others.
+
+    Sealed are all segments but the newest. What is there already is not written again, and the
+    log may be written meanwhile.
+
+    \b
+    Examples:
+      callboard log columns metrics
+      callboard log columns metrics --json | jq -r .columns
+    """  # noqa: D301
+    from callboard.cli.logs import print_columns
+
+    print_columns(folder, as_json=as_json)

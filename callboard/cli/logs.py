@@ -14,7 +14,13 @@ import typer
 
 from callboard.cli.failure import FAILED, MISUSED, Failure
 from callboard.cli.values import to_json
-from callboard.commitlog import LogError, LogReader, Record
+from callboard.commitlog import (
+    LogError,
+    LogReader,
+    Record,
+    sealed_segments,
+    write_columns,
+)
 from callboard.commitlog.verify import verify
 
 _NANOSECONDS: Final = 10**9
@@ -97,6 +103,24 @@ def print_report(folder: Path, *, as_json: bool) -> int:
                 f"{report.torn_bytes:,} bytes of half a batch follow; a writer cuts them"
             )
     return FAILED if report.damage else 0
+
+
+def print_columns(folder: Path, *, as_json: bool) -> None:
+    """Write the columns of sealed segments, and print which ones there are."""
+    with _explained():
+        made = {each.base for each in write_columns(folder)}
+        segments = sealed_segments(folder)
+    for each in segments:
+        row = {**each._asdict(), "is_made": each.base in made}
+        if as_json:
+            typer.echo(to_json(row))
+        elif each.columns is None:
+            typer.echo(f"records {each.base} to {each.end}: none, {each.path} is damaged")
+        else:
+            word = "made" if row["is_made"] else "there"
+            typer.echo(f"records {each.base} to {each.end}: {each.columns} {word}")
+    if not segments and not as_json:
+        typer.echo(f"no sealed segments in {folder}: the newest one is still written", err=True)
 
 
 def print_stats(folder: Path, *, as_json: bool) -> None:

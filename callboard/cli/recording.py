@@ -3,8 +3,8 @@
 import json
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Final, cast, get_args
 
 import typer
@@ -13,7 +13,7 @@ from callboard.broker.recording import Recording
 from callboard.cli.failure import FAILED, MISUSED, Failure
 from callboard.cli.joining import Joining
 from callboard.cli.listening import catch_signals
-from callboard.commitlog import LogError, Retention
+from callboard.commitlog import CommitLog, LogError, Retention
 from callboard.commitlog.log import Sync
 
 LOOK_INTERVAL: Final = 0.05
@@ -61,10 +61,8 @@ def parse_retention(text: str) -> Retention | None:
 def record_topics(
     joining: Joining,
     topics: tuple[str, ...],
-    folder: Path,
+    make_log: Callable[[], CommitLog],
     *,
-    sync: Sync,
-    retain: Retention | None,
     count: int,
     shows_rate: bool,
 ) -> int:
@@ -75,10 +73,10 @@ def record_topics(
     stop = threading.Event()
     with catch_signals(stop), joining.hub() as hub:
         try:
-            recording = Recording(hub, topics, folder, sync=sync, retain=retain)
+            recording = Recording(hub, topics, make_log)
         except LogError as error:
             why, _, step = str(error).partition(";")
-            raise Failure(why=why, step=step.strip() or f"see {folder}") from None
+            raise Failure(why=why, step=step.strip() or "callboard log ls") from None
         with recording:
             _tell_begin(recording, as_json=joining.as_json)
             joining.link(hub)

@@ -151,6 +151,9 @@ def record(
     retain: Annotated[
         str, typer.Option(metavar="LIMITS", help="bytes=N,records=N,seconds=N; default: all.")
     ] = "",
+    columns: Annotated[
+        bool, typer.Option("--columns", help="Keep what is complete as Parquet as well.")
+    ] = False,
     rate: Annotated[bool, typer.Option("--rate", help="Print figures every second.")] = False,
     timeout: Annotated[float, typer.Option(min=0.0, help="Seconds to reach each peer.")] = 10.0,
     insecure: Insecure = False,
@@ -169,8 +172,11 @@ def record(
       callboard topic record /cpu /disk --log metrics --peer basp://127.0.0.1:4222 --rate
       callboard topic record --log all --peer basp://127.0.0.1:4222 --retain seconds=86400
     """  # noqa: D301
+    from functools import partial
+
     from callboard.cli.joining import Joining
     from callboard.cli.recording import parse_retention, parse_sync, record_topics
+    from callboard.commitlog import CommitLog
 
     joining = Joining(
         listen=listen,
@@ -180,12 +186,17 @@ def record(
         credentials=read_credentials(secret_file, tls),
         as_json=as_json,
     )
-    code = record_topics(
-        joining,
-        tuple(topics or ("",)),
+    make_log = partial(
+        CommitLog,
         folder,
         sync=parse_sync(sync),
         retain=parse_retention(retain),
+        columns=columns,
+    )
+    code = record_topics(
+        joining,
+        tuple(topics or ("",)),
+        make_log,
         count=count,
         shows_rate=rate,
     )

@@ -18,6 +18,7 @@ from callboard.commitlog.log import CommitLog
 from callboard.commitlog.reader import LogReader
 from callboard.commitlog.record import Cursor, Record, Run
 from callboard.commitlog.retention import Retention
+from callboard.commitlog.sealed import SealedSegment, sealed_segments, write_columns
 
 __all__ = [
     "CommitLog",
@@ -34,5 +35,8 @@ __all__ = [
     "Record",
     "Retention",
     "Run",
+    "SealedSegment",
     "arrow_schema",
+    "sealed_segments",
+    "write_columns",
 ]

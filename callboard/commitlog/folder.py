@@ -8,6 +8,7 @@ from callboard.commitlog.disk import Disk, DiskFile
 SEGMENT: Final = ".log"
 INDEX: Final = ".index"
 CUT: Final = ".cut"
+COLUMNS: Final = ".parquet"
 MARKS: Final = "synced"
 LOCK: Final = "lock"
 TEMPORARY: Final = ".tmp"
@@ -83,6 +84,19 @@ class Folder:
                 file.fsync()
         finally:
             file.close()
+
+    def replace(self, path: str, data: bytes, *, unique: str = "") -> None:
+        """Write a file; durable, and at no time half done.
+
+        Args:
+            path: Its name.
+            data: All of it.
+            unique: What tells this writer from others that may write it at the same time.
+        """
+        temporary = f"{path}{unique}{TEMPORARY}"
+        self.write(temporary, data)
+        self.disk.rename(temporary, path)
+        self.disk.sync_folder(self.path)
 
     def rewrite(self, path: str, size: int) -> None:
         """Replace a file by a copy of its first bytes; durable, and at no time half done."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, get_args
 
+from callboard.commitlog.arrow import load_pyarrow
 from callboard.commitlog.batch import MAX_BODY
 from callboard.commitlog.columns import (
     Columns,
@@ -25,6 +26,7 @@ from callboard.commitlog.reader import LogReader, open_folder
 from callboard.commitlog.recovery import Recovery
 from callboard.commitlog.retention import Retention, SegmentLimits
 from callboard.commitlog.runs import RunReader
+from callboard.commitlog.sealing import Sealing
 from callboard.commitlog.writer import Writer
 
 Sync = Literal["none", "group", "each"]
@@ -56,6 +58,7 @@ class CommitLog(LogReader):
         sync_interval: float = 0.01,
         retain: Retention | None = None,
         segment_bytes: int | None = None,
+        columns: bool = False,
         disk: Disk | None = None,
         clock: Callable[[], int] = clocks.time_ns,
     ) -> None:
@@ -67,6 +70,8 @@ class CommitLog(LogReader):
             sync_interval: Seconds between syncs with "group".
             retain: How long records are kept; for ever by default.
             segment_bytes: Size at which a new file begins: 64 MiB, or a tenth of `retain`.
+            columns: Whether segments that get no more records are kept as Parquet as well;
+                see `sealed_segments`. A thread of its own does that.
             disk: The file system it is on, for tests; the machine's own by default. A log on
                 such a disk takes no lock.
             clock: Nanoseconds since 1970, for the times of records.
@@ -74,9 +79,15 @@ class CommitLog(LogReader):
         Raises:
             LogLocked: somebody else writes this log.
             LogFailed: the disk refuses.
+            ExtraMissing: `columns` without pyarrow.
             ValueError: an option makes no sense.
         """
         _check_options(sync, sync_interval, segment_bytes)
+        if columns and folder is None:
+            what = "columns=True needs a folder: a log in memory has no files"
+            raise ValueError(what)
+        if columns:
+            load_pyarrow()
         retain = retain or Retention()
         self._sync: Sync = "none" if folder is None else sync
         self._lock: WriterLock | None = None
@@ -99,6 +110,10 @@ class CommitLog(LogReader):
             raise
         self._table = self._writer.table
         self._runs = RunReader(self._table)
+        self._sealing: Sealing | None = None
+        if columns:
+            self._sealing = Sealing(place)
+            self._writer.on_sealed = self._sealing.wake
         self._grouping = (
             Grouping(self._writer, sync_interval) if self._sync == "group" else None
         )
@@ -238,6 +253,8 @@ class CommitLog(LogReader):
         """
         if self._grouping is not None:
             self._grouping.end()
+        if self._sealing is not None:
+            self._sealing.end()
         try:
             self._writer.close()
         finally:

@@ -12,7 +12,7 @@ from callboard.commitlog.batch import encode_batch
 from callboard.commitlog.columns import Columns
 from callboard.commitlog.disk import DiskFile
 from callboard.commitlog.errors import LogClosed, LogFailed
-from callboard.commitlog.folder import INDEX, MARKS, Folder, write_all
+from callboard.commitlog.folder import COLUMNS, INDEX, MARKS, SEGMENT, Folder, write_all
 from callboard.commitlog.marks import Mark, Marks
 from callboard.commitlog.recovery import Recovery, recover
 from callboard.commitlog.retention import Retention, SegmentLimits
@@ -51,6 +51,8 @@ class Writer:
         self._sync_lock, self._lock = threading.Lock(), threading.Lock()
         self._trouble: OSError | None = None
         self._is_closed = False
+        #: Called when a segment was sealed, on the thread that appended.
+        self.on_sealed: Callable[[], object] | None = None
         bases = folder.bases()
         self.recovery = Recovery()
         segments = [Segment(base) for base in bases]
@@ -148,8 +150,8 @@ class Writer:
             gone = max(gone, sum(each.base <= before for each in segments[1:]))
         self.table.segments = segments[gone:]
         for segment in segments[:gone]:
-            self._folder.remove(self._folder.segment(segment.base))
-            self._folder.remove(self._folder.segment(segment.base, INDEX))
+            for kind in (SEGMENT, INDEX, COLUMNS):
+                self._folder.remove(self._folder.segment(segment.base, kind))
         return self.table.segments[0].base
 
     def close(self) -> None:
@@ -206,6 +208,8 @@ class Writer:
                 self.trim(None)
             except OSError as error:
                 self._fail(error)
+        if self.on_sealed is not None:
+            self.on_sealed()
 
     def _make(self, base: int) -> DiskFile:
         """Make the file of a segment, durably."""

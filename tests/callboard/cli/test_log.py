@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -189,3 +190,26 @@ def test_a_time_that_is_none_is_refused(capsys, folder):
 
     assert code == 2
     assert "'noon' is no time" in error
+
+
+def test_columns_are_written_once(capsys, folder):
+    pytest.importorskip("pyarrow")
+    code, lines, _ = run(capsys, "columns", folder, "--json")
+    rows = [json.loads(line) for line in lines]
+
+    assert code == 0
+    assert [row["base"] for row in rows[1:]] == [row["end"] for row in rows[:-1]]
+    assert all(row["is_made"] and Path(row["columns"]).exists() for row in rows)
+    assert run(capsys, "columns", folder)[1][0] == (
+        f"records 0 to {rows[0]['end']}: {rows[0]['columns']} there"
+    )
+
+
+def test_columns_of_a_log_that_has_just_begun_are_none(capsys, tmp_path):
+    pytest.importorskip("pyarrow")
+    CommitLog(tmp_path).close()
+
+    code, lines, err = run(capsys, "columns", tmp_path)
+
+    assert (code, lines) == (0, [])
+    assert err == f"no sealed segments in {tmp_path}: the newest one is still written\n"

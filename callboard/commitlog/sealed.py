@@ -1,0 +1,187 @@
+"""Sealed segments: those that get no more records, and their columns as Parquet.
+
+A segment is sealed when the next one has begun. Its columns then may stand beside it, under the
+same name with `.parquet`: the same rows in the same order, as Spark and DuckDB read them by
+themselves. Such a file is whole or not there: it is written under another name, synced, and
+renamed. It is a copy: a log is complete without it, and whoever misses it reads the segment.
+
+Columns: those of `arrow_schema`, but `time` is in microseconds, since Spark reads no finer
+ones; `time_ns` has the nanoseconds as a number. Its metadata tell `callboard.base` and
+`callboard.end`.
+"""
+
+import io
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
+
+from callboard.commitlog.arrow import arrow_schema, load_pyarrow, record_batches
+from callboard.commitlog.disk import Disk
+from callboard.commitlog.errors import LogCorrupt, LogFailed
+from callboard.commitlog.folder import COLUMNS, Folder
+from callboard.commitlog.reader import open_folder
+from callboard.commitlog.reading import Reading
+from callboard.commitlog.record import Cursor
+from callboard.commitlog.table import SegmentTable
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+ROWS: Final = 1 << 17
+"""Records of a row group: the least that readers skip by offset or topic."""
+
+
+class SealedSegment(NamedTuple):
+    """A segment that gets no more records.
+
+    Attributes:
+        path: Its file.
+        columns: The same records as Parquet; None where there is no such file.
+        base: The offset of its first record.
+        end: The offset behind its last one.
+    """
+
+    path: str
+    columns: str | None
+    base: int
+    end: int
+
+
+def sealed_segments(folder: str | Path, *, disk: Disk | None = None) -> list[SealedSegment]:
+    """Return all sealed segments of a log, the oldest first; reads only names.
+
+    The records behind them, from the `end` of the last one on, are in the segment that grows.
+
+    Raises:
+        LogFailed: there is no log.
+    """
+    return sealed_segments_in(open_folder(folder, disk))
+
+
+def write_columns(folder: str | Path, *, disk: Disk | None = None) -> list[SealedSegment]:
+    """Write the columns of all sealed segments that have none; returns these segments.
+
+    Any process may do that, also while another one writes the log. A segment that is damaged
+    gets none.
+
+    Raises:
+        ExtraMissing: pyarrow is not installed.
+        LogFailed: there is no log, or the disk refuses.
+    """
+    load_pyarrow()
+    place = open_folder(folder, disk)
+    missing = [each for each in sealed_segments_in(place) if each.columns is None]
+    return [made for each in missing if (made := _write_or_leave(place, each)) is not None]
+
+
+def _write_or_leave(folder: Folder, segment: SealedSegment) -> SealedSegment | None:
+    with suppress(LogCorrupt):
+        return write_segment(folder, segment)
+    return None
+
+
+def sealed_segments_in(folder: Folder) -> list[SealedSegment]:
+    """Return the sealed segments of the log in a folder.
+
+    Raises:
+        LogFailed: there is no log.
+    """
+    try:
+        bases = folder.bases()
+        names = set(folder.disk.listdir(folder.path))
+    except OSError:
+        bases, names = [], set()
+    if not bases:
+        what = f"there is no log in {folder.path}; make one with CommitLog(folder)"
+        raise LogFailed(what)
+    found = []
+    for base, end in zip(bases, bases[1:], strict=False):
+        columns = folder.segment(base, COLUMNS)
+        there = columns.rpartition("/")[2] in names
+        path = folder.segment(base)
+        found.append(SealedSegment(path, columns if there else None, base, end))
+    return found
+
+
+def write_segment(folder: Folder, segment: SealedSegment) -> SealedSegment | None:
+    """Write the columns of one segment, durably and at once; None if it is gone meanwhile.
+
+    Raises:
+        ExtraMissing: pyarrow is not installed.
+        LogCorrupt: the segment is damaged.
+        LogFailed: the disk refuses.
+    """
+    try:
+        data = _as_parquet(folder, segment)
+        path = folder.segment(segment.base, COLUMNS)
+        # Several processes may write the same columns: each under a name of its own.
+        folder.replace(path, data, unique=str(os.getpid()))
+        if segment.base not in folder.bases():  # retention was quicker
+            folder.remove(path)
+            return None
+    except OSError as error:
+        why = error.strerror or error
+        what = (
+            f"the columns of {segment.path} cannot be written: {why}; make room, then try again"
+        )
+        raise LogFailed(what) from error
+    return segment._replace(columns=path)
+
+
+def _as_parquet(folder: Folder, segment: SealedSegment) -> bytes:
+    from pyarrow import parquet
+
+    pa, out = load_pyarrow(), io.BytesIO()
+    bounds = {"callboard.base": str(segment.base), "callboard.end": str(segment.end)}
+    reading = Reading(SegmentTable(folder), Cursor(segment.base))
+    count = 0
+    with parquet.ParquetWriter(
+        out,
+        _parquet_schema(pa).with_metadata(bounds),
+        compression="zstd",
+        use_dictionary=["topic", "key", "sender"],
+        write_page_checksum=True,
+    ) as writer:
+        for piece in record_batches(reading, segment.end, rows=ROWS):
+            writer.write_table(_as_written(pa, piece), row_group_size=ROWS)
+            count += piece.num_rows
+    if count != segment.end - segment.base:
+        what = f"{segment.path} has {count} records, {segment.end - segment.base} expected"
+        raise LogCorrupt(what, offset=segment.base, next_offset=segment.end)
+    return out.getvalue()
+
+
+def _parquet_schema(pa: Any) -> "pa.Schema":
+    schema = arrow_schema()
+    at = schema.get_field_index("time")
+    coarse = pa.field("time", pa.timestamp("us", tz="UTC"))
+    return schema.set(at, coarse).append(pa.field("time_ns", pa.int64()))
+
+
+def _as_written(pa: Any, piece: "pa.RecordBatch") -> "pa.Table":
+    """Return records with coarse times, rounded down, and the exact ones beside."""
+    from pyarrow import compute
+
+    schema = _parquet_schema(pa)
+    times = piece.column("time")
+    coarse = compute.floor_temporal(times, unit="microsecond").cast(schema.field("time").type)
+    columns = [coarse if name == "time" else piece.column(name) for name in schema.names[:-1]]
+    return pa.Table.from_arrays([*columns, times.cast(pa.int64())], schema=schema)
+
+
+def columns_to_arrow(file: str | BinaryIO) -> "pa.Table":
+    """Return what a file of columns holds, in the columns of `arrow_schema`.
+
+    Raises:
+        ExtraMissing: pyarrow is not installed.
+        OSError: the file is gone, or damaged.
+    """
+    load_pyarrow()
+    from pyarrow import parquet
+
+    table = parquet.read_table(file, page_checksum_verification=True)
+    schema = arrow_schema()
+    times = table.column("time_ns").cast(schema.field("time").type)
+    at = table.schema.get_field_index("time")
+    return table.set_column(at, "time", times).select(schema.names).cast(schema)
