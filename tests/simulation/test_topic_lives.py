@@ -69,7 +69,11 @@ def topics_are_never_taken_back(plant):
 
 def runs_arrive_backwards(plant):
     take = Core._take_items
-    plant(Core, "_take_items", lambda self, kind, items: take(self, kind, items[::-1]))
+    plant(
+        Core,
+        "_take_items",
+        lambda self, kind, items, *more: take(self, kind, items[::-1], *more),
+    )
 
 
 def runs_arrive_twice(plant):
