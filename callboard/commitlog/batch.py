@@ -101,8 +101,14 @@ def encode_batch(base: int, now: int, columns: Columns) -> tuple[bytes, int]:
         parts.append(columns.kinds)
     parts.append(struct.pack(f"<{count}I", *map(len, payloads)))
     body = b"".join((*parts, *payloads))
-    checked = _CHECKED.pack(crc32(body), len(body), base, first, latest, count, flags)
-    return b"".join((_START.pack(MAGIC, crc32(checked)), checked, body)), latest
+    header = Header(crc32(body), len(body), base, first, latest, count, flags)
+    return encode_header(header) + body, latest
+
+
+def encode_header(header: Header) -> bytes:
+    """Return what stands before the body; a batch can be moved by a header of its own."""
+    checked = _CHECKED.pack(*header)
+    return _START.pack(MAGIC, crc32(checked)) + checked
 
 
 def decode_header(data: bytes | memoryview, at: int = 0) -> Header | None:

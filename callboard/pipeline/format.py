@@ -3,7 +3,9 @@
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from callboard.pipeline.errors import InvalidOption
 from callboard.pipeline.options import SourceOptions
+from callboard.pipeline.sink import LogBatchWriter, LogStreamWriter, SinkOptions
 from callboard.pipeline.source import LogBatchReader, LogStreamReader, infer_schema
 
 
@@ -26,3 +28,17 @@ class CallboardFormat(DataSource):
     def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: N802
         """Return what reads a log as it grows."""
         return LogStreamReader(SourceOptions.parse(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> LogBatchWriter:  # noqa: FBT001  # Spark's signature
+        """Return what appends a table to a log."""
+        if overwrite:
+            what = 'a log is never overwritten; use mode("append")'
+            raise InvalidOption(what)
+        return LogBatchWriter(SinkOptions.parse(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> LogStreamWriter:  # noqa: FBT001, N802
+        """Return what publishes the results of a query."""
+        if overwrite:
+            what = 'a log is never overwritten; use outputMode("append") or "update"'
+            raise InvalidOption(what)
+        return LogStreamWriter(SinkOptions.parse(self.options), schema)

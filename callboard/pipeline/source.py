@@ -155,7 +155,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = self._log.end if self._target is None else self._target
         begin = start["offset"]
         if end < begin:
-            if self._options.fails_on_loss and self._target is None:
+            if self._options.fails_on_loss:
                 raise DataLost(loss_text(self._options.path, end, begin))
             end = begin
         if isinstance(limit, ReadMaxRows):

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -30,6 +31,7 @@ _ALWAYS: Final = {
     "spark.sql.streaming.pollingDelay": "10ms",
 }
 
+_WAREHOUSE: Final = "spark.sql.warehouse.dir"
 _JAVA: Final = "spark.driver.extraJavaOptions"
 
 
@@ -60,6 +62,7 @@ def session(
         raise InvalidOption(what)
     _prepare_environment()
     settings = {**_ALWAYS, **_settings_of(master), **(conf or {})}
+    settings.setdefault(_WAREHOUSE, str(Path(tempfile.gettempdir(), "spark-warehouse")))
     logs = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
     settings[_JAVA] = f"{logs} {settings.get(_JAVA, '')}".rstrip()
     builder = SparkSession.builder.master(master).appName(name)

@@ -5,6 +5,8 @@ Java machine and not each.
 """
 
 import re
+import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -153,6 +155,152 @@ def test_records_that_are_gone_fail_the_query_unless_that_is_accepted(folder, re
 def test_no_log_is_told_in_one_line(read):
     with pytest.raises(Exception, match="there is no log in .*metrics"):
         read().count()
+
+
+# --- streams ---
+
+
+@pytest.fixture
+def follow(spark, folder, tmp_path):
+    """Run a stream over the log into another one until all is read; returns the batches."""
+
+    def run(query=lambda rows: rows, name="out", schema=None, **options):
+        reader = spark.readStream.format("callboard").options(**options)
+        rows = (reader.schema(schema) if schema else reader).load(folder)
+        running = (
+            query(rows)
+            .writeStream.format("callboard")
+            .option("checkpointLocation", str(tmp_path / f"{name}-checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "out"))
+        )
+        running.awaitTermination()
+        return [progress.numInputRows for progress in running.recentProgress]
+
+    return run
+
+
+@pytest.fixture
+def out(tmp_path):
+    return lambda: list(LogReader(tmp_path / "out"))
+
+
+def contents(records):
+    return [record[2:] for record in records]
+
+
+def test_a_stream_goes_on_where_it_was_and_copies_each_record_as_it_is(
+    fill, follow, folder, out
+):
+    fill([b"x", {"load": 1}], topic=["/cpu", "/mem"], key=["a", "b"], headers={"unit": "s"})
+    first = follow(maxOffsetsPerTrigger="1")
+    fill([["late", 2]], sender="here")
+
+    second = follow(maxOffsetsPerTrigger="1")
+
+    assert [count for count in first if count] == [1, 1]
+    assert [count for count in second if count] == [1]
+    assert contents(out()) == contents(LogReader(folder))
+    assert [record.offset for record in out()] == [0, 1, 2]
+
+
+def test_results_that_were_published_before_a_crash_are_not_published_again(
+    fill, follow, out, tmp_path
+):
+    """Spark had not written down that the batch was done: it runs it again."""
+    fill(range(20))
+    follow()
+    (tmp_path / "out-checkpoint" / "commits" / "0").unlink()
+    (tmp_path / "out-checkpoint" / "commits" / ".0.crc").unlink()
+
+    again = follow()
+
+    assert again[0] == 20
+    assert [record.payload for record in out()] == list(range(20))
+
+
+def test_queries_share_a_log_of_results(fill, follow, out):
+    fill(range(3))
+
+    follow(lambda rows: rows.selectExpr("'/one' topic", "key", "time"), name="one")
+    follow(lambda rows: rows.selectExpr("'/two' topic", "key", "time"), name="two")
+
+    assert [record.topic for record in out()] == ["/one"] * 3 + ["/two"] * 3
+
+
+def test_a_live_log_is_followed_and_others_read_the_results_as_they_come(
+    fill, spark, folder, tmp_path
+):
+    fill([{"n": 0}])
+    running = (
+        spark.readStream.format("callboard")
+        .schema("n BIGINT")
+        .option("startingOffsets", "latest")
+        .load(folder)
+        .selectExpr("'/double' topic", "n * 2 AS n")
+        .writeStream.format("callboard")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start(str(tmp_path / "out"))
+    )
+    try:
+        while not running.recentProgress:
+            assert running.isActive, running.exception()
+            time.sleep(0.05)
+        for number in (1, 2):
+            fill([{"n": number}])
+            while not list(tmp_path.glob("out/*.log")):
+                time.sleep(0.01)
+            found = next(iter(LogReader(tmp_path / "out").follow(number - 1, timeout=30)))
+            assert (found.topic, found.payload) == ("/double", {"n": 2 * number})
+    finally:
+        running.stop()
+
+
+def test_a_stream_that_lost_records_fails_unless_that_is_accepted(folder, follow, out):
+    with CommitLog(folder, sync="none", segment_bytes=1000) as log:
+        for number in range(100):
+            log.append("/n", number)
+        log.trim(before=50)
+        kept = log.start
+
+    with pytest.raises(Exception, match=f"records 0 to {kept - 1} of .* are gone"):
+        follow(startingOffsets="0")
+    follow(startingOffsets="0", failOnDataLoss="false", name="other")
+
+    assert [record.payload for record in out()] == list(range(kept, 100))
+
+
+def test_a_log_that_ends_before_the_place_of_a_stream_fails_it(fill, follow, folder):
+    fill(range(5))
+    follow()
+    shutil.rmtree(folder)
+    fill(range(3))
+
+    with pytest.raises(Exception, match="records 3 to 4 of .* are gone"):
+        follow()
+
+
+# --- results of batches ---
+
+
+def test_a_table_is_appended_to_a_log(fill, read, tmp_path, out):
+    fill([{"load": 1.0}, {"load": 3.0}], key="a")
+    rows = read("key STRING, load DOUBLE").groupBy("key").avg("load")
+
+    for _ in range(2):
+        writer = rows.withColumnRenamed("avg(load)", "mean").write.format("callboard")
+        writer.mode("append").option("topic", "/means").save(str(tmp_path / "out"))
+
+    assert [(record.topic, record.key, record.payload) for record in out()] == [
+        ("/means", "a", {"mean": 2.0})
+    ] * 2
+
+
+def test_a_log_is_never_overwritten(fill, read, tmp_path):
+    fill([1])
+
+    with pytest.raises(Exception, match="a log is never overwritten"):
+        read().write.format("callboard").mode("overwrite").save(str(tmp_path / "out"))
 
 
 def test_the_programs_of_the_page_run_as_they_stand(spark, capsys):
