@@ -1,7 +1,13 @@
-"""Following a log that grows."""
+"""Following a log that grows.
 
+Who writes in this process wakes its followers at once. For writers in others the log is looked
+at, at first each millisecond, then ever less often.
+"""
+
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from callboard.commitlog.record import Cursor, Record
@@ -12,6 +18,9 @@ if TYPE_CHECKING:
 _SHORTEST: Final = 0.001
 _LONGEST: Final = 0.02
 """Seconds between looks at a log where nothing comes: the writer may be another process."""
+
+_LONGEST_OWN: Final = 1.0
+"""Seconds between looks at a log that is written here: looks are not needed, but harmless."""
 
 
 class Follower:
@@ -46,20 +55,47 @@ class Follower:
         Raises:
             LogCorrupt: the next record is damaged.
         """
-        pause = _Pause(timeout)
-        while not (records := self.poll(max_records)) and pause.goes_on():
-            time.sleep(pause.seconds())
+        records = self.poll(max_records)
+        if records:
+            return records
+        pause, growth = _Pause(timeout, self._log.is_written_here), self._log.growth
+        grown = threading.Event()
+        try:
+            growth.add(grown.set)  # before the look: what comes behind it wakes
+            while not (records := self.poll(max_records)) and pause.goes_on():
+                if grown.wait(pause.seconds()):
+                    grown.clear()
+                    growth.add(grown.set)
+        finally:
+            growth.discard(grown.set)
         return records
 
     async def aread(
         self, max_records: int = 1000, timeout: float | None = None
     ) -> list[Record]:
         """Return what is there, or wait for it without blocking the loop."""
-        import asyncio  # here: programs that only read start twice as fast without
+        records = self.poll(max_records)
+        if records:
+            return records
+        from asyncio import Event, get_running_loop  # here: who only reads starts sooner
 
-        pause = _Pause(timeout)
-        while not (records := self.poll(max_records)) and pause.goes_on():  # noqa: ASYNC110
-            await asyncio.sleep(pause.seconds())
+        pause, growth = _Pause(timeout, self._log.is_written_here), self._log.growth
+        loop, grown = get_running_loop(), Event()
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(grown.set)
+
+        try:
+            growth.add(wake)
+            while not (records := self.poll(max_records)) and pause.goes_on():
+                timer = loop.call_later(pause.seconds(), grown.set)
+                await grown.wait()
+                timer.cancel()
+                grown.clear()
+                growth.add(wake)
+        finally:
+            growth.discard(wake)
         return records
 
     def __iter__(self) -> Iterator[Record]:
@@ -77,9 +113,10 @@ class Follower:
 class _Pause:
     """How long to wait before the next look: longer the longer nothing came."""
 
-    def __init__(self, timeout: float | None) -> None:
+    def __init__(self, timeout: float | None, is_written_here: bool) -> None:  # noqa: FBT001
         self._deadline = None if timeout is None else time.monotonic() + timeout
-        self._next = _SHORTEST
+        self._longest = _LONGEST_OWN if is_written_here else _LONGEST
+        self._next = self._longest if is_written_here else _SHORTEST
 
     def goes_on(self) -> bool:
         """Whether there is time left."""
@@ -87,7 +124,7 @@ class _Pause:
 
     def seconds(self) -> float:
         """Return how long to wait."""
-        pause, self._next = self._next, min(2 * self._next, _LONGEST)
+        pause, self._next = self._next, min(2 * self._next, self._longest)
         if self._deadline is None:
             return pause
         return max(0.0, min(pause, self._deadline - time.monotonic()))

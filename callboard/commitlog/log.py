@@ -20,6 +20,7 @@ from callboard.commitlog.disk import Disk
 from callboard.commitlog.errors import InvalidRecord, LogError, LogFailed
 from callboard.commitlog.folder import Folder
 from callboard.commitlog.grouping import Grouping
+from callboard.commitlog.growth import Growth, growth_of
 from callboard.commitlog.lock import WriterLock
 from callboard.commitlog.memory_disk import MemoryDisk
 from callboard.commitlog.reader import LogReader, open_folder
@@ -49,6 +50,8 @@ class CommitLog(LogReader):
     One `CommitLog` at a time writes a folder; any number of `LogReader` read it. Its methods
     may be called from any thread.
     """
+
+    is_written_here = True
 
     def __init__(
         self,
@@ -109,6 +112,8 @@ class CommitLog(LogReader):
             self._release()
             raise
         self._table = self._writer.table
+        is_shared = folder is not None and disk is None
+        self.growth = growth_of(place.path) if is_shared else Growth()
         self._runs = RunReader(self._table)
         self._sealing: Sealing | None = None
         if columns:
@@ -195,6 +200,8 @@ class CommitLog(LogReader):
 
     def _append(self, runs: list[Columns]) -> int:
         first = self._writer.append(runs)
+        if self.growth.is_awaited:
+            self.growth.tell()
         if self._sync == "each":
             self._writer.sync()
         elif self._grouping is not None:

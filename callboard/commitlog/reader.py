@@ -9,6 +9,7 @@ from callboard.commitlog.batch import times_of
 from callboard.commitlog.disk import Disk
 from callboard.commitlog.folder import Folder
 from callboard.commitlog.follower import Follower
+from callboard.commitlog.growth import Growth, growth_of
 from callboard.commitlog.marks import read_mark
 from callboard.commitlog.reading import Reading
 from callboard.commitlog.real_disk import RealDisk
@@ -25,7 +26,13 @@ class LogReader:
 
     It needs no closing. Methods may be called from any thread; a `Follower` or an iterator
     belongs to one at a time.
+
+    Attributes:
+        growth: Tells of records that were appended in this process.
+        is_written_here: Whether nobody but this object appends.
     """
+
+    is_written_here = False
 
     def __init__(self, folder: str | Path, *, disk: Disk | None = None) -> None:
         """Look at the log in a folder.
@@ -38,6 +45,7 @@ class LogReader:
             LogFailed: there is no log.
         """
         self._table = SegmentTable(open_folder(folder, disk))
+        self.growth = growth_of(self._table.folder.path) if disk is None else Growth()
         self._runs = RunReader(self._table)
 
     @property

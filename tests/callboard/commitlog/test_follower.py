@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -108,3 +109,70 @@ def test_a_half_written_batch_is_not_there_yet(tmp_path):
         assert follower.poll() == []
     path.write_bytes(data)
     assert [record.payload for record in follower.poll()] == [b"second"]
+
+
+@pytest.fixture
+def without_looks(monkeypatch):
+    """Followers that only see at once what wakes them."""
+    for name in ("_SHORTEST", "_LONGEST", "_LONGEST_OWN"):
+        monkeypatch.setattr(f"callboard.commitlog.follower.{name}", 50.0)
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < 40.0
+
+
+@pytest.mark.usefixtures("without_looks")
+def test_a_writer_wakes_readers_of_the_same_folder_at_once(tmp_path, eventually):
+    with CommitLog(tmp_path) as log:
+        followers = [LogReader(tmp_path / ".").follow(), log.follow(0)]
+        seen = []
+        threads = [
+            threading.Thread(target=lambda each=each: seen.append(each.read(timeout=50)))
+            for each in followers
+        ]
+        for thread in threads:
+            thread.start()
+        eventually(lambda: len(log.growth._waiters) == 2)
+        log.append("/t", "come")
+        for thread in threads:
+            thread.join()
+
+        assert [[record.payload for record in found] for found in seen] == [["come"]] * 2
+        assert not log.growth.is_awaited
+
+
+@pytest.mark.usefixtures("without_looks")
+def test_a_writer_wakes_tasks_at_once():
+    async def program():
+        log, seen = CommitLog(), []
+
+        async def follow(count):
+            async for record in log.follow(0):
+                seen.append(record.payload)
+                if len(seen) == count:
+                    return
+
+        task = asyncio.create_task(follow(3))
+        for number in range(3):
+            while not log.growth.is_awaited:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            await asyncio.to_thread(log.append, "/t", number)
+        await task
+        assert not log.growth.is_awaited
+        return seen
+
+    assert asyncio.run(program()) == [0, 1, 2]
+
+
+def test_a_follower_that_was_cancelled_is_forgotten():
+    async def program():
+        log = CommitLog()
+        task = asyncio.create_task(log.follow().aread())
+        while not log.growth.is_awaited:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not log.growth.is_awaited
+
+    asyncio.run(program())
