@@ -7,6 +7,7 @@ gives the rest a place in a heap.
 
 import heapq
 import itertools
+import math
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,8 +37,8 @@ class Deadlines:
         """Watch a future that has `deadline` set; from any thread."""
         self.fresh.append(future)
 
-    def sweep(self, now: float) -> float | None:
-        """Fail what is overdue; returns when to come again, None while nothing waits."""
+    def sweep(self, now: float) -> float:
+        """Fail what is overdue; returns when to come again, infinity while nothing waits."""
         fresh, heap = self.fresh, self._heap
         while fresh and fresh[0].done_:
             fresh.popleft()
@@ -57,7 +58,7 @@ class Deadlines:
                 future.expire()
         if fresh:
             return self._next_sweep
-        return heap[0][0] if heap else None
+        return heap[0][0] if heap else math.inf
 
     def close(self) -> None:
         """Fail what still waits: the node is closing."""

@@ -221,7 +221,7 @@ class Future(Generic[T]):
                 log.exception("a callback of %r failed", self)
 
     def _wait(self, timeout: float | None) -> None:
-        self._refuse_endless_wait()
+        refuse_endless_wait(self.asked)
         wait = waiting.get()
         if wait is not None:
             wait(self, timeout)
@@ -250,19 +250,29 @@ class Future(Generic[T]):
             msg = f"no answer from {self.asked} within {timeout:g} s; the ask goes on"
             raise ResultTimeout(msg)
 
-    def _refuse_endless_wait(self) -> None:
-        cell: Cell | None = current_cell.get()
-        if cell is not None and cell.runner.is_runner_thread():
-            if cell.runner.may_block and self.asked is not cell.ref:
-                return
-            msg = (
-                f".result() in a handler of {cell.ref} would hold up the actor that the answer "
-                "has to reach; make the handler `async def` and await the future"
-            )
-            raise WouldDeadlock(msg)
-        if asyncio._get_running_loop() is not None:
-            msg = ".result() would block the running event loop; await the future instead"
-            raise WouldBlock(msg)
+
+def refuse_endless_wait(asked: object = None) -> None:
+    """Refuse to let this thread wait for an actor that would then not go on itself.
+
+    Args:
+        asked: the ref of the actor, if it is known.
+
+    Raises:
+        WouldDeadlock: it is the thread of a node, in a handler.
+        WouldBlock: an event loop runs on it.
+    """
+    cell: Cell | None = current_cell.get()
+    if cell is not None and cell.runner.is_runner_thread():
+        if cell.runner.may_block and asked is not cell.ref:
+            return
+        msg = (
+            f".result() in a handler of {cell.ref} would hold up the actor that the answer "
+            "has to reach; make the handler `async def` and await the future"
+        )
+        raise WouldDeadlock(msg)
+    if asyncio._get_running_loop() is not None:
+        msg = ".result() would block the running event loop; await the future instead"
+        raise WouldBlock(msg)
 
 
 class _HandOver:

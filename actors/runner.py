@@ -14,6 +14,7 @@ has the measurements.
 
 import asyncio
 import logging
+import math
 import os
 import random
 import selectors
@@ -24,7 +25,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from actors import contention
-from actors.deadlines import Deadlines
+from actors.deadlines import SWEEP_INTERVAL, Deadlines
 from actors.loop import RunnerLoop, current_task_cleared
 from actors.slow_handlers import Stuck, TimeSheet
 from actors.timers import Timer, Timers
@@ -81,6 +82,8 @@ class Runner:
         self.current: Runnable | None = None
         self.times = TimeSheet()
         self.sleeping = False
+        #: When the current poll ends at the latest.
+        self._polls_until = math.inf
         self.closed = False
         self.selector = selector or selectors.DefaultSelector()
         self.deadlines = Deadlines()
@@ -140,6 +143,11 @@ class Runner:
         if self._ended:
             self.sleeping = True
             self._run_leftovers()
+
+    def awake_by(self, when: float) -> None:
+        """See to it that the deadlines of asks are looked at before a time of `now()`."""
+        if self.sleeping and self._polls_until > when:
+            self.wake()
 
     def is_runner_thread(self) -> bool:
         """Return True on the threads that run handlers."""
@@ -261,21 +269,20 @@ class Runner:
             log.exception("%r failed", callback)
 
     def _poll(self, now: float) -> None:
-        next_deadline = self.deadlines.sweep(now)
+        until = self.deadlines.sweep(now)
+        self._polls_until = math.inf  # whoever sets a deadline just now had better wake us
         self.sleeping = True
+        # What other threads add from here on wakes the poll, so this is looked at last.
         if self.ready or self._posted:
-            timeout: float | None = 0.0
+            until = now
         else:
-            timeout = None if next_deadline is None else next_deadline - now
+            if self.deadlines.fresh:
+                until = min(until, now + SWEEP_INTERVAL)
             next_timer = self.timers.next_at
             if next_timer is not None:
-                until_timer = next_timer - now
-                timeout = until_timer if timeout is None else min(timeout, until_timer)
-            if timeout is not None:
-                if timeout < 0.0:
-                    timeout = 0.0
-                elif timeout > LONGEST_POLL:
-                    timeout = LONGEST_POLL
+                until = min(until, next_timer)
+            self._polls_until = until
+        timeout = None if until == math.inf else min(max(until - now, 0.0), LONGEST_POLL)
         events = contention.select(self.selector, timeout)
         self.sleeping = False
         if WATCHER.dormant:

@@ -12,7 +12,7 @@ from actors.events import (
     SlowHandler,
     Unexpected,
 )
-from callboard.endpoint.core_actor import Undelivered
+from callboard.endpoint.transmitter import Undelivered
 from callboard.store.store_actor import CommandsRefused
 from proxies.draining import Drained
 from proxies.events import (

@@ -76,12 +76,23 @@ class Outgoing:
         )
 
     def dispatch(
-        self, proxy: "Proxy", message: Any, sender: Sender | None, payload: bytes | None = None
+        self,
+        proxy: "Proxy",
+        message: Any,
+        sender: Sender | None,
+        payload: bytes | None = None,
+        *,
+        at_once: bool = False,
     ) -> None:
         """Send a message to a proxy's actor: serialized here, counted, written.
 
-        A message that waited for a dial brings its payload along, and goes in front of those
-        that still wait.
+        Args:
+            proxy: of the actor.
+            message: what to send.
+            sender: who sends it.
+            payload: the message serialized, if it waited for a dial; it goes in front of those
+                that still wait.
+            at_once: write it before this returns; asks of threads outside always are.
 
         Raises:
             NotSerializable: it holds something that cannot travel.
@@ -125,7 +136,7 @@ class Outgoing:
                         asker,
                         proxy.number,
                     )
-                    wire.write(header + payload, at_once=message_id != 0)
+                    wire.write(header + payload, at_once=at_once or message_id != 0)
                     return
             wire.make_room()  # without the lock: others have other ways
             has_room = True
@@ -179,6 +190,8 @@ class Outgoing:
             message_id = next(self._message_ids) & MESSAGE_ID_MASK
         asker.message_id = message_id
         self.pending[message_id] = (asker, node)
+        if asker.deadline is not None:
+            self._runtime.runner.awake_by(asker.deadline)
         return message_id
 
     # --- answers ---

@@ -57,6 +57,13 @@ class Proxy(Holding):
         else:
             self.refuse(message, sender, self._gone())
 
+    def post_at_once(self, message: Any, sender: "Sender | None") -> None:
+        """Send a message without waiting for the end of a turn, from a thread outside."""
+        if self.down is None:
+            self._outgoing.dispatch(self, message, sender, at_once=True)
+        else:
+            self.refuse(message, sender, self._gone())
+
     def post_urgent(self, message: Any, sender: "Sender | None") -> None:
         """Send a message that goes before those without priority at the actor."""
         if isinstance(message, Envelope):

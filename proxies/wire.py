@@ -125,12 +125,12 @@ class Wire:
                     self._give_up()
                 return
             if self.waiting >= WRITE_SIZE or (at_once and not on_runner):
-                self._flush()
-            elif not self._is_dirty:
-                self._is_dirty = True
-                self._dirty_wires.append(self)
-            else:
+                self._flush()  # it wakes the runner itself, if the socket is full
                 return
+            if self._is_dirty:
+                return
+            self._is_dirty = True
+            self._dirty_wires.append(self)
         if self._runner.sleeping:  # also when a handler lost the runner's role while it blocked
             self._runner.wake()
 

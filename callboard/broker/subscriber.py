@@ -54,16 +54,20 @@ class QueueReader(Generic[T]):
             WouldDeadlock: nothing is there, in a handler, whose node would stand still.
             EOFError: the subscriber was closed and everything was read.
         """
-        count, timeout = _asked(args)
+        count, timeout = _asked(args) if args else (None, None)
         if count is None:
-            self._may_block()
+            try:
+                return self._shown(self._queue.pop())
+            except IndexError:
+                self._refuse_blocking()
             item = self._queue.get(timeout)
             return None if item is None else self._shown(item)
         found: list[T] = []
         deadline = None if timeout is None else _now() + timeout
         while len(found) < count:
             left = None if deadline is None else max(0.0, deadline - _now())
-            self._may_block()
+            if not self._queue.available():
+                self._refuse_blocking()
             item = self._queue.get(left)
             if item is None:
                 break
@@ -115,8 +119,8 @@ class QueueReader(Generic[T]):
     def _shown(self, item: T) -> T:
         return item
 
-    def _may_block(self) -> None:
-        if not self._queue.available() and asyncio._get_running_loop() is not None:  # noqa: SLF001
+    def _refuse_blocking(self) -> None:
+        if asyncio._get_running_loop() is not None:  # noqa: SLF001
             msg = "get() would block the event loop; await aget(…), or use `async for`"
             raise WouldBlock(msg)
 
@@ -228,7 +232,8 @@ class Subscriber(QueueReader[Item]):
             raise WouldBlock(msg)
 
     def _shown(self, item: Item) -> Item:
-        return item[0], thawed(item[1])
+        value = thawed(item[1])
+        return item if value is item[1] else (item[0], value)
 
     def _detach(self) -> None:
         self._hub.remove_receiver(self._queue)

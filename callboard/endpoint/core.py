@@ -109,12 +109,26 @@ class Core:
         return self.central_merge(MessageType.COMMAND, run)
 
     def central_merge(self, kind: MessageType, run: Sequence[Pair]) -> list[Effect]:
-        """Send each message to the nodes that want it, and to local receivers of own messages.
+        """Send each message to the nodes that want it, and to receivers of own messages."""
+        effects: list[Effect] = [*self._to_others(kind, run)]
+        output = self._data_outputs if kind is MessageType.DATA else self._command_outputs
+        if output is not None and output.sees_own:
+            effects += output.deliver_own(run)
+        return effects
+
+    def data_for_others(self, run: Sequence[Pair]) -> list[Transmit]:
+        """Take data messages that nobody here wants: see `known_receivers`."""
+        self.counters.data_published += len(run)
+        return self._to_others(MessageType.DATA, run)
+
+    def _to_others(self, kind: MessageType, run: Sequence[Pair]) -> list[Transmit]:
+        """Sort a run by the nodes that want its messages.
 
         The hot path of publishing: a dictionary look-up and an append for each message.
         """
-        self.counters.serialized += len(run)
-        self.counters.processed[kind] += len(run)
+        counters = self.counters
+        counters.serialized += len(run)
+        counters.processed[kind] += len(run)
         known = self._receivers
         bundles: dict[bytes, list[bytes]] = {}
         lists: list[list[bytes]] = []
@@ -128,17 +142,12 @@ class Core:
                 lists = [bundles.setdefault(node, []) for node in nodes]
             for bundle in lists:
                 bundle.append(pair)
-        effects: list[Effect] = []
+        runs: list[Transmit] = []
         for node, pairs in bundles.items():
-            self.counters.transmitted += len(pairs)
-            effects += [
-                Transmit(node, payload, count)
-                for payload, count in pack_runs(kind, self.ttl, pairs)
-            ]
-        output = self._data_outputs if kind is MessageType.DATA else self._command_outputs
-        if output is not None and output.sees_own:
-            effects += output.deliver_own(run)
-        return effects
+            counters.transmitted += len(pairs)
+            for payload, count in pack_runs(kind, self.ttl, pairs):
+                runs.append(Transmit(node, payload, count))  # noqa: PERF401  # nearly always one
+        return runs
 
     def send_to(self, node: bytes, kind: MessageType, run: Sequence[Pair]) -> list[Effect]:
         """Send messages to one endpoint, whatever its filter says: the directed form."""
@@ -398,6 +407,16 @@ class Core:
         """Return the nodes to which a message with this topic would be sent."""
         known = self._receivers.get(topic)
         return self._find_receivers(topic) if known is None else known
+
+    def known_receivers(self, topic: str) -> tuple[bytes, ...] | None:
+        """Return the nodes that want data of a topic; None if that has to be found out.
+
+        None as well where a receiver here may want it too.
+        """
+        output = self._data_outputs
+        if output is not None and output.sees_own:
+            return None
+        return self._receivers.get(topic)
 
     def _find_receivers(self, topic: str) -> tuple[bytes, ...]:
         """Return the nodes that want a topic and may be reached; remembered by topic."""

@@ -3,11 +3,18 @@
 It has the number 1 on its node. Runs of other cores arrive as byte strings, what happens on
 the node as events, what is published here waits in the hub's inputs until its turn. Runs for a
 node go to that node's core actor, as ordinary dispatches.
+
+A thread outside of the node that publishes while the core is idle need not wait for a turn: it
+does the core's work itself (`publish_at_once`). So the core has a lock. Handlers hold it for
+their whole turn; such a thread only tries to get it, and leaves the message to the next turn if
+it cannot. What a thread publishes stays in order: it goes at once only when nothing waits.
 """
 
+import functools
 import logging
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from actors.actor import Actor
 from actors.dispatch import handler
@@ -24,18 +31,34 @@ from callboard.endpoint.core_effect import (
     RunReceiver,
     Transmit,
 )
+from callboard.endpoint.core_order import (
+    CoreFound,
+    Drain,
+    FindReceivers,
+    Flush,
+    NoAnswer,
+    ReceiverAdded,
+    ReceiverRelaxed,
+    ReceiverRemoved,
+    SendDirectly,
+    Tick,
+)
 from callboard.endpoint.errors import MalformedMessage
 from callboard.endpoint.filter_exchange import FilterChange
 from callboard.endpoint.message import MessageType
-from callboard.endpoint.peer_buffer import LINK_ROOM, OverflowPolicy, PeerBuffer
+from callboard.endpoint.peer_buffer import OverflowPolicy
 from callboard.endpoint.peering import Peering, PeeringOrder
+from callboard.endpoint.transmitter import Transmitter
 from proxies.events import LinkDown, LinkUp, NodeUp, PathMoved
 from proxies.messages import Lookup
 
 if TYPE_CHECKING:
-    from callboard.endpoint.hub import Hub, Receiver
+    from callboard.endpoint.hub import Hub
 
 log = logging.getLogger("callboard.endpoint")
+
+M = TypeVar("M")
+R = TypeVar("R")
 
 CORE_NAME: Final = "callboard.core"
 """The name under which a node's directory has its core actor."""
@@ -53,98 +76,17 @@ TURN_LENGTH: Final = 8192
 """Published messages that one turn takes: the node's other actors have their turns too."""
 
 
-class Flush:
-    """Take what was published."""
+def alone(
+    function: Callable[["CoreActor", M], R],
+) -> Callable[["CoreActor", M], R]:
+    """Let a handler work with the core while no thread publishes at once."""
 
+    @functools.wraps(function)
+    def guarded(self: "CoreActor", message: M) -> R:
+        with self.lock:
+            return function(self, message)
 
-FLUSH: Final = Flush()
-
-
-class Tick:
-    """A second is over."""
-
-
-class Drain:
-    """Look whether full links have room."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReceiverAdded:
-    """Let a local receiver take messages."""
-
-    receiver: "Receiver | RunReceiver"
-    topics: tuple[str, ...]
-    kind: MessageType
-    sees_own: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ReceiverRemoved:
-    """Take topics, or all (None), from a receiver."""
-
-    receiver: "Receiver | RunReceiver"
-    topics: tuple[str, ...] | None
-    kind: MessageType
-
-
-@dataclass(frozen=True, slots=True)
-class ReceiverRelaxed:
-    """A receiver that was behind has caught up."""
-
-    receiver: object
-
-
-@dataclass(frozen=True, slots=True)
-class SendCommands:
-    """Send commands of stores to one endpoint, or to all if its node is not known."""
-
-    endpoint: bytes
-    pairs: tuple[Pair, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SendDirectly:
-    """Send messages to one node only."""
-
-    node: bytes
-    kind: MessageType
-    pairs: tuple[Pair, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FindReceivers:
-    """Tell which nodes want a topic; answered behind all that was published before."""
-
-    topic: str
-
-
-@dataclass(frozen=True, slots=True)
-class CoreFound:
-    """A node's directory says that it has a core."""
-
-    ref: ActorRef[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class NoAnswer:
-    """A node's directory did not answer."""
-
-    node: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Undelivered:
-    """Event: messages of topics were dropped, because a peer does not read.
-
-    Attributes:
-        peer: the neighbour's node id.
-        count: messages.
-        policy: what decided.
-    """
-
-    peer: bytes
-    count: int
-    policy: str
+    return guarded
 
 
 class CoreActor(Actor):
@@ -163,14 +105,21 @@ class CoreActor(Actor):
             forwards=options.forwards,
         )
         self.listeners: list[Any] = []
-        self._limit = options.peer_buffer_size
-        self._policy = OverflowPolicy(options.overflow_policy)
-        self._buffers: dict[bytes, PeerBuffer] = {}
-        self._cores: dict[bytes, ActorRef[Any]] = {}
+        #: Held by whoever works with the core.
+        self.lock = threading.Lock()
+        self._transmitter = Transmitter(
+            self._cell,
+            self._network,
+            self.core.counters,
+            limit=options.peer_buffer_size,
+            policy=OverflowPolicy(options.overflow_policy),
+            drain_later=lambda: self.after(DRAIN_INTERVAL, Drain()),
+            congested=hub.set_congested,
+        )
+        self._cores = self._transmitter.cores
         self._peering = Peering(self._cell, self.core, self._network)
         #: Nodes whose directory did not answer.
         self._unanswered: set[bytes] = set()
-        self._is_draining = False
         self._now = self._cell.runner.now
         self._stop_listening = self._network.listen(self._cell_event)
         hub.node.register(CORE_NAME, self.me)
@@ -183,8 +132,41 @@ class CoreActor(Actor):
 
     # --- what is published here ---
 
+    def publish_at_once(self, pairs: Sequence[Pair]) -> bool:
+        """Send data from the thread that publishes it; False when it has to wait for a turn.
+
+        A round trip between two programs takes half the time when no thread has to be woken.
+        """
+        lock = self.lock
+        if not lock.acquire(blocking=False):
+            return False
+        try:
+            if self.hub.inputs or not self._may_go_at_once(pairs):
+                return False
+            for run in self.core.data_for_others(pairs):
+                self._transmitter.transmit_at_once(run)
+        finally:
+            lock.release()
+        return True
+
+    def _may_go_at_once(self, pairs: Sequence[Pair]) -> bool:
+        """Return whether it is known who takes messages, all elsewhere and ready for more."""
+        known, is_free = self.core.known_receivers, self._transmitter.is_free
+        last: tuple[bytes, ...] | None = ()
+        for topic, _ in pairs:
+            nodes = known(topic)
+            if nodes is not last and (nodes is None or not all(map(is_free, nodes))):
+                return False
+            last = nodes
+        return True
+
     @handler
+    @alone
     def flush(self, _: Flush) -> None:
+        """Take what waits."""
+        self._take_inputs()
+
+    def _take_inputs(self) -> None:
         """Take what waits, as runs of one kind."""
         hub = self.hub
         hub.is_poked = False
@@ -228,15 +210,17 @@ class CoreActor(Actor):
             self._carry_out(self.core.send_to(order.node, order.kind, order.pairs))
 
     @handler
+    @alone
     def find_receivers(self, question: FindReceivers) -> tuple[bytes, ...]:
         """Return the nodes that want a topic, when nothing waits before the question."""
         while self.hub.inputs:
-            self.flush(FLUSH)
+            self._take_inputs()
         return self.core.receivers_of(question.topic)
 
     # --- local receivers ---
 
     @handler
+    @alone
     def add_receiver(self, order: ReceiverAdded) -> None:
         """Subscribe; done when the effects are under way."""
         self._carry_out(
@@ -250,6 +234,7 @@ class CoreActor(Actor):
         )
 
     @handler
+    @alone
     def remove_receiver(self, order: ReceiverRemoved) -> None:
         """Unsubscribe."""
         topics = order.topics
@@ -262,6 +247,7 @@ class CoreActor(Actor):
             self.core.retire(order.receiver, kind=order.kind)
 
     @handler
+    @alone
     def receiver_relaxed(self, order: ReceiverRelaxed) -> None:
         """Let threads that publish go on, unless something else slows them."""
         self.hub.set_congested(is_congested=False, by=order.receiver)
@@ -269,6 +255,7 @@ class CoreActor(Actor):
     # --- other cores ---
 
     @handler
+    @alone
     def receive(self, run: bytes) -> None:
         """Take a run of another core; what cannot be read is counted and dropped."""
         sender = self.sender
@@ -287,12 +274,14 @@ class CoreActor(Actor):
             self._peering.look()
 
     @handler
+    @alone
     def core_found(self, found: CoreFound) -> None:
         """Another node has a core."""
         if found.ref.node_id not in self._cores:
             self._know(found.ref)
 
     @handler
+    @alone
     def core_lost(self, down: Down) -> None:
         """Another core ended, or no path leads to it."""
         node = down.ref.node_id
@@ -301,6 +290,7 @@ class CoreActor(Actor):
             self._carry_out(self.core.endpoint_lost(node, text))
 
     @handler
+    @alone
     def node_event(self, event: NodeUp | LinkUp | LinkDown | PathMoved) -> None:
         """Something changed about links or nodes."""
         match event:
@@ -312,9 +302,7 @@ class CoreActor(Actor):
             case LinkDown():
                 by_user = event.peer in self._peering.removed
                 self._peering.removed.discard(event.peer)
-                buffer = self._buffers.pop(event.peer, None)
-                if buffer is not None:
-                    self._note_dropped(event.peer, buffer.drop_all())
+                self._transmitter.link_lost(event.peer)
                 self._carry_out(self.core.link_lost(event.peer, event.reason, by_user=by_user))
             case PathMoved():
                 self.core.path_moved()
@@ -322,11 +310,13 @@ class CoreActor(Actor):
                 self._look_for_core(event.node_id)
 
     @handler
+    @alone
     def peering(self, order: PeeringOrder) -> None:
         """The user wants something of the peers."""
         self._carry_out(self._peering.carry_out(order))
 
     @handler
+    @alone
     def tick(self, _: Tick) -> None:
         """Repeat what was not confirmed."""
         self._carry_out(self.core.tick(self._now()))
@@ -365,10 +355,16 @@ class CoreActor(Actor):
         self.monitor(core)
         self._carry_out(self.core.endpoint_found(node, self._now()))
 
+    @handler
+    @alone
+    def drain(self, _: Drain) -> None:
+        """Send on what waited, as far as there is room."""
+        self._transmitter.drain()
+
     @property
     def waiting_for_peers(self) -> int:
         """Messages that wait because a peer reads too slowly."""
-        return sum(buffer.waiting for buffer in list(self._buffers.values()))
+        return self._transmitter.waiting
 
     # --- effects ---
 
@@ -377,7 +373,7 @@ class CoreActor(Actor):
         for effect in effects:
             match effect:
                 case Transmit():
-                    self._transmit(effect)
+                    self._transmitter.transmit(effect)
                 case Deliver(RunReceiver() as receiver, items, sender, size):
                     receiver.take_from(sender or self._cell.runtime.node_id, items, size)
                 case Deliver():
@@ -390,58 +386,3 @@ class CoreActor(Actor):
                     is_changed = True
         if is_changed:
             self._peering.look()
-
-    def _transmit(self, run: Transmit) -> None:
-        core = self._cores.get(run.node)
-        if core is None:
-            return
-        link = self._network.link_towards(run.node)
-        if link is not None and (link.waiting >= LINK_ROOM or link.peer in self._buffers):
-            self._keep(link.peer, run)
-        else:
-            core.target.post(run.payload, self._cell)
-
-    def _keep(self, peer: bytes, run: Transmit) -> None:
-        """Let a run wait until its link has room."""
-        buffer = self._buffers.get(peer)
-        if buffer is None:
-            buffer = self._buffers[peer] = PeerBuffer(self._limit, self._policy)
-        dropped = buffer.dropped
-        if not buffer.offer(run, self._now()):
-            self._network.cut(peer, "too much waits for it, and it does not read")
-        self._note_dropped(peer, buffer.dropped - dropped)
-        if not buffer.is_stuck(self._now()):
-            self.hub.set_congested(is_congested=True)
-        if not self._is_draining:
-            self._is_draining = True
-            self.after(DRAIN_INTERVAL, Drain())
-
-    @handler
-    def drain(self, again: Drain) -> None:
-        """Send on what waited, as far as there is room."""
-        now = self._now()
-        links = {link.peer: link for link in self._network.links()}
-        is_congested = False
-        for peer, buffer in list(self._buffers.items()):
-            link = links.get(peer)
-            if link is None:
-                self._note_dropped(peer, buffer.drop_all())
-                del self._buffers[peer]
-                continue
-            for run in buffer.take(link.waiting, link.bytes_sent, now):
-                core = self._cores.get(run.node)
-                if core is not None:
-                    core.target.post(run.payload, self._cell)
-            if not len(buffer):
-                del self._buffers[peer]
-            elif not buffer.is_stuck(now):
-                is_congested = True
-        self._is_draining = bool(self._buffers)
-        if self._is_draining:
-            self.after(DRAIN_INTERVAL, again)
-        self.hub.set_congested(is_congested=is_congested)
-
-    def _note_dropped(self, peer: bytes, count: int) -> None:
-        if count:
-            self.core.counters.dropped += count
-            self._cell.runtime.emit(Undelivered(peer, count, str(self._policy)))

@@ -24,9 +24,10 @@ from actors.errors import ResultTimeout, WouldBlock
 from actors.future import Future
 from basp.header import CORE_ACTOR
 from callboard.endpoint.core import DEFAULT_TTL, Core
-from callboard.endpoint.core_actor import (
+from callboard.endpoint.core_actor import CoreActor
+from callboard.endpoint.core_effect import CoreCounters, Item, Pair, RunReceiver
+from callboard.endpoint.core_order import (
     FLUSH,
-    CoreActor,
     FindReceivers,
     ReceiverAdded,
     ReceiverRelaxed,
@@ -34,7 +35,6 @@ from callboard.endpoint.core_actor import (
     SendCommands,
     SendDirectly,
 )
-from callboard.endpoint.core_effect import CoreCounters, Item, Pair, RunReceiver
 from callboard.endpoint.message import MessageType
 from callboard.endpoint.peering import AddPeer, RemovePeer, Until
 from callboard.endpoint.run_cbor import encode_pair
@@ -50,6 +50,10 @@ INPUT_LIMIT: Final = 16_384
 
 WAIT_FOR_TURN: Final = 5.0
 """Seconds that such a thread waits at most; a node stuck that long has other problems."""
+
+
+CALM: Final = 20e-6
+"""Seconds without a message after which one goes at once."""
 
 
 class Receiver(Protocol):
@@ -110,6 +114,10 @@ class Hub:
         self._room_awaited: deque[Future[None]] = deque()
         self.ref = node.runtime.spawn(CoreActor, (self,), number=CORE_ACTOR)
         self._cell = node.runtime.cells[CORE_ACTOR]
+        self._actor: CoreActor = self._cell.actor
+        self._now = self._runner.now
+        #: When a message that is published goes at once: not soon after others.
+        self.calm_from = self._now()
 
     @classmethod
     def of(cls, node: "Node", options: HubOptions | None = None) -> "Hub":
@@ -144,6 +152,8 @@ class Hub:
         pair = (checked_topic(topic), encode_pair(topic, value))
         if self.is_congested or len(self.inputs) >= INPUT_LIMIT:
             self._wait_for_room()
+        if not self.is_poked and self._sent_at_once((pair,)):
+            return
         self.inputs.append((MessageType.DATA, pair))
         if not self.is_poked:
             self.poke()
@@ -155,8 +165,22 @@ class Hub:
         pairs = [(checked_topic(topic), encode_pair(topic, value)) for topic, value in messages]
         if self.is_congested or len(self.inputs) >= INPUT_LIMIT:
             self._wait_for_room()
+        if kind is MessageType.DATA and not self.is_poked and self._sent_at_once(pairs):
+            return
         self.inputs.extend([(kind, pair) for pair in pairs])
         self.poke()
+
+    def _sent_at_once(self, pairs: Sequence[Pair]) -> bool:
+        """Send data on this thread; not on the node's, and not many messages in a row.
+
+        Writing each of these to the socket costs more than a change of threads for all.
+        """
+        now, is_calm = self._now(), False
+        if now >= self.calm_from:
+            is_calm = not self._runner.is_runner_thread() and self._actor.publish_at_once(pairs)
+            now = self._now()
+        self.calm_from = now + CALM
+        return is_calm
 
     def command(
         self, topic: str, contents: Sequence[bytes], endpoint: bytes | None = None
@@ -197,8 +221,7 @@ class Hub:
 
     def wants(self, topic: str) -> bool:
         """Return whether a local receiver takes data of a topic; on the node's thread."""
-        actor: CoreActor = self._cell.actor
-        return actor.core.is_taken(topic)
+        return self._actor.core.is_taken(topic)
 
     def make_object(self) -> int:
         """Return a number that no other object of this endpoint has."""
@@ -352,31 +375,26 @@ class Hub:
     @property
     def core(self) -> Core:
         """The machine, to look at: its lists are copies, its changes are the actor's."""
-        actor: CoreActor = self._cell.actor
-        return actor.core
+        return self._actor.core
 
     @property
     def counters(self) -> CoreCounters:
         """What flowed through the core."""
-        actor: CoreActor = self._cell.actor
-        return actor.core.counters
+        return self._actor.core.counters
 
     @property
     def buffered(self) -> int:
         """Messages of users that wait for the core's turn, or for a peer that reads slowly."""
-        actor: CoreActor = self._cell.actor
-        return len(self.inputs) + actor.waiting_for_peers
+        return len(self.inputs) + self._actor.waiting_for_peers
 
     def on_peer_event(self, told: Any) -> None:
         """Call `told(event)` for each `PeerEvent`, on the node's thread."""
-        actor: CoreActor = self._cell.actor
-        actor.listeners.append(told)
+        self._actor.listeners.append(told)
 
     def off_peer_event(self, told: Any) -> None:
         """Stop calling it."""
-        actor: CoreActor = self._cell.actor
-        if told in actor.listeners:
-            actor.listeners.remove(told)
+        with suppress(ValueError):
+            self._actor.listeners.remove(told)
 
 
 _MAKING: Final = threading.Lock()

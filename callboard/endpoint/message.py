@@ -19,6 +19,7 @@ put together from pairs and their contents are never looked at on the way.
 
 from collections.abc import Iterable
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import cbor2
@@ -86,9 +87,14 @@ def array_head(length: int) -> bytes:
     return bytes((_ARRAY | 26,)) + length.to_bytes(4)
 
 
+@lru_cache(64)
+def _kind_and_ttl(kind: MessageType, ttl: int) -> bytes:
+    return cbor2.dumps(int(kind)) + cbor2.dumps(ttl)
+
+
 def pack_runs(kind: MessageType, ttl: int, pairs: list[bytes]) -> Iterable[tuple[bytes, int]]:
     """Put encoded `topic, content` pairs together; yields each run and how many it holds."""
-    tail = cbor2.dumps(int(kind)) + cbor2.dumps(ttl)
+    tail = _kind_and_ttl(kind, ttl)
     if len(pairs) <= RUN_LENGTH:  # nearly always
         body = b"".join(pairs)
         if len(body) <= RUN_SIZE or len(pairs) == 1:

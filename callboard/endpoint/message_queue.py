@@ -1,18 +1,23 @@
 """A queue between a node and a thread or task of the user: what subscribers read from.
 
-The node appends runs and never waits. Whoever reads waits by future, so that the same code
-serves threads, event loops and simulations. A reader that has ended or forgotten its queue
-must not eat the machine's memory: beyond a limit the oldest messages are dropped, and counted.
+The node appends runs and never waits. A thread that reads sleeps until the node wakes it; in
+event loops and simulations whoever reads waits by future. A reader that has ended or forgotten
+its queue must not eat the machine's memory: beyond a limit the oldest messages are dropped, and
+counted.
 """
 
+import math
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
+from actors.current import waiting
 from actors.errors import ResultTimeout
-from actors.future import Future
+from actors.future import Future, refuse_endless_wait
 
 __all__ = ["QUEUE_LIMIT", "MessageQueue"]
 
@@ -20,6 +25,27 @@ T = TypeVar("T")
 
 QUEUE_LIMIT: Final = 262_144
 """Messages that wait for one reader; of small ones some 100 MB."""
+
+
+class _Sleeper:
+    """A thread that waits: what a future is to others, at a fraction of the price."""
+
+    __slots__ = ("_woken",)
+
+    def __init__(self) -> None:
+        self._woken = threading.Lock()
+        self._woken.acquire()
+
+    def set_result(self, _: None) -> None:
+        """Wake the thread; called once."""
+        self._woken.release()
+
+    def sleep(self, timeout: float) -> bool:
+        """Wait to be woken; False when the time is over."""
+        return self._woken.acquire(timeout=min(timeout, threading.TIMEOUT_MAX))
+
+
+_Waiter = Future[None] | _Sleeper
 
 
 class MessageQueue(Generic[T]):
@@ -40,7 +66,7 @@ class MessageQueue(Generic[T]):
         self._on_drop = on_drop
         self._items: deque[T] = deque()
         self._lock = threading.Lock()
-        self._waiters: deque[Future[None]] = deque()
+        self._waiters: deque[_Waiter] = deque()
         #: The ends of a pipe that is readable while messages wait; made by `fd`.
         self._pipe: tuple[int, int] | None = None
         self._is_marked = False
@@ -88,6 +114,17 @@ class MessageQueue(Generic[T]):
         self._unmark()
         return found
 
+    def pop(self) -> T:
+        """Return the next message.
+
+        Raises:
+            IndexError: nothing is there.
+        """
+        item = self._items.popleft()
+        if self._is_marked:
+            self._unmark()
+        return item
+
     def get(self, timeout: float | None = None) -> T | None:
         """Return the next message; None when none came within `timeout` seconds.
 
@@ -96,20 +133,42 @@ class MessageQueue(Generic[T]):
             WouldDeadlock: called in a handler, whose node would stand still.
             EOFError: the queue was closed and is empty.
         """
-        try:
-            item = self._items.popleft()
-        except IndexError:
-            waiter = self._waiter()
-            if waiter is not None:
-                try:
-                    waiter.result(timeout)
-                except ResultTimeout:
-                    return None
+        is_simulated = waiting.get() is not None
+        deadline = math.inf if timeout is None or is_simulated else time.monotonic() + timeout
+        while True:
+            try:
+                return self.pop()
+            except IndexError:
+                pass
             # Another reader may have been quicker: then this one has waited for nothing.
-            return self.get(timeout)
-        if self._is_marked:
-            self._unmark()
-        return item
+            if is_simulated:
+                is_over = not self._wait_by_future(timeout)
+            else:
+                is_over = not self._sleep(deadline)
+            if is_over:
+                return None
+
+    def _sleep(self, deadline: float) -> bool:
+        """Let this thread wait until something is there; False when its time is over."""
+        refuse_endless_wait()
+        sleeper = _Sleeper()
+        if not self._enter(sleeper):
+            return True
+        left = deadline - time.monotonic() if deadline < math.inf else deadline
+        if sleeper.sleep(max(left, 0.0)):
+            return True
+        self._leave(sleeper)
+        return bool(self._items)
+
+    def _wait_by_future(self, timeout: float | None) -> bool:
+        future: Future[None] = Future()
+        if self._enter(future):
+            try:
+                future.result(timeout)
+            except ResultTimeout:
+                self._leave(future)
+                return False
+        return True
 
     async def aget(self) -> T:
         """Return the next message when there is one; to be awaited on any event loop.
@@ -119,15 +178,16 @@ class MessageQueue(Generic[T]):
         """
         while True:
             try:
-                item = self._items.popleft()
+                return self.pop()
             except IndexError:
-                waiter = self._waiter()
-                if waiter is not None:
-                    await waiter
-                continue
-            if self._is_marked:
-                self._unmark()
-            return item
+                pass
+            future: Future[None] = Future()
+            if self._enter(future):
+                try:
+                    await future
+                except BaseException:  # whoever waited was cancelled
+                    self._leave(future)
+                    raise
 
     def fd(self) -> int:
         """Return a file descriptor that is readable while messages wait, for `select`."""
@@ -150,17 +210,25 @@ class MessageQueue(Generic[T]):
         for end in pipe or ():
             os.close(end)
 
-    def _waiter(self) -> Future[None] | None:
-        """Return what to wait for, or None if there is something already."""
+    def _enter(self, waiter: _Waiter) -> bool:
+        """Let a waiter be woken by what comes next; False if something is there already.
+
+        Raises:
+            EOFError: the queue was closed and is empty.
+        """
         with self._lock:
             if self._items:
-                return None
+                return False
             if self._closed:
                 msg = "the subscriber was closed"
                 raise EOFError(msg)
-            waiter: Future[None] = Future()
             self._waiters.append(waiter)
-            return waiter
+            return True
+
+    def _leave(self, waiter: _Waiter) -> None:
+        """Forget a waiter that gave up."""
+        with self._lock, suppress(ValueError):
+            self._waiters.remove(waiter)
 
     def _mark(self) -> None:
         """Make the descriptor readable; with the lock held."""

@@ -1,6 +1,7 @@
 """A runner without threads, sockets and real time: the simulation gives it its turns."""
 
 import asyncio
+import math
 import random
 from collections import deque
 from collections.abc import Callable
@@ -84,12 +85,12 @@ class SimulatedRunner(Runner):
             self._take_events(events)
         return bool(events or ready or self._posted)
 
-    def _plan(self, next_deadline: float | None) -> None:
+    def _plan(self, next_deadline: float) -> None:
         """Be woken for the next timer or deadline, unless that is planned already."""
         next_timer = self.timers.next_at
-        if next_timer is not None and (next_deadline is None or next_timer < next_deadline):
+        if next_timer is not None and next_timer < next_deadline:
             next_deadline = next_timer
-        if next_deadline is None:
+        if next_deadline == math.inf:
             return
         due = self.node_clock.outside(next_deadline)
         if self._planned_at is None or due < self._planned_at:

@@ -7,8 +7,10 @@ import time
 
 import pytest
 
-from actors import Actor, Runtime, handler
+from actors import Actor, Future, Runtime, handler
+from actors.deadlines import SWEEP_INTERVAL
 from actors.errors import NodeClosed
+from actors.runner import Runner
 from tests.actors.conftest import runtime_threads
 from tests.actors.sample import Echo, Gate, instance
 
@@ -202,3 +204,45 @@ def test_a_runtime_can_be_closed_while_an_actor_is_stuck(no_thread_left):
 
     with pytest.raises(NodeClosed):
         answer.result(5)
+
+
+def test_a_poll_is_ended_only_for_a_deadline_that_it_would_miss(monkeypatch):
+    runner = Runner("polls", clock=lambda: 5.0)
+    woken = []
+    monkeypatch.setattr(runner, "wake", lambda: woken.append(runner._polls_until))
+    runner.sleeping, runner._polls_until = True, 10.0
+
+    runner.awake_by(10.0)
+    runner.awake_by(9.9)
+    runner.sleeping = False
+    runner.awake_by(9.9)
+    runner.discard()
+
+    assert woken == [10.0]
+
+
+def test_an_ask_that_is_made_while_a_poll_begins_is_not_overlooked():
+    runner = Runner("polls", clock=lambda: 5.0)
+    timeouts = []
+
+    class Late:
+        """A selector during whose choice of a timeout nothing else happens any more."""
+
+        def select(self, timeout):
+            timeouts.append(timeout)
+            return []
+
+    sweep = runner.deadlines.sweep
+
+    def sweep_then_ask(now):
+        until = sweep(now)
+        runner.deadlines.add(Future("somebody"))
+        return until
+
+    runner.deadlines.sweep = sweep_then_ask
+    runner.selector, selector = Late(), runner.selector
+    runner._poll(5.0)
+    runner.selector = selector
+    runner.discard()
+
+    assert timeouts == [pytest.approx(SWEEP_INTERVAL)]

@@ -125,7 +125,7 @@ def directed_messages_go_to_all(plant):
 
 def directed_messages_are_overtaken(plant):
     def send_to(self, node_id, messages):
-        from callboard.endpoint.core_actor import FLUSH, SendDirectly
+        from callboard.endpoint.core_order import FLUSH, SendDirectly
         from callboard.endpoint.message import MessageType
         from callboard.endpoint.run_cbor import encode_pair
 

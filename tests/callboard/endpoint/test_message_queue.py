@@ -100,3 +100,34 @@ def test_a_closed_queue_wakes_who_waits() -> None:
     assert queue.get(5) == 1
     with pytest.raises(EOFError):
         queue.get(5)
+
+
+def test_readers_that_gave_up_are_forgotten() -> None:
+    queue: MessageQueue[int] = MessageQueue()
+
+    async def give_up() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(queue.aget(), 0.01)
+
+    for _ in range(3):
+        assert queue.get(0.001) is None
+        asyncio.run(give_up())
+
+    assert not queue._waiters
+
+
+def test_a_reader_whom_another_one_was_quicker_than_waits_for_its_own_time_only() -> None:
+    queue: MessageQueue[int] = MessageQueue()
+    is_over = threading.Event()
+
+    def steal() -> None:
+        while not is_over.wait(0.01):
+            queue._tell_readers()  # as if somebody had read the message that came
+
+    thief = threading.Thread(target=steal)
+    thief.start()
+    try:
+        assert queue.get(0.1) is None
+    finally:
+        is_over.set()
+        thief.join(5)
