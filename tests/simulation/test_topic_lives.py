@@ -16,6 +16,7 @@ from callboard.endpoint.core_effect import CoreCounters
 from callboard.endpoint.filter_exchange import FilterExchange
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.subscriptions import SubscriptionTable
+from callboard.endpoint.transmitter import Transmitter
 from tests.simulation.rules import Violation
 from tests.simulation.topic_life import TopicLife
 
@@ -77,23 +78,23 @@ def runs_arrive_backwards(plant):
 
 
 def runs_arrive_twice(plant):
-    transmit = CoreActor._transmit
+    transmit = Transmitter.transmit
 
     def twice(self, run):
         transmit(self, run)
         transmit(self, run)
 
-    plant(CoreActor, "_transmit", twice)
+    plant(Transmitter, "transmit", twice)
 
 
 def runs_are_dropped(plant):
-    transmit = CoreActor._transmit
+    transmit = Transmitter.transmit
 
     def forgetful(self, run):
         if not run.count or len(run.payload) % 7:
             transmit(self, run)
 
-    plant(CoreActor, "_transmit", forgetful)
+    plant(Transmitter, "transmit", forgetful)
 
 
 def everybody_gets_everything(plant):
