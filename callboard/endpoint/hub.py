@@ -39,6 +39,7 @@ from callboard.endpoint.message import MessageType
 from callboard.endpoint.peering import AddPeer, RemovePeer, Until
 from callboard.endpoint.run_cbor import encode_pair
 from callboard.endpoint.topic import checked_topic
+from callboard.exposition import Metric
 
 if TYPE_CHECKING:
     from proxies.node import Node
@@ -98,6 +99,8 @@ class Hub:
         #: Subscribers and publishers of this node that are not closed, to be counted.
         self.subscribers: WeakSet[Any] = WeakSet()
         self.publishers: WeakSet[Any] = WeakSet()
+        #: What else uses this hub and has metrics, as stores do; called from any thread.
+        self.meters: list[Callable[[], list[Metric]]] = []
         #: What was published and waits for the core: of a kind, or an order to send directly.
         self.inputs: deque[tuple[MessageType, Pair] | SendDirectly | SendCommands] = deque()
         self._objects = itertools.count(1)

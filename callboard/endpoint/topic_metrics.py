@@ -12,10 +12,11 @@ __all__ = ["topic_metrics"]
 
 
 def topic_metrics(hub: "Hub") -> list[Metric]:
-    """Return the metrics of a hub; from any thread."""
+    """Return the metrics of a hub, and of the stores on it; from any thread."""
     figures = figures_of(hub)
     own = (("endpoint", figures.name),)
-    return [*_of_broker(figures, own), *_of_ours(figures, own)]
+    others = [metric for meter in list(hub.meters) for metric in meter()]
+    return [*_of_broker(figures, own), *_of_ours(figures, own), *others]
 
 
 def _of_broker(figures: EndpointFigures, own: Labels) -> list[Metric]:

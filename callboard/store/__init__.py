@@ -2,6 +2,7 @@
 
 from callboard.store.attach import aattach_master, attach_clone, attach_master
 from callboard.store.backend import Backend
+from callboard.store.backend_options import BackendOptions
 from callboard.store.errors import (
     BackendFailure,
     MasterExists,
@@ -23,6 +24,7 @@ from callboard.store.store_event import StoreEvent
 __all__ = [
     "Backend",
     "BackendFailure",
+    "BackendOptions",
     "CloneOptions",
     "CommandsRefused",
     "MasterExists",

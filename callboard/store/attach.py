@@ -14,6 +14,7 @@ from callboard.store.frontend import Store
 from callboard.store.master_actor import MasterActor
 from callboard.store.options import CloneOptions, StoreOptions
 from callboard.store.port import Port
+from callboard.store.store_metrics import count_store
 from callboard.store.wall_clock import wall_offset
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ def attach_clone(hub: "Hub", name: str, *, store_options: CloneOptions | None = 
     options = store_options or CloneOptions()
     ref = hub.node.runtime.spawn(CloneActor, (port, options))
     ref.target.monitor(("store", name), lambda down: _ended(port, None, down))
+    count_store(hub, port)
     return Store(port, ref, is_master=False, options=options)
 
 
@@ -110,6 +112,7 @@ def _start_master(
         raise
     node.register(_master_name(name), ref)
     ref.target.monitor(("store", name), lambda down: _ended(port, backend, down))
+    count_store(hub, port)
     return Store(port, ref, is_master=True, options=options)
 
 

@@ -96,6 +96,7 @@ class Authority(Replica):
         """Carry out actions in order. The usual one, a put, has the short way."""
         out, persist, deadlines = self._out, self._persist, self._deadlines
         entries, wants_changes = self.entries, self.wants_changes
+        self.processed += len(actions)
         for action in actions:
             if action[0] != PUT:
                 carrier = self._carriers.get(action[0])
@@ -117,6 +118,7 @@ class Authority(Replica):
             out.append(action)
 
     def _set(self, token: Token, value: Stored, expiry: int | None) -> None:
+        self.processed -= 1  # a part of what is carried out and counted already
         self._apply(((PUT, token, value, expiry),))
 
     def _put_unique(self, action: Action) -> None:

@@ -295,6 +295,7 @@ class Clone(CloneWrites):
     def consume(self, consumer: Consumer[Action], payload: Action) -> None:
         """Carry out the master's next command."""
         kind = payload[0]
+        self.processed += 1
         if kind == PUT:
             if self.wants_changes:
                 self._put(payload[1], payload[2], payload[3])

@@ -19,9 +19,10 @@ class StoreOptions:
         nack_timeout: ticks that a missing command may be late before it is asked for.
         connection_timeout: ticks of silence after which the other side counts as lost.
         buffer_limit: commands kept for clones that have not acknowledged them.
+        failover: who takes the place of a master that is lost: `none`, nobody does.
 
     Raises:
-        ValueError: a time is not positive, or they do not fit each other.
+        ValueError: a time is not positive, or they do not fit each other; another failover.
     """
 
     tick_interval: float = 0.1
@@ -29,8 +30,15 @@ class StoreOptions:
     nack_timeout: int = 2
     connection_timeout: int = 100
     buffer_limit: int = 65_536
+    failover: str = "none"
 
     def __post_init__(self) -> None:
+        if self.failover != "none":
+            msg = (
+                f"stores have no failover {self.failover!r:.40}, only 'none': no other master "
+                "is elected; a master with a file comes back with all that was acknowledged"
+            )
+            raise ValueError(msg)
         is_ordered = 0 < self.heartbeat_interval < self.connection_timeout
         if not is_ordered or not 0 < self.nack_timeout < self.connection_timeout:
             msg = (

@@ -28,6 +28,8 @@ class Replica:
         #: Whether somebody wants to hear of changes; set before a step.
         self.wants_changes = False
         self.now = 0.0
+        #: Commands that were carried out here.
+        self.processed = 0
         self._effects: list[Effect] = []
         self._changes: list[Change] = []
 

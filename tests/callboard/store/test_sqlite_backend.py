@@ -10,6 +10,7 @@ import pytest
 from callboard.endpoint.errors import InvalidData
 from callboard.endpoint.scalar import Count, Enum
 from callboard.store.backend import Backend, Contents, make_backend
+from callboard.store.backend_options import BackendOptions
 from callboard.store.effect import ERASED, Persist, WriterRow
 from callboard.store.errors import BackendFailure
 from callboard.store.sqlite_backend import SqliteBackend
@@ -140,3 +141,17 @@ def test_other_options_are_refused(options: dict[str, Any]) -> None:
 def test_the_memory_backend_has_no_options() -> None:
     with pytest.raises(InvalidData):
         make_backend(Backend.Memory, {"path": "x"})
+
+
+def test_options_are_an_object_or_a_dictionary(tmp_path: Path) -> None:
+    path = tmp_path / "things.db"
+    options = BackendOptions(path=path, synchronous="NORMAL", integrity_check=False)
+
+    assert dict(options) == {"path": path, "synchronous": "NORMAL", "integrity_check": False}
+    assert SqliteOptions.read(options) == SqliteOptions(str(path), "NORMAL")
+    assert "journal_mode" not in options
+    with pytest.raises(InvalidData, match="needs a file"):
+        make_backend(Backend.SQLite, BackendOptions())
+    with pytest.raises(InvalidData, match="memory backend has no option 'path'"):
+        make_backend(Backend.Memory, options)
+    make_backend(Backend.Memory, BackendOptions())

@@ -1,0 +1,42 @@
+"""The options of stores: defaults of Broker 2.x, and what cannot be."""
+
+from typing import Any
+
+import pytest
+
+from callboard.store import CloneOptions, StoreOptions
+
+
+def test_the_defaults_are_those_of_broker() -> None:
+    options = CloneOptions()
+
+    assert options.tick_interval == 0.1
+    assert options.heartbeat_interval == 5
+    assert options.nack_timeout == 2
+    assert options.connection_timeout == 100
+    assert options.resync_interval == 10.0
+    assert options.stale_interval == 300.0
+    assert options.mutation_buffer_interval == 120.0
+    assert options.max_get_delay == 5.0
+    assert options.failover == StoreOptions().failover == "none"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"heartbeat_interval": 0},
+        {"heartbeat_interval": 100},
+        {"nack_timeout": 100},
+        {"tick_interval": 0.0},
+        {"tick_interval": float("nan")},
+        {"buffer_limit": 0},
+    ],
+)
+def test_times_that_do_not_fit_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="a store needs|the tick of a store"):
+        StoreOptions(**options)
+
+
+def test_there_is_no_failover_and_who_asks_for_one_is_told() -> None:
+    with pytest.raises(ValueError, match="no failover 'raft', only 'none'"):
+        CloneOptions(failover="raft")
