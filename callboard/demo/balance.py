@@ -54,6 +54,7 @@ class Outcome:
         a
             sensor on D, three hops away: D lives, but only C led to it. None if nothing was
             killed.
+        store: what became of the writes to the store, in words; empty without any.
         service_ms: from the kill to the first reading that the next aggregator handled.
         problem: why the run failed for another reason than the balance; empty if it did not.
     """
@@ -61,6 +62,7 @@ class Outcome:
     balance: Balance
     down_ms: float | None = None
     service_ms: float | None = None
+    store: str = ""
     problem: str = ""
 
     @property
@@ -84,4 +86,6 @@ class Outcome:
             text += f" · down after {self.down_ms:,.0f} ms over 3 hops"
         if self.service_ms is not None:
             text += f" · back in service after {self.service_ms:,.0f} ms"
+        if self.store:
+            text += f" · {self.store}"
         return text if not self.problem else f"{text} · failed: {self.problem}"

@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -34,11 +35,11 @@ ERROR_LINES: Final = 40
 class NodeProcess:
     """One child process and its pipes."""
 
-    def __init__(self, name: str, port: int, join: str | None) -> None:
+    def __init__(self, name: str, port: int, store: str, join: str | None) -> None:
         self.name = name
         self.is_frozen = False
         self.errors: deque[str] = deque(maxlen=ERROR_LINES)
-        command = [sys.executable, "-m", "callboard.demo.node_process", name, str(port)]
+        command = [sys.executable, "-m", "callboard.demo.node_process", name, str(port), store]
         if join is not None:
             command.append(join)
         self.popen = subprocess.Popen(  # noqa: S603  # this very interpreter, no shell
@@ -106,6 +107,8 @@ class Line:
     def __init__(self) -> None:
         self.selector = selectors.DefaultSelector()
         self.processes: dict[str, NodeProcess] = {}
+        self._folder = tempfile.TemporaryDirectory(prefix="callboard-demo-")
+        self._store = str(Path(self._folder.name) / "metrics.db")
         # Bound but not listening: nobody else gets these ports, so a node that starts again
         # listens where it did before, and nobody's dialling socket is given the port it dials.
         self._reserved = [_reserve_port() for _ in NAMES]
@@ -123,7 +126,7 @@ class Line:
         before = self.processes.get(name)
         if before is not None:
             self._release(before)
-        process = self.processes[name] = NodeProcess(name, self._ports[name], join)
+        process = self.processes[name] = NodeProcess(name, self._ports[name], self._store, join)
         self.selector.register(process.stdout, selectors.EVENT_READ, process)
         self.selector.register(process.stderr, selectors.EVENT_READ, process)
 
@@ -190,6 +193,7 @@ class Line:
         for sock in self._reserved:
             sock.close()
         self.selector.close()
+        self._folder.cleanup()
         return clean
 
     def __enter__(self) -> Self:

@@ -15,6 +15,10 @@ _LINES: Final[dict[str, tuple[Tone, str]]] = {
     "aggregator_down": ("bad", "overseer on A: aggregator on {host} down: {reason}"),
     "spawned": ("good", "overseer on A: aggregator spawned on {host}"),
     "spawn_failed": ("bad", "overseer on A: no aggregator on {host}: {reason}"),
+    "master_open": (
+        "good",
+        "store: master open on {reporter}, {entries} entries, {writes} writes kept",
+    ),
     "serving": ("good", "aggregator on {reporter}: first reading handled"),
     "sensors_found": (
         "good",

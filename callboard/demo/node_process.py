@@ -1,4 +1,6 @@
-"""One node of the demo: `python -m callboard.demo.node_process NAME PORT [JOIN]`.
+"""One node of the demo: `python -m callboard.demo.node_process NAME PORT STORE [JOIN]`.
+
+STORE is the file of the store's master, which one of the nodes has.
 
 The parent holds no node: it sends commands as JSON lines to this process's standard input and
 reads reports as JSON lines from its standard output, so nothing of the control is among the
@@ -8,6 +10,7 @@ nothing behind.
 | command | effect |
 |---|---|
 | `{"do": "rest"}` | sensors send, and the overseer heals, nothing more |
+| `{"do": "part"}` | the master or clone here is closed; reports have its last figures |
 | `{"do": "settle", "round": N}` | delivery reports go out; one with this round comes |
 | `{"do": "cut", "peer": NAME, "seconds": S}` | that link is cut and refused for S seconds |
 | `{"do": "close"}` | the node closes and the process ends |
@@ -20,12 +23,15 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from callboard import ActorRef, Node
 from callboard.demo.aggregator import Aggregator
 from callboard.demo.desk import Desk
 from callboard.endpoint.hub import Hub
+
+if TYPE_CHECKING:
+    from callboard.demo.keeping import Keeping
 
 REPORT_INTERVAL: Final = 0.1
 """Seconds between two reports."""
@@ -35,13 +41,18 @@ CLOSE_LIMIT: Final = 3
 
 OVERSEER_ON: Final = "A"
 SENSORS_ON: Final = ("A", "D")
+"""These have clones of the store too."""
+
+MASTER_ON: Final = "C"
 
 
 class NodeProcess:
     """A node, its desk, and the pipes to the parent."""
 
-    def __init__(self, name: str, node: Node) -> None:
+    def __init__(self, name: str, node: Node, path: str) -> None:
         self._name = name
+        self._path = path
+        self._keeping: Keeping | None = None
         self._node = node
         self._hub = Hub.of(node)
         self._desk = Desk(node, self._hub)
@@ -55,6 +66,7 @@ class NodeProcess:
             self._spawn()
             self._node.listen("127.0.0.1", port)
             self._report(ready=self._node.node_id.hex(), port=port)
+            self._attach()
             for command in _commands(REPORT_INTERVAL):
                 if command is not None:
                     self._obey(command)
@@ -74,7 +86,13 @@ class NodeProcess:
             name = f"{self._name}.{subject}"
             is_followed = name == f"{OVERSEER_ON}.cpu"
             ref = self._node.spawn(
-                Sensor, name, sample, self._hub.publish, note, is_followed=is_followed
+                Sensor,
+                name,
+                sample,
+                self._hub.publish,
+                self._keep,
+                note,
+                is_followed=is_followed,
             )
             self._node.register(name, ref)
             sensors[name] = ref
@@ -88,6 +106,19 @@ class NodeProcess:
             self._desk.overseer = self._node.spawn(Overseer, note, sensors, elsewhere)
             self._resting.append(self._desk.overseer)
 
+    def _attach(self) -> None:
+        """Take part in the store; imported late, the line stands sooner without it."""
+        from callboard.demo.keeping import CloneKeeping, MasterKeeping
+
+        if self._name == MASTER_ON:
+            self._keeping = MasterKeeping(self._hub, self._desk.note, self._path)
+        elif self._name in SENSORS_ON:
+            self._keeping = CloneKeeping(self._hub, self._desk.note)
+
+    def _keep(self, sensor: str, level: float) -> None:
+        if self._keeping is not None:
+            self._keeping.keep(sensor, level)
+
     def _obey(self, command: dict[str, Any]) -> None:
         match command["do"]:
             case "rest":
@@ -95,6 +126,9 @@ class NodeProcess:
 
                 for ref in self._resting:
                     ref.tell(Rest())
+            case "part":
+                if self._keeping is not None:
+                    self._keeping.close()
             case "settle":
                 self._round = command["round"]
                 self._node.report_now()
@@ -110,6 +144,7 @@ class NodeProcess:
             **self._desk.report(),
             "at": time.monotonic_ns(),
             "round": self._round,
+            "store": None if self._keeping is None else self._keeping.report(),
             **more,
         }
         sys.stdout.write(json.dumps(report) + "\n")
@@ -137,10 +172,10 @@ def _commands(interval: float) -> Iterator[dict[str, Any] | None]:
 
 def main(arguments: list[str]) -> int:
     """Run one node; the parent starts this."""
-    name, port, *join = arguments
+    name, port, path, *join = arguments
     node = Node(name=name, spawnable={"aggregator": Aggregator}, join=join)
     try:
-        NodeProcess(name, node).run(int(port))
+        NodeProcess(name, node, path).run(int(port))
     except BrokenPipeError:
         pass  # the parent is gone, and so is whoever could be told
     finally:

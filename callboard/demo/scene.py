@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Any, Final, Literal
 
 from callboard.demo.balance import Balance
+from callboard.demo.holdings import Holdings
 from callboard.demo.hops import Asked, Follower
 from callboard.demo.messages import topic_of
 from callboard.demo.news import WITNESS, Tone, describe
@@ -94,6 +95,7 @@ class Scene:
         self.chronicle = Chronicle()
         self.follower = Follower()
         self.events: deque[Event] = deque(maxlen=EVENTS_KEPT)
+        self.holdings = Holdings()
         self.host = ""
         self.snapshot: dict[str, Any] = {}
         self.topic_rates: dict[str, Rate] = {}
@@ -124,11 +126,14 @@ class Scene:
             view = self.nodes[target]
             view.is_alive = incident.blow != "kill"
             view.is_frozen = incident.blow == "freeze"
+            if not view.is_alive:
+                self.holdings.ended(target)
         return self._log(incident.at_ns, texts[incident.blow], "bad")
 
     def ended(self, name: str, at_ns: int, status: int) -> Event:
         """Note that a process ended though nobody killed it."""
         self.nodes[name].is_alive = False
+        self.holdings.ended(name)
         return self._log(at_ns, f"{name} ended by itself (status {status})", "bad")
 
     # --- what the nodes say ---
@@ -137,6 +142,7 @@ class Scene:
         """Take a node's report in; returns the events that it brought."""
         view = self.nodes[name]
         view.take(report)
+        self.holdings.take(name, report["store"], is_witness=name == WITNESS)
         if "ready" in report:
             self._ids[report["ready"]] = name
         if name == WITNESS:

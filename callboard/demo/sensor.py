@@ -22,6 +22,9 @@ ANSWER_LIMIT: Final = 5.0
 Publish = Callable[[str, Any], None]
 """Publishes a value under a topic."""
 
+Keep = Callable[[str, float], None]
+"""Keeps the level of a sensor, by its name."""
+
 Note = Callable[..., None]
 """Takes a kind and fields; from any thread. What it is told goes to the screen."""
 
@@ -40,7 +43,7 @@ class Sensor(Actor):
     """Samples one subject of the machine.
 
     It publishes while there is an aggregator: at once when the overseer names one, until its
-    monitor says that it is gone. It watches the overseer too.
+    monitor says that it is gone. It watches the overseer too. The store gets each reading.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class Sensor(Actor):
         name: str,
         sample: Sampler,
         publish: Publish,
+        keep: Keep,
         note: Note,
         *,
         is_followed: bool = False,
@@ -55,6 +59,7 @@ class Sensor(Actor):
         self.name = name
         self._topic = topic_of(name)
         self._publish = publish
+        self._keep = keep
         self._sample = sample
         self._note = note
         self._is_followed = is_followed
@@ -103,7 +108,10 @@ class Sensor(Actor):
     def _send(self) -> None:
         sample = self._sample()
         aggregator = self._aggregator
-        if aggregator is None or self._is_resting:
+        if self._is_resting:
+            return
+        self._keep(self.name, sample.level)
+        if aggregator is None:
             return
         self._number += 1
         self._publish(self._topic, [self._number, sample.level, sample.parts])

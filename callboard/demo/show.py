@@ -28,6 +28,9 @@ EARLY: Final = 0.1
 SETTLE_LIMIT: Final = 10.0
 """Seconds that the accounts may take to close: an unreachable node is noticed after three."""
 
+STORE_LIMIT: Final = 5.0
+"""Seconds that the store may take to settle, and each of its sides to close."""
+
 ROUND: Final = 0.05
 """Seconds between two rounds of delivery reports."""
 
@@ -85,6 +88,7 @@ class Show:
             "in_flight": balance.in_flight,
             "exact": balance.is_exact,
             "topics": self._scene.topics(),
+            "store": self._scene.holdings.summary(),
             "down_ms": outcome.down_ms,
             "service_ms": outcome.service_ms,
             "first_picture_ms": self.start_ms,
@@ -227,6 +231,7 @@ class Show:
             for view in self._scene.nodes.values():
                 view.is_frozen = False
         self._line.tell_all({"do": "rest"})
+        self._settle_store()
         limit = time.monotonic() + SETTLE_LIMIT
         number, before = 0, None
         while time.monotonic() < limit:
@@ -243,8 +248,26 @@ class Show:
             self._scene.balance(),
             None if incident is None else incident.ms("down"),
             None if incident is None else incident.ms("serving"),
-            problem,
+            self._scene.holdings.line(),
+            problem or self._scene.holdings.problem(),
         )
+
+    def _settle_store(self) -> None:
+        """Let all writes be acknowledged, then close the clones, and last the master."""
+        holdings = self._scene.holdings
+        self._pump(
+            lambda: holdings.is_settled({each.name for each in self._line.alive()}),
+            time.monotonic() + STORE_LIMIT,
+        )
+        writers = {life.node for life in holdings.latest_lives()}
+        for names in (writers, {holdings.host}):
+            present = {each.name for each in self._line.alive()} & names
+            for name in present:
+                self._line.processes[name].send({"do": "part"})
+            self._pump(
+                functools.partial(present.issubset, holdings.parted),
+                time.monotonic() + STORE_LIMIT,
+            )
 
     def _has_reported(self, number: int) -> bool:
         views = [view for view in self._scene.nodes.values() if view.is_alive]

@@ -79,6 +79,7 @@ class Incident:
         serving: that one handled its first reading.
         restarted: the node that was killed was started again.
         rejoined: A had a path to D again.
+        reopened: the master of the store was back from its file.
         resumed: D's sensors were told where the aggregator is.
     """
 
@@ -148,8 +149,8 @@ class Chronicle:
 
 def _milestone(reporter: str, note: dict[str, Any]) -> str | None:
     kind = note["kind"]
-    if kind == "serving":
-        return "serving"
+    if kind in ("serving", "master_open"):
+        return "serving" if kind == "serving" else "reopened"
     if reporter == "A" and note.get("name") == FAR:
         if kind == "node_down":
             return "unreachable"

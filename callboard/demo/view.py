@@ -19,7 +19,7 @@ from callboard.demo.scene import Event, NodeState, NodeView, Scene
 DRAW_INTERVAL: Final = 0.125
 """Seconds between two pictures."""
 
-FIXED_LINES: Final = 18
+FIXED_LINES: Final = 20
 """Lines of the picture besides the log."""
 
 LINK_WIDTH: Final = 9
@@ -69,6 +69,7 @@ class LiveScreen:
             line_of_nodes(scene),
             figures(scene),
             journey(scene),
+            store(scene),
             Panel(
                 log(self._events[-lines:]),
                 title="log (ms since the last blow)",
@@ -210,6 +211,23 @@ def journey(scene: Scene) -> Text:
     number = "" if last is None else f" {last.number}"
     return Text.assemble(
         (f" reading{number} of A.cpu: ", "dim"), way, no_wrap=True, overflow="ellipsis"
+    )
+
+
+def store(scene: Scene) -> Text:
+    """Return the state of the store, and below it what its clone on A holds."""
+    held = []
+    for subject in SUBJECTS:
+        found = scene.holdings.latest_and_peak(f"A.{subject}")
+        if found is not None:
+            latest, peak = (amount(subject, value) for value in found)
+            held.append(f"{subject} {latest} / {peak}")
+    return Text.assemble(
+        f" {scene.holdings.status()}\n",
+        (" clone on A, now / peak of 60 s: ", "dim"),
+        " · ".join(held) or "…",
+        no_wrap=True,
+        overflow="ellipsis",
     )
 
 

@@ -54,6 +54,31 @@ class RollingWindow:
             self._values.popleft()
 
 
+class Peak:
+    """The highest value of the last `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        # Falling values, each with its time: what is lower and older will never be the peak.
+        self._candidates: deque[tuple[float, float]] = deque()
+
+    @property
+    def value(self) -> float:
+        """The peak at the time of the last `add`."""
+        return self._candidates[0][1]
+
+    def add(self, at: float, value: float) -> bool:
+        """Take a value in; times must not fall. True when the peak is another one."""
+        candidates = self._candidates
+        before = candidates[0][1] if candidates else None
+        while candidates and candidates[-1][1] <= value:
+            candidates.pop()
+        candidates.append((at, value))
+        while candidates[0][0] <= at - self._seconds:
+            candidates.popleft()
+        return candidates[0][1] != before
+
+
 class History:
     """Means over short bins of time, the newest `bins` of them."""
 

@@ -33,6 +33,12 @@ def test_the_last_line_tells_the_whole_story():
     )
 
 
+def test_the_last_line_tells_of_the_store():
+    outcome = Outcome(Balance(1, 1, 0, 0), store="store: 9 writes acknowledged, 0 lost")
+
+    assert outcome.line().endswith("reported lost 0 · store: 9 writes acknowledged, 0 lost")
+
+
 def test_what_was_not_measured_is_not_mentioned():
     assert (
         Outcome(Balance(1, 1, 0, 0)).line() == "balance: sent 1 = delivered 1 + reported lost 0"

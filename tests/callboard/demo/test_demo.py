@@ -115,8 +115,11 @@ def test_the_story_ends_with_an_exact_balance_and_no_process_left(start):
         "aggregator on B: first reading handled",
         "C is started again",
         "A reaches D, hops: 3",
+        "store: master open on C, 0 entries, 0 writes kept",
     ):
         assert told in out
+    assert re.search(r"master open on C, 2\d entries, [1-9]\d* writes kept", out)
+    assert re.search(r" · store: [1-9][\d,]* writes acknowledged, 0 lost$", match[4])
     assert demo.processes() == []
 
 
@@ -144,7 +147,11 @@ def test_json_is_all_that_is_printed_and_tells_every_milestone(start):
         "restarted",
         "rejoined",
         "resumed",
+        "reopened",
     }
+    # Two lives counted; of ten metrics the latest value and the peak are kept.
+    assert summary["store"].pop("acknowledged") > 50
+    assert summary["store"] == {"entries": 22, "lost": 0, "doubled": 0, "checked": True}
 
 
 @pytest.mark.timeout(40)

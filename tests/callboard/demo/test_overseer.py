@@ -51,12 +51,13 @@ def read_until(aggregator: ActorRef[Aggregator], handled: int) -> dict:
 @pytest.mark.timeout(20)
 def test_a_lone_overseer_serves_itself_and_replaces_an_aggregator_that_ended():
     with Node(name="A") as node:
-        note, hub = Notes(node), Hub.of(node)
+        note, hub, kept = Notes(node), Hub.of(node), []
         sensor = node.spawn(
             Sensor,
             "A.cpu",
             lambda: Sample(1.0, {"x": 1.0}),
             hub.publish,
+            lambda *reading: kept.append(reading),
             note,
             is_followed=True,
         )
@@ -76,6 +77,7 @@ def test_a_lone_overseer_serves_itself_and_replaces_an_aggregator_that_ended():
         assert note.kinds.count("spawned") == 2
         assert "aggregator_down" in note.kinds
         assert "answered" in note.kinds
+        assert set(kept) == {("A.cpu", 1.0)}
 
 
 @pytest.mark.timeout(20)

@@ -7,7 +7,7 @@ from callboard.demo.balance import Balance
 from callboard.demo.news import describe
 from callboard.demo.plain import PlainScreen, event_line, status_line
 from callboard.demo.scene import Scene
-from callboard.demo.view import amount, figures, journey, line_of_nodes, sparkline
+from callboard.demo.view import amount, figures, journey, line_of_nodes, sparkline, store
 
 SECOND = 1_000_000_000
 
@@ -34,6 +34,7 @@ def report(at=SECOND, notes=(), **fields):
         "dead_letters": 0,
         "passages": [],
         "snapshot": None,
+        "store": None,
         **fields,
     }
 
@@ -205,6 +206,24 @@ def test_the_picture_shows_nodes_links_and_figures(scene, width):
     for shown in ("● A", "✗ B", "AGGREGATOR", "5 sensors", "✂", "cpu", "core 0 2 %"):
         assert shown in text
     assert max(map(len, text.splitlines())) <= width
+
+
+def test_the_picture_shows_what_the_store_holds(scene):
+    shown = {"A.cpu latest": 12.0, "A.cpu peak": 97.0}
+    clone = {"role": "clone", "parted": False, "life": "A-1", "written": 9, "acknowledged": 8}
+    kept = {"role": "master", "parted": False, "entries": 3, "kept": {"A-1": 8}}
+    assert "clone on A, now / peak of 60 s: …" in store(scene).plain
+
+    scene.report("A", report(store={**clone, "shown": shown}))
+    scene.report("C", report(store=kept))
+
+    assert store(scene).plain == (
+        " store: master on C · 3 entries · 8 writes acknowledged, 1 waiting\n"
+        " clone on A, now / peak of 60 s: cpu 12 % / 97 %"
+    )
+    assert "store: master on C" in status_line(scene, 1.0)
+    scene.struck(scene.chronicle.strike("kill", "C", 2 * SECOND))
+    assert "master away, clones keep writes" in store(scene).plain
 
 
 def test_sparklines_reach_from_the_lowest_bar_to_the_highest():

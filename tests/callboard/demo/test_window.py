@@ -1,4 +1,12 @@
-from callboard.demo.window import EMPTY, VALUES_LIMIT, History, Rate, RollingWindow, Summary
+from callboard.demo.window import (
+    EMPTY,
+    VALUES_LIMIT,
+    History,
+    Peak,
+    Rate,
+    RollingWindow,
+    Summary,
+)
 
 
 def test_an_empty_window_has_zeros():
@@ -68,3 +76,16 @@ def test_a_report_of_the_same_moment_changes_no_rate():
     before = rate.update(1.0, 100)
 
     assert rate.update(1.0, 200) == before
+
+
+def test_a_peak_is_the_highest_value_of_its_time():
+    peak = Peak(60.0)
+
+    told = [peak.add(at, value) for at, value in ((0, 5), (1, 9), (2, 3), (3, 4), (59, 4))]
+    assert told == [True, True, False, False, False]
+    assert peak.value == 9
+
+    assert peak.add(61.0, 1)
+    assert peak.value == 4
+    assert peak.add(119.0, 1)
+    assert peak.value == 1

@@ -1,0 +1,152 @@
+"""The demo's store on one node: what every sensor saw last, and its peak of sixty seconds.
+
+C has the master, in a SQLite file, so its kill takes the master too; A and D have clones. A
+node with sensors writes through its clone, which keeps what the master has not acknowledged.
+With each reading it also counts one up under a key of its own life: in the end the counter
+shows whether every write was carried out, once.
+
+| key | value |
+|---|---|
+| `A.cpu latest`, `A.cpu peak` | the level of the last reading, and the highest of a minute |
+| `LIFE writes` | how many readings that life of a node has kept |
+"""
+
+import threading
+import time
+from contextlib import ExitStack
+from typing import Any, Final
+
+from callboard.demo.window import Peak
+from callboard.endpoint.hub import Hub
+from callboard.store import Backend, BackendOptions, Store, attach_clone, attach_master
+
+NAME: Final = "metrics"
+"""The name of the store."""
+
+COUNTER: Final = " writes"
+"""How the keys of counters end."""
+
+PEAK_SECONDS: Final = 60.0
+
+IDLE_LIMIT: Final = 5.0
+"""Seconds that one question for acknowledgement may take; then comes the next one."""
+
+
+class Keeping:
+    """A master or clone, and what the parent is told of it."""
+
+    def __init__(self, hub: Hub, note: Any) -> None:
+        self._hub = hub
+        self._note = note
+        self._store: Store | None = None
+        self._is_closed = False
+
+    def report(self) -> dict[str, Any] | None:
+        """Return what the parent has to know; None as long as there is nothing."""
+        raise NotImplementedError
+
+    def keep(self, sensor: str, level: float) -> None:
+        """Keep a reading, where there are sensors; on the node's thread."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Detach; what was reported last stays."""
+        self._is_closed = True
+        if self._store is not None:
+            self._store.close()
+
+
+class MasterKeeping(Keeping):
+    """The master on C."""
+
+    def __init__(self, hub: Hub, note: Any, path: str) -> None:
+        """Open the file in a thread: looking for another master takes a moment."""
+        super().__init__(hub, note)
+        self._last: dict[str, Any] | None = None
+        threading.Thread(target=self._open, args=(path,), daemon=True).start()
+
+    def _open(self, path: str) -> None:
+        store = attach_master(self._hub, NAME, Backend.SQLite, BackendOptions(path=path))
+        self._store = store
+        found = self._figures(store)
+        self._note("master_open", writes=sum(found["kept"].values()), **found)
+
+    def report(self) -> dict[str, Any] | None:
+        """Return the number of entries, and all counters."""
+        if self._store is not None and not self._is_closed:
+            self._last = {"role": "master", "parted": False, **self._figures(self._store)}
+        return self._last
+
+    def close(self) -> None:
+        """Detach; the figures of the last moment stay."""
+        last = self.report()
+        super().close()
+        if last is not None:
+            self._last = {**last, "parted": True}
+
+    @staticmethod
+    def _figures(store: Store) -> dict[str, Any]:
+        keys = store.keys()
+        kept = {key: store.get(key) for key in keys if key.endswith(COUNTER)}
+        return {
+            "entries": len(keys),
+            "kept": {key.removesuffix(COUNTER): count for key, count in kept.items()},
+        }
+
+
+class CloneKeeping(Keeping):
+    """A clone on a node with sensors, which write through it."""
+
+    def __init__(self, hub: Hub, note: Any) -> None:
+        """Attach the clone; its master may come later."""
+        super().__init__(hub, note)
+        self._life = f"{hub.node.name}-{hub.node.node_id.hex()[:8]}"
+        self._written = 0
+        self._acknowledged = 0
+        self._is_asking = False
+        self._peaks: dict[str, Peak] = {}
+        self._shown: dict[str, float] = {}
+        self._store = attach_clone(hub, NAME)
+        self._watching = ExitStack()
+        self._changes = self._watching.enter_context(self._store.changes())
+
+    def keep(self, sensor: str, level: float) -> None:
+        """Keep a reading and what follows from it."""
+        store = self._store
+        if store is None or self._is_closed:
+            return
+        peak = self._peaks.setdefault(sensor, Peak(PEAK_SECONDS))
+        store.put(f"{sensor} latest", level)
+        if peak.add(time.monotonic(), level):
+            store.put(f"{sensor} peak", peak.value)
+        store.increment(self._life + COUNTER)
+        self._written += 1
+
+    def _ask(self) -> None:
+        """Ask how far writes are acknowledged, one question at a time."""
+        store, written = self._store, self._written
+        if store is None or self._is_asking or self._is_closed:
+            return
+        self._is_asking = True
+
+        def answered(is_idle: bool) -> None:  # noqa: FBT001
+            if is_idle:
+                self._acknowledged = max(self._acknowledged, written)
+            self._is_asking = False
+
+        store.await_idle(IDLE_LIMIT, answered)
+
+    def report(self) -> dict[str, Any] | None:
+        """Return how far this life is, and what the copy here shows."""
+        self._ask()
+        for event in self._changes.poll():
+            if not event.key.endswith(COUNTER):
+                self._shown[event.key] = event.value
+        return {
+            "role": "clone",
+            "parted": self._is_closed,
+            "life": self._life,
+            "written": self._written,
+            "acknowledged": self._acknowledged,
+            "shown": self._shown,
+        }
