@@ -3,6 +3,7 @@
 CallboardError
 └── MqttError
     ├── ListenError               a port cannot be opened, or its address is none  (OSError)
+    ├── JournalFailed             the directory of a router is of no use        (OSError)
     ├── RouterClosed              the router does not run                    (RuntimeError)
     ├── InvalidPacket             this side made a packet that may not be sent   (ValueError)
     └── RemoteMqttError           the other side broke a rule; `reason_code` says which
@@ -20,6 +21,10 @@ class MqttError(CallboardError):
 
 class ListenError(MqttError, OSError):
     """A listener cannot be opened; the text says which and why."""
+
+
+class JournalFailed(MqttError, OSError):
+    """The journal cannot be opened or read; the text says why."""
 
 
 class RouterClosed(MqttError, RuntimeError):

@@ -52,6 +52,7 @@ from callboard.mqtt.retained import RetainedMessages
 from callboard.mqtt.routes import Route, Routes
 from callboard.mqtt.session import Session
 from callboard.mqtt.share import Chance, ShareGroup
+from callboard.mqtt.subscribing import all_left
 from callboard.mqtt.tracker import Cause, DataRequest, Status
 
 MOST_EVENTS = 500
@@ -321,7 +322,7 @@ class RouterMachine:
         """Let a request that has read everything wait for more, or end."""
         log, session = request.log, request.session
         if session is not None and session.leaving and not session.tracker.requests:
-            session.leaving = ()  # nobody is behind them any more
+            all_left(self, session)
         if request.stop is not None:
             if not request.is_retained:
                 self.drop_reader(log)

@@ -80,7 +80,6 @@ class Run:
         size: bytes of the longest, as it came in.
         weight: bytes in memory.
         expires_at: the time after which they are not sent; None is never.
-        journal: the offset of its record in the journal; -1 if it is not there.
     """
 
     __slots__ = (
@@ -90,7 +89,6 @@ class Run:
         "expires_at",
         "filters",
         "form",
-        "journal",
         "key",
         "number",
         "properties",
@@ -130,7 +128,6 @@ class Run:
         self.retain = retain
         self.expires_at = expires_at
         self.number = 0
-        self.journal = -1
         self.filters: tuple[str, ...] = ()
         self._forms: dict[object, Form] | None = None
         self._payloads: list[bytes] | None = None

@@ -1,7 +1,8 @@
 """What the router writes into its journal, as facts; `journal_codec` makes bytes of them.
 
 Only what has to outlive the router is written: messages with QoS 1 and 2 that a lasting session
-reads, retained messages, lasting sessions and what they have acknowledged.
+reads, retained messages, lasting sessions and what they have acknowledged. Times are on the
+router's clock, numbers count messages over all the router's life.
 """
 
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ class Retained:
 
 @dataclass(frozen=True, slots=True)
 class SessionOpened:
-    """A session lasts from here on, or its client left: `expires_at` on the router's clock."""
+    """A session lasts from here on; `expires_at` is None while its client is connected."""
 
     client_id: str
     expiry: float
@@ -50,7 +51,10 @@ class SessionClosed:
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
-    """A lasting session has a subscription; the offset is the first message it reads."""
+    """A lasting session has a subscription, and reads from a message's number on.
+
+    With `until` in it, the subscription has been ended and only reads what is left.
+    """
 
     client_id: str
     subscription: Subscription
@@ -59,10 +63,22 @@ class Subscribed:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribed:
-    """A lasting session has one less."""
+    """A lasting session has one less.
+
+    An empty filter stands for all that were ended before, and have read the rest by now.
+    """
 
     client_id: str
     topic_filter: str
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A subscription of a lasting session has read what is before a number."""
+
+    client_id: str
+    topic_filter: str
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +92,7 @@ class SentOut:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """A lasting session acknowledged messages: `kind` is the packet type, PUBACK and so on."""
+    """A lasting session acknowledged messages: `kind` is the packet's first byte."""
 
     client_id: str
     kind: int
@@ -99,6 +115,36 @@ class Released:
     packet_ids: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Releasing:
+    """In a snapshot: what a session's client has received, and not yet completed."""
+
+    client_id: str
+    packet_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """In a snapshot: messages of a group whose receiver's session ended."""
+
+    topic_filter: str
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotBegun:
+    """What follows is all that there is; before it comes to its end, it is nothing."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotEnded:
+    """The snapshot is whole, or else (False) it was given up."""
+
+    is_whole: bool
+
+
 JournalRecord = (
     Published
     | Retained
@@ -106,8 +152,13 @@ JournalRecord = (
     | SessionClosed
     | Subscribed
     | Unsubscribed
+    | Moved
     | SentOut
     | Acknowledged
     | Received
     | Released
+    | Releasing
+    | Returned
+    | SnapshotBegun
+    | SnapshotEnded
 )

@@ -9,19 +9,22 @@ import secrets
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from actors.actor import Actor
 from actors.dispatch import handler
 from actors.errors import CallboardError
 from actors.exit_reason import ExitReason
+from callboard.commitlog import LogError
 from callboard.mqtt.auth import AuthGate
 from callboard.mqtt.config import RouterConfig
 from callboard.mqtt.edge import Edge
+from callboard.mqtt.errors import JournalFailed
+from callboard.mqtt.journal import RouterJournal
 from callboard.mqtt.link import Disconnect, LinkEvent
 from callboard.mqtt.machine import RouterMachine
 from callboard.mqtt.reason_code import ReasonCode
-from callboard.mqtt.record import JournalRecord
 
 if TYPE_CHECKING:
     from actors.cell import Cell
@@ -51,23 +54,6 @@ class Call:
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
-
-
-class Journal(Protocol):
-    """Where records go."""
-
-    def restore(self, machine: RouterMachine) -> None:
-        """Give an empty machine what the journal holds."""
-
-    def write(self, records: list[JournalRecord], machine: RouterMachine) -> None:
-        """Make records durable; all of them are when it returns.
-
-        Raises:
-            LogError: the disk refuses.
-        """
-
-    def close(self) -> None:
-        """Let others write it."""
 
 
 class Mailbox:
@@ -112,13 +98,13 @@ class RouterActor(Actor):
         self._runner = self._cell.runner
         self._mailbox = mailbox
         self._config = config
-        self._journal: Journal | None = None
+        self._journal: RouterJournal | None = None
         self.edge: Edge | None = None
         self._reminder: Reminder | None = None
         self._due: float | None = None
         self.machine = RouterMachine(
             config.limits,
-            is_durable=self._journal is not None,
+            is_durable=config.directory is not None,
             make_client_id=make_client_id,
             chance=self._runner.random,
             now=self._runner.now(),
@@ -134,6 +120,13 @@ class RouterActor(Actor):
     async def open_ports(self, _: OpenPorts) -> CallboardError | None:
         """Open the listeners, and clients come; returns why it cannot be done."""
         config = self._config
+        if config.directory is not None:
+            try:
+                self._journal = RouterJournal(Path(config.directory), now=self._runner.now)
+                self._journal.restore(self.machine)
+            except LogError as error:
+                msg = f"the journal in {config.directory} cannot be used: {error}"
+                return JournalFailed(msg)
         gate = AuthGate(config.security, config.authenticator)
         self.edge = Edge(self._mailbox, self._runner.loop, config.network, gate)
         try:

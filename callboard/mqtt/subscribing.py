@@ -10,7 +10,7 @@ from callboard.mqtt.message import Run
 from callboard.mqtt.packet import V4, V5, SubAck, Subscribe, UnsubAck, Unsubscribe
 from callboard.mqtt.packet import Subscription as SubscriptionPacket
 from callboard.mqtt.reason_code import ReasonCode
-from callboard.mqtt.record import Subscribed, Unsubscribed
+from callboard.mqtt.record import Moved, Subscribed, Unsubscribed
 from callboard.mqtt.session import Session, Subscription
 from callboard.mqtt.share import ShareGroup
 from callboard.mqtt.topic import is_valid_filter, split_share
@@ -73,7 +73,7 @@ def _accept(machine: "RouterMachine", session: Session, subscription: Subscripti
         log = machine.routes.open(plain)
         session.subscriptions[topic_filter] = subscription
         if group:
-            _join(machine, session, subscription, log)
+            join(machine, session, subscription, log)
         else:
             request = session.requests[topic_filter] = DataRequest(log, subscription, session)
             log.readers += 1
@@ -81,8 +81,7 @@ def _accept(machine: "RouterMachine", session: Session, subscription: Subscripti
             session.has_overlaps = len(session.subscriptions) > 1
     log.durable_readers += session.is_durable and subscription.qos > 0
     if session.is_durable:
-        offset = session.requests[topic_filter].offset
-        number = machine.number if offset == log.end else subscription.since
+        number = session.requests[topic_filter].place(machine.number)
         machine.records.append(Subscribed(session.client_id, subscription, number))
     handling = subscription.retain_handling
     if not group and (handling == 0 or (handling == 1 and existing is None)):
@@ -105,7 +104,7 @@ def send_retained(session: Session, subscription: Subscription, found: list[Run]
     requests.insert(behind, request)
 
 
-def _join(
+def join(
     machine: "RouterMachine", session: Session, subscription: Subscription, log: DataLog
 ) -> None:
     """Make a session a member of a shared subscription."""
@@ -152,22 +151,45 @@ def leave(machine: "RouterMachine", session: Session, topic_filter: str) -> None
     request = session.requests.pop(topic_filter)
     log = request.log
     log.durable_readers -= session.is_durable and subscription.qos > 0
-    if session.is_durable:
-        machine.records.append(Unsubscribed(session.client_id, topic_filter))
-    if request.group is not None:
-        _leave_group(machine, session, request.group)
-        return
-    if session.has_overlaps and request.offset < log.end:
+    if request.group is None and session.has_overlaps and request.offset < log.end:
         request.stop = log.end
         ended = subscription.ended(machine.number)
         request.subscription = ended
         session.leaving = (*session.leaving, ended)
+        if session.is_durable:
+            record = Subscribed(session.client_id, ended, request.place(machine.number))
+            machine.records.append(record)
+        return
+    if session.is_durable:
+        machine.records.append(Unsubscribed(session.client_id, topic_filter))
+        note_places(machine, session)
+    if request.group is not None:
+        _leave_group(machine, session, request.group)
         return
     if request in log.waiters:
         del log.waiters[request]
     else:
         session.tracker.requests.remove(request)
     machine.drop_reader(log)
+
+
+def note_places(machine: "RouterMachine", session: Session) -> None:
+    """Write down what a session's subscriptions have read, one of them having gone.
+
+    What the one that is gone had sent for all must not be sent again by those that are left.
+    """
+    for name, request in session.requests.items():
+        if request.group is None:
+            place = request.place(machine.number)
+            machine.records.append(Moved(session.client_id, name, place))
+
+
+def all_left(machine: "RouterMachine", session: Session) -> None:
+    """Forget subscriptions that were ended, when nobody is behind them any more."""
+    session.leaving = ()
+    if session.is_durable:
+        machine.records.append(Unsubscribed(session.client_id, ""))
+        note_places(machine, session)
 
 
 def _leave_group(machine: "RouterMachine", session: Session, group: ShareGroup) -> None:

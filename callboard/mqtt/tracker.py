@@ -66,6 +66,13 @@ class DataRequest:
         self.stop: int | None = None
         self.is_retained = False
 
+    def place(self, following: int) -> int:
+        """Return the number of the next message to read; `following` if there is none yet."""
+        if self.offset >= self.log.end:
+            return following
+        offset, segment, index = self.log.find(self.offset)
+        return segment.runs[index].number + offset - segment.starts[index]
+
 
 class Tracker:
     """The requests of a session that have something to read, and the session's status."""

@@ -1,0 +1,232 @@
+"""Records of the router's journal: the topic is a kind, the payload a list of fields.
+
+| kind | fields |
+|---|---|
+| publish | a run, filters, payloads, client id, packet ids |
+| retain | a run and its payload; the topic alone removes it |
+| open | client id, expiry, expires |
+| close | client id |
+| subscribe | client id, filter, QoS, options, since, until, identifier, number |
+| unsubscribe | client id, filter |
+| moved | client id, filter, number |
+| sent | client id, number, first packet id, count, QoS, properties, retain, filter, shared |
+| acknowledged | client id, first byte, packet ids |
+| received, released, releasing | client id, packet ids |
+| returned | filter, numbers |
+| begin | number |
+| end | whole |
+
+A run is topic, number, QoS, retain, publisher, properties, expires. Options are 1 for no-local,
+2 for retain-as-published, and 4 times the retain handling. Times are seconds since 1970;
+`epoch` is what to add to the router's clock to get them.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from callboard.commitlog import LogCorrupt
+from callboard.mqtt.message import Run
+from callboard.mqtt.record import (
+    Acknowledged,
+    JournalRecord,
+    Moved,
+    Published,
+    Received,
+    Released,
+    Releasing,
+    Retained,
+    Returned,
+    SentOut,
+    SessionClosed,
+    SessionOpened,
+    SnapshotBegun,
+    SnapshotEnded,
+    Subscribed,
+    Unsubscribed,
+)
+from callboard.mqtt.session import Subscription
+
+
+class SentBefore(NamedTuple):
+    """A `SentOut` as it is read: `many` messages from a number on."""
+
+    client_id: str
+    number: int
+    first: int
+    many: int
+    qos: int
+    extra: bytes
+    retain: bool
+    topic_filter: str
+    is_shared: bool
+
+
+ReadRecord = JournalRecord | SentBefore
+
+
+def encode_record(record: JournalRecord, epoch: float) -> tuple[str, Sequence[Any]]:  # noqa: C901
+    """Return a record's kind and fields, which CBOR can hold."""
+    match record:
+        case Published():
+            return "publish", (
+                *_run_fields(record.run, epoch),
+                record.run.filters,
+                record.run.payloads,
+                record.client_id,
+                record.packet_ids,
+            )
+        case Retained(run=None):
+            return "retain", (record.topic,)
+        case Retained():
+            assert record.run is not None
+            return "retain", (*_run_fields(record.run, epoch), record.run.payloads[0])
+        case SessionOpened():
+            when = record.expires_at
+            return "open", (
+                record.client_id,
+                record.expiry,
+                None if when is None else when + epoch,
+            )
+        case SessionClosed():
+            return "close", (record.client_id,)
+        case Subscribed():
+            return "subscribe", _subscription_fields(record)
+        case Unsubscribed():
+            return "unsubscribe", (record.client_id, record.topic_filter)
+        case Moved():
+            return "moved", (record.client_id, record.topic_filter, record.number)
+        case SentOut():
+            return "sent", _sent_fields(record)
+        case Acknowledged():
+            return "acknowledged", (record.client_id, record.kind, record.packet_ids)
+        case Received() | Released() | Releasing():
+            return type(record).__name__.lower(), (record.client_id, record.packet_ids)
+        case Returned():
+            return "returned", (record.topic_filter, record.numbers)
+        case SnapshotBegun():
+            return "begin", (record.number,)
+        case SnapshotEnded():
+            return "end", (record.is_whole,)
+
+
+def _run_fields(run: Run, epoch: float) -> tuple[Any, ...]:
+    return (
+        run.topic,
+        run.number,
+        run.qos,
+        run.retain,
+        run.publisher,
+        run.properties,
+        None if run.expires_at is None else run.expires_at + epoch,
+    )
+
+
+def _subscription_fields(record: Subscribed) -> tuple[Any, ...]:
+    each = record.subscription
+    options = each.no_local | each.retain_as_published << 1 | each.retain_handling << 2
+    return (
+        record.client_id,
+        each.topic_filter,
+        each.qos,
+        options,
+        each.since,
+        each.until,
+        each.identifier,
+        record.number,
+    )
+
+
+def _sent_fields(record: SentOut) -> tuple[Any, ...]:
+    sent = record.sent
+    return (
+        record.client_id,
+        sent.run.number + sent.start,
+        sent.first,
+        record.count,
+        sent.qos,
+        sent.extra,
+        sent.retain,
+        sent.topic_filter,
+        sent.is_shared,
+    )
+
+
+def decode_record(kind: str, fields: Sequence[Any], epoch: float) -> ReadRecord:
+    """Return a record.
+
+    Raises:
+        LogCorrupt: these are no fields of this kind, though their checksum is right.
+    """
+    try:
+        return _DECODERS[kind](fields, epoch)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        msg = f"a record {kind!r} of the MQTT journal cannot be read: {error}"
+        raise LogCorrupt(msg) from None
+
+
+def _run_of(fields: Sequence[Any], payloads: list[bytes], epoch: float) -> Run:
+    topic, number, qos, retain, publisher, properties, expires = fields
+    run = Run.of_payloads(
+        topic,
+        payloads,
+        qos=qos,
+        publisher=publisher,
+        properties=properties,
+        retain=retain,
+        expires_at=None if expires is None else expires - epoch,
+    )
+    run.number = number
+    return run
+
+
+def _published(fields: Sequence[Any], epoch: float) -> Published:
+    *about, filters, payloads, client_id, packet_ids = fields
+    run = _run_of(about, list(payloads), epoch)
+    run.filters = tuple(filters)
+    return Published(run, client_id, tuple(packet_ids))
+
+
+def _retained(fields: Sequence[Any], epoch: float) -> Retained:
+    if len(fields) == 1:
+        return Retained(fields[0], None)
+    *about, payload = fields
+    return Retained(fields[0], _run_of(about, [payload], epoch))
+
+
+def _opened(fields: Sequence[Any], epoch: float) -> SessionOpened:
+    client_id, expiry, expires = fields
+    return SessionOpened(client_id, expiry, None if expires is None else expires - epoch)
+
+
+def _subscribed(fields: Sequence[Any], _epoch: float) -> Subscribed:
+    client_id, topic_filter, qos, options, since, until, identifier, number = fields
+    subscription = Subscription(
+        topic_filter,
+        qos,
+        since,
+        bool(options & 1),
+        bool(options & 2),
+        options >> 2,
+        until,
+        identifier,
+    )
+    return Subscribed(client_id, subscription, number)
+
+
+_DECODERS: Final[dict[str, Callable[[Sequence[Any], float], ReadRecord]]] = {
+    "publish": _published,
+    "retain": _retained,
+    "open": _opened,
+    "close": lambda fields, _: SessionClosed(*fields),
+    "subscribe": _subscribed,
+    "unsubscribe": lambda fields, _: Unsubscribed(*fields),
+    "moved": lambda fields, _: Moved(*fields),
+    "sent": lambda fields, _: SentBefore(*fields),
+    "acknowledged": lambda fields, _: Acknowledged(fields[0], fields[1], tuple(fields[2])),
+    "received": lambda fields, _: Received(fields[0], tuple(fields[1])),
+    "released": lambda fields, _: Released(fields[0], tuple(fields[1])),
+    "releasing": lambda fields, _: Releasing(fields[0], tuple(fields[1])),
+    "returned": lambda fields, _: Returned(fields[0], tuple(fields[1])),
+    "begin": lambda fields, _: SnapshotBegun(*fields),
+    "end": lambda fields, _: SnapshotEnded(*fields),
+}

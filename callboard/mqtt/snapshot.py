@@ -1,0 +1,91 @@
+"""All that has to outlive a router, as records: what the journal is cut down to."""
+
+from typing import TYPE_CHECKING
+
+from callboard.mqtt.datalog import DataLog
+from callboard.mqtt.message import Run
+from callboard.mqtt.record import (
+    JournalRecord,
+    Published,
+    Received,
+    Releasing,
+    Retained,
+    Returned,
+    SentOut,
+    SessionOpened,
+    SnapshotBegun,
+    SnapshotEnded,
+    Subscribed,
+)
+from callboard.mqtt.session import Session
+
+if TYPE_CHECKING:
+    from callboard.mqtt.machine import RouterMachine
+
+
+def snapshot(machine: "RouterMachine") -> list[JournalRecord]:
+    """Return the records that recover a router as it is; for a whole number of turns."""
+    sessions = [
+        each
+        for each in (
+            *(c.session for c in machine.connections.values()),
+            *machine.graveyard.values(),
+        )
+        if each.is_durable
+    ]
+    records: list[JournalRecord] = [SnapshotBegun(machine.number)]
+    records += [Retained(run.topic, run) for run in machine.retained]
+    records += [Published(run) for run in _needed(machine, sessions)]
+    for session in sessions:
+        records += _records_of(machine, session)
+    for name, group in machine.groups.items():
+        if group.returned:
+            numbers = tuple(run.number + index for run, index in group.returned)
+            records.append(Returned(name, numbers))
+    records.append(SnapshotEnded(is_whole=True))
+    return records
+
+
+def _needed(machine: "RouterMachine", sessions: list[Session]) -> list[Run]:
+    """Return the messages that lasting sessions have not acknowledged, or not read."""
+    found: dict[int, Run] = {}
+    places: dict[DataLog, int] = {}
+    for session in sessions:
+        for request in (*session.requests.values(), *session.tracker.requests):
+            if request.is_retained or not request.subscription.qos:
+                continue
+            log = request.log
+            places[log] = min(places.get(log, request.offset), request.offset)
+        window = session.window
+        for _, sent in (*window.inflight.items(), *window.resend):
+            found[sent.run.number] = sent.run
+    for log, offset in places.items():
+        for segment in log.segments:
+            for run, start in zip(segment.runs, segment.starts, strict=True):
+                if start + run.count > offset and run.qos:
+                    found[run.number] = run
+    for group in machine.groups.values():
+        found.update((run.number, run) for run, _ in group.returned)
+    return [found[number] for number in sorted(found)]
+
+
+def _records_of(machine: "RouterMachine", session: Session) -> list[JournalRecord]:
+    client_id, window = session.client_id, session.window
+    records: list[JournalRecord] = [
+        SessionOpened(client_id, session.expiry, session.expires_at)
+    ]
+    for request in session.tracker.requests:
+        if request.subscription.until is not None:
+            place = request.place(machine.number)
+            records.append(Subscribed(client_id, request.subscription, place))
+    for name, subscription in session.subscriptions.items():
+        place = session.requests[name].place(machine.number)
+        records.append(Subscribed(client_id, subscription, place))
+    for packet_id, sent in (*window.inflight.items(), *window.resend):
+        one = sent._replace(start=sent.start + packet_id - sent.first, first=packet_id)
+        records.append(SentOut(client_id, one, 1))
+    if window.releasing:
+        records.append(Releasing(client_id, tuple(window.releasing)))
+    if session.received:
+        records.append(Received(client_id, tuple(session.received)))
+    return records
