@@ -1,7 +1,7 @@
 """Options of a spawn: class attributes of the actor, or given with `with_options`."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from actors.mailbox import Mailbox
 
@@ -36,15 +36,15 @@ def options_of(actor_class: Any) -> tuple[Any, SpawnOptions]:
     if not isinstance(actor_class, type):
         msg = f"{actor_class!r} is no actor class; derive one from callboard.Actor"
         raise TypeError(msg)
-    options = SpawnOptions(
-        trap_exit=bool(getattr(actor_class, "trap_exit", False)),
-        mailbox=_bounds_of(actor_class),
-        detached=getattr(actor_class, "detached", False) is True,
-    )
-    return actor_class, options
+    trap_exit = bool(getattr(actor_class, "trap_exit", False))
+    bounds = getattr(
+        actor_class, "mailbox", None
+    )  # a Thespian class may have another thing there
+    detached = getattr(actor_class, "detached", False) is True
+    if not trap_exit and bounds is None and not detached:
+        return actor_class, _DEFAULTS  # making them anew would cost a tenth of the spawn
+    bounds = bounds if isinstance(bounds, Mailbox) else None
+    return actor_class, SpawnOptions(trap_exit, bounds, detached)
 
 
-def _bounds_of(actor_class: Any) -> Mailbox | None:
-    """Return the bounds that a class declares; its `mailbox` may be something else."""
-    declared = getattr(actor_class, "mailbox", None)
-    return declared if isinstance(declared, Mailbox) else None
+_DEFAULTS: Final = SpawnOptions()

@@ -208,9 +208,9 @@ class Runtime:
 
     def table_of(self, handlers: Handlers) -> DispatchTable:
         """Return the dispatch table of a class, kept; or of functions or an object, made."""
-        if isinstance(handlers, Mapping):
-            return DispatchTable.of_functions(handlers)
         if not isinstance(handlers, type):
+            if isinstance(handlers, Mapping):
+                return DispatchTable.of_functions(handlers)
             return DispatchTable.of_object(handlers)
         table = self._tables.get(handlers)
         if table is None:

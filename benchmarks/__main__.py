@@ -34,6 +34,9 @@ from benchmarks.surroundings import machine, versions
 
 MEASURES = (
     "local_ask",
+    "local_tell",
+    "spawn",
+    "memory",
     "remote_flood",
     "remote_ask",
     "remote_pipeline",

@@ -17,6 +17,9 @@ KEPT: Final = 0.9
 
 FLOORS: Final[dict[str, dict[str, float]]] = {
     "local_ask": {"CAF, request": 0.4, "xoscar, message": 10},
+    "local_tell": {"callboard": 1_000_000, "pykka": 1.5},
+    "spawn": {"CAF": 0.07, "xoscar": 4},
+    "memory": {"callboard": 1536},
     "remote_flood": {"CAF": 1.0},
     "remote_ask": {"CAF, actor": 2.5, "CAF, thread": 2.0, "CAF tuned, actor": 1.0},
     "remote_pipeline": {"CAF": 0.6},

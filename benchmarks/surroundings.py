@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.peers import caf, xoscar, zeek_broker
+from benchmarks.peers import caf, pykka, xoscar, zeek_broker
 from benchmarks.processes import ROOT
 
 
@@ -42,6 +42,7 @@ def versions() -> dict[str, str]:
         "Python": platform.python_version(),
         "CAF": caf.version(),
         "xoscar": xoscar.version(),
+        "pykka": pykka.version(),
         "Thespian": version("thespian"),
         "Zeek Broker": zeek_broker.version(),
     }

@@ -39,7 +39,11 @@ def version() -> str:
 
 
 def local(mode: str, count: int) -> float:
-    """Measure `local` (messages to and fro) or `reqlocal` (requests) in one process."""
+    """Measure in one process.
+
+    `local` is messages to and fro, `reqlocal` requests, `floodlocal` one-way messages, `spawn`
+    new actors, `memory` the bytes of one.
+    """
     return printed_rate([str(COMPILED.program), f"--mode={mode}", f"--num={count}"])
 
 

@@ -3,14 +3,20 @@
 //   caf_bench --mode=server                       publish a sink at a free port, print the port, end when stdin closes
 //   caf_bench --mode=MODE --port=P --num=N        flood, rr, rrblock, pipe against that server; prints "rate X"
 //   caf_bench --mode=local|reqlocal --num=N       two actors in one process; prints "rate X"
+//   caf_bench --mode=floodlocal --num=N           one-way messages between two actors in one process; prints "rate X"
+//   caf_bench --mode=spawn|memory --num=N         make N idle actors; prints "rate X": actors a second, or bytes for each
 //   caf_bench --mode=monitor --port=P             print "watching", then "down NANOSECONDS" (steady clock) when it comes
 //
 // Every mode runs once unmeasured with a tenth of the work, so that connections, proxies and workers are warm.
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
 #include <iostream>
 #include <string>
+#include <vector>
+
+#include <unistd.h>
 
 #include "caf/all.hpp"
 #include "caf/io/all.hpp"
@@ -104,6 +110,35 @@ caf::behavior ping(caf::stateful_actor<asker_state>* self, caf::actor to, int32_
   };
 }
 
+struct idle_state {
+  int64_t number = 0;
+  int64_t seen = 0;
+};
+
+caf::behavior idle(caf::stateful_actor<idle_state>* self) {
+  return {[=](int32_t) { ++self->state.seen; }};
+}
+
+double resident() {
+  std::ifstream statm{"/proc/self/statm"};
+  long size = 0, pages = 0;
+  statm >> size >> pages;
+  return static_cast<double>(pages) * static_cast<double>(sysconf(_SC_PAGESIZE));
+}
+
+int spawn_idle(caf::actor_system& sys, const std::string& mode, int32_t count) {
+  std::vector<caf::actor> kept;
+  for (int32_t i = 0; i < count / 10; ++i)
+    kept.emplace_back(sys.spawn(idle));
+  auto before = resident();
+  auto started = steady_clock::now();
+  for (int32_t i = 0; i < count; ++i)
+    kept.emplace_back(sys.spawn(idle));
+  std::chrono::duration<double> took = steady_clock::now() - started;
+  std::cout << "rate " << (mode == "spawn" ? count / took.count() : (resident() - before) / count) << std::endl;
+  return 0;
+}
+
 struct config : caf::actor_system_config {
   std::string mode = "server";
   uint16_t port = 0;
@@ -133,7 +168,7 @@ public:
     auto started = steady_clock::now();
     auto answered = once(cfg_.num);
     std::chrono::duration<double> took = steady_clock::now() - started;
-    if (cfg_.mode == "flood" && answered != cfg_.num) {
+    if (is_flood() && answered != cfg_.num) {
       std::cerr << "the sink saw " << answered << " of " << cfg_.num << "\n";
       return 1;
     }
@@ -142,10 +177,12 @@ public:
   }
 
 private:
+  bool is_flood() const { return cfg_.mode == "flood" || cfg_.mode == "floodlocal"; }
+
   bool find_partner() {
     if (cfg_.mode == "local") {
       partner_ = sys_.spawn(pong);
-    } else if (cfg_.mode == "reqlocal") {
+    } else if (cfg_.mode == "reqlocal" || cfg_.mode == "floodlocal") {
       partner_ = sys_.spawn(sink);
     } else {
       auto remote = sys_.middleman().remote_actor(loopback, cfg_.port);
@@ -167,7 +204,7 @@ private:
           .receive([](int32_t) {}, [&](caf::error& e) { std::cerr << sys_.render(e) << "\n"; });
       return count;
     }
-    if (cfg_.mode == "flood")
+    if (is_flood())
       worker = sys_.spawn(flooder, partner_, count, me);
     else if (cfg_.mode == "local")
       worker = sys_.spawn(ping, partner_, count, me);
@@ -211,7 +248,8 @@ void caf_main(caf::actor_system& sys, const config& cfg) {
     caf::anon_send_exit(published, caf::exit_reason::kill);
     return;
   }
-  auto code = client{sys, cfg}.run();
+  auto is_spawn = cfg.mode == "spawn" || cfg.mode == "memory";
+  auto code = is_spawn ? spawn_idle(sys, cfg.mode, cfg.num) : client{sys, cfg}.run();
   std::cout.flush();
   std::_Exit(code); // the measurement is taken; nothing to tear down in order
 }

@@ -1,4 +1,4 @@
-"""xoscar doing what callboard is measured at; run by the Python of xoscar's own environment.
+"""xoscar doing what callboard is measured at; run by the Python of the peers' environment.
 
     xoscar_program.py serve               an echo in a pool; prints its address, ends with stdin
     xoscar_program.py local_ask N         ask another actor of the process, through messages
@@ -6,6 +6,8 @@
     xoscar_program.py remote_ask N A      ask the echo at address A
     xoscar_program.py flood N A           N one-way messages to A, awaiting each send
     xoscar_program.py flood_gathered N A  the same in gathers of 256
+    xoscar_program.py spawn N             create N actors and keep their references
+    xoscar_program.py memory N            the same; prints bytes for each as its rate
 
 Each prints its rate, after a tenth of the work as warm-up. Pools have one process
 (`n_process=0`), where the actors run.
@@ -17,9 +19,12 @@ message.
 """
 
 import asyncio
+import gc
+import os
 import socket
 import sys
 import time
+from pathlib import Path
 
 import xoscar as xo
 
@@ -85,6 +90,14 @@ class Driver(xo.Actor):
             count -= await self.echo.take_count()
 
 
+class Idle(xo.Actor):
+    """Two attributes, and nothing to do."""
+
+    def __init__(self) -> None:
+        self.name = "idle"
+        self.seen = 0
+
+
 def free_address() -> str:
     """Find a port on this machine that nobody listens on."""
     with socket.socket() as probe:
@@ -119,8 +132,31 @@ async def measure(mode: str, count: int, address: str) -> None:
         print("rate", count / (time.perf_counter() - started), flush=True)
 
 
+async def create(mode: str, count: int) -> None:
+    """Create actors, and print how many a second, or the bytes for each."""
+    pool = await xo.create_actor_pool(free_address(), n_process=0)
+    async with pool:
+        here = pool.external_address
+        kept = [await xo.create_actor(Idle, address=here) for _ in range(max(1, count // 10))]
+        gc.collect()
+        before, started = resident(), time.perf_counter()
+        kept += [await xo.create_actor(Idle, address=here) for _ in range(count)]
+        took = time.perf_counter() - started
+        gc.collect()
+        figure = count / took if mode == "spawn" else (resident() - before) / count
+        print("rate", figure, flush=True)
+        os._exit(0)  # the measurement is taken; destroying them one by one takes long
+
+
+def resident() -> int:
+    """Return the bytes of memory that this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "serve":
         asyncio.run(serve())
+    elif sys.argv[1] in {"spawn", "memory"}:
+        asyncio.run(create(sys.argv[1], int(sys.argv[2])))
     else:
         asyncio.run(measure(sys.argv[1], int(sys.argv[2]), sys.argv[3] if sys.argv[3:] else ""))

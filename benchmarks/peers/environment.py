@@ -1,0 +1,59 @@
+"""The peers from PyPI, installed from their lock into `build/peers/python` on first use."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.measure import PeerMissingError
+from benchmarks.processes import BUILD, ROOT
+
+ENVIRONMENT = BUILD / "python"
+FOLDER = Path(__file__).parent
+LOCK = ROOT / "requirements" / "bench.txt"
+INSTALL_LIMIT = 300
+"""Seconds for creating the environment and for installing."""
+
+
+def prepare() -> None:
+    """Install the peers in an environment of their own, if that lock is not installed there.
+
+    Raises:
+        PeerMissingError: One could not be installed (no network, no wheel).
+    """
+    stamp = ENVIRONMENT / "lock.txt"
+    if stamp.exists() and stamp.read_bytes() == LOCK.read_bytes():
+        return
+    shutil.rmtree(ENVIRONMENT, ignore_errors=True)
+    steps = (
+        [sys.executable, "-m", "venv", "--without-pip", str(ENVIRONMENT)],
+        [*pip(), "install", "--quiet", "--require-hashes", "-r", str(LOCK)],
+    )
+    try:
+        for step in steps:
+            subprocess.run(step, check=True, capture_output=True, timeout=INSTALL_LIMIT)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        message = "not installed: pip could not get it"
+        raise PeerMissingError(message) from error
+    stamp.write_bytes(LOCK.read_bytes())
+
+
+def pip() -> list[str]:
+    """Give the command that installs into that environment with the pip of ours."""
+    return [sys.executable, "-m", "pip", "--python", str(ENVIRONMENT / "bin" / "python")]
+
+
+def version(name: str) -> str:
+    """Tell the version of a peer that is installed there."""
+    found = sorted(ENVIRONMENT.glob(f"lib/*/site-packages/{name}-*.dist-info"))
+    return (
+        found[0].name.removeprefix(f"{name}-").removesuffix(".dist-info") if found else "none"
+    )
+
+
+def program(script: str, *arguments: str) -> list[str]:
+    """Build the command line of a program that stands beside this file.
+
+    -P keeps this folder off its path: there `xoscar` and `pykka` are files of ours.
+    """
+    return [str(ENVIRONMENT / "bin" / "python"), "-P", str(FOLDER / script), *arguments]
