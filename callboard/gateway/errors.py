@@ -1,0 +1,73 @@
+"""What can go wrong in a gateway, under callboard's one root.
+
+CallboardError
+└── GatewayError
+    ├── MalformedMessage     the bytes are no message of a gateway             (ValueError)
+    ├── MalformedControl     the bytes are no control message                  (ValueError)
+    ├── BrokerClosed         the module broker has ended
+    ├── UnknownModule        no module of this broker or gateway               (LookupError)
+    ├── DuplicateModule      a module is there already, under that name too    (ValueError)
+    ├── InvalidLink          an end of a link is unknown, or is `*` as a sink  (ValueError)
+    ├── DuplicateLink        a gateway has that link already                   (ValueError)
+    ├── ModuleFailed         a module could not be created or started
+    ├── PublishTimeout       a sink had no room in the time that was given     (TimeoutError)
+    └── ConfigurationError   a configuration cannot be used                    (ValueError)
+
+A sink that is full raises `MailboxFull`, as an actor does.
+"""
+
+from collections.abc import Sequence
+
+from actors.errors import CallboardError
+
+
+class GatewayError(CallboardError):
+    """Root of the errors of gateways."""
+
+
+class MalformedMessage(GatewayError, ValueError):
+    """The bytes are no message of a gateway."""
+
+
+class MalformedControl(GatewayError, ValueError):
+    """The bytes are no control message."""
+
+
+class BrokerClosed(GatewayError):
+    """The module broker has ended; nothing can be added, linked or published."""
+
+
+class UnknownModule(GatewayError, LookupError):
+    """There is no such module here."""
+
+
+class DuplicateModule(GatewayError, ValueError):
+    """A module of that name, or the same object, is there already."""
+
+
+class InvalidLink(GatewayError, ValueError):
+    """One end of a link is no module, or the sink is `*`."""
+
+
+class DuplicateLink(GatewayError, ValueError):
+    """The gateway has that link already."""
+
+
+class ModuleFailed(GatewayError):
+    """A module could not be created or started; the text says what it raised."""
+
+
+class PublishTimeout(GatewayError, TimeoutError):
+    """A sink had no room for a message in the time that was given; the loss is counted."""
+
+
+class ConfigurationError(GatewayError, ValueError):
+    """A configuration cannot be used; nothing was started or changed.
+
+    Attributes:
+        lines: one for each mistake: file, path in it, value, what was expected.
+    """
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__("; ".join(lines))
+        self.lines = list(lines)
