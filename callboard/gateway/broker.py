@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Self
 
 from actors.actor import Actor
@@ -28,7 +28,7 @@ from callboard.gateway.errors import (
     UnknownModule,
 )
 from callboard.gateway.handle import TOPIC_SIZE, DeadLetter, ModuleHandle, ModuleOptions
-from callboard.gateway.host import ModuleHost, StartModule, maker
+from callboard.gateway.host import Begin, ModuleHost, Quit, StartModule, maker
 from callboard.gateway.inbox import Inbox
 from callboard.gateway.links import ANY, LinkTable
 from callboard.gateway.message import Message
@@ -39,6 +39,9 @@ __all__ = ["REMOVE_TIMEOUT", "ModuleBroker"]
 
 REMOVE_TIMEOUT: Final = 5.0
 """Seconds that a module may take to receive what waits for it when it is removed."""
+
+CREATE_TIMEOUT: Final = 30.0
+"""Seconds that a module on another node may take to be made."""
 
 START_TIMEOUT: Final = 60.0
 """Seconds that a module's `start` may take."""
@@ -165,9 +168,13 @@ class ModuleBroker:
             self._modules[handle.topic] = handle
         try:
             self._supervise(handle, host)
+            if hasattr(host, "begin") and handle.ref is not None:
+                made = handle.ref.ask(Begin(), timeout=CREATE_TIMEOUT)
+                if current_cell.get() is None:
+                    made.result()
         except Exception as error:
             self._forget(handle)
-            handle.inbox.close()
+            self._end_removal(handle)
             msg = f"module {handle.name!r} was not created: {type(error).__name__}: {error}"
             raise ModuleFailed(msg) from error
         with self._lock:
@@ -246,6 +253,8 @@ class ModuleBroker:
         if module.broker is not self or not self._forget(module):
             return False
         module.inbox.quit()
+        if module.inbox.cell is None and module.ref is not None:
+            module.ref.tell(Quit())  # it does not look into its queue: it was not started
         return True
 
     def _end_removal(self, module: ModuleHandle) -> None:
@@ -308,6 +317,26 @@ class ModuleBroker:
             was_there = self._links.remove(self._source(source), self._sink(sink))
             self._route(self._modules.values() if source == ANY else [source])
             return was_there
+
+    def rewire(
+        self,
+        links: Iterable[tuple[ModuleHandle | None, ModuleHandle]],
+        leaving: Iterable[ModuleHandle] = (),
+    ) -> None:
+        """Replace all links at once; a source of None is every other module but those leaving.
+
+        No publish sees some of the old links and some of the new ones.
+        """
+        with self._lock:
+            self._links = LinkTable()
+            for source, sink in links:
+                if sink.topic in self._modules and (
+                    source is None or source.topic in self._modules
+                ):
+                    self._links.add(source, sink)
+            self._route(self._modules.values())
+            for handle in leaving:
+                handle.sinks = ()
 
     def sources_of(self, sink: ModuleHandle) -> tuple[ModuleHandle | None, ...]:
         """Return the sources of a sink's links, None for every other module."""

@@ -22,7 +22,7 @@ from callboard.gateway.inbox import AWAITED_FRAMES, FRAMES, AwaitedFrames, Frame
 from callboard.gateway.message import Message
 from callboard.gateway.module import Cancellable, Module, Outlet, bind
 
-__all__ = ["ModuleHost", "StartModule", "maker"]
+__all__ = ["Begin", "ModuleHost", "Quit", "Settle", "StartModule", "maker"]
 
 log = logging.getLogger("callboard.gateway")
 
@@ -32,6 +32,14 @@ RUN: Final = 256
 
 class StartModule:
     """To the actor of a module: all links are there."""
+
+
+class Begin:
+    """To the actor of a module elsewhere: make it there."""
+
+
+class Settle:
+    """To the actor of a module: answer when you have received what waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +56,8 @@ class _Fail:
     error: BaseException
 
 
-class _Quit:
-    """To the actor itself: end, as the quit message says."""
+class Quit:
+    """To the actor of a module: end, behind a start that waits."""
 
 
 class HostCell(Cell):
@@ -120,17 +128,21 @@ class ModuleHost(Actor):
         if handle.is_started:
             self._cell.post(StartModule(), None)
         elif not handle.options.hold:
+            self.open_inbox()
+
+    def open_inbox(self) -> None:
+        """Let the module receive."""
+        if self._inbox.cell is not self._cell:
             self._inbox.attach(self._cell, self._mark)
 
     # --- its life ---
 
     @handler
-    def start_module(self, _: StartModule) -> None:
+    def start_module(self, _: StartModule) -> Any:
         """Start the module, and let it receive."""
         self._handle.is_started = True
         self.module.start()
-        if self._inbox.cell is not self._cell:
-            self._inbox.attach(self._cell, self._mark)
+        self.open_inbox()
 
     @handler
     def call_back(self, later: _Later) -> None:
@@ -163,12 +175,20 @@ class ModuleHost(Actor):
             self._note(error, "destroy()")
 
     @handler
-    def quit(self, _: _Quit) -> None:
-        """The quit message came: nothing is received after it."""
+    def quit(self, _: Quit) -> Any:
+        """End: nothing is received after this."""
+        self.end_orderly()
+
+    def end_orderly(self) -> None:
+        """Destroy the module and end, with the supervisor."""
         self._destroy()
         self._inbox.close()
         assert self._handle.supervisor is not None
         self._handle.supervisor.stop()
+
+    @handler
+    def settle(self, _: Settle) -> None:
+        """Answer behind what waited."""
 
     # --- receiving ---
 
@@ -190,7 +210,8 @@ class ModuleHost(Actor):
                 except IndexError:  # a policy dropped the rest
                     break
                 if frame is quit_message:
-                    self._cell.post(_Quit(), None)  # behind a start that waits
+                    if inbox.may_end():
+                        self._cell.post(Quit(), None)
                     return
                 if is_counted:
                     inbox.took(frame)
@@ -221,7 +242,8 @@ class ModuleHost(Actor):
             except IndexError:  # a policy dropped the rest
                 break
             if frame is inbox.quit_message:
-                self._cell.post(_Quit(), None)  # behind a start that waits
+                if inbox.may_end():
+                    self._cell.post(Quit(), None)
                 return
             if inbox.bounds.bytes is not None:
                 inbox.took(frame)

@@ -67,6 +67,7 @@ class Inbox:
     """One module's queue."""
 
     __slots__ = (
+        "_blocked",
         "_lock",
         "bounds",
         "cell",
@@ -114,6 +115,8 @@ class Inbox:
         #: Called when there is room: they let threads and actors go on.
         self.waiters: deque[Callable[[], object]] = deque()
         self.on_lost = on_lost
+        #: Threads that wait for room.
+        self._blocked = 0
         self._lock = threading.Lock()
 
     # --- for publishers ---
@@ -127,6 +130,13 @@ class Inbox:
         """
         if not self._take(frame):
             self._overflow(frame, timeout)
+        if not self.is_poked:
+            self.poke()
+
+    def offer(self, frame: bytes) -> None:
+        """Append a frame if it fits, else lose it; never waits, never raises."""
+        if not self._take(frame):
+            self.on_lost(frame, OVERFLOW)
         if not self.is_poked:
             self.poke()
 
@@ -166,6 +176,11 @@ class Inbox:
                 self.items.append(frame)
                 self.held += len(frame) if self.bounds.bytes is not None else 0
                 return True
+            if self.items and self.items[-1] is self.quit_message:
+                # It was published before the end: its thread waited, or was about to append.
+                self.items.insert(len(self.items) - 1, frame)
+                self.held += len(frame) if self.bounds.bytes is not None else 0
+                return True
         self.on_lost(frame, ENDED)
         return True
 
@@ -195,6 +210,17 @@ class Inbox:
                 self.release()
 
     def _block(self, frame: bytes, timeout: float | None) -> None:
+        with self._lock:
+            self._blocked += 1
+        try:
+            self._await_room(frame, timeout)
+        finally:
+            with self._lock:
+                self._blocked -= 1
+            if not self.is_open and not self.is_poked:
+                self.poke()  # the quit message waits for the last of us
+
+    def _await_room(self, frame: bytes, timeout: float | None) -> None:
         while True:
             room: Future[None] = Future()
             self.waiters.append(lambda room=room: room.set_result(None))  # type: ignore[misc]
@@ -284,6 +310,15 @@ class Inbox:
         self.release()
         if not self.is_poked:
             self.poke()
+
+    def may_end(self) -> bool:
+        """Say that nobody is about to append; else the quit message waits for them."""
+        with self._lock:
+            if not self._blocked:
+                return True
+            self.items.append(self.quit_message)
+            self.is_poked = False
+            return False
 
     def close(self) -> None:
         """Take no more frames and lose those that wait."""

@@ -10,7 +10,7 @@ def shout(message):
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast, overload
 
 from callboard.gateway.message import Message
 
@@ -60,6 +60,11 @@ class Module:
     same time, so a module needs no locks unless it has threads of its own. Where `receive` is a
     coroutine function, the next message waits until it is done.
     """
+
+    #: Run on a thread of its own, because it blocks for long.
+    detached: ClassVar[bool] = False
+    #: A pydantic model of `args`, so that a configuration is checked before it is used.
+    Arguments: ClassVar[Any] = None
 
     _outlet: Outlet
 

@@ -1,0 +1,14 @@
+"""Ready-made modules, so that a useful gateway needs no code.
+
+A configuration calls them by their short names: `module = "timer"`.
+"""
+
+from typing import Final
+
+__all__ = ["READY_MADE"]
+
+READY_MADE: Final[dict[str, str]] = {
+    name: f"callboard.gateway.modules.{name}:{name.capitalize()}"
+    for name in ("timer", "filter", "map", "file", "http", "topic", "record", "mqtt")
+}
+"""Short names, and what they stand for."""

@@ -1,0 +1,90 @@
+"""The module `file`: writes messages to a file, or publishes the lines of one."""
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Literal
+
+from callboard.gateway.message import Message
+from callboard.gateway.module import Module
+from callboard.gateway.modules.arguments import Arguments
+from callboard.gateway.modules.lines import message_of, read_line, to_line
+
+LOOK_INTERVAL: Final = 0.2
+"""Seconds between looks at a file that is followed."""
+
+
+class FileArguments(Arguments):
+    """What a file module may be told.
+
+    Attributes:
+        path: of the file.
+        mode: `write` appends what is received; `read` publishes the lines that are there;
+            `follow` also those that come later.
+        format: `jsonl` has content and properties, `text` only the content of each line.
+    """
+
+    path: str
+    mode: Literal["write", "read", "follow"] = "write"
+    format: Literal["jsonl", "text"] = "jsonl"
+
+
+class File(Module):
+    """A file as a sink or a source."""
+
+    Arguments = FileArguments
+
+    def create(self, args: Mapping[str, Any]) -> None:
+        """Open the file."""
+        self._args = FileArguments.read(args)
+        self._over = threading.Event()
+        self._reader: threading.Thread | None = None
+        mode = "ab" if self._args.mode == "write" else "rb"
+        path = Path(self._args.path)
+        self._file: BinaryIO = path.open(mode)  # type: ignore[assignment]  # both modes are binary
+
+    def start(self) -> None:
+        """Begin to read, on a thread: it waits where sinks are full."""
+        if self._args.mode != "write":
+            self._reader = threading.Thread(
+                target=self._read, name=f"callboard-file-{self.name}", daemon=True
+            )
+            self._reader.start()
+
+    def receive(self, message: Message) -> None:
+        """Append a line; it is with the system when this returns."""
+        if self._args.mode != "write":
+            msg = f"{self._args.path} is read, not written (mode={self._args.mode!r})"
+            raise ValueError(msg)
+        is_text = self._args.format == "text"
+        line = message.content if is_text else to_line(message).encode()
+        self._file.write(line + b"\n")
+        self._file.flush()
+
+    def destroy(self) -> None:
+        """Close the file."""
+        self._over.set()
+        if self._reader is not None:
+            self._reader.join(1.0)  # it may wait for room in a sink
+        self._file.close()
+
+    def _read(self) -> None:
+        rest = b""
+        try:
+            while not self._over.is_set():
+                line = self._file.readline()
+                rest += line
+                if rest.endswith(b"\n") or (rest and self._args.mode == "read"):
+                    self._publish_line(rest.rstrip(b"\r\n"))
+                    rest = b""
+                elif not line:
+                    if self._args.mode == "read":
+                        return
+                    self._over.wait(LOOK_INTERVAL)
+        except Exception as error:  # noqa: BLE001  # the thread has nobody else to tell
+            if not self._over.is_set():
+                self.fail(error)
+
+    def _publish_line(self, line: bytes) -> None:
+        is_text = self._args.format == "text"
+        self.publish(Message(line) if is_text else message_of(read_line(line)))

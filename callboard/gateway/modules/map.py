@@ -1,0 +1,59 @@
+"""The module `map`: changes messages on their way."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from callboard.gateway.message import Message
+from callboard.gateway.module import Module
+from callboard.gateway.modules.arguments import Arguments
+
+
+class MapArguments(Arguments):
+    """What a map may be told.
+
+    Attributes:
+        set: properties that are set.
+        remove: properties that are removed, before others are set.
+        pick: the only fields of a JSON object that stay.
+        rename: fields of a JSON object that get other names.
+        add: fields that a JSON object gets.
+    """
+
+    set: dict[str, str] = {}
+    remove: list[str] = []
+    pick: list[str] | None = None
+    rename: dict[str, str] = {}
+    add: dict[str, Any] = {}
+
+
+class Map(Module):
+    """Publishes what it receives with other properties and fields.
+
+    A content that is no JSON object fails where fields are to be changed.
+    """
+
+    Arguments = MapArguments
+
+    def create(self, args: Mapping[str, Any]) -> None:
+        """Check the arguments."""
+        self._args = MapArguments.read(args)
+
+    def receive(self, message: Message) -> None:
+        """Publish a changed message."""
+        args = self._args
+        properties = {k: v for k, v in message.properties.items() if k not in args.remove}
+        properties.update(args.set)
+        content = message.content
+        if args.pick is not None or args.rename or args.add:
+            content = self._changed(json.loads(content))
+        self.publish(content, properties)
+
+    def _changed(self, fields: Any) -> bytes:
+        if not isinstance(fields, dict):
+            msg = f"the content is a {type(fields).__name__}, and only an object has fields"
+            raise TypeError(msg)
+        args = self._args
+        kept = fields if args.pick is None else {k: fields[k] for k in args.pick if k in fields}
+        renamed = {args.rename.get(key, key): value for key, value in kept.items()}
+        return json.dumps({**renamed, **args.add}, ensure_ascii=False).encode()

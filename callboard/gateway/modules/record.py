@@ -1,0 +1,53 @@
+"""The module `record`: appends messages to a commit log."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from callboard.commitlog import CommitLog
+from callboard.gateway.message import Message
+from callboard.gateway.module import Module
+from callboard.gateway.modules.arguments import Arguments
+
+
+class RecordArguments(Arguments):
+    """What a recorder may be told.
+
+    Attributes:
+        path: the log's folder.
+        topic: of each record; `{name}` stands for the property of that name.
+        payload: `json` records the value that the content is, `bytes` the content as it is.
+    """
+
+    path: str
+    topic: str = "/gateway"
+    payload: Literal["json", "bytes"] = "json"
+
+
+class Record(Module):
+    """Appends what it receives; its properties become headers."""
+
+    Arguments = RecordArguments
+
+    def create(self, args: Mapping[str, Any]) -> None:
+        """Open the log."""
+        self._args = RecordArguments.read(args)
+        self._log = CommitLog(self._args.path)
+
+    def receive(self, message: Message) -> None:
+        """Append it: it outlives this process when this returns."""
+        is_json = self._args.payload == "json"
+        payload = json.loads(message.content) if is_json else message.content
+        headers = dict(message.properties)
+        self._log.append(filled(self._args.topic, headers), payload, headers=headers)
+
+    def destroy(self) -> None:
+        """Make all durable."""
+        self._log.close()
+
+
+def filled(template: str, properties: Mapping[str, str]) -> str:
+    """Put properties in the place of their names in braces; an unknown name stays."""
+    for name, text in properties.items():
+        template = template.replace("{" + name + "}", text)
+    return template

@@ -1,0 +1,54 @@
+"""The module `timer`: publishes at regular times."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field
+
+from callboard.gateway.module import Cancellable, Module
+from callboard.gateway.modules.arguments import Arguments
+
+
+class TimerArguments(Arguments):
+    """What a timer may be told.
+
+    Attributes:
+        period: seconds between messages.
+        content: text of each message; the number of the message by default.
+        properties: of each message.
+        count: how many messages; without end by default.
+    """
+
+    period: float = Field(gt=0, strict=False)
+    content: str | None = None
+    properties: dict[str, str] = {}
+    count: int | None = Field(default=None, ge=1)
+
+
+class Timer(Module):
+    """Publishes a message every so many seconds; what a busy node misses comes once."""
+
+    Arguments = TimerArguments
+
+    def create(self, args: Mapping[str, Any]) -> None:
+        """Check the arguments."""
+        self._args = TimerArguments.read(args)
+        self._sent = 0
+        self._ticks: Cancellable | None = None
+
+    def start(self) -> None:
+        """Begin to publish."""
+        self._ticks = self.every(self._args.period, self._tick)
+
+    def destroy(self) -> None:
+        """Publish no more."""
+        if self._ticks is not None:
+            self._ticks.cancel()
+
+    def _tick(self) -> None:
+        args = self._args
+        self._sent += 1
+        if args.count is not None and self._sent >= args.count:
+            self.destroy()
+        content = str(self._sent) if args.content is None else args.content
+        self.publish(content.encode(), args.properties)

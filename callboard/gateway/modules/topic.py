@@ -1,0 +1,85 @@
+"""The module `topic`: a way between the gateway and topics."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from callboard.endpoint.core_effect import Item
+from callboard.endpoint.hub import Hub
+from callboard.gateway.message import Message
+from callboard.gateway.module import Module
+from callboard.gateway.modules.arguments import Arguments
+from callboard.gateway.modules.record import filled
+
+
+class TopicArguments(Arguments):
+    """What a topic module may be told.
+
+    Attributes:
+        publish: the topic that received messages go to; `{name}` stands for a property.
+        subscribe: topics whose messages are published in the gateway, with the property
+            `topic`; all topics that begin so.
+        value: `json` turns contents into values and back, `bytes` leaves them as they are.
+    """
+
+    publish: str | None = None
+    subscribe: list[str] = []
+    value: Literal["json", "bytes"] = "json"
+
+
+class Topic(Module):
+    """Publishes to topics what it receives, and in the gateway what is published to topics."""
+
+    Arguments = TopicArguments
+
+    def create(self, args: Mapping[str, Any]) -> None:
+        """Check the arguments."""
+        self._args = TopicArguments.read(args)
+        self._hub: Hub | None = None
+        self._is_subscribed = False
+
+    def start(self) -> None:
+        """Subscribe."""
+        self._hub = Hub.of(self.node)
+        if self._args.subscribe:
+            self._is_subscribed = True
+            self._hub.add_receiver(self, self._args.subscribe)
+
+    def receive(self, message: Message) -> None:
+        """Publish a message to the topic."""
+        if self._args.publish is None or self._hub is None:
+            msg = f"module {self.name!r} has no topic to publish to; give it args.publish"
+            raise ValueError(msg)
+        is_json = self._args.value == "json"
+        value = json.loads(message.content) if is_json else message.content
+        self._hub.publish(filled(self._args.publish, message.properties), value)
+
+    def take(self, items: list[Item]) -> None:
+        """Take what was published to topics; on the node's thread, so it only notes it."""
+        self.after(0.0, lambda: self._publish_all(items))
+
+    def destroy(self) -> None:
+        """Unsubscribe."""
+        if self._hub is not None and self._is_subscribed:
+            self._hub.remove_receiver(self)
+
+    def _publish_all(self, items: list[Item]) -> None:
+        for topic, value in items:
+            if self._args.value == "json":
+                content = json.dumps(_plain(value), ensure_ascii=False).encode()
+            else:
+                content = value if isinstance(value, bytes) else str(value).encode()
+            self.publish(content, {"topic": topic})
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON has for a value of a topic, or its text."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, Mapping):
+        return {str(key): _plain(held) for key, held in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(held) for held in value]
+    return str(value)

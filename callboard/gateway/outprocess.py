@@ -1,0 +1,251 @@
+"""Modules in processes of their own, over the control messages of the Azure IoT gateway.
+
+Two channels of nanomsg's protocol PAIR lead to the process, which listens on both: one for
+control messages, one for messages. `create` waits for the reply; `start` follows when all
+links are there; `destroy` is sent at the end, and a process that was launched here has a grace
+period before it is killed. A reply that says failed or detached later, a channel that breaks, a
+process that ends: each ends the module's actor, and its restart policy decides whether all is
+done again. Needs pynng (extra `nanomsg`).
+
+The other side in Python is `outprocess_host`; modules in other languages use the library of
+the original ("proxy gateway").
+"""
+
+import contextlib
+import json
+import logging
+import subprocess
+import tempfile
+import threading
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from callboard.gateway.control import (
+    OK,
+    Control,
+    Create,
+    Destroy,
+    Reply,
+    Start,
+    decode_control,
+    encode_control,
+)
+from callboard.gateway.errors import MalformedControl, MalformedMessage, ModuleFailed
+from callboard.gateway.loaders import InvalidEntrypoint
+from callboard.gateway.message import Message
+from callboard.gateway.module import Module
+
+if TYPE_CHECKING:
+    import pynng
+
+__all__ = ["OutProcess", "OutProcessSettings", "channel_url"]
+
+log = logging.getLogger("callboard.gateway")
+
+CREATE_TIMEOUT: Final = 10.0
+"""Seconds that the process may take to reply to `create`."""
+
+SEND_TIMEOUT: Final = 10.0
+"""Seconds that a message may wait for a process which does not take it; then it failed."""
+
+LOOK_INTERVAL: Final = 0.2
+"""Seconds between looks whether the process is there."""
+
+MESSAGES_KEPT: Final = 128
+"""Messages that the channel keeps on each side."""
+
+
+class _Launch(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    path: str
+    args: list[str] = []
+    grace_ms: float = Field(default=3000, ge=0, alias="grace.period.ms", strict=False)
+
+
+class _Entrypoint(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    activation: str = Field(default="none", alias="activation.type", pattern="^(none|launch)$")
+    control_id: str = Field(alias="control.id", min_length=1)
+    message_id: str | None = Field(default=None, alias="message.id")
+    launch: _Launch | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutProcessSettings:
+    """How a process is reached.
+
+    Attributes:
+        control: the address of the control channel.
+        messages: the address of the channel for messages; a fresh one if it is empty.
+        command: what launches the process; nothing if it runs already.
+        grace: seconds that it has to end, before it is killed.
+    """
+
+    control: str
+    messages: str = ""
+    command: tuple[str, ...] = ()
+    grace: float = 3.0
+
+
+def channel_url(text: str) -> str:
+    """Return the address of a channel: a plain name is that of a socket file in /tmp."""
+    return text if "://" in text else f"ipc://{tempfile.gettempdir()}/{text}"
+
+
+class OutProcess(Module):
+    """Stands in the gateway for a module in another process."""
+
+    detached: ClassVar[bool] = True  # channels block
+
+    def __init__(self, settings: OutProcessSettings) -> None:
+        self.settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: pynng.Pair0 | None = None
+        self._messages: pynng.Pair0 | None = None
+        self._is_leaving = threading.Event()
+
+    @staticmethod
+    def read_entrypoint(entrypoint: Mapping[str, Any], folder: Path) -> OutProcessSettings:
+        """Read the keys of the original: `activation.type`, `control.id`, `launch`, ….
+
+        Raises:
+            InvalidEntrypoint: a key is missing, unknown or has a wrong value.
+        """
+        try:
+            found = _Entrypoint.model_validate(dict(entrypoint))
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise InvalidEntrypoint(first["msg"], ".".join(map(str, first["loc"]))) from error
+        if (found.activation == "launch") != (found.launch is not None):
+            msg = "activation.type 'launch' and the table launch belong together"
+            raise InvalidEntrypoint(msg, "launch")
+        command: tuple[str, ...] = ()
+        grace = 3.0
+        if found.launch is not None:
+            path = found.launch.path
+            beside = folder / path
+            command = (str(beside) if beside.is_file() else path, *found.launch.args)
+            grace = found.launch.grace_ms / 1000
+        messages = channel_url(found.message_id) if found.message_id else ""
+        return OutProcessSettings(channel_url(found.control_id), messages, command, grace)
+
+    def create(self, args: Mapping[str, Any]) -> None:
+        """Launch the process, if it is to be, and let it create the module."""
+        try:
+            import pynng
+        except ImportError as error:
+            msg = "the loader outprocess needs pynng; pip install 'callboard[nanomsg]'"
+            raise ModuleFailed(msg) from error
+        settings = self.settings
+        messages = settings.messages or channel_url(f"callboard-{uuid.uuid4().hex}")
+        try:
+            if settings.command:
+                self._process = subprocess.Popen(settings.command)  # noqa: S603  # as configured
+            self._control = pynng.Pair0(
+                dial=settings.control, block_on_dial=False, send_timeout=_ms(CREATE_TIMEOUT)
+            )
+            self._control.send(encode_control(Create(messages, json.dumps(dict(args)))))
+            self._control.recv_timeout = _ms(CREATE_TIMEOUT)
+            reply = decode_control(self._control.recv())
+            if not isinstance(reply, Reply) or reply.status != OK:
+                msg = f"the process at {settings.control} did not create it: {reply}"
+                raise ModuleFailed(msg)
+            self._messages = pynng.Pair0(
+                dial=messages,
+                block_on_dial=False,
+                send_timeout=_ms(SEND_TIMEOUT),
+                send_buffer_size=MESSAGES_KEPT,
+                recv_buffer_size=MESSAGES_KEPT,
+                recv_max_size=0,
+            )
+        except pynng.NNGException as error:
+            self.destroy()
+            msg = f"the process at {settings.control} did not answer: {error}"
+            raise ModuleFailed(msg) from error
+        except Exception:
+            self.destroy()
+            raise
+
+    def start(self) -> None:
+        """Start the module there, and publish what it publishes."""
+        self._send(Start())
+        for work in (self._read_control, self._read_messages):
+            name = f"callboard-outprocess-{self.name}"
+            threading.Thread(target=self._watched, args=(work,), name=name, daemon=True).start()
+
+    def receive(self, message: Message) -> None:
+        """Hand the message to the process; waits where its channel is full."""
+        assert self._messages is not None
+        self._messages.send(message.data)
+
+    def destroy(self) -> None:
+        """Tell the module to end, and see that a launched process does."""
+        self._is_leaving.set()
+        with contextlib.suppress(Exception):  # best effort: the process may be gone
+            self._send(Destroy())
+        process = self._process
+        if process is not None:
+            try:
+                process.wait(self.settings.grace)
+            except subprocess.TimeoutExpired:
+                log.warning("the process of %r is killed", self.settings.control)
+                process.kill()
+                process.wait()
+        for channel in (self._control, self._messages):
+            if channel is not None:
+                channel.close()
+
+    def _send(self, message: Control) -> None:
+        if self._control is not None:
+            self._control.send(encode_control(message))
+
+    def _watched(self, work: Any) -> None:
+        """Run on a thread of this module; what goes wrong there ends its actor."""
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001  # the thread has nobody else to tell
+            if not self._is_leaving.is_set():
+                self.fail(ModuleFailed(f"the process of module {self.name!r}: {error}"))
+
+    def _read_control(self) -> None:
+        """Take replies that come later, and see that the process is there."""
+        import pynng
+
+        assert self._control is not None
+        self._control.recv_timeout = _ms(LOOK_INTERVAL)
+        while not self._is_leaving.is_set():
+            if self._process is not None and self._process.poll() is not None:
+                msg = f"it ended with code {self._process.returncode}"
+                raise ModuleFailed(msg)
+            if not self._control.pipes:
+                msg = "its control channel broke"
+                raise ModuleFailed(msg)
+            try:
+                message = decode_control(self._control.recv())
+            except pynng.Timeout:
+                continue
+            except MalformedControl as error:
+                log.warning("module %r sent what is no control message: %s", self.name, error)
+                continue
+            if isinstance(message, Reply) and message.status != OK:
+                msg = f"it says status {message.status}"
+                raise ModuleFailed(msg)
+
+    def _read_messages(self) -> None:
+        """Publish what the process sends."""
+        assert self._messages is not None
+        while not self._is_leaving.is_set():
+            data = self._messages.recv()
+            try:
+                self.publish(Message.decode(data))
+            except MalformedMessage as error:
+                log.warning("module %r sent what is no message: %s", self.name, error)
+
+
+def _ms(seconds: float) -> int:
+    return int(seconds * 1000)
