@@ -72,7 +72,12 @@ class Actor(ThespianActor):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        before_actor = cls.__mro__[: cls.__mro__.index(Actor)]  # mixins may stand there too
+        # Mixins may stand there too; actor classes were checked when they were made.
+        before_actor = [
+            kind
+            for kind in cls.__mro__[: cls.__mro__.index(Actor)]
+            if kind is cls or not issubclass(kind, Actor)
+        ]
         taken = sorted({name for kind in before_actor for name in RESERVED & vars(kind).keys()})
         if taken:
             names = ", ".join(taken)

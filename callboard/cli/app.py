@@ -11,6 +11,7 @@ from callboard.cli.actor import actor_app
 from callboard.cli.credentials import SecretFile, TlsFolder, read_credentials
 from callboard.cli.failure import FAILED, MISUSED, Failure, explain, one_line
 from callboard.cli.flow import flow_app
+from callboard.cli.gateway import gateway_app
 from callboard.cli.log import log_app
 from callboard.cli.node import node_app
 from callboard.cli.store import store_app
@@ -36,6 +37,7 @@ app.add_typer(node_app, name="node")
 app.add_typer(actor_app, name="actor")
 app.add_typer(topic_app, name="topic")
 app.add_typer(flow_app, name="flow")
+app.add_typer(gateway_app, name="gateway")
 app.add_typer(log_app, name="log")
 app.add_typer(store_app, name="store")
 

@@ -21,6 +21,7 @@ COMMANDS = [
     ["flow", "send"],
     ["flow", "recv"],
     ["flow", "test-rules"],
+    ["gateway", "run"],
 ]
 
 
