@@ -55,6 +55,7 @@ class Deliver:
 class Published:
     """Agent to gateway: the module published these; answered when all were handed on."""
 
+    agent: ActorRef[Any]
     messages: tuple[bytes, ...]
 
 
@@ -199,9 +200,8 @@ class RemoteHost(ModuleHost):
     @handler
     def publish_run(self, run: Published) -> None:
         """Publish what the module there did; a sink that refuses has counted it."""
-        sender = self.sender
-        if self._agent is None or sender is None or sender.node_id != self._agent.node_id:
-            return
+        if run.agent != self._agent:
+            return  # of an earlier one
         broker = self._handle.broker
         for data in run.messages:
             try:
@@ -325,7 +325,11 @@ class ModuleAgent(Actor):
         try:
             while self.outgoing.items:
                 frames = _take(self.outgoing)
-                await self._host.ask(Published(tuple(frames)), timeout=None)
+                try:
+                    await self._host.ask(Published(self.me, tuple(frames)), timeout=None)
+                except CallboardError as error:
+                    for frame in frames:
+                        self._lost(frame, str(error))
         finally:
             self._is_sending = False
 
