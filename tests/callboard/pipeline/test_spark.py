@@ -16,6 +16,9 @@ pytest.importorskip("pyspark", reason="needs pip install 'callboard[spark]'")
 from cbor2 import loads  # noqa: E402
 
 from callboard.commitlog import CommitLog, LogReader  # noqa: E402
+from callboard.pipeline.queries import QUERIES, Settings, schema_of, values  # noqa: E402
+from callboard.pipeline.state import Baseline, Detection, learn_all  # noqa: E402
+from callboard.pipeline.temperatures import load_temperatures  # noqa: E402
 
 PAGE = Path(__file__).parents[3] / "docs" / "pipeline.md"
 
@@ -301,6 +304,116 @@ def test_a_log_is_never_overwritten(fill, read, tmp_path):
 
     with pytest.raises(Exception, match="a log is never overwritten"):
         read().write.format("callboard").mode("overwrite").save(str(tmp_path / "out"))
+
+
+# --- queries ---
+
+SECOND = 10**9
+
+
+def pick(results, *names):
+    return sorted(tuple(row[name] for name in names) for row in results)
+
+
+@pytest.fixture
+def ask(spark, folder):
+    """Run one of the ready queries over the whole log; returns its results."""
+
+    def run(name, **settings):
+        chosen = Settings(**settings)
+        reader = spark.read.format("callboard").schema(schema_of(chosen))
+        query = QUERIES[name]
+        rows = values(reader.load(folder), chosen, needs_values=query.needs_values)
+        return query.build(rows, chosen).collect()
+
+    return run
+
+
+def test_rates_and_quantiles_are_told_for_each_window_and_topic(fill, ask):
+    times = [second * SECOND for second in range(20)]
+    fill([{"load": float(n)} for n in range(20)], topic=["/a", "/b"] * 10, time=times)
+    fill([b"no number"], topic="/a", time=[5 * SECOND])
+
+    rates = ask("rates", field="load")
+    quantiles = ask("quantiles", field="load")
+
+    assert pick(rates, "topic", "records", "rate") == [
+        ("/rates/a", 5, 0.5),
+        ("/rates/a", 6, 0.6),
+        ("/rates/b", 5, 0.5),
+        ("/rates/b", 5, 0.5),
+    ]
+    assert pick(quantiles, "topic", "min", "p50", "p99", "max", "mean") == [
+        ("/quantiles/a", 0.0, 4.0, 8.0, 8.0, 4.0),
+        ("/quantiles/a", 10.0, 14.0, 18.0, 18.0, 14.0),
+        ("/quantiles/b", 1.0, 5.0, 9.0, 9.0, 5.0),
+        ("/quantiles/b", 11.0, 15.0, 19.0, 19.0, 15.0),
+    ]
+
+
+def test_sessions_end_with_a_gap_and_late_records_are_counted(fill, ask):
+    seconds = [0, 4, 8, 30, 33, 1]
+    fill([{}] * 6, topic="/a", time=[second * SECOND for second in seconds])
+
+    sessions = ask("sessions", window=10.0)
+    late = ask("late", delay=5.0)
+
+    assert pick(sessions, "records", "seconds") == [(2, 3.0), (4, 8.0)]
+    assert pick(late, "topic", "records", "late", "worst") == [("/late/a", 6, 1, 32.0)]
+
+
+def test_records_of_two_topics_are_joined_where_they_are_near_in_time(fill, ask):
+    fill(
+        [{"value": 1.0}, {"value": 2.0}, {"value": 3.0}],
+        topic=["/in/1", "/out/1", "/out/1"],
+        time=[0, 2 * SECOND, 60 * SECOND],
+    )
+
+    joined = ask("join", left="/in", right="/out", within=5.0)
+
+    assert pick(joined, "topic", "left_value", "right_value", "apart") == [
+        ("/join/in/1", 1.0, 2.0, 2.0)
+    ]
+
+
+def test_windows_of_a_stream_are_told_once_when_they_are_final(fill, follow, out):
+    settings = Settings(field="load", delay=1.0)
+
+    def rates(rows):
+        return QUERIES["rates"].build(values(rows, settings, needs_values=False), settings)
+
+    for start in (0, 12):
+        times = [(start + second) * SECOND for second in range(12)]
+        fill([{"load": 1.0}] * 12, time=times)
+        follow(rates, schema=schema_of(settings))
+
+    assert [(record.topic, record.payload["records"]) for record in out()] == [
+        ("/rates/cpu", 10),
+        ("/rates/cpu", 10),
+    ]
+
+
+def test_a_stream_finds_the_anomalies_that_the_function_finds(fill, follow, out):
+    readings = load_temperatures()[:1600]
+    settings = Settings(field="value", detection=Detection(warmup=72, slots=24))
+    measured = [(each.time / SECOND, each.temperature) for each in readings]
+    _, expected = learn_all(Baseline(), measured, settings.detection)
+
+    def anomalies(rows):
+        return QUERIES["anomalies"].build(values(rows, settings), settings)
+
+    for part in (readings[:900], readings[900:]):
+        fill(
+            [{"value": each.temperature} for each in part],
+            topic="/noaa",
+            time=[each.time for each in part],
+        )
+        follow(anomalies, schema=schema_of(settings))
+
+    assert [(record.time / SECOND, record.payload["score"]) for record in out()] == [
+        (each.time, each.score) for each in expected
+    ]
+    assert {record.topic for record in out()} == {"/anomalies/noaa"}
 
 
 def test_the_programs_of_the_page_run_as_they_stand(spark, capsys):

@@ -1,0 +1,223 @@
+"""Queries that are ready to use: tables or streams of records in, results for a log out.
+
+Each takes rows with the columns `offset`, `time`, `topic` and `value`, as `values` makes them,
+and returns rows for the sink. Results of a topic have that topic behind the name of the query:
+rates of `/cpu/1` are on `/rates/cpu/1`.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from callboard.pipeline.errors import InvalidOption
+from callboard.pipeline.state import Detection
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, GroupedData
+
+_SPAN: Final = re.compile(r"(\d+(?:\.\d+)?) *(ms|s|m|h|d)")
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the queries can be told; times are in seconds.
+
+    Attributes:
+        field: The field of payloads that holds the value.
+        window: Length of a window, and the gap that ends a session.
+        delay: How late records may be: windows are final so long after their end.
+        detection: How anomalies are found.
+        left: Beginning of the topics of one side of a join.
+        right: The same for the other side.
+        within: How far apart the two sides of a join may be.
+    """
+
+    field: str = "value"
+    window: float = 10.0
+    delay: float = 10.0
+    detection: Detection = Detection()
+    left: str = ""
+    right: str = ""
+    within: float = 10.0
+
+
+class Query(NamedTuple):
+    """A query by its name.
+
+    Attributes:
+        build: Makes results of rows.
+        needs_values: Whether records without the value's field are of no use.
+        help: What it tells, in one line.
+    """
+
+    build: "Callable[[DataFrame, Settings], DataFrame]"
+    needs_values: bool
+    help: str
+
+
+def seconds_of(span: str) -> float:
+    """Return a span like `500ms`, `10s`, `5m`, `1h` or `1d` in seconds.
+
+    Raises:
+        InvalidOption: it is none.
+    """
+    found = _SPAN.fullmatch(span.strip())
+    if found is None or float(found[1]) == 0:
+        what = f"{span!r} is no span of time; give one like 500ms, 10s, 5m, 1h or 1d"
+        raise InvalidOption(what)
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def schema_of(settings: Settings) -> str:
+    """Return the schema to read a log with."""
+    return (
+        f"offset BIGINT, time TIMESTAMP, topic STRING, `{settings.field}` DOUBLE, error STRING"
+    )
+
+
+def values(rows: "DataFrame", settings: Settings, *, needs_values: bool = True) -> "DataFrame":
+    """Return what queries take, of rows that were read with `schema_of`.
+
+    Records whose payload has no number in the field count as records, not as values.
+    """
+    named = rows.withColumnRenamed(settings.field, "value").drop("error")
+    return named.where("value IS NOT NULL") if needs_values else named
+
+
+def rates(rows: "DataFrame", settings: Settings) -> "DataFrame":
+    """Count records and tell their rate for each window and topic."""
+    from pyspark.sql import functions as f
+
+    windows = _windows(rows, settings).agg(f.count("*").alias("records"))
+    rate = f.col("records") / f.lit(settings.window)
+    return windows.select(*_of_window("/rates"), "records", rate.alias("rate"))
+
+
+def quantiles(rows: "DataFrame", settings: Settings) -> "DataFrame":
+    """Tell least, median, 90 %, 99 %, greatest and mean for each window and topic."""
+    from pyspark.sql import functions as f
+
+    windows = _windows(rows, settings).agg(
+        f.count("value").alias("records"),
+        f.min("value").alias("min"),
+        f.percentile_approx("value", [0.5, 0.9, 0.99]).alias("parts"),
+        f.max("value").alias("max"),
+        f.avg("value").alias("mean"),
+    )
+    parts = [
+        f.col("parts")[place].alias(name) for place, name in enumerate(("p50", "p90", "p99"))
+    ]
+    return windows.select(*_of_window("/quantiles"), "records", "min", *parts, "max", "mean")
+
+
+def sessions(rows: "DataFrame", settings: Settings) -> "DataFrame":
+    """Find runs of records of a topic without a gap as long as the window."""
+    from pyspark.sql import functions as f
+
+    window = f.session_window("time", f"{settings.window} seconds").alias("window")
+    found = (
+        _marked(rows, settings)
+        .groupBy(window, "topic")
+        .agg(f.count("*").alias("records"), f.max("time").alias("last"))
+    )
+    length = f.col("last").cast("double") - f.col("window.start").cast("double")
+    return found.select(*_of_window("/sessions"), "records", length.alias("seconds"))
+
+
+def late(rows: "DataFrame", settings: Settings) -> "DataFrame":
+    """Count records that came later than the delay behind the latest one of their topic."""
+    from pyspark.sql import functions as f
+
+    from callboard.pipeline.processors import LATE_SCHEMA, LateProcessor
+
+    timed = rows.select("offset", "topic", f.col("time").cast("double").alias("seconds"))
+    found = timed.groupBy("topic").transformWithState(
+        LateProcessor(settings.delay), LATE_SCHEMA, "Update", "None"
+    )
+    return found.select(*_of_source("/late"), "records", "late", "worst")
+
+
+def anomalies(rows: "DataFrame", settings: Settings) -> "DataFrame":
+    """Find values that are far from what is usual for their topic at that time."""
+    from pyspark.sql import functions as f
+
+    from callboard.pipeline.processors import ANOMALY_SCHEMA, AnomalyProcessor
+
+    timed = rows.select("topic", f.col("time").cast("double").alias("seconds"), "value")
+    found = timed.groupBy("topic").transformWithState(
+        AnomalyProcessor(settings.detection), ANOMALY_SCHEMA, "Update", "None"
+    )
+    return found.select(*_of_source("/anomalies"), "value", "expected", "score")
+
+
+def join(rows: "DataFrame", settings: Settings) -> "DataFrame":
+    """Join each record of some topics with those of others that are near in time."""
+    from pyspark.sql import functions as f
+
+    if not settings.left or not settings.right:
+        what = "a join needs two topics; give --left and --right"
+        raise InvalidOption(what)
+
+    def side(name: str, prefix: str) -> "DataFrame":
+        mine = _marked(rows, settings).where(f.col("topic").startswith(prefix))
+        return mine.select(*(f.col(each).alias(f"{name}_{each}") for each in _SIDE))
+
+    near = f.expr(
+        f"right_time BETWEEN left_time - INTERVAL {settings.within} SECONDS"
+        f" AND left_time + INTERVAL {settings.within} SECONDS"
+    )
+    pairs = side("left", settings.left).join(side("right", settings.right), near)
+    apart = f.col("right_time").cast("double") - f.col("left_time").cast("double")
+    return pairs.select(
+        f.concat(f.lit("/join"), "left_topic").alias("topic"),
+        f.greatest("left_time", "right_time").alias("time"),
+        "left_topic",
+        "left_value",
+        "right_topic",
+        "right_value",
+        apart.alias("apart"),
+    )
+
+
+_SIDE: Final = ("time", "topic", "value")
+
+QUERIES: Final = {
+    "rates": Query(rates, needs_values=False, help="records and rate of each window and topic"),
+    "quantiles": Query(quantiles, needs_values=True, help="quantiles of each window and topic"),
+    "sessions": Query(sessions, needs_values=False, help="runs of records without a gap"),
+    "late": Query(late, needs_values=False, help="records that came too late, of each topic"),
+    "anomalies": Query(anomalies, needs_values=True, help="values that are not usual"),
+    "join": Query(join, needs_values=False, help="records of two topics near in time"),
+}
+
+
+def _marked(rows: "DataFrame", settings: Settings) -> "DataFrame":
+    return rows.withWatermark("time", f"{settings.delay} seconds")
+
+
+def _windows(rows: "DataFrame", settings: Settings) -> "GroupedData":
+    from pyspark.sql import functions as f
+
+    window = f.window("time", f"{settings.window} seconds").alias("window")
+    return _marked(rows, settings).groupBy(window, "topic")
+
+
+def _of_window(name: str) -> "list[Column]":
+    from pyspark.sql import functions as f
+
+    return [
+        f.concat(f.lit(name), "topic").alias("topic"),
+        f.col("window.end").alias("time"),
+        f.col("window.start").alias("start"),
+    ]
+
+
+def _of_source(name: str) -> "list[Column]":
+    from pyspark.sql import functions as f
+
+    return [
+        f.concat(f.lit(name), "source").alias("topic"),
+        f.timestamp_micros((f.col("seconds") * 1e6).cast("bigint")).alias("time"),
+    ]

@@ -1,0 +1,109 @@
+"""Results become messages and entries, and nothing is left out after a new start."""
+
+import pytest
+
+from actors.errors import CallboardError
+from callboard import Endpoint
+from callboard.commitlog import CommitLog
+from callboard.pipeline import InvalidOption
+from callboard.pipeline import bridge as module
+from callboard.pipeline.bridge import Bridge
+
+
+class Taker:
+    """Takes messages and entries; refuses as often as it is told."""
+
+    def __init__(self, refusals=0):
+        self.messages = []
+        self.entries = {}
+        self.refusals = refusals
+
+    def publish_batch(self, *batch):
+        if self.refusals:
+            self.refusals -= 1
+            raise CallboardError("not now")
+        self.messages += batch
+
+    def put(self, key, value):
+        self.entries[key] = value
+
+
+def test_records_become_messages_in_order_and_the_newest_of_each_topic_an_entry(fill, folder):
+    fill([{"n": 1}, {"n": 2}, {"n": 3}], topic=["/a", "/b", "/a"])
+    taker = Taker()
+
+    with Bridge(folder, endpoint=taker, store=taker):
+        pass
+
+    assert taker.messages == [("/a", {"n": 1}), ("/b", {"n": 2}), ("/a", {"n": 3})]
+    assert taker.entries == {"/a": {"n": 3}, "/b": {"n": 2}}
+
+
+def test_a_bridge_goes_on_where_it_was_and_others_have_their_own_place(fill, folder):
+    fill([1, 2])
+    with Bridge(folder, endpoint=Taker()):
+        pass
+    fill([3])
+    again, other = Taker(), Taker()
+
+    with Bridge(folder, endpoint=again), Bridge(folder, endpoint=other, name="other"):
+        pass
+
+    assert again.messages == [("/cpu", 3)]
+    assert [value for _, value in other.messages] == [1, 2, 3]
+
+
+def test_only_the_topics_asked_for_are_handed_on(fill, folder):
+    fill([1, 2, 3], topic=["/a/x", "/b", "/a/y"])
+    taker = Taker()
+
+    with Bridge(folder, endpoint=taker, topics=["/a"]) as bridge:
+        pass
+
+    assert [topic for topic, _ in taker.messages] == ["/a/x", "/a/y"]
+    assert (bridge.handed, bridge.position) == (2, 3)
+
+
+def test_what_is_refused_is_tried_again(fill, folder, monkeypatch, eventually):
+    monkeypatch.setattr(module, "_RETRY", 0.01)
+    fill([1, 2])
+    taker = Taker(refusals=3)
+
+    with Bridge(folder, endpoint=taker):
+        eventually(lambda: taker.messages)
+
+    assert taker.messages == [("/cpu", 1), ("/cpu", 2)]
+
+
+def test_a_log_may_come_later_and_grow(folder, eventually):
+    taker = Taker()
+
+    with Bridge(folder, endpoint=taker), CommitLog(folder) as log:
+        log.append("/a", 1)
+        eventually(lambda: len(taker.messages) == 1)
+        log.append("/a", 2)
+        eventually(lambda: len(taker.messages) == 2)
+
+
+def test_a_bridge_that_leads_nowhere_is_refused(folder):
+    with pytest.raises(InvalidOption, match="give it an endpoint, a store or both"):
+        Bridge(folder)
+
+
+def test_results_reach_subscribers_and_clones(fill, folder, eventually):
+    fill([{"rate": 0.5}], topic="/rates/cpu")
+    with (
+        Endpoint() as there,
+        Endpoint() as here,
+        here.make_subscriber("/rates") as subscriber,
+        here.attach_clone("results") as clone,
+        there.attach_master("results") as master,
+    ):
+        assert there.peer("127.0.0.1", here.listen("127.0.0.1", 0))
+        assert there.await_peer(here.node_id())
+        assert clone.await_idle()
+
+        with Bridge(folder, endpoint=there, store=master):
+            assert subscriber.get() == ("/rates/cpu", {"rate": 0.5})
+            eventually(lambda: "/rates/cpu" in clone.keys())  # noqa: SIM118
+        assert clone.get("/rates/cpu") == {"rate": 0.5}
