@@ -13,6 +13,7 @@ from callboard.cli.failure import FAILED, MISUSED, Failure, explain, one_line
 from callboard.cli.flow import flow_app
 from callboard.cli.gateway import gateway_app
 from callboard.cli.log import log_app
+from callboard.cli.mqtt import mqtt_app
 from callboard.cli.node import node_app
 from callboard.cli.store import store_app
 from callboard.cli.topic import topic_app
@@ -40,6 +41,7 @@ app.add_typer(flow_app, name="flow")
 app.add_typer(gateway_app, name="gateway")
 app.add_typer(log_app, name="log")
 app.add_typer(store_app, name="store")
+app.add_typer(mqtt_app, name="mqtt")
 
 
 def _print_version(value: bool) -> None:  # noqa: FBT001  # typer's callbacks take the option's value

@@ -49,6 +49,23 @@ class Credentials:
     peer: Peer
 
 
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Somebody who is in, for hooks.
+
+    Attributes:
+        client_id: of the session.
+        username: None if it gave none.
+        address: where it comes from.
+    """
+
+    client_id: str
+    username: str | None
+    address: str
+
+
+SubscribeHook = Callable[[Client, str, int], int | None]
+"""Called with a client, a filter and the QoS; returns the QoS or a reason code, or None."""
 Verdict = bool | ReasonCode | Admission
 """What a function says: yes or no; a reason; or all of it."""
 Authenticator = Callable[[Credentials], Verdict | Awaitable[Verdict]]
@@ -82,21 +99,37 @@ class Security:
 class _SharedAccess:
     """A client's access, by whatever rules hold at the time."""
 
-    __slots__ = ("client_id", "now", "tenant", "user")
+    __slots__ = ("client", "hook", "now", "tenant", "user")
 
-    def __init__(self, user: str, client_id: str, tenant: str, now: Access | None) -> None:
+    def __init__(
+        self,
+        user: str,
+        client: Client,
+        tenant: str,
+        now: Access | None,
+        hook: SubscribeHook | None,
+    ) -> None:
         self.user = user
-        self.client_id = client_id
+        self.client = client
         self.tenant = tenant
         self.now = now
+        self.hook = hook
 
     def may_publish(self, topic: str) -> bool:
         """Whether this client may publish there."""
         return self.now is None or self.now.may_publish(topic)
 
     def may_subscribe(self, topic_filter: str, qos: int) -> int:
-        """Return the QoS, or *not authorized*."""
-        return qos if self.now is None else self.now.may_subscribe(topic_filter, qos)
+        """Return the QoS or a reason code; the hook is asked about what the rules grant."""
+        granted = qos if self.now is None else self.now.may_subscribe(topic_filter, qos)
+        if self.hook is None or granted >= ReasonCode.UNSPECIFIED_ERROR:
+            return granted
+        try:
+            answer = self.hook(self.client, topic_filter, granted)
+        except Exception:  # noqa: BLE001  (a function of the user's)
+            _LOG.exception("the subscribe hook failed for client %r", self.client.client_id)
+            return ReasonCode.UNSPECIFIED_ERROR
+        return granted if answer is None else int(answer)
 
     def may_receive(self, topic: str) -> bool:
         """Whether messages of a topic may go to this client."""
@@ -107,10 +140,14 @@ class AuthGate:
     """Lets clients in by a `Security`, or by a function."""
 
     def __init__(
-        self, security: Security | None = None, authenticator: Authenticator | None = None
+        self,
+        security: Security | None = None,
+        authenticator: Authenticator | None = None,
+        subscribe_hook: SubscribeHook | None = None,
     ) -> None:
         self.security = security or Security()
         self.authenticator = authenticator
+        self.subscribe_hook = subscribe_hook
         self._pool = ThreadPoolExecutor(CHECKERS, "mqtt-password")
         self._nobody: PasswordHash | None = None
         self._waiting = 0
@@ -146,7 +183,8 @@ class AuthGate:
     def _admission(self, user: str, connect: Connect, peer: Peer) -> Admission:
         client_id = f"{peer.tenant}.{connect.client_id}" if peer.tenant else connect.client_id
         rules = self.security.access(user, client_id, peer.tenant)
-        access = _SharedAccess(user, client_id, peer.tenant, rules)
+        client = Client(client_id, connect.username, peer.address)
+        access = _SharedAccess(user, client, peer.tenant, rules, self.subscribe_hook)
         renamed = client_id if peer.tenant else None
         return Admission(access=access, client_id=renamed)
 
@@ -258,12 +296,14 @@ class AuthGate:
             if link is None or not isinstance(link.access, _SharedAccess):
                 continue
             access = link.access
-            if security.bans.holds(access.client_id, access.user, remote.peer):
+            if security.bans.holds(access.client.client_id, access.user, remote.peer):
                 remote.end(ReasonCode.ADMINISTRATIVE_ACTION)
             elif self._is_gone(access.user, remote.peer):
                 remote.end(ReasonCode.NOT_AUTHORIZED)
             else:
-                access.now = security.access(access.user, access.client_id, access.tenant)
+                access.now = security.access(
+                    access.user, access.client.client_id, access.tenant
+                )
                 link.access_changed()
 
     def _is_gone(self, user: str, peer: Peer) -> bool:

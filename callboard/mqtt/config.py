@@ -1,13 +1,16 @@
 """What a router is made of: ports, limits, users, where it keeps its journal."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from callboard.mqtt.auth import Authenticator, Security
+from callboard.mqtt.bridge_settings import BridgeSettings
 from callboard.mqtt.door import NetworkLimits
+from callboard.mqtt.hooks import Hooks
 from callboard.mqtt.limits import Limits
 from callboard.mqtt.listener import ListenerSettings
+from callboard.mqtt.rules import Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +20,14 @@ class RouterConfig:
     Attributes:
         listeners: ports; by default one on 127.0.0.1 that the system picks.
         limits: of sessions, queues and packets.
-        network: of connections.
+        network: of connections; packet size and keep-alive are those of `limits`.
         security: users, topics and bans.
         authenticator: a function that lets clients in; it stands above the users.
+        hooks: functions on the way of packets.
+        rules: functions that make messages of messages.
+        bridges: other brokers that messages go to and come from.
+        console: `HOST:PORT` where the router's state is served over HTTP; None is nowhere.
+        sys_interval: seconds between two publications of `$SYS` topics; 0 publishes none.
         directory: of the journal; None keeps everything in memory only.
         name: of the router, for `$SYS`, the console and logs.
     """
@@ -29,5 +37,18 @@ class RouterConfig:
     network: NetworkLimits = field(default_factory=NetworkLimits)
     security: Security = field(default_factory=Security)
     authenticator: Authenticator | None = None
+    hooks: Hooks = field(default_factory=Hooks)
+    rules: tuple[Rule, ...] = ()
+    bridges: tuple[BridgeSettings, ...] = ()
+    console: str | None = None
+    sys_interval: float = 10.0
     directory: "Path | str | os.PathLike[str] | None" = None
     name: str = "callboard"
+
+    def network_limits(self) -> NetworkLimits:
+        """Return the limits of connections, with what the router tells its clients of them."""
+        return replace(
+            self.network,
+            packet_size=self.limits.packet_size,
+            keep_alive=self.limits.keep_alive,
+        )

@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from callboard.mqtt.auth import AuthGate, Security
 from callboard.mqtt.door import Door, NetworkLimits
+from callboard.mqtt.hooks import Hooks, HookScreen
 from callboard.mqtt.link import RouterMailbox
 from callboard.mqtt.listener import Listener, ListenerSettings, listen
 from callboard.mqtt.reason_code import ReasonCode
@@ -26,11 +28,14 @@ class Edge:
         loop: asyncio.AbstractEventLoop,
         limits: NetworkLimits | None = None,
         gate: AuthGate | None = None,
+        hooks: Hooks | None = None,
     ) -> None:
         self.gate = gate or AuthGate()
         self.door = Door(mailbox, loop.time, limits, self.gate)
+        if hooks is not None and (hooks.publish or hooks.deliver):
+            self.door.make_screen = partial(HookScreen, hooks)
         self.listeners: list[Listener] = []
-        self._loop = loop
+        self.loop = loop
         self._timer = loop.call_later(CHECK_INTERVAL, self._check)
 
     async def open(self, listeners: Iterable[ListenerSettings]) -> None:
@@ -71,5 +76,5 @@ class Edge:
         self.gate.close()
 
     def _check(self) -> None:
-        self._timer = self._loop.call_later(CHECK_INTERVAL, self._check)
+        self._timer = self.loop.call_later(CHECK_INTERVAL, self._check)
         self.door.check()

@@ -5,6 +5,8 @@ CallboardError
     ├── ListenError               a port cannot be opened, or its address is none  (OSError)
     ├── JournalFailed             the directory of a router is of no use        (OSError)
     ├── RouterClosed              the router does not run                    (RuntimeError)
+    ├── LinkClosed                a client of ours is not connected any more (ConnectionError)
+    ├── Refused                   a router did not take what a client of ours sent
     ├── InvalidPacket             this side made a packet that may not be sent   (ValueError)
     └── RemoteMqttError           the other side broke a rule; `reason_code` says which
         ├── MalformedPacket       its bytes cannot be read                       (ValueError)
@@ -29,6 +31,18 @@ class JournalFailed(MqttError, OSError):
 
 class RouterClosed(MqttError, RuntimeError):
     """The router has not been started, or was closed."""
+
+
+class LinkClosed(MqttError, ConnectionError):
+    """The link with the router is over; the text says why."""
+
+
+class Refused(MqttError):
+    """The router said no; `reason_code` says why."""
+
+    def __init__(self, message: str, reason_code: int) -> None:
+        super().__init__(message)
+        self.reason_code = reason_code
 
 
 class InvalidPacket(MqttError, ValueError):

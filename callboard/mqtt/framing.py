@@ -102,3 +102,24 @@ def _long_step(data: bytes | bytearray, position: int, *, minimal: bool) -> int:
             return length + index + 1
     msg = "the length of a packet goes on after 4 bytes"
     raise MalformedPacket(msg)
+
+
+def body_start(data: bytes, start: int = 0) -> int:
+    """Return where the body of the whole packet at `start` begins."""
+    position = start + 1
+    while data[position] >= 0x80:
+        position += 1
+    return position + 1
+
+
+def packet_end(data: bytes, start: int = 0) -> int:
+    """Return where the whole packet at `start` ends."""
+    length = shift = 0
+    position = start + 1
+    while True:
+        byte = data[position]
+        length |= (byte & 0x7F) << shift
+        position += 1
+        if byte < 0x80:
+            return position + length
+        shift += 7

@@ -22,6 +22,7 @@ from typing import Protocol
 from callboard.mqtt.codec import decode, encode
 from callboard.mqtt.door import Admission, Door, Peer
 from callboard.mqtt.errors import RemoteMqttError
+from callboard.mqtt.framing import body_start, packet_end
 from callboard.mqtt.link import UNSCHEDULE, Disconnected, Link, Notification
 from callboard.mqtt.network import Network
 from callboard.mqtt.packet import V4, V5, ConnAck, Connect, PacketType
@@ -217,13 +218,13 @@ class RemoteLink:
     # --- the CONNECT ---
 
     def _open(self, chunk: bytes) -> None:
-        size = _packet_end(chunk)
+        size = packet_end(chunk)
         try:
             if chunk[0] >> 4 != PacketType.CONNECT:
                 self._door.figures.count_refusal(ReasonCode.PROTOCOL_ERROR)
                 self._close()
                 return
-            connect = decode(chunk[0], chunk[_header_end(chunk) : size], V5)
+            connect = decode(chunk[0], chunk[body_start(chunk) : size], V5)
         except RemoteMqttError as error:
             self._refuse_bytes(error, chunk)
             return
@@ -287,7 +288,11 @@ class RemoteLink:
         if self.tracer is not None:
             self.tracer("in", chunk)
         if self.screen is not None:
-            chunk = self.screen.incoming(chunk)
+            try:
+                chunk = self.screen.incoming(chunk)
+            except RemoteMqttError as error:
+                self._refuse_bytes(error)
+                return
             if not chunk:
                 return
         link.push(chunk)
@@ -373,21 +378,8 @@ class RemoteLink:
         )
 
 
-def _header_end(packet: bytes) -> int:
-    return next(index for index in range(1, 5) if packet[index] < 0x80) + 1
-
-
-def _packet_end(chunk: bytes) -> int:
-    """Return where the first packet of a chunk ends."""
-    start = _header_end(chunk)
-    length = 0
-    for index in range(1, start):
-        length |= (chunk[index] & 0x7F) << 7 * (index - 1)
-    return start + length
-
-
 def _level(connect: bytes) -> int:
     """Return the protocol level of a CONNECT that was refused for it."""
-    start = _header_end(connect)
+    start = body_start(connect)
     name = int.from_bytes(connect[start : start + 2], "big")
     return connect[start + 2 + name]

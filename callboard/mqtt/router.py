@@ -14,13 +14,17 @@ from typing import Any, Final, Self, TypeVar
 
 from actors.errors import CallboardError
 from actors.reference import ActorRef
+from callboard.mqtt.annex import Annex
 from callboard.mqtt.auth import Security
 from callboard.mqtt.config import RouterConfig
 from callboard.mqtt.edge import Edge
 from callboard.mqtt.errors import ListenError, RouterClosed
 from callboard.mqtt.link import LinkEvent
+from callboard.mqtt.local_link import LocalLink, Message
 from callboard.mqtt.machine import RouterMachine
 from callboard.mqtt.router_actor import Call, Leave, Mailbox, OpenPorts, RouterActor
+from callboard.mqtt.rules import RuleRunner
+from callboard.mqtt.shadow import last_message
 from proxies.node import Node
 
 T = TypeVar("T")
@@ -53,6 +57,7 @@ class Router:
         self._mailbox = Mailbox()
         self._ref: ActorRef[Any] | None = None
         self._actor: RouterActor | None = None
+        self._annex: Annex | None = None
         self._is_closed = False
 
     # --- life ---
@@ -75,6 +80,7 @@ class Router:
             trouble = self._ref.ask(OpenPorts(), timeout=START_TIMEOUT).result(START_TIMEOUT)
             if trouble is not None:
                 raise trouble
+            self._annex = Annex(self)
         except BaseException:
             self.close()
             raise
@@ -84,6 +90,8 @@ class Router:
         """Say farewell to the clients and end. Idempotent; blocks until it is done."""
         if self._is_closed:
             return
+        if self._annex is not None:
+            self._annex.close()
         self._is_closed = True
         try:
             if self._ref is not None:
@@ -117,12 +125,23 @@ class Router:
     @property
     def port(self) -> int:
         """The TCP port of the first listener; 0 for a Unix socket."""
-        return self._edge.listeners[0].port
+        return self.edge.listeners[0].port
 
     @property
     def addresses(self) -> list[str]:
         """The addresses of all listeners, with the ports that were picked."""
-        return [listener.address for listener in self._edge.listeners]
+        return [listener.address for listener in self.edge.listeners]
+
+    @property
+    def console_url(self) -> str | None:
+        """Where the console answers; None without one."""
+        console = None if self._annex is None else self._annex.console
+        return None if console is None else console.url
+
+    @property
+    def rules(self) -> RuleRunner | None:
+        """What runs the rules; None without any."""
+        return None if self._annex is None else self._annex.rules
 
     @property
     def machine(self) -> RouterMachine:
@@ -130,7 +149,8 @@ class Router:
         return self._running().machine
 
     @property
-    def _edge(self) -> Edge:
+    def edge(self) -> Edge:
+        """What touches the network, to be looked at through `call` only."""
         edge = self._running().edge
         assert edge is not None
         return edge
@@ -147,7 +167,7 @@ class Router:
         Raises:
             RouterClosed: it does not run.
         """
-        self.call(self._edge.reload, security)
+        self.call(self.edge.reload, security)
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
         """Call a function on the router's thread and return what it returns.
@@ -169,6 +189,25 @@ class Router:
             raise value
         result: T = value
         return result
+
+    # --- clients within the process ---
+
+    def link(self, client_id: str = "", **options: Any) -> LocalLink:
+        """Return a client of this router without a socket; the options are `LocalLink`'s.
+
+        Raises:
+            RouterClosed: it does not run.
+        """
+        self._running()
+        return LocalLink(self, client_id, **options)
+
+    def shadow(self, topic_filter: str) -> Message | None:
+        """Return the last message of a filter that somebody reads, None if there is none.
+
+        Raises:
+            RouterClosed: it does not run.
+        """
+        return self.call(last_message, self.machine, topic_filter)
 
     # --- the mailbox ---
 

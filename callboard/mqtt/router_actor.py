@@ -127,8 +127,9 @@ class RouterActor(Actor):
             except LogError as error:
                 msg = f"the journal in {config.directory} cannot be used: {error}"
                 return JournalFailed(msg)
-        gate = AuthGate(config.security, config.authenticator)
-        self.edge = Edge(self._mailbox, self._runner.loop, config.network, gate)
+        gate = AuthGate(config.security, config.authenticator, config.hooks.subscribe)
+        network = config.network_limits()
+        self.edge = Edge(self._mailbox, self._runner.loop, network, gate, config.hooks)
         try:
             await self.edge.open(config.listeners)
         except CallboardError as error:

@@ -1,0 +1,122 @@
+"""The work of `callboard mqtt run`, `check` and `passwd`."""
+
+import contextlib
+import json
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+
+import typer
+
+from callboard.cli.failure import Failure, Failures
+from callboard.cli.listening import catch_signals
+from callboard.cli.loading import load_app
+from callboard.mqtt import Router, RouterConfig
+from callboard.mqtt.config_file import (
+    MqttConfigError,
+    find_function,
+    make_config,
+    make_security,
+    read_config_file,
+)
+from callboard.mqtt.config_tables import ConfigTable
+from callboard.mqtt.errors import MqttError
+from callboard.mqtt.scrypt import hash_password
+from callboard.operation.logs import set_up_logging
+
+log = logging.getLogger("callboard.mqtt")
+
+
+def load_router_config(file: Path) -> tuple[ConfigTable, RouterConfig]:
+    """Return what a file says, and the configuration that it makes.
+
+    Raises:
+        Failure: with a line for each mistake.
+    """
+    try:
+        table = read_config_file(file)
+        module = None if table.app is None else load_app(file.parent / table.app)
+        return table, make_config(table, file.parent, _finder(module))
+    except MqttConfigError as error:
+        raise Failures(error.lines) from error
+
+
+def _finder(module: ModuleType | None) -> Callable[[str], Callable[..., Any]]:
+    def find(text: str) -> Callable[..., Any]:
+        if ":" in text:
+            return find_function(text)
+        found = getattr(module, text, None)
+        if not callable(found):
+            place = "no app is set" if module is None else f"{module.__name__} has none"
+            msg = f"there is no function {text}: {place}; set app, or write module:function"
+            raise MqttConfigError([msg])
+        function: Callable[..., Any] = found
+        return function
+
+    return find
+
+
+def run_router(file: Path, *, as_json: bool) -> int:
+    """Run a router until a signal comes; returns the exit code."""
+    table, config = load_router_config(file)
+    set_up_logging(table.log_level)
+    stop = threading.Event()
+    with catch_signals(stop):
+        try:
+            router = Router(config).start()
+        except (MqttError, OSError) as error:
+            raise Failure(why=str(error), step=f"correct {file} and run it again") from error
+        with _reloads(file, router):
+            _introduce(router, as_json=as_json)
+            stop.wait()
+            router.close()
+    return 0
+
+
+@contextlib.contextmanager
+def _reloads(file: Path, router: Router) -> Iterator[None]:
+    """Let SIGHUP take over users, topic rules and bans."""
+
+    def reload() -> None:
+        try:
+            security = make_security(read_config_file(file))
+        except MqttConfigError as error:
+            for line in error.lines:
+                log.error("%s; nothing was changed", line)
+            return
+        router.reload(security)
+        log.warning("%s: users, topic rules and bans were read again", file)
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        threading.Thread(target=reload, name="mqtt-reload", daemon=True).start()
+
+    before = signal.signal(signal.SIGHUP, on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def _introduce(router: Router, *, as_json: bool) -> None:
+    console = router.console_url
+    if as_json:
+        typer.echo(json.dumps({"addresses": router.addresses, "console": console}))
+    else:
+        for address in router.addresses:
+            typer.echo(f"MQTT on {address}")
+        if console is not None:
+            typer.echo(f"  see into it: callboard mqtt top {console}   (Ctrl-C stops it)")
+    sys.stdout.flush()
+
+
+def user_entry(name: str, password: str, *, as_json: bool) -> str:
+    """Return an entry of `[[users]]`, or the same as JSON."""
+    line = str(hash_password(password.encode()))
+    if as_json:
+        return json.dumps({"name": name, "password": line})
+    return f'[[users]]\nname = {json.dumps(name)}\npassword = "{line}"'

@@ -1,0 +1,121 @@
+"""`callboard mqtt …`: a router in a process of its own, and looks into it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from callboard.cli import main
+from callboard.mqtt.packet import V5, Publish
+from callboard.mqtt.scrypt import PasswordHash
+from tests.callboard.mqtt.caller import Caller
+
+ROOT = Path(__file__).parents[3]
+FILE = """
+console = "127.0.0.1:0"
+app = "app.py"
+[[listeners]]
+address = "127.0.0.1:0"
+[[rules]]
+filter = "in"
+function = "double"
+topic = "out"
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "mqtt.toml"
+    path.write_text(FILE)
+    (tmp_path / "app.py").write_text("def double(m):\n    return m.payload * 2\n")
+    return path
+
+
+@pytest.fixture
+def router(file):
+    python_path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with subprocess.Popen(
+        [sys.executable, "-m", "callboard", "mqtt", "run", str(file), "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": python_path},
+    ) as process:
+        try:
+            yield json.loads(process.stdout.readline()) | {"process": process}
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=30)
+            assert process.returncode == 0
+        finally:
+            process.kill()
+
+
+def port_of(router):
+    return int(router["addresses"][0].rpartition(":")[2])
+
+
+def test_a_router_runs_by_its_file_and_is_looked_into(router, file, capsys):
+    console = router["console"]
+    with Caller(port_of(router), "c1", V5) as caller:
+        caller.subscribe("out")
+        caller.say(Publish("in", b"ab"))
+        assert caller.hear_packets(1)[0].payload == b"abab"
+
+        assert main(["mqtt", "top", console, "--count", "2", "--interval", "0.05"]) == 0
+        out = capsys.readouterr().out
+        assert "CLIENT" in out
+        assert "c1" in out
+        assert main(["mqtt", "top", console, "--count", "1", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["router"]["connections"] >= 1
+        trace = ["mqtt", "trace", console, "--client", "c1", "--seconds", "0.01"]
+        assert main(trace) == 0
+        caller.say(Publish("in", b"x"))
+        caller.hear_packets(1)
+        assert main([*trace, "--json"]) == 0
+        assert '"packet": "Publish"' in capsys.readouterr().out
+
+        file.write_text(FILE + '[auth]\nbans = ["client:c1"]\n')
+        router["process"].send_signal(signal.SIGHUP)
+        assert caller.hear_packets(1)[0].reason_code == 0x98
+
+
+def test_a_file_is_checked(file, capsys):
+    assert main(["mqtt", "check", str(file)]) == 0
+    assert "is valid" in capsys.readouterr().out
+
+    file.write_text(FILE + "[limits]\nreceive_maximum = -1\n")
+    assert main(["mqtt", "check", str(file)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{file}: limits.receive_maximum = -1" in line
+
+    file.write_text(FILE.replace("double", "triple"))
+    assert main(["mqtt", "check", str(file)]) == 1
+    assert "there is no function triple" in capsys.readouterr().err
+
+
+def test_a_port_that_cannot_be_opened_is_one_line(file, capsys):
+    file.write_text(FILE.replace("127.0.0.1:0", "192.0.2.1:1", 2))
+
+    assert main(["mqtt", "run", str(file)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "192.0.2.1:1 cannot be opened" in line
+
+
+def test_a_password_entry_has_the_hash(capsys):
+    assert main(["mqtt", "passwd", "ann", "--password", "secret"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["[[users]]", 'name = "ann"']
+    assert PasswordHash.parse(lines[2].split('"')[1]).verify(b"secret")
+
+
+def test_a_console_that_is_not_there_is_one_line(capsys):
+    for command in (["top"], ["trace", "--client", "c"]):
+        args = ["mqtt", command[0], "http://127.0.0.1:1", *command[1:]]
+        assert main(args) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "no console answers" in line
