@@ -127,3 +127,31 @@ def columns(folder: Folder, *, as_json: AsJson = False) -> None:
     from callboard.cli.logs import print_columns
 
     print_columns(folder, as_json=as_json)
+
+
+@log_app.command()
+def sql(
+    query: Annotated[
+        str, typer.Argument(metavar="QUERY", help="Tables are logs, by path; `log` is FOLDER.")
+    ],
+    folder: Folder = Path(),
+    *,
+    limit: Annotated[
+        int, typer.Option(min=1, help="Print so many rows; with --json all are printed.")
+    ] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """Query logs with SQL (DuckDB; pip install 'callboard[sql]').
+
+    Columns: offset, time, topic, key, headers, sender, payload, is_bytes, time_ns, and value: the
+    payload as JSON.
+
+    \b
+    Examples:
+      callboard log sql "select topic, count(*) from log group by topic" metrics
+      callboard log sql "select avg((value->>'load')::double) from log where topic = '/cpu'" metrics
+      callboard log sql "select time, value from '/var/lib/shop' order by time desc limit 9" --json
+    """  # noqa: D301, E501
+    from callboard.cli.querying import print_rows
+
+    print_rows(query, folder, limit=limit, as_json=as_json)

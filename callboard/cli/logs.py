@@ -34,7 +34,7 @@ def print_logs(folder: Path, *, as_json: bool) -> None:
         )
     found = sorted({path.parent for path in folder.rglob("*.log") if path.stem.isdecimal()})
     for path in found:
-        with _explained():
+        with explained():
             log = LogReader(path)
             row = {
                 "path": str(path),
@@ -57,7 +57,7 @@ def print_records(
         raise Failure(
             why="--from and --since are two beginnings", step="give one", code=MISUSED
         )
-    with _explained():
+    with explained():
         log = LogReader(folder)
         begin = log.offset_at(_time(since)) if since else (start or 0)
         reading = log.read(begin)
@@ -68,7 +68,7 @@ def print_records(
 
 def print_tail(folder: Path, *, count: int, follow: bool, topic: str, as_json: bool) -> None:
     """Print the newest records; with `follow`, all that come as well."""
-    with _explained():
+    with explained():
         log = LogReader(folder)
         end = log.end
         _print_all(_newest(log, end, count, topic), as_json=as_json)
@@ -89,7 +89,7 @@ def _newest(log: LogReader, end: int, count: int, topic: str) -> list[Record]:
 
 def print_report(folder: Path, *, as_json: bool) -> int:
     """Check a log and print what was found; returns the exit code."""
-    with _explained():
+    with explained():
         report = verify(folder)
     if as_json:
         typer.echo(to_json(asdict(report)))
@@ -107,7 +107,7 @@ def print_report(folder: Path, *, as_json: bool) -> int:
 
 def print_columns(folder: Path, *, as_json: bool) -> None:
     """Write the columns of sealed segments, and print which ones there are."""
-    with _explained():
+    with explained():
         made = {each.base for each in write_columns(folder)}
         segments = sealed_segments(folder)
     for each in segments:
@@ -125,7 +125,7 @@ def print_columns(folder: Path, *, as_json: bool) -> None:
 
 def print_stats(folder: Path, *, as_json: bool) -> None:
     """Print figures of a log."""
-    with _explained():
+    with explained():
         log = LogReader(folder)
         segments = log.segments
         topics = Counter(record.topic for record in log)
@@ -200,7 +200,7 @@ def _time(text: str) -> int:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def explained() -> Iterator[None]:
     """Turn errors of logs into one line."""
     try:
         yield

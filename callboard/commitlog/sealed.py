@@ -12,6 +12,7 @@ ones; `time_ns` has the nanoseconds as a number. Its metadata tell `callboard.ba
 
 import io
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
@@ -144,7 +145,7 @@ def _as_parquet(folder: Folder, segment: SealedSegment) -> bytes:
         write_page_checksum=True,
     ) as writer:
         for piece in record_batches(reading, segment.end, rows=ROWS):
-            writer.write_table(_as_written(pa, piece), row_group_size=ROWS)
+            writer.write_table(as_written([piece]), row_group_size=ROWS)
             count += piece.num_rows
     if count != segment.end - segment.base:
         what = f"{segment.path} has {count} records, {segment.end - segment.base} expected"
@@ -159,14 +160,15 @@ def _parquet_schema(pa: Any) -> "pa.Schema":
     return schema.set(at, coarse).append(pa.field("time_ns", pa.int64()))
 
 
-def _as_written(pa: Any, piece: "pa.RecordBatch") -> "pa.Table":
-    """Return records with coarse times, rounded down, and the exact ones beside."""
+def as_written(pieces: "Sequence[pa.RecordBatch]") -> "pa.Table":
+    """Return records in the columns of Parquet files: with coarse times, rounded down."""
+    pa = load_pyarrow()
     from pyarrow import compute
 
-    schema = _parquet_schema(pa)
-    times = piece.column("time")
+    schema, whole = _parquet_schema(pa), pa.Table.from_batches(pieces, arrow_schema())
+    times = whole.column("time")
     coarse = compute.floor_temporal(times, unit="microsecond").cast(schema.field("time").type)
-    columns = [coarse if name == "time" else piece.column(name) for name in schema.names[:-1]]
+    columns = [coarse if name == "time" else whole.column(name) for name in schema.names[:-1]]
     return pa.Table.from_arrays([*columns, times.cast(pa.int64())], schema=schema)
 
 

@@ -213,3 +213,65 @@ def test_columns_of_a_log_that_has_just_begun_are_none(capsys, tmp_path):
 
     assert (code, lines) == (0, [])
     assert err == f"no sealed segments in {tmp_path}: the newest one is still written\n"
+
+
+@pytest.fixture
+def sql(capsys):
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("duckdb")
+    pytest.importorskip("pytz")
+    return lambda *arguments: run(capsys, "sql", *arguments)
+
+
+def test_sql_prints_a_table(sql, folder):
+    query = (
+        "select topic, count(*) as n, max((value->>'load')::int) as most from log group by 1"
+    )
+    code, lines, err = sql(query + " order by 1", folder)
+
+    assert (code, err) == (0, "")
+    assert lines == ["topic    n  most", "/cpu/0  10    18", "/cpu/1  10    19"]
+
+
+def test_sql_prints_json_with_payloads_as_values(sql, folder):
+    query = f"""select "offset", time, key, value from '{folder}' order by 1 limit 2"""
+    code, lines, _ = sql(query, "--json")
+
+    assert code == 0
+    assert [json.loads(line) for line in lines] == [
+        {"offset": 0, "time": "2026-01-01 00:00:00+00:00", "key": "6b", "value": {"load": 0}},
+        {"offset": 1, "time": "2026-01-01 00:00:01+00:00", "key": None, "value": {"load": 1}},
+    ]
+
+
+def test_sql_prints_a_part_of_many_rows_and_says_so(sql, folder):
+    code, lines, err = sql('select "offset" from log order by 1', folder, "--limit", 3)
+
+    assert (code, len(lines)) == (0, 4)
+    assert err == "only the first 3 rows; --limit prints more, --json all\n"
+
+
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        ("selec 1", "the query fails: Parser Error: syntax error at or near"),
+        ("select 1 from nothing", "Table with name nothing does not exist"),
+        ("select nothing from log", 'Referenced column "nothing" not found'),
+    ],
+)
+def test_a_query_that_fails_is_one_line(sql, folder, query, why):
+    code, lines, err = sql(query, folder)
+
+    assert (code, lines) == (2, [])
+    assert why in err
+    assert err.count("\n") == 1
+
+
+def test_sql_without_duckdb_says_how_to_get_it(capsys, folder, monkeypatch):
+    pytest.importorskip("pyarrow")
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+
+    code, _, err = run(capsys, "sql", "select 1", folder)
+
+    assert code == 1
+    assert err.endswith("install it with: pip install 'callboard[sql]'\n")

@@ -11,12 +11,18 @@ PAGE = (Path(__file__).parents[3] / "docs" / "log.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
+EXTRAS = {
+    "write_columns": find_spec("pyarrow"),
+    "open_sql": find_spec("pyarrow") and find_spec("duckdb"),
+}
+
+
 def test_the_programs_of_the_page_run_as_they_stand():
-    assert len(BLOCKS) == 5
+    assert len(BLOCKS) == 6
     namespace = {"__name__": "log"}
     for number, block in enumerate(BLOCKS, 1):
-        if "write_columns" in block and find_spec("pyarrow") is None:
-            continue  # an extra
+        if any(name in block and not is_there for name, is_there in EXTRAS.items()):
+            continue
         exec(compile(block, f"log.md block {number}", "exec", dont_inherit=True), namespace)
 
 
