@@ -14,7 +14,7 @@ from callboard.commitlog import CommitLog, LogReader
 from callboard.commitlog.verify import verify
 
 ROOT = Path(__file__).parents[2]
-KILLS = int(os.environ.get("CALLBOARD_KILLS", "5"))
+KILLS = int(os.environ.get("CALLBOARD_KILLS", "10"))
 RESTART_LIMIT = 2.0
 """Seconds from the start of opening until a killed log takes records again."""
 

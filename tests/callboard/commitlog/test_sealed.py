@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from callboard.commitlog import CommitLog, ExtraMissing, LogFailed, LogReader, Retention
 from callboard.commitlog.folder import COLUMNS, Folder
 from callboard.commitlog.sealed import columns_to_arrow, sealed_segments, write_columns
+from callboard.commitlog.verify import verify
 from callboard.simulation import SimulatedDisk
 from tests.callboard.commitlog.strategies import HEADERS, KEYS, PAYLOADS, TEXTS
 
@@ -207,3 +208,23 @@ def test_columns_need_a_folder_and_pyarrow(tmp_path, monkeypatch):
     with pytest.raises(ExtraMissing, match="pip install"):
         CommitLog(tmp_path, columns=True)
     CommitLog(tmp_path).close()  # and it is not locked
+
+
+def test_verify_compares_columns_with_their_segment(tmp_path):
+    with CommitLog(tmp_path, segment_bytes=2000) as log:
+        fill(log)
+    made = write_columns(tmp_path)
+    assert verify(tmp_path).damage == []
+    flipped, swapped = Path(made[1].columns), Path(made[2].columns)
+    data = bytearray(flipped.read_bytes())
+    data[len(data) // 4] ^= 1
+    flipped.write_bytes(data)
+    swapped.write_bytes(Path(made[3].columns).read_bytes())
+
+    report = verify(tmp_path)
+
+    assert [text.split(" is damaged")[0] for text in report.damage] == [
+        str(flipped),
+        str(swapped),
+    ]
+    assert (report.lost, report.records) == (0, 400)
