@@ -17,7 +17,12 @@ Name = Annotated[str, typer.Argument(metavar="STORE", help="Its name.")]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="JSON, or else text.")]
 Peers = Annotated[
     list[str] | None,
-    typer.Option("--peer", metavar="ADDRESS", help="basp://HOST:PORT of a node; repeatable."),
+    typer.Option(
+        "--peer",
+        metavar="ADDRESS",
+        help="basp://HOST:PORT of a node, or HOST:PORT of an endpoint with its own encryption; "
+        "repeatable.",
+    ),
 ]
 Timeout = Annotated[float, typer.Option(min=0.0, help="Seconds to reach peer and master.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -44,6 +49,7 @@ def get(
     \b
     Examples:
       callboard store get things colour --peer basp://127.0.0.1:4222
+      callboard store get things colour --peer 127.0.0.1:9999
     """  # noqa: D301
     _access(store, peer, timeout, read_credentials(secret_file, tls), as_json=as_json).get(key)
 

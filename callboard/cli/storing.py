@@ -9,6 +9,8 @@ from typing import Final
 import typer
 
 from callboard import Node
+from callboard.broker.options import Configuration
+from callboard.broker.tls import dialing_context
 from callboard.cli.credentials import Credentials
 from callboard.cli.failure import MISUSED, Failure
 from callboard.cli.listening import catch_signals
@@ -26,7 +28,8 @@ class StoreAccess:
 
     Attributes:
         name: of the store.
-        peers: addresses of nodes to be linked with.
+        peers: addresses of nodes to be linked with: `basp://HOST:PORT` as they are, or
+            `HOST:PORT` of endpoints, with the encryption that these have by default.
         timeout: seconds for each of them, and for the master.
         credentials: shared secret and TLS.
         as_json: whether what is printed is JSON.
@@ -92,10 +95,10 @@ class StoreAccess:
             raise Failure(
                 why="no node was named", step="say --peer basp://HOST:PORT", code=MISUSED
             )
-        proof = self.credentials
-        with Node("callboard store", secret=proof.secret, tls=proof.tls) as node:
+        with self._node() as node:
             for peer in self.peers:
-                node.connect(peer, self.timeout or 1.0)
+                address = peer if _is_url(peer) else f"basp://{peer}"
+                node.connect(address, self.timeout or 1.0)
             with attach_clone(Hub.of(node), self.name) as clone:
                 if not clone.await_idle(self.timeout):
                     raise Failure(
@@ -103,6 +106,25 @@ class StoreAccess:
                         step="name a node of its cluster with --peer",
                     )
                 yield clone
+
+    def _node(self) -> Node:
+        """Make a node that speaks to the peers as they want it."""
+        kinds = set(map(_is_url, self.peers))
+        if len(kinds) > 1:
+            raise Failure(
+                why="some peers are basp:// addresses, some HOST:PORT of encrypted endpoints",
+                step="name one of them: stores are found over any number of nodes",
+                code=MISUSED,
+            )
+        proof = self.credentials
+        if proof.tls is not None or kinds == {True}:
+            return Node("callboard store", secret=proof.secret, tls=proof.tls)
+        encryption = dialing_context(Configuration())
+        return Node("callboard store", secret=proof.secret, tls=encryption)
+
+
+def _is_url(peer: str) -> bool:
+    return peer.startswith(("basp:", "basp+unix:"))
 
 
 def _text(value: object) -> str:

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from callboard import Node
+from callboard import Node, broker
 from callboard.cli import main
 from callboard.endpoint.hub import Hub
 from callboard.store import attach_master
@@ -42,6 +42,18 @@ def test_a_store_without_master_is_one_line_and_code_1(master, capsys):
     assert main(command) == 1
 
     assert "no master of the store 'others' was found" in capsys.readouterr().err
+
+
+def test_an_endpoint_is_reached_with_the_encryption_that_it_has(capsys):
+    with broker.Endpoint() as endpoint, endpoint.attach_master("things") as store:
+        address = f"127.0.0.1:{endpoint.listen('127.0.0.1', 0)}"
+        assert main(["store", "put", "things", "k", "5", "--peer", address]) == 0
+        assert store.get("k") == 5
+        assert main(["store", "keys", "things", "--peer", address]) == 0
+        assert capsys.readouterr().out == "k\n"
+
+        both = ["--peer", address, "--peer", f"basp://{address}"]
+        assert main(["store", "keys", "things", *both]) == 2
 
 
 def test_no_peer_is_wrong_use():
