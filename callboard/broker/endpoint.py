@@ -6,6 +6,7 @@ node.
 """
 
 import asyncio
+import copy
 import logging
 import os
 import uuid
@@ -16,11 +17,13 @@ from typing import Any, Final, Self, TypeVar
 
 from actors.current import current_cell
 from actors.errors import CallboardError, NodeClosed, WouldBlock
+from callboard.broker.metric_topics import export_and_import
 from callboard.broker.monitoring import serve, serving_address
 from callboard.broker.options import Configuration, set_up_logging
 from callboard.broker.peers import PeerHolder
 from callboard.broker.publisher import Publisher
 from callboard.broker.recording import Recording
+from callboard.broker.settings import effective_options
 from callboard.broker.status_subscriber import StatusSubscriber
 from callboard.broker.stores import StoreHolder
 from callboard.broker.subscriber import SafeSubscriber, Subscriber
@@ -78,13 +81,15 @@ class Endpoint(PeerHolder, StoreHolder):
 
         Raises:
             TlsError: a file is missing or of no use.
-            InvalidOption: a variable of the environment means nothing.
+            InvalidOption: `broker.conf` or a variable of the environment means nothing.
+            OSError: `broker.conf` cannot be read, or the log cannot be written.
         """
-        self.configuration = configuration or Configuration()
-        options = self.configuration.options
-        environment = {} if options.ignore_broker_conf else dict(os.environ)
-        set_up_logging(environment)
-        monitored_at = serving_address(options, environment)
+        #: What holds, where file and environment have had their say.
+        self.configuration = copy.copy(configuration or Configuration())
+        options = effective_options(self.configuration.options, os.environ, Path.cwd())
+        self.configuration.options = options
+        set_up_logging(options)
+        monitored_at = serving_address(options)
         self._owns_node = node is None
         self._has_secret = secret is not None
         self._listening_tls = None
@@ -103,10 +108,10 @@ class Endpoint(PeerHolder, StoreHolder):
         )
         self._is_shut = False
         self._forwarded: Nothing | None = None
-        name = environment.get("BROKER_METRICS_ENDPOINT_NAME") or options.metrics_endpoint_name
-        self.hub.name = name or self.hub.name
+        self.hub.name = options.metrics_endpoint_name or self.hub.name
         self._members: weakref.WeakSet[Any] = weakref.WeakSet()
         self._monitoring = None if monitored_at is None else serve(node, monitored_at)
+        self._metric_topics = [*export_and_import(self.hub, options)]
         self.stores = []
 
     def node_id(self) -> str:
@@ -310,6 +315,8 @@ class Endpoint(PeerHolder, StoreHolder):
             member.close()
         if self._forwarded is not None:
             self.hub.remove_receiver(self._forwarded)
+        for metric_topic in self._metric_topics:
+            metric_topic.close()
         if self._monitoring is not None:
             self._monitoring.close()
         if self._owns_node:

@@ -1,15 +1,14 @@
 """How others see an endpoint: its metrics for Prometheus, its status as JSON, and over HTTP."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from callboard.broker.options import BrokerOptions
 from callboard.endpoint import status_json as hub_status
-from callboard.endpoint.errors import InvalidOption
 from callboard.endpoint.pages import METRICS_PATH, STATUS_PATH, metrics_page, status_page
-from callboard.endpoint.topic_metrics import topic_metrics
+from callboard.endpoint.topic_metrics import all_metrics
 from callboard.exposition import Metric, exposition
 from callboard.page_server import PageServer
 
@@ -21,12 +20,10 @@ __all__ = ["metrics_of", "metrics_text", "status_json", "status_of"]
 
 log = logging.getLogger("callboard.broker")
 
-PORTS: Final = range(65_536)
-
 
 def metrics_of(endpoint: "Endpoint") -> list[Metric]:
-    """Return the metrics of an endpoint."""
-    return topic_metrics(endpoint.hub)
+    """Return the metrics of an endpoint, and those that it imports."""
+    return all_metrics(endpoint.hub)
 
 
 def metrics_text(endpoint: "Endpoint", prefixes: Sequence[str] = ()) -> str:
@@ -50,22 +47,11 @@ def status_json(endpoint: "Endpoint") -> str:
     return hub_status.status_json(endpoint.hub)
 
 
-def serving_address(
-    options: BrokerOptions, environment: Mapping[str, str]
-) -> tuple[str, int] | None:
-    """Return host and port where metrics and the status are to be served; None for nowhere.
-
-    Raises:
-        InvalidOption: `BROKER_METRICS_PORT` is no port.
-    """
-    host = environment.get("BROKER_METRICS_ADDRESS") or options.metrics_address
-    text = environment.get("BROKER_METRICS_PORT", "")
-    if not text:
-        return None if options.metrics_port < 0 else (host, options.metrics_port)
-    if not (text.isascii() and text.isdecimal()) or int(text) not in PORTS:
-        msg = f"BROKER_METRICS_PORT={text!r} is no port; it is one of 0 to {PORTS[-1]}"
-        raise InvalidOption(msg)
-    return host, int(text)
+def serving_address(options: BrokerOptions) -> tuple[str, int] | None:
+    """Return host and port where metrics and the status are to be served; None for nowhere."""
+    if options.metrics_port < 0:
+        return None
+    return options.metrics_address, options.metrics_port
 
 
 def serve(node: "Node", address: tuple[str, int]) -> PageServer | None:

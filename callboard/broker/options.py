@@ -1,15 +1,6 @@
-"""How an endpoint is set up: options, TLS files, and what the environment says.
+"""How an endpoint is set up: options, and the files of TLS.
 
-The environment has the last word, as in Broker: an operator can change a program that was
-built by somebody else.
-
-| variable | changes |
-|---|---|
-| `BROKER_CONSOLE_VERBOSITY` | what is logged to standard error: one of `VERBOSITIES` |
-| `BROKER_FILE_VERBOSITY` | the same for the file `broker.log` in the current folder |
-| `BROKER_METRICS_PORT` | where metrics and the status are served over HTTP; 0 picks a port |
-| `BROKER_METRICS_ADDRESS` | the local address of that port |
-| `BROKER_METRICS_ENDPOINT_NAME` | what metrics and the status call this endpoint |
+What a file and the environment say about the same is in `callboard.broker.settings`.
 """
 
 import logging
@@ -23,6 +14,9 @@ __all__ = ["BrokerOptions", "Configuration", "InvalidOption"]
 
 TTL: Final = 20
 """Links that a message may cross, as in Broker 1.4."""
+
+SHORTEST_EXPORT: Final = 0.01
+"""Seconds between two messages with metrics, at least: each holds all of them."""
 
 VERBOSITIES: Final = {
     "quiet": None,
@@ -61,6 +55,9 @@ class _Typed:
         if type(value) is not kind:
             msg = f"{type(self).__name__}.{name} is {kind.__name__}, not {value!r}"
             raise InvalidOption(msg)
+        if isinstance(value, float) and not value >= SHORTEST_EXPORT:
+            msg = f"{type(self).__name__}.{name} is at least {SHORTEST_EXPORT:g} s, not {value}"
+            raise InvalidOption(msg)
         allowed = _ALLOWED.get(name)
         if allowed is not None and value not in allowed:
             shown = (
@@ -80,7 +77,7 @@ class BrokerOptions(_Typed):
         disable_ssl: links are not encrypted. By default they are, also without certificates.
         forward: whether messages between others may pass through this endpoint.
         ttl: links that a message of this endpoint may cross.
-        ignore_broker_conf: nothing is read from the environment.
+        ignore_broker_conf: neither `broker.conf` nor the environment changes anything.
         use_real_time: the time of stores is the clock's; a simulation has its own.
         peer_buffer_size: messages that may wait for a peer which does not read.
         peer_overflow_policy: what happens then: `disconnect`, `drop_newest`, `drop_oldest`.
@@ -88,6 +85,13 @@ class BrokerOptions(_Typed):
             with -1 they are not served.
         metrics_address: the local address of that port; whoever reaches it may ask.
         metrics_endpoint_name: what both call this endpoint; by default the name of its node.
+        metrics_export_topic: where the metrics are published as well; "" for nowhere.
+        metrics_export_interval: seconds between two such messages.
+        metrics_export_prefixes: only metrics whose names begin so; () for all.
+        metrics_import_topics: topics of others' metrics, which are shown beside our own.
+        console_verbosity: what is logged to standard error, one of `VERBOSITIES`; "" leaves
+            logging as it is.
+        file_verbosity: the same for the file `broker.log` in the current folder.
     """
 
     _types = {
@@ -101,6 +105,12 @@ class BrokerOptions(_Typed):
         "metrics_port": int,
         "metrics_address": str,
         "metrics_endpoint_name": str,
+        "metrics_export_topic": str,
+        "metrics_export_interval": float,
+        "metrics_export_prefixes": tuple,
+        "metrics_import_topics": tuple,
+        "console_verbosity": str,
+        "file_verbosity": str,
     }
 
     def __init__(self) -> None:
@@ -114,6 +124,12 @@ class BrokerOptions(_Typed):
         self.metrics_port = -1
         self.metrics_address = "127.0.0.1"
         self.metrics_endpoint_name = ""
+        self.metrics_export_topic = ""
+        self.metrics_export_interval = 1.0
+        self.metrics_export_prefixes: tuple[str, ...] = ()
+        self.metrics_import_topics: tuple[str, ...] = ()
+        self.console_verbosity = ""
+        self.file_verbosity = ""
 
     @property
     def disable_forwarding(self) -> bool:
@@ -160,36 +176,35 @@ class Configuration(_Typed):
         return bool(self.openssl_cafile or self.openssl_capath)
 
 
-def set_up_logging(environment: Mapping[str, str]) -> None:
-    """Log as the variables `BROKER_CONSOLE_VERBOSITY` and `BROKER_FILE_VERBOSITY` say.
+def set_up_logging(options: BrokerOptions) -> None:
+    """Log as options want it; what is logged already goes on.
 
     Raises:
         InvalidOption: a verbosity that is not known.
         OSError: the file cannot be written.
     """
     for name, make in _LOGS.items():
-        text = environment.get(name, "")
+        text = getattr(options, name).lower()
         if not text:
             continue
-        if text.lower() not in VERBOSITIES:
+        if text not in VERBOSITIES:
             msg = f"{name}={text!r} is no verbosity; choose one of {', '.join(VERBOSITIES)}"
             raise InvalidOption(msg)
-        level = VERBOSITIES[text.lower()]
+        level = VERBOSITIES[text]
         root = logging.getLogger("callboard")
-        if level is None or any(handler.name == name for handler in root.handlers):
+        label = f"broker {name}"
+        if level is None or any(handler.name == label for handler in root.handlers):
             continue
         handler = make()
-        handler.name = name
+        handler.name = label
         handler.setLevel(level)
-        handler.setFormatter(
-            logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-        )
+        handler.setFormatter(logging.Formatter(LOG_FORMAT))
         root.addHandler(handler)
         if root.getEffectiveLevel() > level:
             root.setLevel(level)
 
 
 _LOGS: Final[dict[str, Callable[[], logging.Handler]]] = {
-    "BROKER_CONSOLE_VERBOSITY": logging.StreamHandler,
-    "BROKER_FILE_VERBOSITY": lambda: logging.FileHandler("broker.log", delay=True),
+    "console_verbosity": logging.StreamHandler,
+    "file_verbosity": lambda: logging.FileHandler("broker.log", delay=True),
 }

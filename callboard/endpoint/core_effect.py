@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 from callboard.endpoint.filter_exchange import FilterChange
 from callboard.endpoint.message import MessageType
@@ -15,6 +15,7 @@ __all__ = [
     "Pair",
     "PeerEvent",
     "PeerEventKind",
+    "Receiver",
     "RunReceiver",
     "Transmit",
 ]
@@ -79,6 +80,16 @@ class Deliver:
     items: list[Item]
     sender: bytes = b""
     size: int = 0
+
+
+class Receiver(Protocol):
+    """Who takes messages: the queue of a subscriber, an actor's adapter, a store."""
+
+    def take(self, items: list[Item], /) -> None:
+        """Take a run of messages in the order of their publishers; on the node's thread.
+
+        Must be quick and must not block or raise.
+        """
 
 
 class RunReceiver:

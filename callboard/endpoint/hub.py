@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 import cbor2
@@ -25,7 +25,7 @@ from actors.future import Future
 from basp.header import CORE_ACTOR
 from callboard.endpoint.core import DEFAULT_TTL, Core
 from callboard.endpoint.core_actor import CoreActor
-from callboard.endpoint.core_effect import CoreCounters, Item, Pair, RunReceiver
+from callboard.endpoint.core_effect import CoreCounters, Pair, Receiver, RunReceiver
 from callboard.endpoint.core_order import (
     FLUSH,
     FindReceivers,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["Hub", "HubOptions", "Receiver"]
 
 INPUT_LIMIT: Final = 16_384
-"""Messages that wait for the core's turn: a thread that publishes more waits for it."""
+"""Messages that wait for the core's turn: a thread that publishes more waits."""
 
 WAIT_FOR_TURN: Final = 5.0
 """Seconds that such a thread waits at most; a node stuck that long has other problems."""
@@ -55,16 +55,6 @@ WAIT_FOR_TURN: Final = 5.0
 
 CALM: Final = 20e-6
 """Seconds without a message after which one goes at once."""
-
-
-class Receiver(Protocol):
-    """Who takes messages: the queue of a subscriber, an actor's adapter, a store."""
-
-    def take(self, items: list[Item], /) -> None:
-        """Take a run of messages in the order of their publishers; on the node's thread.
-
-        Must be quick and must not block or raise.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +91,9 @@ class Hub:
         self.publishers: WeakSet[Any] = WeakSet()
         #: What else uses this hub and has metrics, as stores do; called from any thread.
         self.meters: list[Callable[[], list[Metric]]] = []
-        #: What was published and waits for the core: of a kind, or an order to send directly.
+        #: What gives metrics of others, to be shown with those of this node.
+        self.metric_sources: list[Callable[[], list[Metric]]] = []
+        #: What was published and waits for the core.
         self.inputs: deque[tuple[MessageType, Pair] | SendDirectly | SendCommands] = deque()
         self._objects = itertools.count(1)
         #: What is being made on this node just now, by name: there may be one of each.

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.status_json import status_json
-from callboard.endpoint.topic_metrics import topic_metrics
+from callboard.endpoint.topic_metrics import all_metrics
 from callboard.exposition import CONTENT_TYPE, exposition
 from callboard.page_server import JSON, PLAIN, Page
 
@@ -33,4 +33,4 @@ def metrics_page(node: "Node") -> Page:
     hub = Hub.found(node)
     if hub is None:
         return _NO_TOPICS
-    return Page(HTTPStatus.OK, CONTENT_TYPE, exposition(topic_metrics(hub)))
+    return Page(HTTPStatus.OK, CONTENT_TYPE, exposition(all_metrics(hub)))

@@ -1,5 +1,6 @@
 """The metrics of a hub: Broker's under its names, and some of ours."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from callboard.endpoint.figures import EndpointFigures, figures_of
@@ -8,7 +9,7 @@ from callboard.exposition import Labels, Metric, counter, gauge
 if TYPE_CHECKING:
     from callboard.endpoint.hub import Hub
 
-__all__ = ["topic_metrics"]
+__all__ = ["all_metrics", "topic_metrics"]
 
 
 def topic_metrics(hub: "Hub") -> list[Metric]:
@@ -17,6 +18,17 @@ def topic_metrics(hub: "Hub") -> list[Metric]:
     own = (("endpoint", figures.name),)
     others = [metric for meter in list(hub.meters) for metric in meter()]
     return [*_of_broker(figures, own), *_of_ours(figures, own), *others]
+
+
+def all_metrics(hub: "Hub") -> list[Metric]:
+    """Return the metrics of a hub and those that others told it; each name once."""
+    found: dict[str, Metric] = {}
+    told = [metric for source in tuple(hub.metric_sources) for metric in source()]
+    for metric in (*topic_metrics(hub), *told):
+        known = found.setdefault(metric.name, replace(metric, samples=[]))
+        if known.kind == metric.kind:
+            known.samples.extend(metric.samples)
+    return list(found.values())
 
 
 def _of_broker(figures: EndpointFigures, own: Labels) -> list[Metric]:

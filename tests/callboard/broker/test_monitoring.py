@@ -130,7 +130,7 @@ def test_the_environment_stands_above_the_options(monkeypatch, make_endpoint):
     assert make_endpoint(ignoring).metrics_url == ""
 
 
-@pytest.mark.parametrize("port", ["http", "-1", "65536", "9.5", "²"])
+@pytest.mark.parametrize("port", ["http", "-2", "65536", "9.5", "²"])
 def test_a_port_of_the_environment_that_is_none_is_refused(monkeypatch, port):
     monkeypatch.setenv("BROKER_METRICS_PORT", port)
 

@@ -1,4 +1,4 @@
-"""Options, and what the environment says."""
+"""Options, as a program sets them."""
 
 import logging
 
@@ -18,6 +18,12 @@ def callboard_log():
         log.removeHandler(handler)
         handler.close()
     log.setLevel(level)
+
+
+def verbose(console="", file=""):
+    options = BrokerOptions()
+    options.console_verbosity, options.file_verbosity = console, file
+    return options
 
 
 def test_defaults_are_those_of_broker():
@@ -75,17 +81,17 @@ def test_the_environment_names_the_endpoint(monkeypatch):
 
 
 def test_the_console_shows_what_the_environment_wants(callboard_log):
-    set_up_logging({"BROKER_CONSOLE_VERBOSITY": "info"})
-    set_up_logging({"BROKER_CONSOLE_VERBOSITY": "info"})
+    set_up_logging(verbose(console="info"))
+    set_up_logging(verbose(console="info"))
 
-    added = [one for one in callboard_log.handlers if one.name == "BROKER_CONSOLE_VERBOSITY"]
+    added = [one for one in callboard_log.handlers if one.name == "broker console_verbosity"]
     assert [handler.level for handler in added] == [logging.INFO]
     assert callboard_log.isEnabledFor(logging.INFO)
 
 
 def test_the_file_gets_what_the_environment_wants(callboard_log, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    set_up_logging({"BROKER_FILE_VERBOSITY": "WARNING", "BROKER_CONSOLE_VERBOSITY": "quiet"})
+    set_up_logging(verbose(console="quiet", file="WARNING"))
 
     callboard_log.warning("seen")
     callboard_log.info("not seen")
@@ -96,4 +102,4 @@ def test_the_file_gets_what_the_environment_wants(callboard_log, tmp_path, monke
 
 def test_a_verbosity_that_is_none_is_refused():
     with pytest.raises(InvalidOption, match="choose one of quiet"):
-        set_up_logging({"BROKER_CONSOLE_VERBOSITY": "loud"})
+        set_up_logging(verbose(console="loud"))

@@ -1,0 +1,123 @@
+"""The syntax of `broker.conf`: keys, values, and groups of them in braces.
+
+    # comment
+    broker {
+      ttl = 16
+      metrics { port = 4040, export.prefixes = ["broker_", "callboard_"] }
+    }
+    broker.disable-ssl = true
+
+Keys are put together with dots: there is `broker.metrics.port` above. Values are true or false,
+numbers, text in quotes, a timespan (`500ms`), or a list of texts. Line breaks and commas
+separate, and mean nothing more. (The language is that of CAF, which Broker is made with.)
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final, NamedTuple, NoReturn
+
+from callboard.endpoint.errors import InvalidOption
+
+__all__ = ["Entry", "parse_conf"]
+
+_TOKEN: Final = re.compile(
+    r"""\s+ | ,                                   # mean nothing
+    | (?P<comment> \#[^\n]* )
+    | (?P<quoted> "(?: \\. | [^"\\\n] )*" )
+    | (?P<mark> [{}\[\]=] )
+    | (?P<bare> [^\s{}\[\]=,\#"]+ )
+    """,
+    re.VERBOSE,
+)
+_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r"}
+
+DEPTH_LIMIT: Final = 16
+"""Groups within each other."""
+
+
+class Entry(NamedTuple):
+    """What a file says of one key: text, or a list of texts, and the line."""
+
+    value: str | tuple[str, ...]
+    line: int
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    line: int
+
+
+def parse_conf(text: str) -> dict[str, Entry]:
+    """Return what a file says, by whole key; what comes later replaces what came before.
+
+    Raises:
+        InvalidOption: it is no such file; the text says the line.
+    """
+    tokens = list(_tokens(text))
+    tokens.append(_Token("end", "the end", 1 + text.count("\n")))
+    found: dict[str, Entry] = {}
+    groups: list[str] = []
+    index = 0
+    while tokens[index].kind != "end":
+        token = tokens[index]
+        index += 1
+        if token.text == "}" and token.kind == "mark" and groups:
+            groups.pop()
+            continue
+        if token.kind not in ("bare", "quoted"):
+            _refuse(token, "a key")
+        follows = tokens[index]
+        index += follows.text == "="
+        if tokens[index].text == "{" and tokens[index].kind == "mark":
+            if len(groups) == DEPTH_LIMIT:
+                _refuse(tokens[index], f"at most {DEPTH_LIMIT} groups within each other")
+            groups.append(token.text)
+            index += 1
+        elif follows.text != "=":
+            _refuse(follows, f"'=' or '{{' behind {token.text!r}")
+        else:
+            value, index = _value(tokens, index)
+            found[".".join((*groups, token.text))] = Entry(value, token.line)
+    if groups:
+        _refuse(tokens[index], f"the '}}' of {groups[-1]!r}")
+    return found
+
+
+def _value(tokens: list[_Token], index: int) -> tuple[str | tuple[str, ...], int]:
+    """Return a value and the index behind it."""
+    token = tokens[index]
+    if token.kind in ("bare", "quoted"):
+        return token.text, index + 1
+    if token.text != "[" or token.kind != "mark":
+        _refuse(token, "a value")
+    items = []
+    index += 1
+    while tokens[index].kind in ("bare", "quoted"):
+        items.append(tokens[index].text)
+        index += 1
+    if tokens[index].text != "]":
+        _refuse(tokens[index], "']'")
+    return tuple(items), index + 1
+
+
+def _tokens(text: str) -> Iterator[_Token]:
+    index, line = 0, 1
+    while index < len(text):
+        match = _TOKEN.match(text, index)
+        if match is None:  # only a quote that is not closed
+            _refuse(_Token("mark", text[index], line), "a text that ends in its line")
+        index = match.end()
+        kind = match.lastgroup
+        if kind == "quoted":
+            inner = match["quoted"][1:-1]
+            plain = re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), inner)
+            yield _Token(kind, plain, line)
+        elif kind in ("mark", "bare"):
+            yield _Token(kind, match[kind], line)
+        line += match[0].count("\n")
+
+
+def _refuse(token: _Token, wanted: str) -> NoReturn:
+    msg = f"line {token.line}: {token.text[:40]!r} where {wanted} should be"
+    raise InvalidOption(msg)
