@@ -14,7 +14,14 @@ import cbor2
 from basp.cbor_tags import REFUSED, SET
 from basp.errors import MalformedPayload, RemoteProtocolError
 
-__all__ = ["is_natural", "parse_whole", "read_plain", "remote_error", "write_plain"]
+__all__ = [
+    "is_natural",
+    "parse_one",
+    "parse_whole",
+    "read_plain",
+    "remote_error",
+    "write_plain",
+]
 
 # A control payload is a few lists in each other; more is an attack.
 _DEPTH_LIMIT: Final = 8
@@ -64,6 +71,26 @@ def parse_whole(loads: Callable[[bytes], Any], body: bytes, count: int) -> list[
         msg = f"bytes follow the last item in a payload of {len(body):,} B"
         raise MalformedPayload(msg)
     return items
+
+
+def parse_one(loads: Callable[[bytes], Any], body: bytes) -> Any:
+    """Parse the one item that fills ``body`` exactly, and return it.
+
+    Args:
+        loads: parses one CBOR item; an array may be a list or a tuple.
+        body: the item.
+
+    Raises:
+        RemoteProtocolError: the bytes are no such item, or bytes follow it.
+    """
+    try:
+        item, end = loads(b"\x82" + body + _SENTINEL_BYTES)
+    except Exception as cause:  # noqa: BLE001  (constructors of users run in there)
+        raise remote_error(cause) from cause
+    if type(end) is not int or end != _SENTINEL:
+        msg = f"bytes follow the last item in a payload of {len(body):,} B"
+        raise MalformedPayload(msg)
+    return item
 
 
 def _refuse(_content: object, _is_key: bool) -> NoReturn:  # noqa: FBT001

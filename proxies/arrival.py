@@ -34,6 +34,11 @@ class RemoteTeller:
         self._number = number
         self._arrivals = arrivals
 
+    @property
+    def node(self) -> bytes:
+        """The id of its node."""
+        return self._node
+
     def set_result(self, _: Any) -> bool:
         """Count the message as delivered."""
         self._arrivals.delivered += 1

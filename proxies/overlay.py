@@ -58,6 +58,11 @@ class Overlay:
             return None
         return LinkLoad(wire.peer, wire.waiting, wire.bytes_sent)
 
+    def has_room(self, node_id: bytes, limit: int) -> bool:
+        """Return whether fewer bytes wait on the link towards a node; from any thread."""
+        wire = self._broker.outgoing.wire_to(node_id)
+        return wire is not None and wire.waiting < limit
+
     def put_off(self, node_id: bytes, seconds: float) -> None:
         """Read nothing for a time on the link towards a node: what it sends comes too fast."""
         wire = self._broker.outgoing.wire_to(node_id)

@@ -39,7 +39,7 @@ from callboard.endpoint.filter_exchange import (
     FilterUpdate,
     read_update,
 )
-from callboard.endpoint.message import MessageType, pack_runs
+from callboard.endpoint.message import MessageType, pack_one, pack_runs
 from callboard.endpoint.run_cbor import decode_run, encode_plain_pair
 from callboard.endpoint.subscriptions import SubscriptionTable
 from callboard.endpoint.topic import is_local
@@ -130,6 +130,16 @@ class Core:
         counters.serialized += len(run)
         counters.processed[kind] += len(run)
         known = self._receivers
+        if len(run) == 1:  # round trips: nothing to sort
+            topic, pair = run[0]
+            nodes = known.get(topic)
+            if nodes is None:
+                nodes = self._find_receivers(topic)
+            if not nodes:
+                return []
+            counters.transmitted += len(nodes)
+            payload = pack_one(kind, self.ttl, pair)
+            return [Transmit(node, payload, 1) for node in nodes]
         bundles: dict[bytes, list[bytes]] = {}
         lists: list[list[bytes]] = []
         last: tuple[bytes, ...] | None = None

@@ -44,11 +44,11 @@ from callboard.endpoint.core_order import (
     Tick,
 )
 from callboard.endpoint.errors import MalformedMessage
-from callboard.endpoint.filter_exchange import FilterChange
 from callboard.endpoint.message import MessageType
 from callboard.endpoint.peer_buffer import OverflowPolicy
 from callboard.endpoint.peering import Peering, PeeringOrder
 from callboard.endpoint.transmitter import Transmitter
+from proxies.arrival import RemoteTeller
 from proxies.events import LinkDown, LinkUp, NodeUp, PathMoved
 from proxies.messages import Lookup
 
@@ -141,7 +141,10 @@ class CoreActor(Actor):
         if not lock.acquire(blocking=False):
             return False
         try:
-            if self.hub.inputs or not self._may_go_at_once(pairs):
+            # What this thread asked for before, such as a receiver, comes before the message.
+            if self._cell.scheduled or self._cell.depth or self.hub.inputs:
+                return False
+            if not self._may_go_at_once(pairs):
                 return False
             for run in self.core.data_for_others(pairs):
                 self._transmitter.transmit_at_once(run)
@@ -255,23 +258,23 @@ class CoreActor(Actor):
     # --- other cores ---
 
     @handler
-    @alone
     def receive(self, run: bytes) -> None:
         """Take a run of another core; what cannot be read is counted and dropped."""
-        sender = self.sender
-        if sender is None or sender.is_local:
+        teller = self._cell.sender
+        if not isinstance(teller, RemoteTeller):
             return
-        node = sender.node_id
-        if node not in self._cores:
-            self._know(sender)
-        try:
-            effects = self.core.receive(node, run, self._now())
-        except MalformedMessage as error:
-            log.warning("node %s sent what is no message: %s", node.hex(), error)
-            return
-        self._carry_out(effects)
-        if self._peering.is_awaited:  # a confirmation of our filter has no effect of its own
-            self._peering.look()
+        node = teller.node
+        with self.lock:
+            if node not in self._cores:
+                self._know(self._cell.runtime.ref_to(node, CORE_ACTOR))
+            try:
+                effects = self.core.receive(node, run, self._now())
+            except MalformedMessage as error:
+                log.warning("node %s sent what is no message: %s", node.hex(), error)
+                return
+            self._carry_out(effects)
+            if self._peering.is_awaited:  # a confirmation of our filter has no own effect
+                self._peering.look()
 
     @handler
     @alone
@@ -371,18 +374,19 @@ class CoreActor(Actor):
     def _carry_out(self, effects: list[Effect]) -> None:
         is_changed = False
         for effect in effects:
-            match effect:
-                case Transmit():
-                    self._transmitter.transmit(effect)
-                case Deliver(RunReceiver() as receiver, items, sender, size):
-                    receiver.take_from(sender or self._cell.runtime.node_id, items, size)
-                case Deliver():
-                    effect.subscriber.take(effect.items)  # type: ignore[attr-defined]
-                case PeerEvent():
-                    is_changed = True
+            if isinstance(effect, Deliver):
+                subscriber = effect.subscriber
+                if isinstance(subscriber, RunReceiver):
+                    sender = effect.sender or self._cell.runtime.node_id
+                    subscriber.take_from(sender, effect.items, effect.size)
+                else:
+                    subscriber.take(effect.items)  # type: ignore[attr-defined]
+            elif isinstance(effect, Transmit):
+                self._transmitter.transmit(effect)
+            else:
+                is_changed = True
+                if isinstance(effect, PeerEvent):
                     for told in self.listeners:
                         told(effect)
-                case FilterChange():
-                    is_changed = True
         if is_changed:
             self._peering.look()

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from callboard.endpoint.filter_exchange import FilterChange
 from callboard.endpoint.message import MessageType
@@ -56,17 +56,15 @@ class PeerEvent:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Transmit:
-    """Send a payload to the core of a node; it holds `count` messages of users."""
+class Transmit(NamedTuple):
+    """Send a payload to the core of a node; it holds so many `messages` of users."""
 
     node: bytes
     payload: bytes
-    count: int = 0
+    messages: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Deliver:
+class Deliver(NamedTuple):
     """Hand decoded messages to a local subscriber, in this order.
 
     Attributes:

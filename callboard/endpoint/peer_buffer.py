@@ -60,7 +60,7 @@ class PeerBuffer:
         if not self._runs:
             self._read, self._read_at = -1, now
         self._runs.append(run)
-        self.waiting += run.count
+        self.waiting += run.messages
         if not self._is_over(now):
             return True
         match self.policy:
@@ -87,7 +87,7 @@ class PeerBuffer:
         runs: list[Transmit] = []
         while self._runs and waiting_in_link < LINK_ROOM:
             run = self._runs.popleft()
-            self.waiting -= run.count
+            self.waiting -= run.messages
             waiting_in_link += len(run.payload)
             runs.append(run)
         return runs
@@ -110,5 +110,5 @@ class PeerBuffer:
         return self.is_stuck(now) or self.waiting > HARD_FACTOR * self.limit
 
     def _drop(self, run: "Transmit") -> None:
-        self.waiting -= run.count
-        self.dropped += run.count
+        self.waiting -= run.messages
+        self.dropped += run.messages

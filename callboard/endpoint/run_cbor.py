@@ -13,7 +13,7 @@ import cbor2
 
 from basp.cbor_tags import REFUSED
 from basp.errors import RemoteProtocolError
-from basp.plain_cbor import parse_whole
+from basp.plain_cbor import parse_one
 from callboard.endpoint.data import DEPTH_LIMIT
 from callboard.endpoint.data_cbor import read_item
 from callboard.endpoint.errors import EndpointError, MalformedMessage
@@ -75,7 +75,7 @@ def decode_run(payload: bytes) -> tuple[MessageType, list[tuple[str, Any]]]:
         if _TAG_HEAD in payload and _is_data(payload):
             values = read_item(payload, _immutable_items)
         else:
-            (values,) = parse_whole(_loads_plain, payload, 1)
+            values = parse_one(_loads_immutable, payload)
     except (EndpointError, RemoteProtocolError) as cause:
         msg = f"a run of {len(payload):,} B cannot be read: {cause}"
         raise MalformedMessage(msg) from cause
@@ -91,7 +91,7 @@ def decode_run(payload: bytes) -> tuple[MessageType, list[tuple[str, Any]]]:
     if kind is MessageType.DATA and payload.translate(None, _SURE) and not _is_model(contents):
         msg = "a run holds an integer of more than 64 bits, or a value that is no data"
         raise MalformedMessage(msg)
-    return kind, list(zip(topics, contents, strict=True))
+    return kind, list(zip(topics, contents))  # noqa: B905  # the number of both is even
 
 
 def _is_model(values: Iterable[Any]) -> bool:
@@ -142,8 +142,3 @@ _loads_immutable: Final = partial(
     strict_hashable_types=True,
     immutable=True,
 )
-
-
-def _loads_plain(body: bytes) -> list[Any]:
-    """Read as `parse_whole` wants it: a list of items, the first of them the run."""
-    return list(_loads_immutable(body))

@@ -89,8 +89,7 @@ class Transmitter:
 
     def is_free(self, node: bytes) -> bool:
         """Return whether a link leads to a node and nothing has to wait for it."""
-        link = self._network.link_towards(node)
-        return link is not None and link.waiting < LINK_ROOM and not self._buffers
+        return not self._buffers and self._network.has_room(node, LINK_ROOM)
 
     def transmit_at_once(self, run: Transmit) -> None:
         """Send a run to a node that is free, from a thread outside of ours."""

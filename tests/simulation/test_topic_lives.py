@@ -91,7 +91,7 @@ def runs_are_dropped(plant):
     transmit = Transmitter.transmit
 
     def forgetful(self, run):
-        if not run.count or len(run.payload) % 7:
+        if not run.messages or len(run.payload) % 7:
             transmit(self, run)
 
     plant(Transmitter, "transmit", forgetful)

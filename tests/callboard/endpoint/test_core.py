@@ -105,7 +105,7 @@ def test_many_messages_for_one_node_go_as_one_dispatch(line: Net) -> None:
 
     line.publish(b"a", *[("/x", i) for i in range(RUN_LENGTH)])
 
-    assert [run.count for run in line.transmitted] == [RUN_LENGTH]
+    assert [run.messages for run in line.transmitted] == [RUN_LENGTH]
     assert line.got["c1"] == [("/x", i) for i in range(RUN_LENGTH)]
 
 

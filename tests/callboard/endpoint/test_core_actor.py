@@ -201,3 +201,20 @@ def test_threads_that_publish_at_the_same_time_lose_double_and_reorder_nothing(h
         lambda: receiver.counters.received - received == total + queue.available()
     )
     assert 0 < sender.counters.data_published - published < total  # some were sent directly
+
+
+def test_what_a_thread_asked_for_before_is_in_force_when_it_publishes(hubs):
+    sender, _, _ = hubs
+    calm(sender)
+    own: MessageQueue = MessageQueue()
+
+    with standing_still(sender):
+        sender.add_receiver(own, ["/t"], sees_own=True)
+        sender.publish("/t", 1)
+    assert own.get(5.0) == ("/t", 1)
+    with standing_still(sender):
+        sender.remove_receiver(own)
+        sender.publish("/t", 2)
+    sender.flushed(5)
+
+    assert own.available() == 0
