@@ -7,7 +7,7 @@ was dropped or closed does; a producer that vanishes is followed by one that goe
 next number, to consumers in new lives. At last the network heals. What must hold:
 
 - a consumer gets each event once, in order, or is told in its turn that it is lost;
-- only what the producer gave up is reported lost;
+- only what the producer gave up is reported lost, and whoever asks is answered in the end;
 - what lies between two lives of a consumer shows in the numbers, and nothing comes again;
 - in the end everybody is there, has everything, and nothing is kept any more.
 """
@@ -74,6 +74,14 @@ class Receiver:
 
     def close(self, _consumer, error):
         require(self.ended is None, self.hdl, "was closed twice")
+        is_served = self.producer is self.world.producer and self.hdl in self.producer.consumers
+        require(
+            error != EndOfChannel.RETRANSMISSION_TIMEOUT
+            or not is_served
+            or not self.world.is_healed,
+            self.hdl,
+            "asked in vain, though nothing is lost any more",
+        )
         self.ended = error
         self.world.seen[f"closed: {error}"] += 1
 
@@ -100,6 +108,7 @@ class ChannelLife:
         #: What happened, in words; filled when it is a list.
         self.story: list[str] | None = None
         self.calm = False
+        self.calm_since = 0
         self.due = [[] for _ in range(16)]
         self.receivers, self.past = {}, {}
         self.first, self.gone, self.completed, self.dropped = {}, set(), set(), set()
@@ -115,6 +124,11 @@ class ChannelLife:
             if rng.random() < 0.5
         ]
         self.lives = 0
+
+    @property
+    def is_healed(self) -> bool:
+        """Whether the network has been whole for so long that every question is answered."""
+        return self.calm and self.now - self.calm_since >= 10
 
     @property
     def seconds(self) -> float:
@@ -271,7 +285,7 @@ class ChannelLife:
             self.step()
         for _ in range(self.rng.choice((1, 10, 40))):
             self.step()
-        self.calm = True
+        self.calm, self.calm_since = True, self.now
         for _ in range(CALM):
             self.step()
             if self.is_settled():

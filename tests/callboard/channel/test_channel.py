@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from callboard.channel import Consumer, Producer
+from callboard.channel import Consumer, CumulativeAck, Producer
 from tests.simulation.channel_life import ChannelLife
 from tests.simulation.rules import Violation
 
@@ -162,15 +162,57 @@ def test_a_seed_gives_the_same_world():
     assert sum(one.seen.values()) < len(one.lines())
 
 
-def test_the_simulation_finds_a_consumer_that_forgets_an_event(monkeypatch):
-    genuine = Consumer.handle_event
+GENUINE_EVENT = Consumer.handle_event
+GENUINE_TRIM = Producer._trim
 
-    def forgetful(self, seq, payload):
-        if seq == self.next_seq == 100:
-            self._next += 1
-        else:
-            genuine(self, seq, payload)
 
-    monkeypatch.setattr(Consumer, "handle_event", forgetful)
-    with pytest.raises(Violation, match="was due"):
-        ChannelLife(1).run()
+def forget_an_event(self, seq, payload):
+    if seq == self.next_seq == 100:
+        self._next += 1
+    else:
+        GENUINE_EVENT(self, seq, payload)
+
+
+def consume_doubles(self, seq, payload):
+    if 0 < seq < self.next_seq and not self.is_closed:
+        self._backend.consume(self, payload)
+    else:
+        GENUINE_EVENT(self, seq, payload)
+
+
+def acknowledge_too_much(self):
+    self._unacked_ticks = 0
+    self._acked = self._next - 1
+    self._backend.send(self, CumulativeAck(max(self._acked, self._last)))
+
+
+def keep_for_the_quickest_only(self):
+    slow = {hdl: path.acked for hdl, path in self._paths.items()}
+    most = max(slow.values(), default=0)
+    for path in self._paths.values():
+        path.acked = most
+    GENUINE_TRIM(self)
+    for hdl, acked in slow.items():
+        self._paths[hdl].acked = acked
+
+
+BUGS = [
+    (Consumer, "handle_event", forget_an_event, "was due"),
+    (Consumer, "handle_event", consume_doubles, "was due"),
+    (Consumer, "_acknowledge", acknowledge_too_much, "in vain"),
+    (Producer, "_trim", keep_for_the_quickest_only, "without cause"),
+    (Producer, "_drop_silent", lambda _self: None, "waits for"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "bug", "finding"), BUGS)
+def test_a_planted_bug_is_found(kind, name, bug, finding, monkeypatch):
+    monkeypatch.setattr(kind, name, bug)
+
+    with pytest.raises(Violation, match=finding):
+        _live_all(range(60))
+
+
+def _live_all(seeds):
+    for seed in seeds:
+        ChannelLife(seed).run()
