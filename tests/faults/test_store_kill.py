@@ -29,7 +29,7 @@ def _start(path: Path) -> tuple[subprocess.Popen[str], str]:
     return process, process.stdout.readline().strip()
 
 
-@pytest.mark.timeout(60 + 5 * KILLS)
+@pytest.mark.timeout(60 + 10 * KILLS)
 def test_nothing_acknowledged_is_lost_and_nothing_is_done_twice(
     tmp_path: Path, figure: Callable[[str], None], eventually: Callable[..., Any]
 ) -> None:
