@@ -173,6 +173,26 @@ def test_an_actor_may_record(tmp_path):
     assert values(tmp_path) == [("/a", "hello")]
 
 
+def test_what_comes_over_other_nodes_is_recorded_with_its_first_sender(cluster, tmp_path):
+    first, middle, last = cluster(3, topology="line")
+    publishing, recording_end = Endpoint(node=first), Endpoint(node=last)
+    with recording_end.record("/a", tmp_path) as recording:
+        assert publishing.await_filter_entry("/a")
+        publishing.publish_batch(("/a/1", 1), ("/a/2", 2))
+        cluster.advance(1.0)
+        cluster.partition(middle, last)
+        cluster.advance(10.0)
+        publishing.publish("/a/3", "nobody hears it")
+        cluster.heal()
+        assert publishing.await_filter_entry("/a")
+        publishing.publish("/a/4", 4)
+        cluster.advance(1.0)
+        assert recording.flush(10.0)
+
+    assert values(tmp_path) == [("/a/1", 1), ("/a/2", 2), ("/a/4", 4)]
+    assert {record.sender for record in LogReader(tmp_path)} == {first.node_id.hex()}
+
+
 def wait_for(check, seconds=10.0):
     """Wait for a condition."""
     done = threading.Event()
