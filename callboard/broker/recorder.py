@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import compress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import cbor2
@@ -205,30 +206,30 @@ class Recorder(RunReceiver):
 
     def _write(self, runs: list[Run]) -> None:
         """Write runs as one batch, and let publishers go on when little waits."""
-        rows: list[Row] = []
+        rows = Rows([], [], [], [])
         for run in runs:
-            sender = node_id_text(run.sender)
             if run.lost:
-                rows.append(Row(_encoded(run.lost), LOST_TOPIC, sender, run.time))
-            rows += [
-                Row(_encoded(value), topic, sender, run.time)
-                for topic, value in run.items
-                if RESERVED not in topic or self._wants(topic)
-            ]
-        fitting = [row for row in rows if len(row.payload) <= MAX_RECORD]
-        self._dropped += len(rows) - len(fitting)
-        if fitting:
-            self._store(fitting)
+                rows.add(run, [(LOST_TOPIC, run.lost)])
+            items = run.items
+            if any(RESERVED in topic for topic, _ in items):
+                items = [
+                    item for item in items if RESERVED not in item[0] or self._wants(item[0])
+                ]
+            rows.add(run, items)
+        if max(map(len, rows.payloads), default=0) > MAX_RECORD:
+            self._dropped += rows.drop_large()
+        if rows.payloads:
+            self._store(rows)
         self._done += sum(len(run.items) for run in runs)
         self._done_bytes += sum(run.size for run in runs)
         if self._is_holding and self.waiting <= self._mark[0] // 2:
             self._is_holding = False
             self._hub.relax(self)
 
-    def _store(self, rows: "list[Row]") -> None:
+    def _store(self, rows: "Rows") -> None:
         """Append rows, however long the disk refuses, until the end."""
-        payloads, topics, senders, times = map(list, zip(*rows, strict=True))
-        count = len(rows) - topics.count(LOST_TOPIC)
+        payloads, topics, senders, times = rows
+        count = len(payloads) - topics.count(LOST_TOPIC)
         pause, longest = RETRY
         while True:
             try:
@@ -267,13 +268,28 @@ class Recorder(RunReceiver):
         self.error = str(error)
 
 
-class Row(NamedTuple):
-    """A record on its way."""
+class Rows(NamedTuple):
+    """Records on their way into the log, in columns."""
 
-    payload: Cbor
-    topic: str
-    sender: str
-    time: int
+    payloads: list[Cbor]
+    topics: list[str]
+    senders: list[str]
+    times: list[int]
+
+    def add(self, run: Run, items: list[Item]) -> None:
+        """Take messages of a run."""
+        self.payloads.extend([_encoded(value) for _, value in items])
+        self.topics.extend([topic for topic, _ in items])
+        self.senders.extend([node_id_text(run.sender)] * len(items))
+        self.times.extend([run.time] * len(items))
+
+    def drop_large(self) -> int:
+        """Leave out what no log takes; returns how many that are."""
+        fits = [len(payload) <= MAX_RECORD for payload in self.payloads]
+        columns: tuple[list[Any], ...] = self
+        for column in columns:
+            column[:] = compress(column, fits)
+        return fits.count(False)
 
 
 def _encoded(value: Any) -> Cbor:

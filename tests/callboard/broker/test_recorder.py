@@ -155,6 +155,16 @@ def test_what_the_disk_refuses_at_the_end_is_counted(make_recorder):
     assert "room" in recorder.error
 
 
+def test_what_is_too_large_for_a_log_is_lost_and_counted(make_recorder, tmp_path, monkeypatch):
+    monkeypatch.setattr("callboard.broker.recorder.MAX_RECORD", 100)
+    recorder = make_recorder(lambda: CommitLog(tmp_path))
+    recorder.take_from(NODE, run("small", "x" * 200, "small again"), 1)
+    recorder.end()
+
+    assert [record.payload for record in LogReader(tmp_path)] == ["small", "small again"]
+    assert (recorder.recorded, recorder.lost) == (2, 1)
+
+
 def test_publishers_of_other_nodes_wait_for_a_slow_disk(make_endpoint, tmp_path):
     here, there = make_endpoint(), make_endpoint()
     count, payload = 40_000, "x" * 2_000
