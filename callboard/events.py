@@ -12,6 +12,7 @@ from actors.events import (
     SlowHandler,
     Unexpected,
 )
+from callboard.endpoint.not_recorded import NotRecorded
 from callboard.endpoint.transmitter import Undelivered
 from callboard.store.store_actor import CommandsRefused
 from proxies.draining import Drained
@@ -46,6 +47,7 @@ __all__ = [
     "MessagesLost",
     "NodeDown",
     "NodeUp",
+    "NotRecorded",
     "PathMoved",
     "RestartsExhausted",
     "SlowHandler",

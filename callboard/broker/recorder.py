@@ -25,6 +25,7 @@ from callboard.commitlog import CommitLog, LogError
 from callboard.commitlog.columns import Cbor
 from callboard.commitlog.log import MAX_RECORD
 from callboard.endpoint.core_effect import Item, RunReceiver
+from callboard.endpoint.not_recorded import NotRecorded
 from callboard.endpoint.scalar import Count
 from callboard.endpoint.topic import RESERVED
 
@@ -143,6 +144,16 @@ class Recorder(RunReceiver):
             log.warning("recording into %s is too slow: messages are lost", self.log.folder)
         self._gap += count
         self._refused += count
+        self._tell_missing(count)
+
+    def _drop(self, count: int) -> None:
+        """Give up messages that were taken; on the writer's thread."""
+        self._dropped += count
+        self._tell_missing(count)
+
+    def _tell_missing(self, count: int) -> None:
+        if count:
+            self._hub.node.runtime.emit(NotRecorded(self.log.folder, count))
 
     # --- seeing ---
 
@@ -217,7 +228,7 @@ class Recorder(RunReceiver):
                 ]
             rows.add(run, items)
         if max(map(len, rows.payloads), default=0) > MAX_RECORD:
-            self._dropped += rows.drop_large()
+            self._drop(rows.drop_large())
         if rows.payloads:
             self._store(rows)
         self._done += sum(len(run.items) for run in runs)
@@ -243,7 +254,7 @@ class Recorder(RunReceiver):
                     self.error = ""
                 return
             if self._ended.wait(pause):
-                self._dropped += count
+                self._drop(count)
                 return
             pause = min(2 * pause, longest)
             self._open_again()
@@ -260,7 +271,7 @@ class Recorder(RunReceiver):
             return
         cut = max(0, end - self.log.end)  # was never durable
         self.recorded -= cut
-        self._dropped += cut
+        self._drop(cut)
 
     def _tell(self, error: LogError) -> None:
         if not self.error:

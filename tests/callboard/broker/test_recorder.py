@@ -6,6 +6,7 @@ import pytest
 
 from callboard.broker.recorder import LOST_TOPIC, Recorder
 from callboard.commitlog import CommitLog, LogFailed, LogReader
+from callboard.endpoint.not_recorded import NotRecorded
 from callboard.simulation import SimulatedDisk
 from tests.callboard.broker.test_recording import wait_for
 
@@ -22,6 +23,8 @@ class Hub:
             closed = False
 
     def __init__(self):
+        self.events = []
+        self.node.runtime.emit = self.events.append
         self.holds = []
         self.relaxed = threading.Event()
 
@@ -101,6 +104,7 @@ def test_beyond_the_limit_messages_are_lost_and_the_log_says_where(make_recorder
         (LOST_TOPIC, 10),
     ]
     assert (recorder.recorded, recorder.lost) == (4, 13)
+    assert recorder._hub.events == [NotRecorded(str(tmp_path), count) for count in (1, 2, 10)]
 
 
 def test_a_full_disk_is_tried_until_there_is_room(make_recorder, monkeypatch, caplog):
@@ -152,6 +156,7 @@ def test_what_the_disk_refuses_at_the_end_is_counted(make_recorder):
     recorder.end()
 
     assert (recorder.recorded, recorder.lost, recorder.waiting) == (0, 2, 0)
+    assert recorder._hub.events == [NotRecorded("/log", 2)]
     assert "room" in recorder.error
 
 
