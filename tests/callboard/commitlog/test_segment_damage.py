@@ -1,7 +1,7 @@
 """Single flipped bits of a segment of 64 KiB: detected, or harmless.
 
-The suite flips a sample of the 524,288; `CALLBOARD_SEGMENT_FLIPS=0` flips each (half an hour),
-`CALLBOARD_SEGMENT_FLIPS=100000:200000` those of a range.
+The suite flips a sample of the 524,288; `CALLBOARD_SEGMENT_FLIPS=0` flips each (a quarter of
+an hour), `CALLBOARD_SEGMENT_FLIPS=100000:200000` those of a range.
 """
 
 import os
