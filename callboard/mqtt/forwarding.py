@@ -12,7 +12,7 @@ from callboard.mqtt.connection import Connection
 from callboard.mqtt.datalog import CursorJump
 from callboard.mqtt.link import UNSCHEDULE
 from callboard.mqtt.message import PACKET_IDS, Form, Run, encode_form, expiry_property
-from callboard.mqtt.record import SentOut
+from callboard.mqtt.record import Copied, SentOut
 from callboard.mqtt.session import Session, Subscription
 from callboard.mqtt.tracker import DataRequest, Status
 from callboard.mqtt.window import Sent
@@ -80,7 +80,7 @@ def _requeue(machine: "RouterMachine", session: Session, request: DataRequest) -
     if request.group is not None:
         requests.popleft()
         machine.hand_over(request.group)
-    elif len(requests) > 1 and not request.is_retained:
+    elif len(requests) > 1 and request.stop is None:
         requests.rotate(-1)
 
 
@@ -255,14 +255,16 @@ def send(  # noqa: C901, PLR0912
             merged_parts[2::3] = tails[offset : offset + count]
             data = b"".join(merged_parts)
         connection.out.append(data)
-        is_shared = request.group is not None
+        is_shared, is_retained = request.group is not None, request.is_retained
         name = subscription.topic_filter
-        sent = Sent(run, index, first, qos, extra, retain, name, is_shared)
+        sent = Sent(run, index, first, qos, extra, retain, name, is_shared, is_retained)
         if count == 1:
             window.inflight[first] = sent
         else:
             window.inflight |= dict.fromkeys(range(first, first + count), sent)
         if session.is_durable:
+            if is_retained:
+                machine.records.append(Copied(run))
             machine.records.append(SentOut(session.client_id, sent, count))
     machine.meters.delivered += count
     connection.unsent += count

@@ -9,7 +9,8 @@
 | subscribe | client id, filter, QoS, options, since, until, identifier, number |
 | unsubscribe | client id, filter |
 | moved | client id, filter, number |
-| sent | client id, number, first packet id, count, QoS, properties, retain, filter, shared |
+| copy | a run and its payload |
+| sent | client id, number, first packet id, count, QoS, properties, retain, filter, kind |
 | acknowledged | client id, first byte, packet ids |
 | received, released, releasing | client id, packet ids |
 | returned | filter, numbers |
@@ -18,7 +19,8 @@
 
 A run is topic, number, QoS, retain, publisher, properties, expires. Options are 1 for no-local,
 2 for retain-as-published, and 4 times the retain handling. Times are seconds since 1970;
-`epoch` is what to add to the router's clock to get them.
+`epoch` is what to add to the router's clock to get them. A kind is 1 for shared messages, 2
+for retained ones.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,6 +30,7 @@ from callboard.commitlog import LogCorrupt
 from callboard.mqtt.message import Run
 from callboard.mqtt.record import (
     Acknowledged,
+    Copied,
     JournalRecord,
     Moved,
     Published,
@@ -58,7 +61,17 @@ class SentBefore(NamedTuple):
     extra: bytes
     retain: bool
     topic_filter: str
-    is_shared: bool
+    kind: int
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the subscription is a shared one."""
+        return bool(self.kind & 1)
+
+    @property
+    def is_retained(self) -> bool:
+        """Whether it was sent because it was retained."""
+        return bool(self.kind & 2)
 
 
 ReadRecord = JournalRecord | SentBefore
@@ -75,6 +88,8 @@ def encode_record(record: JournalRecord, epoch: float) -> tuple[str, Sequence[An
                 record.client_id,
                 record.packet_ids,
             )
+        case Copied():
+            return "copy", (*_run_fields(record.run, epoch), record.run.payloads[0])
         case Retained(run=None):
             return "retain", (record.topic,)
         case Retained():
@@ -147,7 +162,7 @@ def _sent_fields(record: SentOut) -> tuple[Any, ...]:
         sent.extra,
         sent.retain,
         sent.topic_filter,
-        sent.is_shared,
+        sent.is_shared | sent.is_retained << 1,
     )
 
 
@@ -176,6 +191,7 @@ def _run_of(fields: Sequence[Any], payloads: list[bytes], epoch: float) -> Run:
         expires_at=None if expires is None else expires - epoch,
     )
     run.number = number
+
     return run
 
 
@@ -191,6 +207,11 @@ def _retained(fields: Sequence[Any], epoch: float) -> Retained:
         return Retained(fields[0], None)
     *about, payload = fields
     return Retained(fields[0], _run_of(about, [payload], epoch))
+
+
+def _copied(fields: Sequence[Any], epoch: float) -> Copied:
+    *about, payload = fields
+    return Copied(_run_of(about, [payload], epoch))
 
 
 def _opened(fields: Sequence[Any], epoch: float) -> SessionOpened:
@@ -216,6 +237,7 @@ def _subscribed(fields: Sequence[Any], _epoch: float) -> Subscribed:
 _DECODERS: Final[dict[str, Callable[[Sequence[Any], float], ReadRecord]]] = {
     "publish": _published,
     "retain": _retained,
+    "copy": _copied,
     "open": _opened,
     "close": lambda fields, _: SessionClosed(*fields),
     "subscribe": _subscribed,

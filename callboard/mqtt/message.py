@@ -233,7 +233,7 @@ class Run:
 
     def single(self, index: int) -> "Run":
         """Return one message as a run of its own; for retained ones."""
-        return Run.of_payloads(
+        run = Run.of_payloads(
             self.topic,
             [self.payloads[index]],
             qos=self.qos,
@@ -242,6 +242,8 @@ class Run:
             retain=self.retain,
             expires_at=self.expires_at,
         )
+        run.number = self.number + index
+        return run
 
 
 def expiry_property(seconds: float) -> bytes:

@@ -26,6 +26,13 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
+class Copied:
+    """A retained message is sent to a lasting session, and may be replaced meanwhile."""
+
+    run: Run
+
+
+@dataclass(frozen=True, slots=True)
 class Retained:
     """A message is kept for its topic; None removes the one that was."""
 
@@ -147,6 +154,7 @@ class SnapshotEnded:
 
 JournalRecord = (
     Published
+    | Copied
     | Retained
     | SessionOpened
     | SessionClosed

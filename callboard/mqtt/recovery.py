@@ -14,6 +14,7 @@ from callboard.mqtt.journal_codec import ReadRecord, SentBefore
 from callboard.mqtt.message import Run
 from callboard.mqtt.record import (
     Acknowledged,
+    Copied,
     Moved,
     Published,
     Received,
@@ -82,6 +83,8 @@ class SavedState:
         match record:
             case Published():
                 self._publish(record)
+            case Copied():
+                self._copy(record.run)
             case Retained(run=None):
                 self.retained.pop(record.topic, None)
             case Retained():
@@ -115,6 +118,14 @@ class SavedState:
         session = self.sessions.get(record.client_id)
         if session is not None:
             session.received.update(record.packet_ids)
+
+    def _copy(self, run: Run) -> None:
+        """Keep a message that is in flight, in its place, if it is not there."""
+        runs = self.runs
+        at = bisect_right(runs, run.number, key=_number_of)
+        if not at or run.number >= runs[at - 1].number + runs[at - 1].count:
+            runs.insert(at, run)
+        self._count(run)
 
     def _open(self, record: SessionOpened) -> None:
         session = self.sessions.get(record.client_id)
@@ -198,6 +209,8 @@ class SavedState:
             )
             session.inflight[sent.first] = sent
         name = record.topic_filter
+        if record.is_retained:
+            return
         if record.is_shared:
             group = self.groups.get(name)
             if group is not None:
@@ -211,6 +224,10 @@ class SavedState:
         for ended, place in session.leaving.items():
             if ended.topic_filter == name and ended.until and record.number < ended.until:
                 session.leaving[ended] = max(place, following)
+
+
+def _number_of(run: Run) -> int:
+    return run.number
 
 
 def _acknowledge(session: SavedSession, record: Acknowledged) -> None:
@@ -278,7 +295,7 @@ def _revive(machine: "RouterMachine", client_id: str, saved: SavedSession) -> No
         session.expires_at = machine.now + saved.expiry
     machine.arm(session.expires_at, client_id)
     session.received = saved.received
-    session.has_overlaps = len(saved.subscriptions) > 1
+    session.has_overlaps = len(saved.subscriptions) + len(saved.leaving) > 1
     for name, subscription in saved.subscriptions.items():
         group, plain = split_share(name)
         log = machine.routes.open(plain)
@@ -347,6 +364,7 @@ def _fill_window(
             before.retain,
             before.topic_filter,
             before.is_shared,
+            before.is_retained,
         )
         window.resend.append((packet_id, sent))
         window.following = packet_id % 65_535 + 1

@@ -74,10 +74,10 @@ def _records_of(machine: "RouterMachine", session: Session) -> list[JournalRecor
     records: list[JournalRecord] = [
         SessionOpened(client_id, session.expiry, session.expires_at)
     ]
-    for request in session.tracker.requests:
-        if request.subscription.until is not None:
-            place = request.place(machine.number)
-            records.append(Subscribed(client_id, request.subscription, place))
+    unread = {request.subscription: request for request in session.tracker.requests}
+    for ended in session.leaving:
+        place = unread[ended].place(machine.number) if ended in unread else ended.until
+        records.append(Subscribed(client_id, ended, place or 0))
     for name, subscription in session.subscriptions.items():
         place = session.requests[name].place(machine.number)
         records.append(Subscribed(client_id, subscription, place))

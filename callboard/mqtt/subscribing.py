@@ -99,9 +99,7 @@ def send_retained(session: Session, subscription: Subscription, found: list[Run]
     for run in found:
         log.append(run)
     request.stop = log.end
-    requests = session.tracker.requests
-    behind = sum(each.is_retained for each in requests)
-    requests.insert(behind, request)
+    session.tracker.put_first(request)
 
 
 def join(
@@ -144,23 +142,27 @@ def unsubscribe(machine: "RouterMachine", connection: Connection, packet: Unsubs
 def leave(machine: "RouterMachine", session: Session, topic_filter: str) -> None:
     """End one subscription.
 
-    If other filters of the session may have left messages to this one (they are sent once),
+    While messages are unread that several filters match (they are sent once, by one of them),
     it goes on until it has read what there is, as the standard allows.
     """
     subscription = session.subscriptions.pop(topic_filter)
     request = session.requests.pop(topic_filter)
     log = request.log
     log.durable_readers -= session.is_durable and subscription.qos > 0
-    if request.group is None and session.has_overlaps and request.offset < log.end:
-        request.stop = log.end
+    if request.group is None and session.has_overlaps and session.tracker.requests:
+        # Others may have left messages to this one, or it may have sent theirs.
         ended = subscription.ended(machine.number)
-        request.subscription = ended
         session.leaving = (*session.leaving, ended)
         if session.is_durable:
-            record = Subscribed(session.client_id, ended, request.place(machine.number))
-            machine.records.append(record)
-        return
-    if session.is_durable:
+            place = request.place(machine.number)
+            machine.records.append(Subscribed(session.client_id, ended, place))
+        if request.offset < log.end:
+            request.stop = log.end
+            request.subscription = ended
+            session.tracker.requests.remove(request)
+            session.tracker.put_first(request)
+            return
+    elif session.is_durable:
         machine.records.append(Unsubscribed(session.client_id, topic_filter))
         note_places(machine, session)
     if request.group is not None:

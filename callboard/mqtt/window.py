@@ -25,6 +25,7 @@ class Sent(NamedTuple):
         retain: the flag that was set.
         topic_filter: of the subscription.
         is_shared: whether the subscription is a shared one.
+        is_retained: whether it was sent because it was retained.
     """
 
     run: Run
@@ -35,6 +36,7 @@ class Sent(NamedTuple):
     retain: bool
     topic_filter: str
     is_shared: bool = False
+    is_retained: bool = False
 
 
 class Window:

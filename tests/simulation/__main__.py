@@ -1,12 +1,11 @@
 """Live lives by seed: `python -m tests.simulation --seeds 0:1000 --jobs 2 [--record]`.
 
-`--life nodes` (the default), `topics`, `channels` or `stores` says what is lived. A life that
-breaks a rule prints its seed and the command that replays it, and leaves its events in
-`build/.callboard/failures/`, those of topics in `build/topics/.callboard/failures/`, and so on.
-`--seeds N` lives one life and prints its events; where such a file of it exists, it says
-whether the events were the same. `--record` adds the seeds to `simulation.json`, `topics.json`,
-`channels.json` or `stores.json` in `docs/reliability`; those that are there already are not
-lived again.
+`--life nodes` (the default), `topics`, `channels`, `stores` or `mqtt` says what is lived. A
+life that breaks a rule prints its seed and the command that replays it, and leaves its events
+in `build/.callboard/failures/`, those of topics in `build/topics/.callboard/failures/`, and so
+on. `--seeds N` lives one life and prints its events; where such a file of it exists, it says
+whether the events were the same. `--record` adds the seeds to `simulation.json`, `topics.json`
+and so on in `docs/reliability`; those that are there already are not lived again.
 """
 
 import argparse
@@ -26,6 +25,7 @@ RECORDS = {
     "topics": "topics.json",
     "channels": "channels.json",
     "stores": "stores.json",
+    "mqtt": "mqtt.json",
 }
 """Files of `docs/reliability` that hold the seeds of each kind of life."""
 

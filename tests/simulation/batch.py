@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 from callboard.simulation.dump import Dump
 from tests.simulation.channel_life import ChannelLife
 from tests.simulation.life import Life
+from tests.simulation.mqtt_life import MqttLife
 from tests.simulation.store_life import StoreLife
 from tests.simulation.topic_life import TopicLife
 
@@ -21,6 +22,7 @@ LIVES: Final[dict[str, Any]] = {
     "topics": TopicLife,
     "channels": ChannelLife,
     "stores": StoreLife,
+    "mqtt": MqttLife,
 }
 """What can be lived: classes with `run`, and a cluster or `seconds` and `lines`."""
 
@@ -48,7 +50,7 @@ def live(batch: Batch) -> tuple[Batch, list[str], float]:
                 f"seed {seed}: {type(error).__name__}: {error}\n"
                 f"  replay: python -m tests.simulation {option}--seeds {seed}"
             )
-        seconds += life.seconds if isinstance(life, ChannelLife) else life.cluster.now
+        seconds += life.cluster.now if hasattr(life, "cluster") else life.seconds
     return batch, failures, seconds
 
 
@@ -59,5 +61,5 @@ def folder_of(kind: str) -> Path:
 
 def dump_of(life: Any) -> Dump:
     """Return the events of a life."""
-    told = life if isinstance(life, ChannelLife) else life.cluster.trace
+    told = life.cluster.trace if hasattr(life, "cluster") else life
     return Dump(life.seed, "tests.simulation", told.lines())

@@ -1,0 +1,355 @@
+"""One random life of an MQTT router, by seed: clients that drop, dawdle, lie, and restarts.
+
+Publishers and subscribers of both versions with lasting sessions; connections that are lost
+with what is under way, clients that do not read, acknowledge in another order, begin anew or
+change their filters; some that send rubbish; and a router that crashes at any point of a turn,
+with a disk that loses what was not synced. Then all that ends, and everybody is served.
+What must hold is in `mqtt_rules`.
+"""
+
+import contextlib
+import itertools
+import random
+from collections.abc import Callable
+from typing import Any
+
+from callboard.mqtt.codec import encode
+from callboard.mqtt.journal import RouterJournal
+from callboard.mqtt.limits import Limits, ShareStrategy
+from callboard.mqtt.link import Disconnect, Link
+from callboard.mqtt.machine import RouterMachine
+from callboard.mqtt.packet import V4, V5, Connect, Publish, Subscribe, Subscription
+from callboard.mqtt.properties import Properties
+from callboard.mqtt.reason_code import ReasonCode
+from callboard.simulation.disk import SimulatedDisk
+from tests.simulation.mqtt_client import Message, SimulatedClient
+from tests.simulation.mqtt_rules import check_always, check_at_the_end
+from tests.simulation.rules import Violation
+
+TOPICS = ("a", "a/b", "a/c", "b/b", "b/x/y")
+FILTERS = ("a", "a/b", "a/#", "+/b", "#", "b/x/y", "c/#")
+GROUP = "$share/g/a/+"
+
+PATIENCE = 3_000
+"""Rounds within which all is delivered when nothing disturbs it."""
+
+
+class _Crash(Exception):
+    """The router is no more."""
+
+
+class MqttLife:
+    """Lives one seed; `run` raises `Violation` for what must not be."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.disk = SimulatedDisk(seed)
+        self.disk.faults.short_writes = self.random.choice((0.0, 0.0, 0.1))
+        self.is_durable = self.random.random() < 0.7
+        self.limits = Limits(
+            inflight=self.random.choice((1, 3, 20, 100)),
+            delivery_quota=self.random.choice((2, 10, 1_000)),
+            delivery_bytes=self.random.choice((200, 1 << 20)),
+            receive_maximum=self.random.choice((10, 65_535)),
+            share_strategy=self.random.choice(list(ShareStrategy)),
+        )
+        self.seconds = 0.0
+        self.ticks = 0
+        self.restarts = 0
+        self.trace: list[str] = []
+        self.clients: list[SimulatedClient] = []
+        self.members: list[SimulatedClient] = []
+        self.hostile: list[Link] = []
+        self.messages: list[Message] = []
+        self.qos_of: dict[str, int] = {}
+        self._names = itertools.count()
+        self._numbers: dict[tuple[str, str], int] = {}
+        self._journal: RouterJournal | None = None
+        self._start()
+
+    def lines(self) -> list[str]:
+        """Return what happened."""
+        return self.trace
+
+    def note(self, *what: object) -> None:
+        """Write down what happens."""
+        self.ticks += 1
+        self.trace.append(f"{self.ticks} {self.seconds:.1f} {' '.join(map(str, what))}")
+
+    def run(self) -> "MqttLife":
+        """Live the life of this seed."""
+        self._begin()
+        for _ in range(self.random.randint(40, 150)):
+            self._act()
+            for _ in range(self.random.choice((0, 1, 3))):
+                self._round()
+            self.seconds += self.random.choice((0.0, 0.01, 1.0, 10.0))
+            check_always(self)
+        self._rest()
+        check_at_the_end(self)
+        return self
+
+    # --- the router ---
+
+    def post(self, event: Any) -> None:
+        """Take an event of a link."""
+        self.machine.events.append(event)
+
+    def _start(self) -> None:
+        self.machine = RouterMachine(
+            self.limits,
+            is_durable=self.is_durable,
+            make_client_id=lambda: f"auto-{next(self._names)}",
+            chance=self.random,
+            now=self.seconds,
+        )
+        if self.is_durable:
+            self._journal = RouterJournal(
+                "/mqtt",
+                now=lambda: self.seconds,
+                disk=self.disk,
+                wall_clock=lambda: int((1e9 + self.seconds) * 1e9),
+                least_growth=self.random.choice((3_000, 100_000)),
+                segment_bytes=2_000,
+            )
+            self._journal.restore(self.machine)
+
+    def _turn(self, crash_at: int = 9) -> None:
+        """Let the router take a turn; it goes no further than step `crash_at`."""
+        turn = self.machine.run_inner(self.seconds)
+        if crash_at == 0:
+            return
+        if turn.records and self._journal is not None:
+            if crash_at == 1:
+                self._write_without_sync(turn.records)
+                return
+            self._journal.write(turn.records, self.machine)
+        transmits = turn.transmits
+        if crash_at == 2:
+            transmits = transmits[: self.random.randint(0, len(transmits))]
+        for link, notifications in transmits:
+            link.deliver(notifications)
+
+    def _write_without_sync(self, records: list[Any]) -> None:
+        """Crash between the write and the sync of the journal."""
+        assert self._journal is not None
+
+        def crash() -> None:
+            raise _Crash
+
+        self._journal._log.flush = crash  # type: ignore[method-assign]
+        with contextlib.suppress(_Crash):
+            self._journal.write(records, self.machine)
+
+    def _restart(self) -> None:
+        """Crash in the middle of a turn, and start again."""
+        if not self.is_durable:
+            return
+        step = self.random.randrange(4)
+        self.note("the router crashes at", step)
+        self._turn(step)
+        self.disk.crash()
+        self.restarts += 1
+        for client in self.clients:
+            if step == 2 and self.random.random() < 0.5:
+                client.read()
+            client.lose(tells=False)
+        self.hostile.clear()
+        self._start()
+
+    # --- clients ---
+
+    def _begin(self) -> None:
+        for number in range(self.random.randint(2, 6)):
+            version = self.random.choice((V4, V5))
+            chance = random.Random(f"{self.seed} {number}")
+            client = SimulatedClient(f"c{number}", version, chance, lambda: self.ticks)
+            client.shuffles = self.random.random() < 0.3
+            self.qos_of[client.name] = self.random.choice((0, 1, 2, 2))
+            self.clients.append(client)
+            client.connect(self)
+            self._subscribe(client)
+        if self.random.random() < 0.5:
+            self.members = self.random.sample(self.clients, 2)
+            for member in self.members:
+                member.subscribe([GROUP], 2)
+        kind = "durable" if self.is_durable else "in memory"
+        self.note(len(self.clients), "clients", kind, self.limits)
+
+    def _act(self) -> None:
+        actions: dict[Callable[[], None], int] = {
+            self._publish: 14,
+            self._lose: 5,
+            self._reconnect: 8,
+            self._dawdle: 3,
+            self._change_filters: 3,
+            self._begin_anew: 1,
+            self._take_over: 2,
+            self._send_rubbish: 4,
+            self._restart: 2,
+        }
+        self.random.choices(list(actions), list(actions.values()))[0]()
+
+    def _publish(self) -> None:
+        client = self.random.choice(self.clients)
+        topic = self.random.choice(TOPICS)
+        retain = self.random.random() < 0.2
+        qos = (sum(map(ord, client.name + topic))) % 3
+        count = self.random.choice((1, 4, 30))
+        self.note(client.name, "publishes", count, "on", topic, "QoS", qos)
+        if retain:
+            topic = f"kept/{client.name}"
+        for _ in range(count):
+            key = (client.name, topic)
+            number = self._numbers[key] = self._numbers.get(key, 0) + 1
+            message = Message(client.name, topic, number, max(qos, retain), retain)
+            self.messages.append(message)
+            client.waiting.append(message)
+
+    def _lose(self) -> None:
+        client = self.random.choice(self.clients)
+        if client.link is not None:
+            self.note(client.name, "is lost")
+            client.lose()
+
+    def _reconnect(self) -> None:
+        for client in self.clients:
+            if client.link is None and self.random.random() < 0.7:
+                self.note(client.name, "connects")
+                client.connect(self)
+
+    def _take_over(self) -> None:
+        """Connect while the connection before is there: it is half open."""
+        client = self.random.choice(self.clients)
+        self.note(client.name, "connects once more")
+        client.connect(self)
+
+    def _dawdle(self) -> None:
+        client = self.random.choice(self.clients)
+        client.is_slow = not client.is_slow
+        self.note(client.name, "is slow" if client.is_slow else "is quick")
+
+    def _subscribe(self, client: SimulatedClient) -> None:
+        filters = self.random.sample(FILTERS, self.random.randint(1, 3))
+        self.note(client.name, "subscribes", *filters)
+        client.subscribe(filters, self.qos_of[client.name])
+
+    def _change_filters(self) -> None:
+        client = self.random.choice(self.clients)
+        current = [
+            wish
+            for wish in client.session.wishes
+            if wish.ended_at is None and not wish.topic_filter.startswith("$share")
+        ]
+        if current and self.random.random() < 0.5:
+            wish = self.random.choice(current)
+            self.note(client.name, "unsubscribes", wish.topic_filter)
+            client.unsubscribe(wish)
+        else:
+            self._subscribe(client)
+
+    def _begin_anew(self) -> None:
+        others = [
+            client
+            for client in self.clients
+            if client not in self.members and client.version == V5  # 3.1.1 ends it after that
+        ]
+        if others:
+            client = self.random.choice(others)
+            self.note(client.name, "begins anew")
+            client.lose(tells=self.random.random() < 0.5)
+            for message, _ in client.session.outgoing.values():
+                message.sent_at = -1  # nobody sends it again, so it may or may not arrive
+            client.connect(self, clean=True)
+            self._subscribe(client)
+
+    # --- who means harm ---
+
+    def _send_rubbish(self) -> None:
+        number = next(self._names)
+        self.note("rubbish from", number)
+        packet = Connect(f"rubbish-{number % 5}", version=self.random.choice((V4, V5)))
+        link = Link(self, packet, lambda: None)
+        link.begin()
+        for _ in range(self.random.randint(1, 20)):
+            link.push(self._rubbish(packet.version))
+        link.notify()
+        self.hostile.append(link)
+        if len(self.hostile) > 5:
+            self.post(
+                Disconnect(
+                    self.hostile.pop(0),
+                    ReasonCode.UNSPECIFIED_ERROR,
+                    has_will=True,
+                    is_told=False,
+                )
+            )
+
+    def _rubbish(self, version: int) -> bytes:
+        chance = self.random
+        properties = Properties() if version == V5 else None
+        kind = chance.randrange(5)
+        if kind == 0:
+            body = chance.randbytes(chance.choice((0, 2, 3, 20)))
+            return bytes((chance.randrange(256), len(body))) + body
+        if kind == 1:
+            first = chance.choice((0x40, 0x50, 0x62, 0x70))
+            return bytes((first, 2, 0, chance.randrange(256))) * chance.choice((1, 50))
+        if kind == 2:
+            asked = tuple(Subscription(each, 2) for each in chance.sample((*FILTERS, GROUP), 2))
+            del asked  # a member that never reads would keep what others wait for
+            plain = (Subscription("#", 2), Subscription("bad/#/x", 1))
+            return encode(Subscribe(chance.randint(1, 99), plain, properties), version)
+        if kind == 3:
+            return b"\xc0\x00" * chance.choice((1, 100))
+        number = chance.randint(1, 9)
+        message = Publish("other/x", b"?", 2, packet_id=number, properties=properties)
+        data = bytearray(encode(message, version))
+        if chance.random() < 0.5:
+            data[chance.randrange(2, len(data))] ^= 1 << chance.randrange(8)
+        return bytes(data) * chance.choice((1, 3))
+
+    # --- time ---
+
+    def _round(self) -> None:
+        """Let everybody do something."""
+        self.ticks += 1
+        for client in self.clients:
+            if not client.is_slow:
+                client.publish()
+                client.read()
+        if not self.machine.is_idle or self.machine.next_deadline is not None:
+            self._turn()
+
+    def _rest(self) -> None:
+        self.note("rest")
+        for link in self.hostile:
+            link.disconnect()
+        for client in self.clients:
+            client.is_slow = False
+        for _ in range(PATIENCE):
+            self.ticks += 1
+            for client in self.clients:
+                if client.link is None:
+                    client.connect(self)
+                client.publish()
+                client.read()
+                client.answer(all_of_them=True)
+            self._turn()
+            if self._is_at_rest():
+                return
+        raise Violation(f"not everything is delivered after {PATIENCE} rounds")
+
+    def _is_at_rest(self) -> bool:
+        return self.machine.is_idle and all(
+            client.is_connected
+            and client.link is not None
+            and not client.link.incoming
+            and not client.link.outgoing
+            and not client.waiting
+            and not client.session.outgoing
+            and not client.session.asked
+            and not client._answers
+            for client in self.clients
+        )

@@ -1,0 +1,99 @@
+"""Some random lives of MQTT routers on every change, and bugs that they must find."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from callboard.mqtt import forwarding, ingest, publishing, subscribing
+from callboard.mqtt.journal import RouterJournal
+from callboard.mqtt.machine import RouterMachine
+from callboard.mqtt.tracker import Tracker
+from callboard.mqtt.window import Window
+from tests.simulation.mqtt_life import MqttLife
+from tests.simulation.rules import Violation
+
+SEEDS = range(9000, 9008)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_lives_of_mqtt_routers_break_no_rule(seed: int) -> None:
+    MqttLife(seed).run()
+
+
+def write_later(self: Any, records: Any, machine: Any) -> None:
+    """Acknowledge what is not durable yet."""
+    del machine
+    flush, self._log.flush = self._log.flush, lambda: None
+    self._append(records)
+    self._log.flush = flush
+
+
+def forget_received(machine: Any, connection: Any, ids: tuple[int, ...]) -> list[int]:
+    """Take a QoS 2 message as often as it comes."""
+    del machine, connection
+    return list(range(len(ids)))
+
+
+def send_from_each_filter(session: Any, subscription: Any, run: Any) -> Any:
+    """Send what several filters match once for each of them."""
+    del session, run
+    return subscription.qos, b"", False
+
+
+def leave_at_once(machine: Any, session: Any, topic_filter: str) -> None:
+    """End a subscription that others rely on."""
+    session.has_overlaps, before = False, session.has_overlaps
+    LEAVE(machine, session, topic_filter)
+    session.has_overlaps = before
+
+
+def resend_nothing(self: Any) -> None:
+    """Forget what was in flight."""
+    self.inflight = {}
+
+
+def resend_backwards(self: Any) -> None:
+    """Send what was in flight in another order."""
+    self.resend.extendleft(self.inflight.items())
+    self.inflight = {}
+
+
+def put_last(self: Any, request: Any) -> None:
+    """Read older messages behind newer ones."""
+    self.requests.append(request)
+
+
+LEAVE: Callable[..., None] = subscribing.leave
+
+BUGS = [
+    (RouterJournal, "write", write_later, "is lost|did not get|times", 1),
+    (publishing, "receive", forget_received, "times with QoS 2", 0),
+    (forwarding, "merge", send_from_each_filter, "times", 0),
+    (subscribing, "leave", leave_at_once, "times|did not get", 57),
+    (Window, "connection_lost", resend_nothing, "did not get|no member", 0),
+    (Window, "connection_lost", resend_backwards, "behind number", 2),
+    (Tracker, "put_first", put_last, "behind number", 116),
+    (RouterMachine, "notify", lambda self: self.notifications.clear(), "in 0 places", 0),
+    (ingest.acknowledging, "_released", lambda *_: None, "not everything|times|did not", 0),
+]
+
+
+@pytest.mark.parametrize(("owner", "name", "bug", "finding", "seed"), BUGS)
+def test_a_planted_bug_is_found(
+    owner: Any,
+    name: str,
+    bug: Any,
+    finding: str,
+    seed: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(owner, name, bug)
+
+    with pytest.raises(Violation, match=finding):
+        _live_all((seed, *range(20)))
+
+
+def _live_all(seeds: tuple[int, ...]) -> None:
+    for seed in seeds:
+        MqttLife(seed).run()
