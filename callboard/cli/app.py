@@ -15,6 +15,7 @@ from callboard.cli.gateway import gateway_app
 from callboard.cli.log import log_app
 from callboard.cli.mqtt import mqtt_app
 from callboard.cli.node import node_app
+from callboard.cli.pipeline import pipeline_app
 from callboard.cli.store import store_app
 from callboard.cli.topic import topic_app
 
@@ -42,6 +43,7 @@ app.add_typer(gateway_app, name="gateway")
 app.add_typer(log_app, name="log")
 app.add_typer(store_app, name="store")
 app.add_typer(mqtt_app, name="mqtt")
+app.add_typer(pipeline_app, name="pipeline")
 
 
 def _print_version(value: bool) -> None:  # noqa: FBT001  # typer's callbacks take the option's value

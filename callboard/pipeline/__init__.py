@@ -16,6 +16,7 @@ from callboard.pipeline.errors import (
 
 if TYPE_CHECKING:
     from callboard.pipeline.spark_session import register, session
+    from callboard.pipeline.tables import table
 
 __all__ = [
     "DataLost",
@@ -26,6 +27,7 @@ __all__ = [
     "Undecodable",
     "register",
     "session",
+    "table",
 ]
 
 
@@ -35,5 +37,9 @@ def __getattr__(name: str) -> object:
         from callboard.pipeline import spark_session
 
         return getattr(spark_session, name)
+    if name == "table":
+        from callboard.pipeline.tables import table
+
+        return table
     what = f"module {__name__!r} has no attribute {name!r}"
     raise AttributeError(what)

@@ -174,9 +174,18 @@ def _converted(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if column.type == kind:
         return column
     try:
-        return column.cast(kind, safe=not pa.types.is_timestamp(kind))
+        if pa.types.is_timestamp(kind):  # rounded down, as in columns of sealed segments
+            column = pc.floor_temporal(column, unit="microsecond")
+        return column.cast(kind)
     except pa.ArrowInvalid:
         if not (pa.types.is_binary(column.type) and pa.types.is_string(kind)):
             raise
-        values = column.to_pylist()
-        return pa.array([each and each.decode(errors="backslashreplace") for each in values])
+        return pa.array([_text(each) for each in column.to_pylist()], pa.string())
+
+
+def _text(key: bytes | None) -> str | None:
+    r"""Return a key as text; one that is none as \x and its hexadecimals."""
+    try:
+        return None if key is None else key.decode()
+    except UnicodeDecodeError:
+        return "\\x" + key.hex() if key else ""

@@ -4,6 +4,7 @@ All tests that need a session stand in this file, so that one process of the tes
 Java machine and not each.
 """
 
+import json
 import re
 import shutil
 import time
@@ -15,7 +16,9 @@ pytest.importorskip("pyspark", reason="needs pip install 'callboard[spark]'")
 
 from cbor2 import loads  # noqa: E402
 
-from callboard.commitlog import CommitLog, LogReader  # noqa: E402
+from callboard.cli import main  # noqa: E402
+from callboard.commitlog import CommitLog, LogReader, sealed_segments, write_columns  # noqa: E402
+from callboard.pipeline import table  # noqa: E402
 from callboard.pipeline.queries import QUERIES, Settings, schema_of, values  # noqa: E402
 from callboard.pipeline.state import Baseline, Detection, learn_all  # noqa: E402
 from callboard.pipeline.temperatures import load_temperatures  # noqa: E402
@@ -141,6 +144,28 @@ def test_what_does_not_decode_is_told_in_a_column_or_fails(fill, read):
     assert [(row.load, bool(row.error)) for row in told] == [(1.0, False), (None, True)]
     with pytest.raises(Exception, match="record 1 of .* does not decode: field load is 'much'"):
         read("load DOUBLE").collect()
+
+
+def test_a_table_of_sealed_columns_and_the_rest_has_the_same_rows(spark, folder, read):
+    with CommitLog(folder, sync="none", segment_bytes=1000, columns=True) as log:
+        for number in range(60):
+            log.append_batch(
+                [{"n": number}, b"x"],
+                topic=["/a", "/b"],
+                key=["k", b"a\xff"],
+                headers=[{"unit": "s"}, None],
+                time=[number * 1500, -number * 1500],
+                sender="here",
+            )
+    write_columns(folder)
+    sealed = sealed_segments(folder)
+    Path(sealed[1].columns).unlink()
+
+    quick, plain = table(spark, folder), read()
+
+    assert quick.columns == plain.columns
+    assert quick.orderBy("offset").collect() == plain.orderBy("offset").collect()
+    assert len(quick.inputFiles()) == len(sealed) - 1 > 3
 
 
 def test_records_that_are_gone_fail_the_query_unless_that_is_accepted(folder, read):
@@ -414,6 +439,33 @@ def test_a_stream_finds_the_anomalies_that_the_function_finds(fill, follow, out)
         (each.time, each.score) for each in expected
     ]
     assert {record.topic for record in out()} == {"/anomalies/noaa"}
+
+
+# --- the command ---
+
+
+def test_a_run_goes_on_where_the_last_one_ended_and_a_replay_reads_again(
+    fill, spark, folder, tmp_path, capsys, monkeypatch
+):
+    """The commands share the session of the tests, which they must not stop."""
+    monkeypatch.setattr("callboard.pipeline.spark_session.session", lambda *_, **__: spark)
+    monkeypatch.setattr(spark, "stop", lambda: None)
+    results, again = str(tmp_path / "results"), str(tmp_path / "again")
+    run = ["pipeline", "run", "rates", "--log", folder, "--to", results, "--once", "--json"]
+    replay = ["pipeline", "replay", "rates", "--log", folder, "--to", again, "--json"]
+
+    for start in (0, 12):
+        fill([1] * 12, time=[(start + second) * SECOND for second in range(12)])
+        assert main([*run, "--delay", "1s"]) == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert main([*replay, "--from", "12", "--until", "20"]) == 0
+
+    assert sum(each["rows"] for each in told) == 24
+    assert [record.payload["records"] for record in LogReader(results)] == [10, 10]
+    assert json.loads(capsys.readouterr().out)["results"] == 1
+    assert [record.payload["records"] for record in LogReader(again)] == [8]
+    assert main(["pipeline", "status", results]) == 0
+    assert capsys.readouterr().out.endswith("0 wait\n")
 
 
 def test_the_programs_of_the_page_run_as_they_stand(spark, capsys):

@@ -1,0 +1,117 @@
+"""A query with all it needs: which log it reads, what it asks, where its results go."""
+
+import runpy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from callboard.pipeline.errors import InvalidOption
+from callboard.pipeline.progress import QUERIES as FOLDER
+from callboard.pipeline.queries import QUERIES, Query, Settings, schema_of, values
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is run.
+
+    Attributes:
+        query: The name of a query, or `FILE.py:FUNCTION`.
+        log: The directory of the log that is read.
+        to: The directory of the log that takes the results.
+        settings: What the query is told.
+        topics: Beginnings of topics that it reads, with commas.
+        start: Where it begins: earliest, latest, an offset or a time.
+        end: Where it ends, if it is a batch.
+        max_rows: Records of a micro-batch at most.
+        ends: Whether it ends when all was read.
+        mode: Whether windows are told once, `append`, or at each change, `update`.
+        name: What it is called, for its checkpoint and progress; by default as the query.
+    """
+
+    query: str
+    log: str
+    to: str
+    settings: Settings = field(default_factory=Settings)
+    topics: str = ""
+    start: str = "earliest"
+    end: str = "latest"
+    max_rows: int | None = None
+    ends: bool = False
+    mode: str = "append"
+    name: str = ""
+
+    @property
+    def title(self) -> str:
+        """What it is called."""
+        return self.name or Path(self.query.partition(":")[0]).stem
+
+    @property
+    def folder(self) -> Path:
+        """Where its checkpoint and status are."""
+        return Path(self.to) / FOLDER / self.title
+
+    @property
+    def checkpoint(self) -> str:
+        """The directory of its checkpoint."""
+        return str(self.folder.absolute() / "checkpoint")
+
+    def _source_options(self) -> dict[str, str]:
+        options = {"topics": self.topics, "startingOffsets": self.start}
+        if self.max_rows is not None:
+            options["maxOffsetsPerTrigger"] = str(self.max_rows)
+        return options
+
+    def _results(self, rows: "DataFrame") -> "DataFrame":
+        query = find_query(self.query)
+        return query.build(
+            values(rows, self.settings, needs_values=query.needs_values), self.settings
+        )
+
+    def run_batch(self, spark: "SparkSession") -> None:
+        """Read what there is, and append the results; returns when they are there."""
+        reader = spark.read.format("callboard").schema(schema_of(self.settings))
+        rows = reader.options(**self._source_options(), endingOffsets=self.end).load(self.log)
+        self._results(rows).write.format("callboard").mode("append").save(self.to)
+
+    def start_stream(self, spark: "SparkSession") -> "StreamingQuery":
+        """Begin to follow the log, where the checkpoint says if there is one."""
+        reader = spark.readStream.format("callboard").schema(schema_of(self.settings))
+        rows = reader.options(**self._source_options()).load(self.log)
+        writer = (
+            self._results(rows)
+            .writeStream.format("callboard")
+            .queryName(self.title)
+            .outputMode(self.mode)
+            .option("checkpointLocation", self.checkpoint)
+        )
+        if self.ends:
+            writer = writer.trigger(availableNow=True)
+        return writer.start(self.to)
+
+
+def find_query(name: str) -> Query:
+    """Return a query by its name, or a function of a file: `FILE.py:FUNCTION`.
+
+    Raises:
+        InvalidOption: there is none.
+    """
+    if name in QUERIES:
+        return QUERIES[name]
+    path, colon, function = name.partition(":")
+    if not colon:
+        known = ", ".join(QUERIES)
+        what = f"there is no query {name!r}; take one of {known}, or FILE.py:FUNCTION"
+        raise InvalidOption(what)
+    if not Path(path).is_file():
+        what = f"there is no file {path}; give FILE.py:FUNCTION"
+        raise InvalidOption(what)
+    build: Callable[..., Any] | None = runpy.run_path(path).get(function)
+    if not callable(build):
+        what = f"{path} has no function {function!r}; it takes rows and settings"
+        raise InvalidOption(what)
+    return Query(build, needs_values=False, help=build.__doc__ or "")

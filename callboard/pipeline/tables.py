@@ -1,0 +1,70 @@
+"""Logs as tables by the quickest way: what is sealed as Parquet, the rest record by record.
+
+A log that is written with `columns=True` keeps a Parquet file beside each segment that gets no
+more. Spark reads those by itself, only the columns that a query uses, without Python.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from callboard.commitlog import LogFailed, LogReader, sealed_segments
+from callboard.pipeline.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_KEY: Final = (
+    "IF(is_valid_utf8(CAST(key AS STRING)), CAST(key AS STRING),"
+    " CONCAT('\\\\x', LOWER(HEX(key))))"
+)
+
+
+def table(spark: "SparkSession", path: str | Path) -> "DataFrame":
+    """Return all records of a log as one table, with the columns that the source has.
+
+    Raises:
+        InvalidOption: there is no log.
+    """
+    try:
+        segments = sealed_segments(path)
+        log = LogReader(path)
+        start, end = log.start, log.end
+    except LogFailed as error:
+        raise InvalidOption(str(error)) from None
+    native = [(each.base, each.end, each.columns) for each in segments if each.columns]
+    parts = [
+        _read(spark, path, first, last)
+        for first, last in _gaps(start, end, [(base, behind) for base, behind, _ in native])
+    ]
+    if native:
+        files = spark.read.parquet(*(columns for _, _, columns in native))
+        parts.insert(0, files.withColumn("key", _text_key()).drop("time_ns"))
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = whole.unionByName(part)
+    return whole
+
+
+def _read(spark: "SparkSession", path: str | Path, start: int, end: int) -> "DataFrame":
+    reader = spark.read.format("callboard").option("startingOffsets", str(start))
+    return reader.option("endingOffsets", str(end)).load(str(path))
+
+
+def _gaps(start: int, end: int, covered: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Return the ranges that have no columns, and an empty one if all have."""
+    position, found = start, False
+    for base, behind in covered:
+        if position < base:
+            found = True
+            yield position, base
+        position = max(position, behind)
+    if position < end or not (found or covered):
+        yield position, max(position, end)
+
+
+def _text_key() -> "Column":
+    r"""Return the key as the source shows it: text, or what is none as \x and hexadecimals."""
+    from pyspark.sql import functions as f
+
+    return f.expr(_KEY)

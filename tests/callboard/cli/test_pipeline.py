@@ -1,0 +1,54 @@
+"""`callboard pipeline …` as far as it needs no Spark; the rest stands with the pipeline."""
+
+import json
+import re
+
+import pytest
+
+from callboard.cli import main
+from callboard.commitlog import CommitLog
+from callboard.pipeline.job import Job
+from callboard.pipeline.progress import Progress, StatusFile
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["run", "nope"], "there is no query 'nope'; take one of rates,"),
+        (["run", "rates"], "there is no log in .*nothing; record one with"),
+        (["run", "rates", "--window", "10"], "'10' is no span of time; give one like"),
+        (["run", "anomalies", "--season", "1d"], "'1d' is no season; give one like 1d:24"),
+        (["replay", "rates", "--from", "0", "--batch"], "--help"),
+    ],
+)
+def test_wrong_use_is_told_before_java_starts(arguments, says, capsys, tmp_path):
+    folders = ["--log", str(tmp_path / "nothing"), "--to", str(tmp_path / "results")]
+
+    assert main(["pipeline", *arguments, *folders]) == 2
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("callboard: ")
+    assert re.search(says, line)
+
+
+def test_status_tells_how_far_each_query_is(capsys, tmp_path):
+    with CommitLog(tmp_path / "metrics") as log:
+        log.append_batch(range(10), topic="/n")
+    job = Job("rates", str(tmp_path / "metrics"), str(tmp_path / "results"))
+    file = StatusFile(job.folder, job.title, job.log)
+    file.add(Progress("rates", 3, 4, 100.0, 0.04, 4, 4, "", ""))
+    file.end("stopped")
+
+    assert main(["pipeline", "status", str(tmp_path / "results")]) == 0
+    text = capsys.readouterr().out
+    assert main(["pipeline", "status", str(tmp_path / "results"), "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+
+    assert text == "rates: stopped, batch 3, 4 records, 100/s, 10 wait\n"
+    assert (row["query"], row["state"], row["lag"]) == ("rates", "stopped", 10)
+
+
+def test_status_of_what_is_no_log_of_results_says_how_to_start_one(capsys, tmp_path):
+    assert main(["pipeline", "status", str(tmp_path)]) == 1
+
+    assert "start one with: callboard pipeline run" in capsys.readouterr().err

@@ -1,0 +1,135 @@
+"""What is told of queries, by what Spark tells and by what stands in their folder."""
+
+import json
+import os
+
+import pytest
+
+from callboard.exposition import exposition
+from callboard.pipeline import InvalidOption
+from callboard.pipeline.job import Job, find_query
+from callboard.pipeline.progress import (
+    Progress,
+    StatusFile,
+    metrics_of,
+    read_offset,
+    read_status,
+)
+from callboard.pipeline.queries import seconds_of
+
+TOLD = {
+    "batchId": 7,
+    "numInputRows": 300,
+    "processedRowsPerSecond": 1234.56,
+    "durationMs": {"triggerExecution": 243},
+    "eventTime": {"watermark": "2026-01-31T12:00:00.000Z"},
+    "timestamp": "2026-01-31T12:00:10.000Z",
+    "sources": [{"endOffset": {"offset": 900}, "latestOffset": '{"offset": 1000}'}],
+}
+
+
+@pytest.fixture
+def job(tmp_path):
+    return Job("rates", "/log", str(tmp_path / "results"))
+
+
+def test_progress_is_read_from_what_spark_tells():
+    progress = Progress.parse("rates", TOLD)
+
+    assert progress == Progress(
+        "rates", 7, 300, 1234.6, 0.243, 900, 1000, "2026-01-31T12:00:00.000Z", TOLD["timestamp"]
+    )
+    assert progress.topic == "$spark/rates/progress"
+    assert progress.as_message()["lag"] == 100
+
+
+def test_a_query_that_has_read_nothing_has_progress_too():
+    assert Progress.parse("rates", {"batchId": 0}).lag == 0
+
+
+def test_the_status_of_each_query_stands_beside_its_checkpoint(job, tmp_path):
+    file = StatusFile(job.folder, job.title, job.log)
+    for _ in range(2):
+        file.add(Progress.parse("rates", TOLD))
+
+    (status,) = read_status(tmp_path / "results")
+
+    assert (status.query, status.log, status.rows, status.pid) == (
+        "rates",
+        "/log",
+        600,
+        os.getpid(),
+    )
+    assert status.last.offset == 900
+    assert status.state == "runs"
+    file.end("done")
+    assert read_status(tmp_path / "results")[0].state == "done"
+
+
+def test_a_query_whose_process_is_gone_has_died(job, tmp_path):
+    StatusFile(job.folder, job.title, job.log)
+    path = job.folder / "status.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"pid": 2**22 + 1}))
+
+    assert read_status(tmp_path / "results")[0].state == "died"
+
+
+def test_figures_for_monitoring_tell_the_lag(job):
+    file = StatusFile(job.folder, job.title, job.log)
+    file.add(Progress.parse("rates", TOLD))
+
+    text = exposition(metrics_of(file.status))
+
+    assert 'callboard_pipeline_lag_rows{query="rates"} 100' in text
+    assert 'callboard_pipeline_rows_total{query="rates"} 300' in text
+    assert 'callboard_pipeline_running{query="rates"} 1' in text
+
+
+def test_the_place_of_a_query_is_that_of_its_last_batch_that_is_done(job, tmp_path):
+    results = tmp_path / "results"
+    assert read_offset(results, "rates") == 0
+    for name in ("offsets", "commits"):
+        (job.folder / "checkpoint" / name).mkdir(parents=True)
+    for batch, offset in enumerate((10, 20, 30)):
+        plan = job.folder / "checkpoint" / "offsets" / str(batch)
+        plan.write_text(f'v1\n{{"batchWatermarkMs":0}}\n{{"offset": {offset}}}')
+    for batch in (0, 1):
+        (job.folder / "checkpoint" / "commits" / str(batch)).write_text("v1\n{}")
+
+    assert read_offset(results, "rates") == 20
+
+
+def test_queries_are_found_by_name_or_in_a_file(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("def high(rows, settings):\n    return rows\n")
+
+    assert find_query("rates").build.__name__ == "rates"
+    assert find_query(f"{path}:high").build.__name__ == "high"
+    assert Job(f"{path}:high", "/log", "/to").title == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("nope", "take one of rates, quantiles"),
+        ("none.py:f", "there is no file none.py"),
+        (f"{__file__}:nothing", "has no function 'nothing'"),
+    ],
+)
+def test_a_query_that_is_not_there_says_what_there_is(name, says):
+    with pytest.raises(InvalidOption, match=says):
+        find_query(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("500ms", 0.5), ("10s", 10), ("1.5m", 90), ("1h", 3600), ("1d", 86400)],
+)
+def test_spans_are_read_in_seconds(text, seconds):
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "10", "s", "0s", "-1s", "ten s"])
+def test_what_is_no_span_says_how_to_write_one(text):
+    with pytest.raises(InvalidOption, match="500ms, 10s, 5m, 1h or 1d"):
+        seconds_of(text)
