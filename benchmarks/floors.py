@@ -35,6 +35,7 @@ FLOORS: Final[dict[str, dict[str, float]]] = {
     },
     "log_append": {"callboard, runs of 100": 400_000},
     "log_read": {"callboard": 1_000_000},
+    "log_table": {"pyarrow, Parquet of the same": 0.3},
     "topic_flood": {"Zeek Broker, Python": 3, "Zeek Broker, C++": 0.4},
     "topic_batches": {"Zeek Broker, Python": 1},
     "topic_chain": {"Zeek Broker, Python": 4},
