@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
@@ -9,6 +10,9 @@ from typing import Final
 from callboard.page_server import PLAIN, Page
 
 log = logging.getLogger("callboard")
+
+POST_LIMIT: Final = 4_096
+"""Bytes of a text that is posted."""
 
 REQUEST_LIMIT: Final = 10.0
 """Seconds that a client may take to say what it wants."""
@@ -19,6 +23,7 @@ class PagesOverHttp(ThreadingHTTPServer):
 
     daemon_threads = True
     pages: Mapping[str, Callable[[], Page]]
+    actions: Mapping[str, Callable[[str], Page]]
 
 
 class PageHandler(BaseHTTPRequestHandler):
@@ -36,6 +41,19 @@ class PageHandler(BaseHTTPRequestHandler):
             self._send(Page(HTTPStatus.NOT_FOUND, PLAIN, text))
         else:
             self._send(self._made(page))
+
+    def do_POST(self) -> None:  # noqa: N802  # as above
+        """Do what a text is posted for."""
+        action = self.server.actions.get(self.path)
+        size = self.headers.get("Content-Length", "")
+        if action is None:
+            self._send(Page(HTTPStatus.NOT_FOUND, PLAIN, "nothing is done here\n"))
+        elif not size.isdecimal() or int(size) > POST_LIMIT:
+            text = f"a text of at most {POST_LIMIT} bytes, with its length, is taken here\n"
+            self._send(Page(HTTPStatus.BAD_REQUEST, PLAIN, text))
+        else:
+            said = self.rfile.read(int(size)).decode(errors="replace")
+            self._send(self._made(partial(action, said)))
 
     do_HEAD = do_GET  # noqa: N815  # as above
 

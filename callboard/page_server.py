@@ -27,7 +27,12 @@ class PageServer:
     """Serves pages until it is closed."""
 
     def __init__(
-        self, pages: Mapping[str, Callable[[], Page]], host: str = "127.0.0.1", port: int = 0
+        self,
+        pages: Mapping[str, Callable[[], Page]],
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        actions: Mapping[str, Callable[[str], Page]] | None = None,
     ) -> None:
         """Open the port and begin to answer.
 
@@ -35,6 +40,7 @@ class PageServer:
             pages: for each path what makes its page; called on any thread.
             host: local address.
             port: TCP port; 0 picks one.
+            actions: for each path what is done with a text that is posted there.
 
         Raises:
             OSError: the address is not ours or the port is taken.
@@ -43,6 +49,7 @@ class PageServer:
 
         self._server = PagesOverHttp((host, port), PageHandler)
         self._server.pages = pages
+        self._server.actions = actions or {}
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.1,), name="pages", daemon=True
         )

@@ -24,6 +24,7 @@ from typing import Final
 
 from callboard.endpoint.core_effect import (
     CoreCounters,
+    Deliver,
     Effect,
     Item,
     Pair,
@@ -114,6 +115,19 @@ class Core:
         output = self._data_outputs if kind is MessageType.DATA else self._command_outputs
         if output is not None and output.sees_own:
             effects += output.deliver_own(run)
+        return effects
+
+    def bring_in(self, run: Sequence[Pair], bringer: object) -> list[Effect]:
+        """Take data messages that a door brought: as if they had come from another node.
+
+        Whoever brought them does not get them, whatever it subscribed to.
+        """
+        effects: list[Effect] = [*self.data_for_others(run)]
+        effects += [
+            effect
+            for effect in self.deliver_here(MessageType.DATA, run)
+            if not (isinstance(effect, Deliver) and effect.subscriber is bringer)
+        ]
         return effects
 
     def data_for_others(self, run: Sequence[Pair]) -> list[Transmit]:

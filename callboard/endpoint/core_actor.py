@@ -32,6 +32,7 @@ from callboard.endpoint.core_effect import (
     Transmit,
 )
 from callboard.endpoint.core_order import (
+    BringIn,
     CoreFound,
     Drain,
     FindReceivers,
@@ -189,6 +190,8 @@ class CoreActor(Actor):
             data, commands = [], []
             if isinstance(entry, SendDirectly):
                 self._send_directly(entry)
+            elif isinstance(entry, BringIn):
+                self._carry_out(self.core.bring_in(entry.pairs, entry.bringer))
             else:
                 self._carry_out(self.core.commands_for(entry.endpoint, entry.pairs))
         self._merge(data, commands)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from callboard.endpoint.hub import Receiver
 
 __all__ = [
+    "BringIn",
     "CoreFound",
     "Drain",
     "FLUSH",
@@ -72,6 +73,14 @@ class SendCommands:
     """Send commands of stores to one endpoint, or to all if its node is not known."""
 
     endpoint: bytes
+    pairs: tuple[Pair, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BringIn:
+    """Publish what a door brings from outside, for others and all receivers here but it."""
+
+    bringer: object
     pairs: tuple[Pair, ...]
 
 

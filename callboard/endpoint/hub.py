@@ -28,6 +28,7 @@ from callboard.endpoint.core_actor import CoreActor
 from callboard.endpoint.core_effect import CoreCounters, Pair, Receiver, RunReceiver
 from callboard.endpoint.core_order import (
     FLUSH,
+    BringIn,
     FindReceivers,
     ReceiverAdded,
     ReceiverRelaxed,
@@ -55,6 +56,10 @@ WAIT_FOR_TURN: Final = 5.0
 
 CALM: Final = 20e-6
 """Seconds without a message after which one goes at once."""
+
+
+Input = tuple[MessageType, Pair] | BringIn | SendDirectly | SendCommands
+"""What waits for the core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +99,7 @@ class Hub:
         #: What gives metrics of others, to be shown with those of this node.
         self.metric_sources: list[Callable[[], list[Metric]]] = []
         #: What was published and waits for the core.
-        self.inputs: deque[tuple[MessageType, Pair] | SendDirectly | SendCommands] = deque()
+        self.inputs: deque[Input] = deque()
         self._objects = itertools.count(1)
         #: What is being made on this node just now, by name: there may be one of each.
         self.claims: set[str] = set()
@@ -212,6 +217,18 @@ class Hub:
         """Hand a value to the receivers of this endpoint, and to nobody else."""
         pair = (topic, encode_pair(topic, value))
         self.inputs.append(SendDirectly(self.node.node_id, MessageType.DATA, (pair,)))
+        self.poke()
+
+    def bring_in(self, messages: Sequence[tuple[str, Any]], bringer: object) -> None:
+        """Publish what a door brings from outside, in this order; see `publish_all`.
+
+        Receivers of this node get it as well, as they get what other nodes publish: all but
+        `bringer`.
+        """
+        pairs = [(checked_topic(topic), encode_pair(topic, value)) for topic, value in messages]
+        if self.is_congested or len(self.inputs) >= INPUT_LIMIT:
+            self._wait_for_room()
+        self.inputs.append(BringIn(bringer, tuple(pairs)))
         self.poke()
 
     def wants(self, topic: str) -> bool:

@@ -1,9 +1,11 @@
 """What runs beside a router and needs it: rules, `$SYS`, the console, bridges."""
 
+import asyncio
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from actors.errors import CallboardError
+from callboard.mqtt.bridge import Bridge
 from callboard.mqtt.errors import ListenError
 from callboard.mqtt.rules import RuleRunner
 from callboard.mqtt.sys_topics import SysTopics
@@ -19,6 +21,7 @@ class Annex:
     Attributes:
         console: the page server; None without one.
         rules: None without rules.
+        bridges: to other brokers.
     """
 
     def __init__(self, router: "Router") -> None:
@@ -29,6 +32,7 @@ class Annex:
         """
         self.console: PageServer | None = None
         self.rules: RuleRunner | None = None
+        self.bridges: list[Bridge] = []
         with ExitStack() as stack:
             self._start(router, stack)
             self._stack = stack.pop_all()
@@ -41,6 +45,11 @@ class Annex:
         if config.rules:
             self.rules = RuleRunner(router, config.rules)
             stack.callback(self.rules.close)
+        for settings in config.bridges:
+            bridge = Bridge(router, settings)
+            self.bridges.append(bridge)
+            running = asyncio.run_coroutine_threadsafe(bridge.run(), router.edge.loop)
+            stack.callback(bridge.ended, running)
         if config.console is not None:
             self.console = _open_console(router, config.console)
             stack.callback(self.console.close)
@@ -63,11 +72,12 @@ class Annex:
 
 
 def _open_console(router: "Router", address: str) -> PageServer:
-    from callboard.mqtt.console_pages import ConsolePages
+    from callboard.mqtt.console_pages import ConsolePages, set_log_level
 
     host, _, port = address.rpartition(":")
     try:
-        return PageServer(ConsolePages(router), host.strip("[]"), int(port))
+        actions = {"/logs": set_log_level}
+        return PageServer(ConsolePages(router), host.strip("[]"), int(port), actions=actions)
     except OSError as error:
         msg = f"the console's {address} cannot be opened: {error.strerror}; choose another"
         raise ListenError(msg) from error

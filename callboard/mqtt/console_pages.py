@@ -11,12 +11,14 @@
 | `/slow` | subscribers that are behind |
 | `/trace/ID/NUMBER` | packets of a client after a number |
 | `/metrics` | counts for Prometheus |
+| `POST /logs` | sets the level of the router's log: `debug`, `info`, `warning`, `error` |
 
 In ids and filters `%2F` stands for `/`; in filters so does a dot where no filter has it.
 Anybody who reaches the port may ask: it belongs on 127.0.0.1 or a network of yours.
 """
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from http import HTTPStatus
@@ -32,6 +34,7 @@ from callboard.page_server import JSON, PLAIN, Page
 if TYPE_CHECKING:
     from callboard.mqtt.router import Router
 
+_LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 _PATHS: Final = (
     "/router",
     "/config",
@@ -114,3 +117,13 @@ class ConsolePages(Mapping[str, Callable[[], Page]]):
             text = "too many clients are traced; wait until others have ended\n"
             return Page(HTTPStatus.SERVICE_UNAVAILABLE, PLAIN, text)
         return Page(HTTPStatus.OK, JSON, json.dumps(found, default=str) + "\n")
+
+
+def set_log_level(text: str) -> Page:
+    """Let the router log from a level on."""
+    level = text.strip().lower()
+    if level not in _LEVELS:
+        said = f"{level[:40]!r} is no level; there are {', '.join(_LEVELS)}\n"
+        return Page(HTTPStatus.BAD_REQUEST, PLAIN, said)
+    logging.getLogger("callboard.mqtt").setLevel(level.upper())
+    return Page(HTTPStatus.OK, PLAIN, f"{level}\n")

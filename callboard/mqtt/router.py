@@ -16,6 +16,7 @@ from actors.errors import CallboardError
 from actors.reference import ActorRef
 from callboard.mqtt.annex import Annex
 from callboard.mqtt.auth import Security
+from callboard.mqtt.bridge import Bridge
 from callboard.mqtt.config import RouterConfig
 from callboard.mqtt.edge import Edge
 from callboard.mqtt.errors import ListenError, RouterClosed
@@ -137,6 +138,11 @@ class Router:
         """Where the console answers; None without one."""
         console = None if self._annex is None else self._annex.console
         return None if console is None else console.url
+
+    @property
+    def bridges(self) -> list[Bridge]:
+        """The bridges to other brokers."""
+        return [] if self._annex is None else self._annex.bridges
 
     @property
     def rules(self) -> RuleRunner | None:

@@ -1,6 +1,7 @@
 """The console over HTTP, metrics, `$SYS` topics, traces."""
 
 import json
+import logging
 import urllib.error
 import urllib.request
 
@@ -129,6 +130,25 @@ def test_a_trace_tells_packets_both_ways(router, caller):
     }
     assert [each["payload"] for each in told["packets"] if "payload" in each] == ["hello"] * 2
     assert ask(router, f"/trace/c%2F1/{told['count']}")["packets"] == []
+
+
+def test_consolelink_logs_swaps_the_log_level_live(router):
+    def post(text):
+        url = router.console_url + "/logs"
+        with urllib.request.urlopen(url, data=text, timeout=10) as answer:
+            return answer.read()
+
+    logger = logging.getLogger("callboard.mqtt")
+    before = logger.level
+    try:
+        assert post(b"debug") == b"debug\n"
+        assert logger.level == logging.DEBUG
+        with pytest.raises(urllib.error.HTTPError, match="400"):
+            post(b"loud")
+        with pytest.raises(urllib.error.HTTPError, match="400"):
+            post(bytes(5000))
+    finally:
+        logger.setLevel(before)
 
 
 class Remote:
