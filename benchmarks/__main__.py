@@ -42,6 +42,7 @@ MEASURES = (
     "remote_pipeline",
     "chain_flood",
     "flow",
+    "gateway",
     "down_after_kill",
     "restart",
     "workers",

@@ -17,6 +17,7 @@ PRINTED = {
         f"{len(list(EXAMPLES.rglob('*.py')))} files sent by 4 clients at once",
         f"{len(list(EXAMPLES.rglob('*.py')))} files came back with the same checksum",
     ],
+    "gateway_metrics.py": ["3 modules run", "memory was recorded: True"],
     "workers.py": ["[168, 303]", "unreachable", "25"],
 }
 

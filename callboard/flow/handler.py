@@ -127,7 +127,11 @@ class FlowHandler(Actor):
 
     async def serve(self, flow: Flow, bot: Bot) -> None:
         """Give or take the DATs of one flow; EOT is sent, or echoed, when it returns."""
-        raise NotImplementedError
+        msg = (
+            f"{type(self).__name__} serves no flows: define async def serve(self, flow, bot), "
+            "which gives with flow.aput(…) or takes with async for"
+        )
+        raise NotImplementedError(msg)
 
     def opening(self, bot: Bot) -> Mapping[str, Any]:
         """Return what the client is told in the BOT: by default its own attributes.

@@ -280,7 +280,7 @@ class ModuleBroker:
         handle.inbox.close()
         handle.removed.set_result(None)
         if is_news and not self._is_closed and self.on_ended is not None:
-            self.on_ended(handle, str(down.result().detail or down.result().reason))
+            self.on_ended(handle, handle.last_end or str(down.result().reason))
 
     def _forget(self, handle: ModuleHandle) -> bool:
         with self._lock:

@@ -119,6 +119,7 @@ class ModuleHandle:
         "given",
         "inbox",
         "is_started",
+        "last_end",
         "make",
         "module",
         "name",
@@ -156,6 +157,8 @@ class ModuleHandle:
         self.ref: ActorRef[Any] | None = None
         self.supervisor: ActorRef[Any] | None = None
         self.is_started = False
+        #: Why its actor ended last.
+        self.last_end = ""
         #: Done when the module has ended for good.
         self.removed: Future[None] = Future()
         self.received = 0

@@ -68,7 +68,7 @@ class HostCell(Cell):
     def terminate(self, reason: ExitReason, detail: str) -> None:
         """End."""
         if self.actor is not None:
-            self.actor.leave(str(reason))
+            self.actor.leave(str(reason), detail)
         super().terminate(reason, detail)
 
 
@@ -159,10 +159,11 @@ class ModuleHost(Actor):
         """End with what a thread of the module found."""
         raise failure.error
 
-    def leave(self, reason: str) -> None:
+    def leave(self, reason: str, detail: str) -> None:
         """Destroy the module, because this actor ends."""
         self._inbox.detach(self._cell)
         self._destroy()
+        self._handle.last_end = detail or reason
         self._handle.broker.host_ended(self._handle, reason)
 
     def _destroy(self) -> None:

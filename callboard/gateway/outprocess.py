@@ -187,7 +187,9 @@ class OutProcess(Module):
         """Tell the module to end, and see that a launched process does."""
         self._is_leaving.set()
         with contextlib.suppress(Exception):  # best effort: the process may be gone
-            self._send(Destroy())
+            if self._control is not None and self._control.pipes:
+                self._control.send_timeout = _ms(LOOK_INTERVAL)
+                self._send(Destroy())
         process = self._process
         if process is not None:
             try:

@@ -8,6 +8,7 @@ from typing import Final
 from tests.fuzz.case import Case, Target, Violation, dump_case, load_case
 from tests.fuzz.control import Control
 from tests.fuzz.flow import Flows
+from tests.fuzz.gateway import Gateways
 from tests.fuzz.handshake import Handshake
 from tests.fuzz.mqtt import Mqtt
 from tests.fuzz.node import WholeNode
@@ -23,6 +24,7 @@ _ALL: Final[tuple[Target, ...]] = (
     Payload(),
     Control(),
     Flows(),
+    Gateways(),
     Mqtt(),
     WholeNode(),
     TopicValue(),

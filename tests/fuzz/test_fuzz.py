@@ -14,6 +14,7 @@ FRAMES = {
     "payload": 12_000,
     "control": 10_000,
     "flow": 12_000,
+    "gateway": 12_000,
     "mqtt": 8_000,
     "node": 2_000,
     "value": 4_000,

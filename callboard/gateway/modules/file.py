@@ -1,14 +1,18 @@
 """The module `file`: writes messages to a file, or publishes the lines of one."""
 
+import logging
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal
 
+from callboard.gateway.errors import MalformedMessage
 from callboard.gateway.message import Message
 from callboard.gateway.module import Module
 from callboard.gateway.modules.arguments import Arguments
 from callboard.gateway.modules.lines import message_of, read_line, to_line
+
+log = logging.getLogger("callboard.gateway")
 
 LOOK_INTERVAL: Final = 0.2
 """Seconds between looks at a file that is followed."""
@@ -86,5 +90,12 @@ class File(Module):
                 self.fail(error)
 
     def _publish_line(self, line: bytes) -> None:
-        is_text = self._args.format == "text"
-        self.publish(Message(line) if is_text else message_of(read_line(line)))
+        if self._args.format == "text":
+            self.publish(Message(line))
+            return
+        try:
+            message = message_of(read_line(line))
+        except MalformedMessage as error:
+            log.warning("module %r skips a line of %s: %s", self.name, self._args.path, error)
+            return
+        self.publish(message)

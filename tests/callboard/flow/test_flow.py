@@ -295,6 +295,17 @@ def test_a_handler_can_refuse(node, start, connect):
     assert len(broker) == 0
 
 
+def test_a_handler_without_serve_says_what_to_define(node, start, connect):
+    class Empty(FlowHandler):
+        pass
+
+    broker = start(Spawn(node, Empty))
+
+    flow = connect(broker)
+    with pytest.raises(FlowAborted, match="Empty serves no flows: define async def serve"):
+        give(flow, 100)
+
+
 def test_a_handler_that_cannot_be_spawned_elsewhere_is_a_refusal(node, start, connect):
     node.listen("127.0.0.1", 0)
     broker = start(Spawn(node, Collector, on=node.address))
