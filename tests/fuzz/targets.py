@@ -36,7 +36,7 @@ _ALL: Final[tuple[Target, ...]] = (
 TARGETS: Final[dict[str, Target]] = {target.name: target for target in _ALL}
 REGRESSIONS: Final = Path(__file__).parent / "regressions"
 SLOWEST: Final = 5.0
-"""Seconds that one case may take: a small input that takes longer is an attack."""
+"""Seconds of processor that one case may take: a small input that takes longer is an attack."""
 
 
 def run_case(target: Target, case: Case) -> int:
@@ -45,10 +45,11 @@ def run_case(target: Target, case: Case) -> int:
     Raises:
         Violation: it took too long; and whatever else the target raises.
     """
-    started = time.monotonic()
+    started = time.process_time()  # a machine that stands still proves nothing
     frames = target.run(case)
-    if time.monotonic() - started > SLOWEST:
-        msg = f"one case took {time.monotonic() - started:.1f} s"
+    took = time.process_time() - started
+    if took > SLOWEST:
+        msg = f"one case took {took:.1f} s"
         raise Violation(msg)
     return frames
 

@@ -1,0 +1,64 @@
+"""The ready-made module `mqtt`, against the router."""
+
+import pytest
+
+from callboard.gateway import Gateway, ModuleFailed
+from callboard.mqtt import Router
+from tests.callboard.gateway.cast import LIMIT, Quiet, Recorder, eventually
+
+pytest.importorskip("paho.mqtt.client")
+
+
+@pytest.fixture
+def router():
+    with Router() as made:
+        yield made
+
+
+@pytest.fixture
+def gateway(node):
+    with Gateway(node) as made:
+        made.start()
+        yield made
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_messages_go_to_a_server_and_come_back(gateway, router, qos):
+    sink = Recorder()
+    about = {"port": router.port, "qos": qos}
+    gateway.add_module("source", Quiet)
+    gateway.add_module("sink", sink)
+    gateway.add_module("in", "mqtt", {**about, "subscribe": ["cpu/#"]}, start=False)
+    gateway.add_module("out", "mqtt", {**about, "publish": "cpu/{host}"})
+    gateway.link("source", "out")
+    gateway.link("in", "sink")
+    gateway.start_module("in")
+
+    for number in range(20):
+        gateway.publish("source", b"%d" % number, {"host": "a"})
+
+    sink.until(20)
+    assert sink.contents == [b"%d" % number for number in range(20)]
+    assert sink.got[0].properties == {"topic": "cpu/a"}
+    out = next(status for status in gateway.modules() if status.name == "out")
+    assert (out.counters.received, out.counters.failed) == (20, 0)
+
+
+def test_a_server_that_is_not_there_fails_the_start(gateway, router):
+    port = router.port
+    router.close()
+    gateway.add_module("out", "mqtt", {"port": port, "publish": "x"}, start=False)
+
+    with pytest.raises(ModuleFailed, match="'out' did not start"):
+        gateway.start_module("out")
+
+
+def test_without_a_topic_a_message_fails(gateway, router):
+    gateway.add_module("source", Quiet)
+    gateway.add_module("in", "mqtt", {"port": router.port})
+    gateway.link("source", "in")
+
+    gateway.publish("source", b"x")
+
+    eventually(lambda: gateway.modules()[1].counters.failed == 1)
+    assert gateway.settle(LIMIT)
