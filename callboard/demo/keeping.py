@@ -67,9 +67,9 @@ class MasterKeeping(Keeping):
 
     def _open(self, path: str) -> None:
         store = attach_master(self._hub, NAME, Backend.SQLite, BackendOptions(path=path))
-        self._store = store
         found = self._figures(store)
         self._note("master_open", writes=sum(found["kept"].values()), **found)
+        self._store = store
 
     def report(self) -> dict[str, Any] | None:
         """Return the number of entries, and all counters."""
