@@ -16,6 +16,7 @@ import time
 from contextlib import ExitStack
 from typing import Any, Final
 
+from actors.errors import CallboardError
 from callboard.demo.window import Peak
 from callboard.endpoint.hub import Hub
 from callboard.store import Backend, BackendOptions, Store, attach_clone, attach_master
@@ -66,7 +67,12 @@ class MasterKeeping(Keeping):
         threading.Thread(target=self._open, args=(path,), daemon=True).start()
 
     def _open(self, path: str) -> None:
-        store = attach_master(self._hub, NAME, Backend.SQLite, BackendOptions(path=path))
+        options = BackendOptions(path=path)
+        try:
+            store = attach_master(self._hub, NAME, Backend.SQLite, options)
+        except CallboardError as error:  # or the node was closed meanwhile
+            self._note("failed", actor=f"the master of {NAME}", reason=str(error))
+            return
         found = self._figures(store)
         self._note("master_open", writes=sum(found["kept"].values()), **found)
         self._store = store
