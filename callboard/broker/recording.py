@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from actors.current import current_cell
 from actors.errors import CallboardError, WouldBlock
 from callboard.broker.recorder import Recorder
-from callboard.commitlog import CommitLog
-from callboard.endpoint.topic import RESERVED
+from callboard.commitlog import CommitLog, LogCorrupt
+from callboard.endpoint.topic import RESERVED, checked_topic
 
 if TYPE_CHECKING:
     from callboard.endpoint.hub import Hub
@@ -42,7 +42,7 @@ class Recording:
         closed: Callable[[Any], object] = lambda _: None,
     ) -> None:
         """Use `Endpoint.record`."""
-        self.topics = topics
+        self.topics = tuple(map(checked_topic, topics))
         self._hub = hub
         self._closed_told = closed
         self._is_closed = False
@@ -50,9 +50,8 @@ class Recording:
         log = self._recorder.log
         self.folder = Path(log.folder)
         self.start = log.end
-        last = next(log.read(log.end - 1), None) if log.end > log.start else None
-        self.resumed = None if last is None else last.time
-        hub.add_receiver(self._recorder, topics, sees_own=True)
+        self.resumed = _latest_time(log)
+        hub.add_receiver(self._recorder, self.topics, sees_own=True)
 
     def _wants_reserved(self, topic: str) -> bool:
         """Whether a topic of the endpoints themselves was asked for by name."""
@@ -162,3 +161,11 @@ class Recording:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+
+def _latest_time(log: CommitLog) -> int | None:
+    """Return the time of the last record; None if there is none, or it is damaged."""
+    with suppress(LogCorrupt):
+        last = next(log.read(max(log.start, log.end - 1)), None)
+        return None if last is None else last.time
+    return None

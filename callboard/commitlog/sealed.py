@@ -123,9 +123,7 @@ def write_segment(folder: Folder, segment: SealedSegment) -> SealedSegment | Non
             return None
     except OSError as error:
         why = error.strerror or error
-        what = (
-            f"the columns of {segment.path} cannot be written: {why}; make room, then try again"
-        )
+        what = f"no columns of {segment.path} were written: {why}; make room or see its folder"
         raise LogFailed(what) from error
     return segment._replace(columns=path)
 
@@ -166,10 +164,13 @@ def as_written(pieces: "Sequence[pa.RecordBatch]") -> "pa.Table":
     from pyarrow import compute
 
     schema, whole = _parquet_schema(pa), pa.Table.from_batches(pieces, arrow_schema())
-    times = whole.column("time")
-    coarse = compute.floor_temporal(times, unit="microsecond").cast(schema.field("time").type)
+    times = whole.column("time").cast(pa.int64())
+    # Rounded down also before 1970, and for times at the ends, where floor_temporal overflows.
+    micros = compute.divide(times, 1000)
+    is_above = compute.greater(compute.multiply(micros, 1000), times)
+    coarse = compute.subtract(micros, is_above.cast(pa.int64())).cast(schema.field("time").type)
     columns = [coarse if name == "time" else whole.column(name) for name in schema.names[:-1]]
-    return pa.Table.from_arrays([*columns, times.cast(pa.int64())], schema=schema)
+    return pa.Table.from_arrays([*columns, times], schema=schema)
 
 
 def columns_to_arrow(file: str | BinaryIO) -> "pa.Table":

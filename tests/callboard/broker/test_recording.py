@@ -8,8 +8,9 @@ import pytest
 
 from actors.errors import NodeClosed, WouldBlock
 from callboard import Actor, Endpoint, Node, handler
-from callboard.broker import Count, Enum, Port
+from callboard.broker import Count, Enum, Port, Recording
 from callboard.commitlog import CommitLog, LogLocked, LogReader, Retention
+from callboard.endpoint.errors import InvalidTopic
 
 
 def values(folder, start=0):
@@ -79,6 +80,30 @@ def test_a_recording_goes_on_where_the_last_one_stopped(make_endpoint, tmp_path)
     assert second.start == 1
     assert second.resumed == next(LogReader(tmp_path).read(0)).time
     assert [value for _, value in values(tmp_path)] == [1, 2]
+
+
+def test_a_damaged_log_is_gone_on_with(make_endpoint, tmp_path):
+    endpoint = make_endpoint()
+    with endpoint.record("/a", tmp_path):
+        endpoint.publish("/a", 1)
+    (path,) = tmp_path.glob("*.log")
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+
+    with endpoint.record("/a", tmp_path) as recording:
+        endpoint.publish("/a", 2)
+
+    assert (recording.start, recording.resumed) == (1, None)
+    assert values(tmp_path, 1) == [("/a", 2)]
+
+
+def test_a_topic_that_is_none_leaves_the_log_alone(make_endpoint, tmp_path):
+    endpoint = make_endpoint()
+    with pytest.raises(InvalidTopic):
+        endpoint.record("a" * 70_000, tmp_path)
+    with pytest.raises(InvalidTopic):
+        Recording(endpoint.hub, ("a" * 70_000,), lambda: CommitLog(tmp_path))
+
+    CommitLog(tmp_path).close()
 
 
 def test_shutting_the_endpoint_down_ends_its_recordings(tmp_path):

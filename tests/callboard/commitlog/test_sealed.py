@@ -12,15 +12,19 @@ from hypothesis import strategies as st
 
 from callboard.commitlog import CommitLog, ExtraMissing, LogFailed, LogReader, Retention
 from callboard.commitlog.folder import COLUMNS, Folder
-from callboard.commitlog.sealed import columns_to_arrow, sealed_segments, write_columns
+from callboard.commitlog.sealed import (
+    as_written,
+    columns_to_arrow,
+    sealed_segments,
+    write_columns,
+)
 from callboard.commitlog.verify import verify
 from callboard.simulation import SimulatedDisk
-from tests.callboard.commitlog.strategies import HEADERS, KEYS, PAYLOADS, TEXTS
+from tests.callboard.commitlog.strategies import HEADERS, KEYS, PAYLOADS, TEXTS, TIMES
 
 pytest.importorskip("pyarrow")
 
-NEAR_TIMES = st.integers(-(2**62), 2**62)
-ROWS = st.tuples(TEXTS, PAYLOADS, KEYS, HEADERS, TEXTS, NEAR_TIMES)
+ROWS = st.tuples(TEXTS, PAYLOADS, KEYS, HEADERS, TEXTS, TIMES | st.just(-(2**63)))
 
 
 def fill(log, count=400):
@@ -49,6 +53,18 @@ def test_columns_have_the_rows_of_their_segment(rows, segment_bytes):
     assert [each.base for each in made] == [each.base for each in reader.segments[:-1]]
     for each in made:
         assert seen(disk, each).equals(reader.to_arrow(each.base, each.end))
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "microseconds"), [(1999, 1), (-1, -1), (-2000, -2), (-2001, -3)]
+)
+def test_coarse_times_are_rounded_down(nanoseconds, microseconds):
+    log = CommitLog()
+    log.append("/t", 1, time=nanoseconds)
+
+    column = as_written(list(log.arrow_batches())).column("time")
+
+    assert column.cast("int64").to_pylist() == [microseconds]
 
 
 def test_a_file_of_columns_is_plain_parquet(tmp_path):
