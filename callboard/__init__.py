@@ -120,11 +120,13 @@ _HOMES: Final = {
     "WorkerPool": "proxies.workers",
 }
 _MODULES: Final = ("errors", "events")
+_ROOMS: Final = ("broker", "commitlog", "simulation")
+"""Packages that `import callboard` alone reaches by their names."""
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name (PEP 562)."""
-    if name in _MODULES:
+    if name in _MODULES or name in _ROOMS:
         return import_module(f"callboard.{name}")
     if name not in _HOMES:
         what = f"module {__name__!r} has no attribute {name!r}"

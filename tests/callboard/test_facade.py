@@ -66,6 +66,12 @@ def test_public_names_are_listed_before_they_were_used():
     assert set(callboard.__all__) <= set(printed.split())
 
 
+def test_rooms_are_reached_by_name():
+    printed = run("import callboard; print(callboard.broker.Endpoint.__name__)")
+
+    assert printed == "Endpoint\n"
+
+
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="'callboard' has no attribute 'Nod'"):
         callboard.Nod  # noqa: B018
