@@ -18,6 +18,11 @@ PRINTED = {
         f"{len(list(EXAMPLES.rglob('*.py')))} files came back with the same checksum",
     ],
     "gateway_metrics.py": ["3 modules run", "memory was recorded: True"],
+    "recording.py": [
+        "0 /room/1 {'celsius': 20.5} from sensors",
+        "1 /room/2 {'celsius': 20.7} from sensors",
+        "2 /room/3 {'celsius': 21.0} from sensors",
+    ],
     "workers.py": ["[168, 303]", "unreachable", "25"],
 }
 
