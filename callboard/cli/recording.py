@@ -3,8 +3,9 @@
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final, cast, get_args
 
 import typer
@@ -21,6 +22,24 @@ LOOK_INTERVAL: Final = 0.05
 
 RATE_INTERVAL: Final = 1.0
 """Seconds between two lines of `--rate`."""
+
+
+def split_arguments(
+    arguments: Sequence[str], folder: Path | None
+) -> tuple[tuple[str, ...], Path]:
+    """Return topics and the directory of the log, which may be the last argument.
+
+    Raises:
+        Failure: no directory was named.
+    """
+    if folder is not None:
+        return tuple(arguments) or ("",), folder
+    if len(arguments) < 2:  # one could be either of them
+        raise Failure(
+            why="no log was named", step="say --log FOLDER, or TOPIC FOLDER", code=MISUSED
+        )
+    *topics, last = arguments
+    return tuple(topics), Path(last)
 
 
 def parse_sync(text: str) -> Sync:

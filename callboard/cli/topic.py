@@ -136,12 +136,15 @@ def sub(
 def record(
     topics: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TOPICS]...", help="What they begin with; default: all."),
+        typer.Argument(
+            metavar="[TOPICS]... [FOLDER]",
+            help="What they begin with, default all; without --log the log's directory.",
+        ),
     ] = None,
     *,
     folder: Annotated[
-        Path, typer.Option("--log", metavar="FOLDER", help="The directory of the log.")
-    ],
+        Path | None, typer.Option("--log", metavar="FOLDER", help="The directory of the log.")
+    ] = None,
     peer: Peers = None,
     listen: Listen = "",
     count: Count = 0,
@@ -168,16 +171,22 @@ def record(
 
     \b
     Examples:
-      callboard topic record /metrics --log metrics --listen 127.0.0.1:4222
+      callboard topic record /metrics metrics --listen 127.0.0.1:4222
       callboard topic record /cpu /disk --log metrics --peer basp://127.0.0.1:4222 --rate
       callboard topic record --log all --peer basp://127.0.0.1:4222 --retain seconds=86400
     """  # noqa: D301
     from functools import partial
 
     from callboard.cli.joining import Joining
-    from callboard.cli.recording import parse_retention, parse_sync, record_topics
+    from callboard.cli.recording import (
+        parse_retention,
+        parse_sync,
+        record_topics,
+        split_arguments,
+    )
     from callboard.commitlog import CommitLog
 
+    wanted, place = split_arguments(topics or [], folder)
     joining = Joining(
         listen=listen,
         peers=tuple(peer or ()),
@@ -188,14 +197,14 @@ def record(
     )
     make_log = partial(
         CommitLog,
-        folder,
+        place,
         sync=parse_sync(sync),
         retain=parse_retention(retain),
         columns=columns,
     )
     code = record_topics(
         joining,
-        tuple(topics or ("",)),
+        wanted,
         make_log,
         count=count,
         shows_rate=rate,

@@ -83,13 +83,23 @@ def test_what_was_recorded_is_in_the_log_when_the_command_has_ended(tmp_path, st
         ("/disk", [1, 2], node),
     ]
 
-    second = start("/cpu", "--log", folder, "--count", "1", "--sync", "each", "--rate")
+    second = start("/cpu", folder, "--count", "1", "--sync", "each", "--rate")
     assert second.begin == {"log": str(folder), "start": 2, "resumed": records[-1].time}
     publish(second, ("/cpu/2", "again"))
     second.process.wait(15)
     code, told = second.end()
 
     assert (code, told["start"], told["end"]) == (0, 2, 3)
+
+
+@pytest.mark.parametrize("arguments", [[], ["/metrics"]])
+def test_a_log_has_to_be_named(capsys, arguments):
+    code = main(["topic", "record", *arguments, "--listen", "127.0.0.1:0"])
+
+    assert code == 2
+    assert capsys.readouterr().err == (
+        "callboard: no log was named; say --log FOLDER, or TOPIC FOLDER\n"
+    )
 
 
 @pytest.mark.parametrize(
