@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from callboard.commitlog.batch import BYTES, Batch, Layout, layout_of, malformed
+from callboard.commitlog.columns import Names
 from callboard.commitlog.errors import ExtraMissing, LogCorrupt
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ ROWS: Final = 1 << 16
 Buffer = bytes | memoryview
 _NAMED: Final = ("topic", "key", "headers", "sender")
 _NEVER: Final = 1 << 63
+_ALL_COMMON: Final[list[int | None]] = [None] * len(_NAMED)
 _ONE: Final = array("q", (1,))
 _BYTES: Final = 16 << 20
 """Bytes of payloads after which a piece is handed over: Arrow counts them in 31 bits."""
@@ -116,6 +118,8 @@ class _Piece:
         self._steps, self._last = array("q"), 0  # from one offset to the next
         self._times: list[bytes] = []
         self._names = [_Names(plain) for plain in (str, _key_bytes, _header_pairs, str)]
+        #: Of records that have all their names in common: the table, and how many they are.
+        self._common: tuple[Names | None, int] = None, 0
         self._kinds: list[bytes] = []
         self._lengths: list[Buffer] = [bytes(4)]  # the sums of what follows are Arrow's offsets
         self._payloads: list[Buffer] = []
@@ -144,14 +148,20 @@ class _Piece:
         header, body = batch.header, memoryview(batch.body)
         count, payloads = header.records, body[layout.payloads :]
         lengths = body[layout.lengths : layout.payloads]
-        if sum(lengths.cast("I")) != len(payloads):
+        size = int.from_bytes(lengths, "little") if count == 1 else sum(lengths.cast("I"))
+        if size != len(payloads):
             what = f"{len(payloads)} bytes of payloads are not what their lengths say"
             raise ValueError(what)
-        for column, values, at in zip(self._names, layout.names, layout.named, strict=True):
-            column.add(values, None if at is None else body[at : at + 4 * count], count)
+        if layout.named == _ALL_COMMON:
+            self._add_common(layout.names, count)
+        else:
+            self._write_common()
+            for column, values, at in zip(self._names, layout.names, layout.named, strict=True):
+                column.add(values, None if at is None else body[at : at + 4 * count], count)
         self._steps.append(header.base - self._last)
-        self._steps.extend(_ONE * (count - 1))
-        self._last = batch.end - 1
+        if count > 1:
+            self._steps.extend(_ONE * (count - 1))
+        self._last = header.base + count - 1
         if layout.times is None:
             self._times.append(struct.pack("<q", header.first_time) * count)
         else:
@@ -163,12 +173,31 @@ class _Piece:
         self._lengths.append(lengths)
         self._payloads.append(payloads)
         self.rows += count
-        self.size += len(payloads)
+        self.size += size
+
+    def _add_common(self, names: Names, count: int) -> None:
+        """Count records of batches that follow each other and have one table of names."""
+        known, before = self._common
+        if names is known:
+            self._common = names, before + count
+            return
+        self._write_common()
+        for column, values in zip(self._names, names, strict=True):
+            column.begin_of(values)  # refuses what Arrow does not take
+        self._common = names, count
+
+    def _write_common(self) -> None:
+        names, count = self._common
+        if names is not None:
+            for column, values in zip(self._names, names, strict=True):
+                column.add(values, None, count)
+        self._common = None, 0
 
     def take(self) -> "pa.RecordBatch":
         """Return what was added, and begin the next piece."""
         from pyarrow import compute
 
+        self._write_common()
         pa, schema, numbers = self._pa, self._schema, self._numbers
         topics, keys, headers, senders = (
             column.values(pa, schema.field(name).type, self.rows)
@@ -212,12 +241,7 @@ class _Names:
 
     def add(self, values: Sequence[Any], numbers: memoryview | None, count: int) -> None:
         """Take the column of a batch: its table, and the number of each record in this."""
-        # Equal tables mostly are one object; the entry keeps it, so that its id stays its own.
-        entry = self._begins.get(id(values))
-        if entry is None:
-            entry = self._begins[id(values)] = values, len(self._values)
-            self._values += map(self._plain, values)
-        begin = entry[1]
+        begin = self.begin_of(values)
         if numbers is None:
             self._places.extend(array("i", (begin,)) * count)
             return
@@ -229,6 +253,16 @@ class _Names:
             self._places.extend(array("i", map(begin.__add__, own)))
         else:
             self._places.frombytes(numbers)
+
+    def begin_of(self, values: Sequence[Any]) -> int:
+        """Return where a table stands behind the others, to which it is added if needed."""
+        # Equal tables mostly are one object; the entry keeps it, so that its id stays its own.
+        entry = self._begins.get(id(values))
+        if entry is None:
+            plain = [self._plain(value) for value in values]
+            entry = self._begins[id(values)] = values, len(self._values)
+            self._values += plain
+        return entry[1]
 
     def values(self, pa: Any, kind: Any, rows: int) -> Any:
         """Return the values of the first records; others may be of a batch that was refused."""

@@ -1,12 +1,16 @@
 """Records as Arrow's columns: the same as record by record, whatever is asked for."""
 
+import struct
 import sys
+from contextlib import suppress
+from zlib import crc32
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard.commitlog import CommitLog, ExtraMissing, LogCorrupt, LogReader, Retention
+from callboard.commitlog.memory_disk import MemoryDisk
 from tests.callboard.commitlog.strategies import HEADERS, KEYS, PAYLOADS, TEXTS, TIMES
 
 ROWS = st.tuples(TEXTS, PAYLOADS, KEYS, HEADERS, TEXTS, TIMES)
@@ -109,3 +113,16 @@ def test_tables_need_pyarrow_and_say_how_to_get_it(monkeypatch):
 
     with pytest.raises(ExtraMissing, match=r"pip install 'callboard\[arrow\]'"):
         CommitLog().to_arrow()
+
+
+@given(st.binary(max_size=120), st.integers(1, 5), st.integers(0, 140))
+def test_a_batch_of_another_program_is_corrupt_or_read(body, count, flags):
+    pytest.importorskip("pyarrow")
+    disk = MemoryDisk()
+    checked = struct.pack("<IIQqqII", crc32(body), len(body), 0, 0, 0, count, flags)
+    head = b"CBL1" + struct.pack("<I", crc32(checked)) + checked
+    disk.open("/a/00000000000000000000.log", append=True).write(head + body)
+    log = LogReader("/a", disk=disk)
+
+    with suppress(LogCorrupt):  # and nothing else
+        assert shown(log.to_arrow()) == rows_of(log.read())
