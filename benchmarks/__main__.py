@@ -62,6 +62,12 @@ MEASURES = (
     "store_round",
     "store_sqlite",
     "store_snapshot",
+    "mqtt_qos0",
+    "mqtt_qos1",
+    "mqtt_qos2",
+    "mqtt_pairs",
+    "mqtt_connect",
+    "mqtt_idle",
 )
 PUBLISHED = ROOT / "docs" / "benchmarks" / "results.json"
 RUN_LIMIT = 60.0

@@ -47,6 +47,16 @@ FLOORS: Final[dict[str, dict[str, float]]] = {
     "store_round": {"Zeek Broker, Python": 20},
     "store_sqlite": {"Zeek Broker, Python": 5},
     "store_snapshot": {"Zeek Broker, Python": 0.5},
+    **{
+        f"mqtt_qos{qos}": {
+            **{f"mosquitto, {flow}": over for flow in ("1 to 1", "1 to 10", "10 to 1")},
+            **{f"amqtt, {flow}": 5 for flow in ("1 to 1", "1 to 10", "10 to 1")},
+        }
+        for qos, over in ((0, 2), (1, 2), (2, 1))
+    },
+    "mqtt_pairs": {"mosquitto, 50 pairs": 0.6, "amqtt, 50 pairs": 5},
+    "mqtt_connect": {"mosquitto": 0.4, "amqtt": 5},
+    "mqtt_idle": {"callboard": 12, "amqtt": 5},
 }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.peers import caf, pykka, xoscar, zeek_broker
+from benchmarks.peers import caf, environment, mqtt_brokers, pykka, xoscar, zeek_broker
 from benchmarks.processes import ROOT
 
 
@@ -45,6 +45,8 @@ def versions() -> dict[str, str]:
         "pykka": pykka.version(),
         "Thespian": version("thespian"),
         "Zeek Broker": zeek_broker.version(),
+        "mosquitto": mqtt_brokers.version(),
+        "amqtt": environment.version("amqtt"),
     }
 
 
