@@ -115,6 +115,11 @@ class _SharedAccess:
         self.now = now
         self.hook = hook
 
+    @property
+    def is_open(self) -> bool:
+        """Whether no topic is closed to this client."""
+        return self.now is None
+
     def may_publish(self, topic: str) -> bool:
         """Whether this client may publish there."""
         return self.now is None or self.now.may_publish(topic)

@@ -52,7 +52,7 @@ class Connection:
         self.session = session
         self.client_id = session.client_id
         self.is_v5 = connect.version >= V5
-        self.access: Access | None = link.access
+        self.access = topic_rules(link)
         self.acks: list[bytes] = []
         self.out: list[Notification] = []
         self.unsent = 0
@@ -91,8 +91,15 @@ class Connection:
         return answer
 
     def forget_answers(self) -> None:
-        """Ask `access` again."""
+        """Ask the link's access again."""
+        self.access = topic_rules(self.link)
         self.allowed = None
+
+
+def topic_rules(link: Link) -> Access | None:
+    """Return what to ask about topics; None if all are open to the client."""
+    access = link.access
+    return None if getattr(access, "is_open", False) else access
 
 
 MOST_ANSWERS = 1_000

@@ -58,7 +58,10 @@ Notification = bytes | Unschedule | Disconnected
 
 
 class Access(Protocol):
-    """What one client may do. Answers are kept for each topic until `Link.access_changed`."""
+    """What one client may do. Answers are kept for each topic until `Link.access_changed`.
+
+    One that has a true attribute `is_open` is asked about subscriptions only.
+    """
 
     def may_publish(self, topic: str) -> bool:
         """Whether messages of this client may go to a topic."""

@@ -206,7 +206,6 @@ class RouterMachine:
                     is_told=event.is_told,
                 )
             elif isinstance(event, AccessChanged):
-                connection.access = event.link.access
                 connection.forget_answers()
 
     def _take_data(self, link: Link) -> None:

@@ -232,8 +232,9 @@ class RemoteLink:
         self.state = State.ADMITTING
         self._network.minimal = connect.version >= V5
         self._early = chunk[size:]
-        self._pause(_Pause.ADMISSION)
         self._door.admit(connect, self, lambda admission: self._admitted(connect, admission))
+        if self.state is State.ADMITTING:  # most are answered at once
+            self._pause(_Pause.ADMISSION)
 
     def _admitted(self, connect: Connect, admission: Admission) -> None:
         if self.state is not State.ADMITTING:

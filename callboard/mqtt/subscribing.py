@@ -53,8 +53,9 @@ def _judge(machine: "RouterMachine", connection: Connection, asked: Subscription
     subscriptions = connection.session.subscriptions
     if topic_filter not in subscriptions and len(subscriptions) >= machine.limits.subscriptions:
         return ReasonCode.QUOTA_EXCEEDED
-    if connection.access is not None:
-        return connection.access.may_subscribe(topic_filter, asked.qos)
+    access = connection.link.access
+    if access is not None:
+        return access.may_subscribe(topic_filter, asked.qos)
     return asked.qos
 
 
