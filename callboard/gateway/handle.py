@@ -16,7 +16,7 @@ from callboard.gateway.message import Message
 
 if TYPE_CHECKING:
     from actors.reference import ActorRef
-    from callboard.gateway.broker import ModuleBroker
+    from callboard.gateway.attaching import Attaching
     from callboard.gateway.module import Module, Outlet
 
 __all__ = [
@@ -134,7 +134,7 @@ class ModuleHandle:
 
     def __init__(
         self,
-        broker: "ModuleBroker",
+        broker: "Attaching",
         number: int,
         name: str,
         given: object,

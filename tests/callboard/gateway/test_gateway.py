@@ -1,10 +1,12 @@
 """Gateways: modules and links by name, configurations, events."""
 
+import asyncio
 import json
 import threading
 
 import pytest
 
+from actors.errors import WouldBlock
 from actors.mailbox import Mailbox
 from callboard.gateway import (
     ConfigurationError,
@@ -482,3 +484,32 @@ def test_settle_waits_until_all_was_received(gateway):
     slow.open.set()
     assert gateway.settle(LIMIT)
     assert slow.contents == [b"x"]
+
+
+def test_the_twins_work_on_an_event_loop_which_is_never_blocked(node):
+    gateway, sink = Gateway(node), Recorder()
+
+    async def program():
+        async with gateway:
+            gateway.add_module("source", Quiet)
+            gateway.add_module("sink", sink)
+            gateway.link("source", "sink")
+            await gateway.astart()
+            gateway.publish("source", b"x")
+            assert await gateway.asettle(LIMIT)
+            for call in (
+                gateway.start,
+                gateway.settle,
+                gateway.close,
+                gateway.broker.release,
+                lambda: gateway.remove_module("sink"),
+                lambda: gateway.start_module("sink"),
+            ):
+                with pytest.raises(WouldBlock, match="await a"):
+                    call()
+            assert await gateway.aremove_module("source")
+            assert not await gateway.aremove_module("source")
+
+    asyncio.run(program())
+    assert sink.contents == [b"x"]
+    assert sink.calls == ["create", "start", "destroy"]
