@@ -203,32 +203,29 @@ class ModuleHost(Actor):
         take, read, cell = items.popleft, Message.of_frame, self._cell
         receive = self.module.receive
         is_counted = inbox.bounds.bytes is not None
-        received = 0
-        try:
-            for _index in range(min(len(items), RUN)):
-                try:
-                    frame = take()
-                except IndexError:  # a policy dropped the rest
-                    break
-                if frame is quit_message:
-                    if inbox.may_end():
-                        self._cell.post(Quit(), None)
-                    return
-                if is_counted:
-                    inbox.took(frame)
-                if waiters:
-                    inbox.make_room()
-                try:
-                    receive(read(frame, TOPIC_SIZE))
-                    received += 1
-                except Exception as error:
-                    self._failed(frame, error)
-                    if self._handle.options.on_error == "crash":
-                        raise
-                if cell.attention:
-                    break
-        finally:
-            self._handle.received += received
+        handle = self._handle
+        for _index in range(min(len(items), RUN)):
+            try:
+                frame = take()
+            except IndexError:  # a policy dropped the rest
+                break
+            if frame is quit_message:
+                if inbox.may_end():
+                    self._cell.post(Quit(), None)
+                return
+            if is_counted:
+                inbox.took(frame)
+            if waiters:
+                inbox.make_room()
+            try:
+                receive(read(frame, TOPIC_SIZE))
+                handle.received += 1
+            except Exception as error:
+                self._failed(frame, error)
+                if handle.options.on_error == "crash":
+                    raise
+            if cell.attention:
+                break
         if items and not inbox.is_poked:
             inbox.poke()
 

@@ -40,6 +40,7 @@ def test_messages_go_to_a_server_and_come_back(gateway, router, qos):
     sink.until(20)
     assert sink.contents == [b"%d" % number for number in range(20)]
     assert sink.got[0].properties == {"topic": "cpu/a"}
+    assert gateway.settle(LIMIT)
     out = next(status for status in gateway.modules() if status.name == "out")
     assert (out.counters.received, out.counters.failed) == (20, 0)
 
