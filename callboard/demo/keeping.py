@@ -112,7 +112,8 @@ class CloneKeeping(Keeping):
         self._is_asking = False
         self._peaks: dict[str, Peak] = {}
         self._shown: dict[str, float] = {}
-        self._store = attach_clone(hub, NAME)
+        self._results: dict[str, dict[str, Any]] = {}
+        self._store = self.store = attach_clone(hub, NAME)
         self._watching = ExitStack()
         self._changes = self._watching.enter_context(self._store.changes())
 
@@ -146,7 +147,9 @@ class CloneKeeping(Keeping):
         """Return how far this life is, and what the copy here shows."""
         self._ask()
         for event in self._changes.poll():
-            if not event.key.endswith(COUNTER):
+            if event.key.startswith("/"):  # what Spark found, under its topic
+                self._results[event.key] = event.value
+            elif not event.key.endswith(COUNTER):
                 self._shown[event.key] = event.value
         return {
             "role": "clone",
@@ -155,4 +158,5 @@ class CloneKeeping(Keeping):
             "written": self._written,
             "acknowledged": self._acknowledged,
             "shown": self._shown,
+            "results": {key: value.get("p50") for key, value in self._results.items()},
         }

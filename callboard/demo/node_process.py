@@ -23,6 +23,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from callboard import ActorRef, Node
@@ -31,7 +32,8 @@ from callboard.demo.desk import Desk
 from callboard.endpoint.hub import Hub
 
 if TYPE_CHECKING:
-    from callboard.demo.keeping import Keeping
+    from callboard.demo.handing import Counting, Handing
+    from callboard.demo.keeping import CloneKeeping, Keeping
 
 REPORT_INTERVAL: Final = 0.1
 """Seconds between two reports."""
@@ -45,6 +47,9 @@ SENSORS_ON: Final = ("A", "D")
 
 MASTER_ON: Final = "C"
 
+ANALYSIS: Final = "CALLBOARD_DEMO_ANALYSIS"
+"""The variable that names the folder of the analysis; without it there is none."""
+
 
 class NodeProcess:
     """A node, its desk, and the pipes to the parent."""
@@ -53,6 +58,8 @@ class NodeProcess:
         self._name = name
         self._path = path
         self._keeping: Keeping | None = None
+        self._handing: Handing | None = None
+        self._counting: Counting | None = None
         self._node = node
         self._hub = Hub.of(node)
         self._desk = Desk(node, self._hub)
@@ -113,7 +120,18 @@ class NodeProcess:
         if self._name == MASTER_ON:
             self._keeping = MasterKeeping(self._hub, self._desk.note, self._path)
         elif self._name in SENSORS_ON:
-            self._keeping = CloneKeeping(self._hub, self._desk.note)
+            clone = CloneKeeping(self._hub, self._desk.note)
+            self._keeping = clone
+            if folder := os.environ.get(ANALYSIS):
+                self._take_part_in_analysis(Path(folder), clone)
+
+    def _take_part_in_analysis(self, folder: Path, clone: "CloneKeeping") -> None:
+        from callboard.demo.handing import Counting, Handing
+
+        if self._name == OVERSEER_ON:
+            self._handing = Handing(self._hub, folder, clone.store)
+        else:
+            self._counting = Counting(self._hub)
 
     def _keep(self, sensor: str, level: float) -> None:
         if self._keeping is not None:
@@ -122,10 +140,7 @@ class NodeProcess:
     def _obey(self, command: dict[str, Any]) -> None:
         match command["do"]:
             case "rest":
-                from callboard.demo.sensor import Rest
-
-                for ref in self._resting:
-                    ref.tell(Rest())
+                self._rest()
             case "part":
                 if self._keeping is not None:
                     self._keeping.close()
@@ -139,12 +154,22 @@ class NodeProcess:
             case "close":
                 self._is_closing = True
 
+    def _rest(self) -> None:
+        from callboard.demo.sensor import Rest
+
+        for ref in self._resting:
+            ref.tell(Rest())
+        if self._handing is not None:
+            self._handing.close()
+            self._handing = None
+
     def _report(self, **more: Any) -> None:
         report = {
             **self._desk.report(),
             "at": time.monotonic_ns(),
             "round": self._round,
             "store": None if self._keeping is None else self._keeping.report(),
+            "results": None if self._counting is None else self._counting.counts(),
             **more,
         }
         sys.stdout.write(json.dumps(report) + "\n")

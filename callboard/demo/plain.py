@@ -71,6 +71,8 @@ def status_line(scene: Scene, seconds: float) -> str:
         parts.append(f"cpu mean {cpu['mean']:.0f} % p95 {cpu['p95']:.0f} %")
     if scene.holdings.lives:
         parts.append(scene.holdings.status())
+    if found := scene.findings.status():
+        parts.append(found)
     if scene.follower.last is not None:
         parts.append(scene.follower.last.line())
     return " · ".join(parts)

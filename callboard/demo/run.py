@@ -5,6 +5,7 @@ import os
 import signal
 from typing import Final
 
+from callboard.demo.analysis import Analysis
 from callboard.demo.keys import Keyboard
 from callboard.demo.line import Line
 from callboard.demo.options import DemoOptions
@@ -17,8 +18,8 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def run(options: DemoOptions) -> int:
     """Play the demo; returns the exit code: 0 when the books close exactly."""
     screen = choose_screen(options)
-    with Line() as line, Keyboard() as keyboard:
-        show = Show(options, line, keyboard, screen)
+    with Analysis(options) as analysis, Line() as line, Keyboard() as keyboard:
+        show = Show(options, line, keyboard, screen, analysis)
         wake_read, wake_write = os.pipe()
         os.set_blocking(wake_write, False)  # noqa: FBT003
         line.selector.register(wake_read, 1)
@@ -36,6 +37,9 @@ def run(options: DemoOptions) -> int:
                 signal.signal(number, handler)
             os.close(wake_read)
             os.close(wake_write)
-    summary = show.summary(outcome)
+        found = analysis.finish()
+    summary = {**show.summary(outcome), "analysis": found.summary()}
+    if not options.as_json:
+        found.print()
     print(json.dumps(summary) if options.as_json else outcome.line(), flush=True)  # noqa: T201
     return outcome.exit_code

@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Any, Final, Literal
 
 from callboard.demo.balance import Balance
+from callboard.demo.findings import Findings
 from callboard.demo.holdings import Holdings
 from callboard.demo.hops import Asked, Follower
 from callboard.demo.messages import topic_of
@@ -96,6 +97,7 @@ class Scene:
         self.follower = Follower()
         self.events: deque[Event] = deque(maxlen=EVENTS_KEPT)
         self.holdings = Holdings()
+        self.findings = Findings()
         self.host = ""
         self.snapshot: dict[str, Any] = {}
         self.topic_rates: dict[str, Rate] = {}
@@ -143,6 +145,7 @@ class Scene:
         view = self.nodes[name]
         view.take(report)
         self.holdings.take(name, report["store"], is_witness=name == WITNESS)
+        self.findings.take(report, is_witness=name == WITNESS)
         if "ready" in report:
             self._ids[report["ready"]] = name
         if name == WITNESS:

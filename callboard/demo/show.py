@@ -10,6 +10,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
+from callboard.demo.analysis import Analysis
 from callboard.demo.balance import Outcome
 from callboard.demo.clock import process_start_ns
 from callboard.demo.keys import Command, Keyboard, KeyParser
@@ -42,13 +43,19 @@ class Show:
     """One run of the demo."""
 
     def __init__(
-        self, options: DemoOptions, line: Line, keyboard: Keyboard, screen: Screen
+        self,
+        options: DemoOptions,
+        line: Line,
+        keyboard: Keyboard,
+        screen: Screen,
+        analysis: Analysis,
     ) -> None:
         self._options = options
         self._line = line
         self._keyboard = keyboard
         self._keys = KeyParser()
         self._screen = screen
+        self._analysis = analysis
         self._scene = Scene(NAMES)
         self._timeline = Timeline(None if options.forever else options.seconds)
         self._origin_ns = process_start_ns()
@@ -291,6 +298,7 @@ class Show:
         self._screen.event(event, self._seconds(event.at_ns))
 
     def _draw(self) -> None:
+        self._scene.findings.state = self._analysis.state()
         prompt = self._keys.prompt if self._keyboard.is_there else ""
         if self._is_ending:
             prompt = "settling the accounts"

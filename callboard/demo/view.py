@@ -19,7 +19,7 @@ from callboard.demo.scene import Event, NodeState, NodeView, Scene
 DRAW_INTERVAL: Final = 0.125
 """Seconds between two pictures."""
 
-FIXED_LINES: Final = 20
+FIXED_LINES: Final = 21
 """Lines of the picture besides the log."""
 
 LINK_WIDTH: Final = 9
@@ -70,6 +70,7 @@ class LiveScreen:
             figures(scene),
             journey(scene),
             store(scene),
+            *analysis(scene),
             Panel(
                 log(self._events[-lines:]),
                 title="log (ms since the last blow)",
@@ -212,6 +213,12 @@ def journey(scene: Scene) -> Text:
     return Text.assemble(
         (f" reading{number} of A.cpu: ", "dim"), way, no_wrap=True, overflow="ellipsis"
     )
+
+
+def analysis(scene: Scene) -> list[Text]:
+    """Return the state of the analysis; nothing where there is none."""
+    found = scene.findings.status()
+    return [Text(f" {found}", no_wrap=True)] if found else []
 
 
 def store(scene: Scene) -> Text:

@@ -30,6 +30,7 @@ class Job:
         max_rows: Records of a micro-batch at most.
         ends: Whether it ends when all was read.
         mode: Whether windows are told once, `append`, or at each change, `update`.
+        interval: Seconds between micro-batches; 0 is as soon as there is something.
         name: What it is called, for its checkpoint and progress; by default as the query.
     """
 
@@ -43,6 +44,7 @@ class Job:
     max_rows: int | None = None
     ends: bool = False
     mode: str = "append"
+    interval: float = 0.0
     name: str = ""
 
     @property
@@ -91,6 +93,8 @@ class Job:
         )
         if self.ends:
             writer = writer.trigger(availableNow=True)
+        elif self.interval:
+            writer = writer.trigger(processingTime=f"{self.interval} seconds")
         return writer.start(self.to)
 
 

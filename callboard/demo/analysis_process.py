@@ -1,0 +1,147 @@
+"""What Spark does in the demo: `python -m callboard.demo.analysis_process FOLDER`.
+
+| in the folder | |
+|---|---|
+| `metrics` | the log of what the sensors publish; node A records it |
+| `temperatures` | the log of a year of San Francisco, replayed here |
+| `results` | the log of rates, quantiles and anomalies; node A hands them on |
+| `state.json` | how far it is, for the parent |
+
+It ends when its input does. It is nice to the nodes, whose times are what the demo measures.
+"""
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from callboard.commitlog import CommitLog
+from callboard.pipeline.job import Job
+from callboard.pipeline.queries import QUERIES, Settings, schema_of, values
+from callboard.pipeline.state import Detection
+from callboard.pipeline.temperatures import load_temperatures
+
+HOW: Final = Detection(warmup=72, slots=24)
+"""How anomalies are found, of temperatures and of metrics."""
+
+TOPIC: Final = "/temperatures/san-francisco"
+
+_WINDOW: Final = 5.0
+_SLICES: Final = 20
+"""In how many parts the year is replayed."""
+
+_SLICE_SECONDS: Final = 0.5
+_REPORT_SECONDS: Final = 0.5
+_QUICK_TO_START: Final = {
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.memory": "512m",
+}
+
+
+def main(folder: Path) -> int:
+    """Run the queries until the input ends."""
+    os.nice(5)
+    from callboard.pipeline.spark_session import session
+
+    ends = threading.Event()
+    threading.Thread(target=_wait_for_end, args=(ends,), daemon=True).start()
+    CommitLog(folder / "metrics", sync="none").close()  # the queries may begin before A records
+    replay = threading.Thread(target=_replay, args=(folder, ends), daemon=True)
+    replay.start()
+    _tell(folder, state="starts")
+    spark = session("local[2]", name="callboard demo", conf=_QUICK_TO_START)
+    running: list[Any] = []
+    for start in (_start_quantiles, _start_anomalies, _start_rates):
+        if not ends.is_set():
+            running.append(start(spark, folder))
+            _run(folder, running, ends, lambda query: bool(query.recentProgress))
+    _run(folder, running, ends, lambda _: False)
+    for query in running:
+        query.stop()
+    spark.stop()
+    return 0
+
+
+def _run(
+    folder: Path, running: list[Any], ends: threading.Event, is_enough: Callable[[Any], bool]
+) -> None:
+    """Tell how far it is until the end, or until the query that was started last may do.
+
+    Queries that begin one after the other are sooner at their first results than all at once.
+    """
+    while not ends.wait(_REPORT_SECONDS):
+        _tell(folder, state="runs", rows=_rows_of(running))
+        if is_enough(running[-1]):
+            return
+
+
+def _metrics_job(name: str, folder: Path) -> Job:
+    settings = Settings(field="_2", window=_WINDOW, delay=_WINDOW, detection=HOW)
+    return Job(
+        name,
+        str(folder / "metrics"),
+        str(folder / "results"),
+        settings,
+        mode="update",
+        interval=1.0,
+    )
+
+
+def _start_quantiles(spark: Any, folder: Path) -> Any:
+    return _metrics_job("quantiles", folder).start_stream(spark)
+
+
+def _start_rates(spark: Any, folder: Path) -> Any:
+    return _metrics_job("rates", folder).start_stream(spark)
+
+
+def _start_anomalies(spark: Any, folder: Path) -> Any:
+    """Look for anomalies in both logs at once."""
+    job, both = _metrics_job("anomalies", folder), None
+    for log, field in (("metrics", "_2"), ("temperatures", "value")):
+        settings = Settings(field=field)
+        reader = spark.readStream.format("callboard").schema(schema_of(settings))
+        rows = values(reader.load(str(folder / log)), settings)
+        both = rows if both is None else both.unionByName(rows)
+    found = QUERIES["anomalies"].build(both, job.settings)
+    writer = found.writeStream.format("callboard").trigger(processingTime="1 second")
+    return writer.option("checkpointLocation", job.checkpoint).start(job.to)
+
+
+def _replay(folder: Path, ends: threading.Event) -> None:
+    readings = load_temperatures()
+    size = -(-len(readings) // _SLICES)
+    with CommitLog(folder / "temperatures", sync="none") as log:
+        for start in range(0, len(readings), size):
+            part = readings[start : start + size]
+            log.append_batch(
+                [{"value": each.temperature} for each in part],
+                topic=TOPIC,
+                time=[each.time for each in part],
+            )
+            if ends.wait(_SLICE_SECONDS):
+                return
+
+
+def _rows_of(running: list[Any]) -> int:
+    return sum(each.numInputRows for query in running for each in query.recentProgress)
+
+
+def _tell(folder: Path, **state: Any) -> None:
+    temporary = folder / "state.tmp"
+    temporary.write_text(json.dumps(state))
+    temporary.rename(folder / "state.json")
+
+
+def _wait_for_end(ends: threading.Event) -> None:
+    while sys.stdin.buffer.read(1):
+        pass
+    ends.set()
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,115 @@
+"""What the demo shows of Spark, from the logs that it left."""
+
+import struct
+import zlib
+from datetime import UTC, datetime
+
+from callboard.commitlog import CommitLog, LogReader
+from callboard.demo.analysis import METRIC, Analysis, Found, _evaluate
+from callboard.demo.chart import WIDTH, Canvas, chart_lines, draw_chart
+from callboard.demo.findings import Findings
+from callboard.demo.options import DemoOptions
+from callboard.pipeline.temperatures import load_temperatures
+
+SECOND = 10**9
+LEVELS = [(float(second), second % 10.0) for second in range(20)]
+QUANTILES = [(0.0, 4.0, 9.0), (10.0, 5.0, 9.0)]
+
+
+def test_a_short_story_or_one_without_end_has_no_analysis():
+    for options in (DemoOptions(seconds=8.0), DemoOptions(forever=True)):
+        with Analysis(options) as analysis:
+            found = analysis.finish()
+
+            assert analysis.state() == {}
+            assert found.missing
+            assert found.summary()["precision"] is None
+
+
+def test_without_spark_the_demo_says_so_in_one_line(monkeypatch, capsys):
+    monkeypatch.setattr("callboard.demo.analysis.find_spec", lambda _: None)
+
+    with Analysis(DemoOptions()) as analysis:
+        analysis.finish().print()
+
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line == (
+        "no analysis with Spark: it is not installed: pip install 'callboard[spark]'"
+    )
+
+
+def test_anomalies_that_were_found_are_compared_with_those_that_are_known(tmp_path):
+    known = [each for each in load_temperatures() if each.is_anomaly]
+    with CommitLog(tmp_path / "results") as log:
+        for each in known[:10]:
+            log.append("/anomalies/temperatures/san-francisco", {}, time=each.time)
+        log.append("/anomalies/temperatures/san-francisco", {}, time=1)
+        log.append(f"/anomalies{METRIC}", {}, time=7 * SECOND)
+        start = datetime.fromtimestamp(5, UTC)
+        for median in (1.0, 2.0):  # told again at each change
+            payload = {"start": start, "p50": median, "p99": 9.0}
+            log.append(f"/quantiles{METRIC}", payload)
+    with CommitLog(tmp_path / "metrics") as log:
+        log.append(METRIC, [1, 50.0, {}], time=5 * SECOND)
+
+    found = _evaluate(
+        list(LogReader(tmp_path / "results")), list(LogReader(tmp_path / "metrics"))
+    )
+
+    assert (found.known, found.found, found.right) == (len(known), 11, 10)
+    assert found.precision == 10 / 11
+    assert found.recall == 10 / len(known)
+    assert found.quantiles == [(5.0, 2.0, 9.0)]
+    assert (found.levels, found.strange) == ([(5.0, 50.0)], [7.0])
+
+
+def test_the_chart_of_a_terminal_has_a_row_for_each_thing():
+    title, *rows = chart_lines("/cpu", LEVELS, QUANTILES, [0.0, 19.0])
+
+    assert title == "/cpu: 0 to 9, 19 s"
+    assert [row.split()[0] for row in rows] == ["level", "p50", "p99", "anomalies"]
+    assert rows[2] == "      p99 " + "█" * WIDTH
+    assert rows[3] == "anomalies !" + " " * (WIDTH - 2) + "! 2"
+
+
+def test_the_picture_is_a_png_of_the_right_size_with_the_colors(tmp_path):
+    draw_chart(tmp_path / "chart.png", "/cpu", LEVELS, QUANTILES, [3.0])
+
+    data = (tmp_path / "chart.png").read_bytes()
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    width, height = struct.unpack(">II", data[16:24])
+    at = data.index(b"IDAT")
+    (size,) = struct.unpack(">I", data[at - 4 : at])
+    rows = zlib.decompress(data[at + 4 : at + 4 + size])
+    assert len(rows) == height * (1 + 3 * width)
+    assert bytes((210, 30, 40)) in rows
+    assert zlib.crc32(data[at : at + 4 + size]) == int.from_bytes(
+        data[at + 4 + size : at + 8 + size], "big"
+    )
+
+
+def test_points_outside_a_picture_are_left_out():
+    canvas = Canvas(2, 2)
+
+    canvas.dot((0, 0), (0, 0, 0), size=5)
+
+    assert canvas.width == 2
+
+
+def test_a_chart_of_nothing_says_so():
+    assert chart_lines("/cpu", [], [], []) == ["/cpu: no records"]
+    assert Found(missing="x").summary()["missing"] == "x"
+
+
+def test_the_line_of_the_analysis_tells_what_came_back():
+    findings = Findings()
+    assert findings.status() == ""
+    findings.state = {"state": "runs", "rows": 1200}
+    findings.take({"results": {"/rates": 2, "/anomalies": 1}, "store": None}, is_witness=False)
+    store = {"results": {"/quantiles/metrics/A/cpu": 31.4, "/rates/x": None}}
+    findings.take({"store": store}, is_witness=True)
+
+    assert findings.status() == (
+        "spark: 1,200 records read · 2 rates, 1 anomalies as messages on D"
+        " · 2 entries in the store · cpu median 31 %"
+    )
