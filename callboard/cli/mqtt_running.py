@@ -13,19 +13,24 @@ from typing import Any
 
 import typer
 
+from actors.errors import CallboardError
+from callboard import Node
+from callboard.cli.credentials import read_secret
 from callboard.cli.failure import Failure, Failures
-from callboard.cli.listening import catch_signals
+from callboard.cli.listening import catch_signals, open_port
 from callboard.cli.loading import load_app
 from callboard.mqtt import Router, RouterConfig
 from callboard.mqtt.config_file import (
     MqttConfigError,
     find_function,
     make_config,
+    make_maps,
     make_security,
     read_config_file,
 )
 from callboard.mqtt.config_tables import ConfigTable
 from callboard.mqtt.errors import MqttError
+from callboard.mqtt.hub_door import MqttDoor
 from callboard.mqtt.scrypt import hash_password
 from callboard.operation.logs import set_up_logging
 
@@ -66,16 +71,37 @@ def run_router(file: Path, *, as_json: bool) -> int:
     table, config = load_router_config(file)
     set_up_logging(table.log_level)
     stop = threading.Event()
-    with catch_signals(stop):
+    with catch_signals(stop), contextlib.ExitStack() as stack:
+        node = stack.enter_context(_node(table, file.parent))
         try:
-            router = Router(config).start()
+            router = Router(config, node=node).start()
         except (MqttError, OSError) as error:
             raise Failure(why=str(error), step=f"correct {file} and run it again") from error
-        with _reloads(file, router):
-            _introduce(router, as_json=as_json)
-            stop.wait()
-            router.close()
+        stack.callback(router.close)
+        maps = make_maps(table)
+        if maps:
+            stack.enter_context(MqttDoor(router, node, maps))
+        stack.enter_context(_reloads(file, router))
+        _introduce(router, as_json=as_json)
+        stop.wait()
     return 0
+
+
+def _node(table: ConfigTable, folder: Path) -> Node:
+    """Return the router's node, linked with the cluster that the file names."""
+    settings = table.node
+    path = None if settings.secret_file is None else folder / settings.secret_file
+    try:
+        node = Node(table.name, join=settings.join, secret=read_secret(path))
+    except CallboardError as error:
+        raise Failure(why=str(error), step="correct [node] join") from error
+    if settings.listen is not None:
+        try:
+            open_port(node, settings.listen, insecure=False)
+        except BaseException:
+            node.close()
+            raise
+    return node
 
 
 @contextlib.contextmanager

@@ -28,6 +28,7 @@ from callboard.mqtt.config_tables import (
 from callboard.mqtt.door import NetworkLimits
 from callboard.mqtt.errors import ListenError, MqttError
 from callboard.mqtt.hooks import Hooks
+from callboard.mqtt.hub_door import TopicMap
 from callboard.mqtt.limits import Limits
 from callboard.mqtt.listener import ListenerSettings
 from callboard.mqtt.rules import Rule
@@ -162,6 +163,11 @@ def make_security(table: ConfigTable) -> Security:
         bans=BanList(table.auth.bans),
         login_failures=table.auth.login_failures,
     )
+
+
+def make_maps(table: ConfigTable) -> list[TopicMap]:
+    """Return what the door carries; empty without a door."""
+    return [TopicMap(**dict(each)) for each in table.door]
 
 
 def find_function(text: str) -> Callable[..., Any]:

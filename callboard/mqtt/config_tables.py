@@ -2,11 +2,12 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from callboard.mqtt.acl import parse_rule
 from callboard.mqtt.ban import BanList
 from callboard.mqtt.errors import ListenError
+from callboard.mqtt.hub_door import TopicMap
 from callboard.mqtt.limits import ShareStrategy
 from callboard.mqtt.listener import ListenerSettings
 from callboard.mqtt.scrypt import PasswordHash
@@ -183,6 +184,30 @@ class BridgeTable(TlsTable):
     reconnect_delay: float = Field(default=1.0, gt=0)
 
 
+class DoorTable(_Table):
+    """`[[door]]`: which topics of MQTT are topics of the cluster."""
+
+    mqtt: str = ""
+    endpoint: str = "/mqtt/"
+    direction: Literal["in", "out", "both"] = "both"
+    values: Literal["text", "json"] = "text"
+    qos: Qos = 1
+    retain: bool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> "DoorTable":
+        TopicMap(**dict(self))
+        return self
+
+
+class NodeTable(_Table):
+    """`[node]`: the cluster that the router's node is in."""
+
+    join: list[str] = []
+    listen: Annotated[str, AfterValidator(_check_host_port)] | None = None
+    secret_file: str | None = None
+
+
 class ConfigTable(_Table):
     """A whole file."""
 
@@ -200,3 +225,5 @@ class ConfigTable(_Table):
     hooks: HooksTable = HooksTable()
     rules: list[RuleTable] = []
     bridges: list[BridgeTable] = []
+    node: NodeTable = NodeTable()
+    door: list[DoorTable] = []

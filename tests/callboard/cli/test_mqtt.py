@@ -1,5 +1,6 @@
 """`callboard mqtt …`: a router in a process of its own, and looks into it."""
 
+import contextlib
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from callboard import Endpoint, Node
 from callboard.cli import main
 from callboard.mqtt.packet import V5, Publish
 from callboard.mqtt.scrypt import PasswordHash
@@ -37,6 +39,12 @@ def file(tmp_path):
 
 @pytest.fixture
 def router(file):
+    with running(file) as said:
+        yield said
+
+
+@contextlib.contextmanager
+def running(file):
     python_path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with subprocess.Popen(
         [sys.executable, "-m", "callboard", "mqtt", "run", str(file), "--json"],
@@ -81,6 +89,30 @@ def test_a_router_runs_by_its_file_and_is_looked_into(router, file, capsys):
         file.write_text(FILE + '[auth]\nbans = ["client:c1"]\n')
         router["process"].send_signal(signal.SIGHUP)
         assert caller.hear_packets(1)[0].reason_code == 0x98
+
+
+def test_a_router_joins_a_cluster_and_opens_its_door(tmp_path):
+    with Node("hub") as node:
+        port = node.listen("127.0.0.1")
+        endpoint = Endpoint(node=node)
+        path = tmp_path / "mqtt.toml"
+        path.write_text(
+            f'[[listeners]]\naddress = "127.0.0.1:0"\n'
+            f'[node]\njoin = ["basp://127.0.0.1:{port}"]\n[[door]]\n'
+        )
+        with (
+            endpoint.make_subscriber("/mqtt/") as subscriber,
+            running(path) as router,
+            Caller(port_of(router), "c", V5) as caller,
+        ):
+            caller.subscribe("back")
+            while not subscriber.available():
+                caller.say(Publish("a", b"x", 1, packet_id=1))
+                caller.hear_packets(1)
+            assert subscriber.get() == ("/mqtt/a", "x")
+            endpoint.publish("/mqtt/back", "y")
+            assert caller.hear_packets(1)[0].payload == b"y"
+        endpoint.shutdown()
 
 
 def test_a_file_is_checked(file, capsys):

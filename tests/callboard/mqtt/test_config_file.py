@@ -8,9 +8,11 @@ from callboard.mqtt.config_file import (
     MqttConfigError,
     find_function,
     make_config,
+    make_maps,
     make_security,
     read_config_file,
 )
+from callboard.mqtt.hub_door import TopicMap
 from callboard.mqtt.limits import ShareStrategy
 from callboard.mqtt.scrypt import hash_password
 
@@ -68,6 +70,14 @@ password = "them"
   [[bridges.topics]]
   filter = "a/#"
   direction = "out"
+
+[node]
+join = ["basp://127.0.0.1:4222"]
+
+[[door]]
+mqtt = "plant/"
+endpoint = "/plant/"
+values = "json"
 """
 
 
@@ -125,6 +135,8 @@ def test_all_mistakes_are_told_with_their_key(tmp_path):
     allow = ["a/#/b"]
     [auth]
     bans = ["ann"]
+    [[door]]
+    mqtt = "plant"
     [[rules]]
     filter = "#/a"
     function = "no function"
@@ -139,6 +151,7 @@ def test_all_mistakes_are_told_with_their_key(tmp_path):
             "acl.0.user",
             "auth.bans.0",
             "colour",
+            "door.0",
             "limits.max_inflght",
             "limits.receive_maximum",
             "listeners.0.address",
@@ -187,6 +200,13 @@ def test_a_reload_reads_users_rules_and_bans(tmp_path):
     assert security.anonymous
     assert security.access("ann", "c").may_publish("up/c")
     assert not security.access("ann", "c").may_publish("down/secret")
+
+
+def test_the_door_is_a_map_of_topics(tmp_path):
+    table = read_config_file(write(tmp_path, WHOLE))
+
+    assert make_maps(table) == [TopicMap("plant/", "/plant/", values="json")]
+    assert table.node.join == ["basp://127.0.0.1:4222"]
 
 
 def test_functions_are_found_by_module_and_name():
