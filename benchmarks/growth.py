@@ -24,7 +24,7 @@ from benchmarks.results import significant, spoken
 from benchmarks.scale import Scale
 from benchmarks.surroundings import machine, versions
 
-SCALES: Final = ("actors", "nodes", "subscriptions", "payloads")
+SCALES: Final = ("actors", "nodes", "subscriptions", "payloads", "connections")
 PUBLISHED: Final = ROOT / "docs" / "benchmarks" / "growth.json"
 LIMIT: Final = 900.0
 """Seconds for one size."""
