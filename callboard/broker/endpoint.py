@@ -169,9 +169,11 @@ class Endpoint(PeerHolder, StoreHolder):
             EndpointError: no topic, or the data model has no such value.
             WouldBlock: there is no room, on the thread of a running event loop.
         """
+        if len(args) == 2:
+            topic, value = args
+            self.hub.publish(topic if type(topic) is str else topic_text(topic), value)
+            return
         match args:
-            case (topic, value):
-                self.hub.publish(topic_text(topic), value)
             case (EndpointInfo() as to, topic, value):
                 self._publish_to(to, topic_text(topic), value)
             case (list() | tuple() as batch,):

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from callboard.endpoint.hub import INPUT_LIMIT
-from callboard.endpoint.message import MessageType
 
 if TYPE_CHECKING:
     from callboard.endpoint.hub import Hub
@@ -145,9 +144,7 @@ class Publisher:
         """Take back what the core has not taken yet."""
         inputs = self._hub.inputs
         for item in list(inputs):
-            if not isinstance(item, tuple):  # an order to send to one node
-                continue
-            if item[0] is MessageType.DATA and item[1][0] == self.topic:
+            if isinstance(item, tuple) and item[0] == self.topic:  # else an order to send
                 try:
                     inputs.remove(item)
                 except (ValueError, IndexError):  # the core was quicker

@@ -38,14 +38,14 @@ from callboard.endpoint.core_order import (
     FindReceivers,
     Flush,
     NoAnswer,
+    Order,
     ReceiverAdded,
     ReceiverRelaxed,
     ReceiverRemoved,
-    SendDirectly,
+    SendCommands,
     Tick,
 )
 from callboard.endpoint.errors import MalformedMessage
-from callboard.endpoint.message import MessageType
 from callboard.endpoint.peer_buffer import OverflowPolicy
 from callboard.endpoint.peering import Peering, PeeringOrder
 from callboard.endpoint.transmitter import Transmitter
@@ -182,18 +182,14 @@ class CoreActor(Actor):
         commands: list[Pair] = []
         for _index in range(count):
             entry = take()
-            if isinstance(entry, tuple):
-                kind, pair = entry
-                (data if kind is MessageType.DATA else commands).append(pair)
-                continue
-            self._merge(data, commands)  # ordered behind what was published before
-            data, commands = [], []
-            if isinstance(entry, SendDirectly):
-                self._send_directly(entry)
-            elif isinstance(entry, BringIn):
-                self._carry_out(self.core.bring_in(entry.pairs, entry.bringer))
+            if isinstance(entry, tuple):  # nearly always
+                data.append(entry)
+            elif isinstance(entry, SendCommands) and entry.endpoint is None:
+                commands.extend(entry.pairs)
             else:
-                self._carry_out(self.core.commands_for(entry.endpoint, entry.pairs))
+                self._merge(data, commands)  # ordered behind what was published before
+                data, commands = [], []
+                self._send(entry)
         self._merge(data, commands)
         if inputs:
             hub.poke()
@@ -208,12 +204,19 @@ class CoreActor(Actor):
         if commands:
             self._carry_out(self.core.command_inputs(commands))
 
-    def _send_directly(self, order: SendDirectly) -> None:
-        """Send to one endpoint, which may be this one."""
-        if order.node == self._cell.runtime.node_id:
-            self._carry_out(self.core.deliver_here(order.kind, order.pairs))
+    def _send(self, order: Order) -> None:
+        """Send to one endpoint, which may be this one, or what a door brought."""
+        core = self.core
+        if isinstance(order, BringIn):
+            effects = core.bring_in(order.pairs, order.bringer)
+        elif isinstance(order, SendCommands):
+            assert order.endpoint is not None
+            effects = core.commands_for(order.endpoint, order.pairs)
+        elif order.node == self._cell.runtime.node_id:
+            effects = core.deliver_here(order.kind, order.pairs)
         else:
-            self._carry_out(self.core.send_to(order.node, order.kind, order.pairs))
+            effects = core.send_to(order.node, order.kind, order.pairs)
+        self._carry_out(effects)
 
     @handler
     @alone

@@ -18,6 +18,7 @@ __all__ = [
     "FindReceivers",
     "Flush",
     "NoAnswer",
+    "Order",
     "ReceiverAdded",
     "ReceiverRelaxed",
     "ReceiverRemoved",
@@ -70,9 +71,12 @@ class ReceiverRelaxed:
 
 @dataclass(frozen=True, slots=True)
 class SendCommands:
-    """Send commands of stores to one endpoint, or to all if its node is not known."""
+    """Send commands of stores to one endpoint.
 
-    endpoint: bytes
+    To all that want their topic if it is None, or if its node is not known.
+    """
+
+    endpoint: bytes | None
     pairs: tuple[Pair, ...]
 
 
@@ -91,6 +95,10 @@ class SendDirectly:
     node: bytes
     kind: MessageType
     pairs: tuple[Pair, ...]
+
+
+Order = BringIn | SendCommands | SendDirectly
+"""What waits for the core among the data that was published."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from callboard.endpoint.core_order import (
     FLUSH,
     BringIn,
     FindReceivers,
+    Order,
     ReceiverAdded,
     ReceiverRelaxed,
     ReceiverRemoved,
@@ -56,10 +57,6 @@ WAIT_FOR_TURN: Final = 5.0
 
 CALM: Final = 20e-6
 """Seconds without a message after which one goes at once."""
-
-
-Input = tuple[MessageType, Pair] | BringIn | SendDirectly | SendCommands
-"""What waits for the core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +95,8 @@ class Hub:
         self.meters: list[Callable[[], list[Metric]]] = []
         #: What gives metrics of others, to be shown with those of this node.
         self.metric_sources: list[Callable[[], list[Metric]]] = []
-        #: What was published and waits for the core.
-        self.inputs: deque[Input] = deque()
+        #: What was published and waits for the core: data as plain pairs.
+        self.inputs: deque[Pair | Order] = deque()
         self._objects = itertools.count(1)
         #: What is being made on this node just now, by name: there may be one of each.
         self.claims: set[str] = set()
@@ -149,26 +146,31 @@ class Hub:
             EndpointError: the data model has no such value.
             WouldBlock: it had to wait for room, on the thread of a running event loop.
         """
-        pair = (checked_topic(topic), encode_pair(topic, value))
+        if type(topic) is not str:
+            topic = checked_topic(topic)
+        pair = (topic, encode_pair(topic, value))
         if self.is_congested or len(self.inputs) >= INPUT_LIMIT:
             self._wait_for_room()
         if not self.is_poked and self._sent_at_once((pair,)):
             return
-        self.inputs.append((MessageType.DATA, pair))
+        self.inputs.append(pair)
         if not self.is_poked:
             self.poke()
 
-    def publish_all(
-        self, messages: Sequence[tuple[str, Any]], kind: MessageType = MessageType.DATA
-    ) -> None:
+    def publish_all(self, messages: Sequence[tuple[str, Any]]) -> None:
         """Publish several values in this order, all or none."""
+        pairs = self._entering(messages)
+        if not self.is_poked and self._sent_at_once(pairs):
+            return
+        self.inputs.extend(pairs)
+        self.poke()
+
+    def _entering(self, messages: Sequence[tuple[str, Any]]) -> list[Pair]:
+        """Encode messages, all or none of them, and wait for room."""
         pairs = [(checked_topic(topic), encode_pair(topic, value)) for topic, value in messages]
         if self.is_congested or len(self.inputs) >= INPUT_LIMIT:
             self._wait_for_room()
-        if kind is MessageType.DATA and not self.is_poked and self._sent_at_once(pairs):
-            return
-        self.inputs.extend([(kind, pair) for pair in pairs])
-        self.poke()
+        return pairs
 
     def _sent_at_once(self, pairs: Sequence[Pair]) -> bool:
         """Send data on this thread; not on the node's, and not many messages in a row.
@@ -193,11 +195,8 @@ class Hub:
             endpoint: the only endpoint that they are for, if its node is known here.
         """
         head = cbor2.dumps(topic)
-        pairs = [(topic, head + content) for content in contents]
-        if endpoint is None:
-            self.inputs.extend([(MessageType.COMMAND, pair) for pair in pairs])
-        else:
-            self.inputs.append(SendCommands(endpoint, tuple(pairs)))
+        pairs = tuple([(topic, head + content) for content in contents])
+        self.inputs.append(SendCommands(endpoint, pairs))
         self.poke()
 
     def send_to(
@@ -207,9 +206,7 @@ class Hub:
         kind: MessageType = MessageType.DATA,
     ) -> None:
         """Send values to the receivers of one node, and no other; in order with all others."""
-        pairs = [(checked_topic(topic), encode_pair(topic, value)) for topic, value in messages]
-        if self.is_congested or len(self.inputs) >= INPUT_LIMIT:
-            self._wait_for_room()
+        pairs = self._entering(messages)
         self.inputs.append(SendDirectly(node_id, kind, tuple(pairs)))
         self.poke()
 
@@ -225,9 +222,7 @@ class Hub:
         Receivers of this node get it as well, as they get what other nodes publish: all but
         `bringer`.
         """
-        pairs = [(checked_topic(topic), encode_pair(topic, value)) for topic, value in messages]
-        if self.is_congested or len(self.inputs) >= INPUT_LIMIT:
-            self._wait_for_room()
+        pairs = self._entering(messages)
         self.inputs.append(BringIn(bringer, tuple(pairs)))
         self.poke()
 

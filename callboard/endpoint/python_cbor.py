@@ -27,7 +27,16 @@ def python_to_cbor(value: Any) -> bytes:
     Raises:
         EndpointError: as `Data` does.
     """
+    kind = type(value)
     try:
+        if kind is list or kind is tuple:
+            for item in value:  # a few texts and numbers, mostly: found out without a call
+                inner = type(item)
+                if inner in _SAME or (inner is int and _LOWEST <= item <= _HIGHEST):
+                    continue
+                break
+            else:
+                return cbor2.dumps(value)
         return cbor2.dumps(value if _is_plain(value, 0) else _item(value, 0))
     except UnicodeEncodeError as cause:
         msg = f"a string has no UTF-8 form: {cause}"

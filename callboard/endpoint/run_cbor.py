@@ -6,7 +6,7 @@ subscribers; only a run that holds one of our tags is gone through item by item.
 """
 
 from collections.abc import Iterable
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Final, NoReturn
 
 import cbor2
@@ -19,6 +19,7 @@ from callboard.endpoint.data_cbor import read_item
 from callboard.endpoint.errors import EndpointError, MalformedMessage
 from callboard.endpoint.message import MessageType
 from callboard.endpoint.python_cbor import immutable_of_item, python_to_cbor
+from callboard.endpoint.topic import checked_topic
 
 __all__ = ["decode_run", "encode_pair", "encode_plain_pair"]
 
@@ -50,14 +51,24 @@ def encode_pair(topic: str, value: Any) -> bytes:
     """Encode a topic and a Python value: what runs are put together from.
 
     Raises:
+        InvalidTopic: the topic is too long, or has no UTF-8 form.
         EndpointError: the data model has no such value.
     """
-    return _encoded_topic(topic) + python_to_cbor(value)
+    return _TOPICS[topic] + python_to_cbor(value)
 
 
-@lru_cache(KNOWN_TOPICS)
-def _encoded_topic(topic: str) -> bytes:
-    return cbor2.dumps(topic)
+class _KnownTopics(dict[str, bytes]):
+    """Topics that were checked, and how they travel."""
+
+    def __missing__(self, topic: str) -> bytes:
+        checked_topic(topic)
+        if len(self) >= KNOWN_TOPICS:
+            self.clear()
+        encoded = self[topic] = cbor2.dumps(topic)
+        return encoded
+
+
+_TOPICS: Final = _KnownTopics()
 
 
 def encode_plain_pair(topic: str, content: Any) -> bytes:
