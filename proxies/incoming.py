@@ -127,7 +127,7 @@ class Incoming:
                 arrivals = self._accounts.arrivals_of(source, data >> EPOCH_SHIFT & _EPOCH_BITS)
                 sender = teller = RemoteTeller(source, source_actor, arrivals)
                 if source_actor:
-                    self._broker.remote_ref(source, source_actor)
+                    self._broker.lifetimes.remote_ref(source, source_actor)
             cell = cells.get(number)
             if cell is None:
                 self._no_such_actor(number, message, sender)

@@ -58,10 +58,20 @@ class Overlay:
             return None
         return LinkLoad(wire.peer, wire.waiting, wire.bytes_sent)
 
-    def has_room(self, node_id: bytes, limit: int) -> bool:
-        """Return whether fewer bytes wait on the link towards a node; from any thread."""
+    def takes_at_once(self, node_id: bytes, limit: int) -> bool:
+        """Return whether what is sent to a node at once neither waits nor is put off.
+
+        From any thread. False as well while somebody sends: that may be a function further up
+        on this thread's stack, where a signal or a finalizer interrupted it.
+
+        Args:
+            node_id: the node.
+            limit: bytes that may wait on the link towards it.
+        """
         wire = self._broker.outgoing.wire_to(node_id)
-        return wire is not None and wire.waiting < limit
+        if wire is None or wire.waiting >= limit:
+            return False
+        return not (self._broker.lock.locked() or wire.is_busy)
 
     def put_off(self, node_id: bytes, seconds: float) -> None:
         """Read nothing for a time on the link towards a node: what it sends comes too fast."""

@@ -134,6 +134,11 @@ class Wire:
         if self._runner.sleeping:  # also when a handler lost the runner's role while it blocked
             self._runner.wake()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a thread is writing at this moment."""
+        return self._lock.locked()
+
     def make_room(self) -> None:
         """Wait until the peer has read, before a message is written to a wire that is full.
 

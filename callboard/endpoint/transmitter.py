@@ -89,7 +89,7 @@ class Transmitter:
 
     def is_free(self, node: bytes) -> bool:
         """Return whether a link leads to a node and nothing has to wait for it."""
-        return not self._buffers and self._network.has_room(node, LINK_ROOM)
+        return not self._buffers and self._network.takes_at_once(node, LINK_ROOM)
 
     def transmit_at_once(self, run: Transmit) -> None:
         """Send a run to a node that is free, from a thread outside of ours."""

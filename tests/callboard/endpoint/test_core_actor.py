@@ -103,6 +103,18 @@ def test_a_thread_does_not_wait_while_the_core_works(hubs):
     assert [queue.get(5.0), queue.get(5.0)] == [("/t", 1), ("/t", 2)]
 
 
+def test_a_signal_handler_may_publish_whatever_it_interrupted(hubs):
+    sender, receiver, queue = hubs
+    broker = sender.node._broker
+    wire = broker.wires[receiver.node.node_id]
+    for number, lock in enumerate((broker.lock, wire._lock)):
+        calm(sender)
+        with lock:  # as its thread has it while it sends something else
+            sender.publish("/t", number)
+
+    assert [queue.get(5.0), queue.get(5.0)] == [("/t", 0), ("/t", 1)]
+
+
 def test_messages_in_a_row_wait_for_one_turn(hubs):
     sender, _, queue = hubs
     sender.calm_from = float("inf")
