@@ -20,6 +20,7 @@ Peer events are reported by the seven callbacks of the guide, each of which give
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final
 
 from callboard.endpoint.core_effect import (
@@ -40,12 +41,15 @@ from callboard.endpoint.filter_exchange import (
     FilterUpdate,
     read_update,
 )
-from callboard.endpoint.message import MessageType, pack_one, pack_runs
+from callboard.endpoint.message import MessageType, pack_runs
 from callboard.endpoint.run_cbor import decode_run, encode_plain_pair
 from callboard.endpoint.subscriptions import SubscriptionTable
 from callboard.endpoint.topic import is_local
 
 __all__ = ["Core"]
+
+_topic_of: Final = itemgetter(0)
+_pair_of: Final = itemgetter(1)
 
 DEFAULT_TTL: Final = 16
 """Links that a message may cross: Broker's own limit since 2.0."""
@@ -144,16 +148,15 @@ class Core:
         counters.serialized += len(run)
         counters.processed[kind] += len(run)
         known = self._receivers
-        if len(run) == 1:  # round trips: nothing to sort
-            topic, pair = run[0]
+        topics = {*map(_topic_of, run)}
+        if len(topics) == 1:  # nearly always: nothing to sort
+            (topic,) = topics
             nodes = known.get(topic)
             if nodes is None:
                 nodes = self._find_receivers(topic)
-            if not nodes:
-                return []
-            counters.transmitted += len(nodes)
-            payload = pack_one(kind, self.ttl, pair)
-            return [Transmit(node, payload, 1) for node in nodes]
+            counters.transmitted += len(nodes) * len(run)
+            packed = list(pack_runs(kind, self.ttl, [*map(_pair_of, run)])) if nodes else ()
+            return [Transmit(node, *one) for node in nodes for one in packed]
         bundles: dict[bytes, list[bytes]] = {}
         lists: list[list[bytes]] = []
         last: tuple[bytes, ...] | None = None

@@ -31,18 +31,16 @@ from callboard.endpoint.core_effect import (
     RunReceiver,
     Transmit,
 )
+from callboard.endpoint.core_inputs import merged
 from callboard.endpoint.core_order import (
-    BringIn,
     CoreFound,
     Drain,
     FindReceivers,
     Flush,
     NoAnswer,
-    Order,
     ReceiverAdded,
     ReceiverRelaxed,
     ReceiverRemoved,
-    SendCommands,
     Tick,
 )
 from callboard.endpoint.errors import MalformedMessage
@@ -178,45 +176,15 @@ class CoreActor(Actor):
         count = min(len(inputs), TURN_LENGTH)
         was_full = count == TURN_LENGTH
         take = inputs.popleft
-        data: list[Pair] = []
-        commands: list[Pair] = []
-        for _index in range(count):
-            entry = take()
-            if isinstance(entry, tuple):  # nearly always
-                data.append(entry)
-            elif isinstance(entry, SendCommands) and entry.endpoint is None:
-                commands.extend(entry.pairs)
-            else:
-                self._merge(data, commands)  # ordered behind what was published before
-                data, commands = [], []
-                self._send(entry)
-        self._merge(data, commands)
+        taken = [take() for _ in range(count)]
+        for effects in merged(self.core, taken, self._cell.runtime.node_id):
+            self._carry_out(effects)
         if inputs:
             hub.poke()
         elif self._peering.is_awaited:
             self._peering.look()
         if was_full and hub.has_room():
             hub.tell_room()
-
-    def _merge(self, data: list[Pair], commands: list[Pair]) -> None:
-        if data:
-            self._carry_out(self.core.data_inputs(data))
-        if commands:
-            self._carry_out(self.core.command_inputs(commands))
-
-    def _send(self, order: Order) -> None:
-        """Send to one endpoint, which may be this one, or what a door brought."""
-        core = self.core
-        if isinstance(order, BringIn):
-            effects = core.bring_in(order.pairs, order.bringer)
-        elif isinstance(order, SendCommands):
-            assert order.endpoint is not None
-            effects = core.commands_for(order.endpoint, order.pairs)
-        elif order.node == self._cell.runtime.node_id:
-            effects = core.deliver_here(order.kind, order.pairs)
-        else:
-            effects = core.send_to(order.node, order.kind, order.pairs)
-        self._carry_out(effects)
 
     @handler
     @alone
@@ -377,7 +345,7 @@ class CoreActor(Actor):
 
     # --- effects ---
 
-    def _carry_out(self, effects: list[Effect]) -> None:
+    def _carry_out(self, effects: Sequence[Effect]) -> None:
         is_changed = False
         for effect in effects:
             if isinstance(effect, Deliver):

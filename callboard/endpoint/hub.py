@@ -14,7 +14,6 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
@@ -23,7 +22,7 @@ import cbor2
 from actors.errors import ResultTimeout, WouldBlock
 from actors.future import Future
 from basp.header import CORE_ACTOR
-from callboard.endpoint.core import DEFAULT_TTL, Core
+from callboard.endpoint.core import Core
 from callboard.endpoint.core_actor import CoreActor
 from callboard.endpoint.core_effect import CoreCounters, Pair, Receiver, RunReceiver
 from callboard.endpoint.core_order import (
@@ -37,6 +36,7 @@ from callboard.endpoint.core_order import (
     SendCommands,
     SendDirectly,
 )
+from callboard.endpoint.hub_options import HubOptions
 from callboard.endpoint.message import MessageType
 from callboard.endpoint.peering import AddPeer, RemovePeer, Until
 from callboard.endpoint.run_cbor import encode_pair
@@ -57,25 +57,6 @@ WAIT_FOR_TURN: Final = 5.0
 
 CALM: Final = 20e-6
 """Seconds without a message after which one goes at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class HubOptions:
-    """How a node takes part in topics.
-
-    Attributes:
-        endpoint_id: 16 bytes; a random UUID by default.
-        ttl: links that messages may cross.
-        forwards: whether messages for others may pass through this node.
-        peer_buffer_size: messages that may wait for a peer which does not read.
-        overflow_policy: what happens then: `disconnect`, `drop_newest` or `drop_oldest`.
-    """
-
-    endpoint_id: bytes | None = None
-    ttl: int = DEFAULT_TTL
-    forwards: bool = True
-    peer_buffer_size: int = 2048
-    overflow_policy: str = "disconnect"
 
 
 class Hub:

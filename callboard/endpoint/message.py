@@ -92,11 +92,6 @@ def _kind_and_ttl(kind: MessageType, ttl: int) -> bytes:
     return cbor2.dumps(int(kind)) + cbor2.dumps(ttl)
 
 
-def pack_one(kind: MessageType, ttl: int, pair: bytes) -> bytes:
-    """Return the run of one encoded `topic, content` pair."""
-    return b"\x84" + _kind_and_ttl(kind, ttl) + pair
-
-
 def pack_runs(kind: MessageType, ttl: int, pairs: list[bytes]) -> Iterable[tuple[bytes, int]]:
     """Put encoded `topic, content` pairs together; yields each run and how many it holds."""
     tail = _kind_and_ttl(kind, ttl)
