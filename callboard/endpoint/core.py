@@ -15,11 +15,10 @@ subscriber on; only they decode.
 Rare things (filters, peers, statuses) come in as calls that return effects. The runs are the
 hot path: they return plain tuples, and touch each message once.
 
-Peer events are reported by the seven callbacks of the guide, each of which gives a `PeerEvent`.
+What concerns other endpoints, and the seven callbacks of the guide, stands in `core_peers`.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final
 
@@ -29,46 +28,22 @@ from callboard.endpoint.core_effect import (
     Effect,
     Item,
     Pair,
-    PeerEvent,
-    PeerEventKind,
     Transmit,
 )
 from callboard.endpoint.core_output import CoreOutput
+from callboard.endpoint.core_peers import DEFAULT_TTL, CorePeers
 from callboard.endpoint.errors import MalformedMessage
-from callboard.endpoint.filter_exchange import (
-    FilterChange,
-    FilterExchange,
-    FilterUpdate,
-    read_update,
-)
+from callboard.endpoint.filter_exchange import read_update
 from callboard.endpoint.message import MessageType, pack_runs
 from callboard.endpoint.run_cbor import decode_run, encode_plain_pair
-from callboard.endpoint.subscriptions import SubscriptionTable
-from callboard.endpoint.topic import is_local
 
 __all__ = ["Core"]
 
 _topic_of: Final = itemgetter(0)
 _pair_of: Final = itemgetter(1)
 
-DEFAULT_TTL: Final = 16
-"""Links that a message may cross: Broker's own limit since 2.0."""
 
-CACHED_TOPICS: Final = 65_536
-"""Topics whose receivers are remembered; the cache starts again when it is full."""
-
-
-@dataclass(slots=True)
-class _Place:
-    """How another endpoint is connected: over any path, or as a peer."""
-
-    is_known: bool = False
-    is_peer: bool = False
-    address: tuple[str, int] | None = None
-    is_discovered: bool = False
-
-
-class Core:
+class Core(CorePeers):
     """One endpoint's hub."""
 
     def __init__(
@@ -87,19 +62,12 @@ class Core:
             ttl: links that the messages of this endpoint may cross.
             forwards: whether messages for others may pass through this endpoint's node.
         """
-        self.endpoint = endpoint
-        self.ttl = ttl
-        self._path_of = path_of
+        super().__init__(endpoint, path_of, ttl=ttl, forwards=forwards)
         self.counters = CoreCounters()
-        self.filters = FilterExchange(endpoint, forwards=forwards)
         self._data_outputs: CoreOutput | None = None
         self._command_outputs: CoreOutput | None = None
         #: How many local receivers want each topic: the local filter.
         self._wanted: dict[str, int] = {}
-        self._remote_index: SubscriptionTable[bytes] = SubscriptionTable()
-        self._places: dict[bytes, _Place] = {}
-        #: Topic → nodes to send it to; forgotten with every change of a filter or a path.
-        self._receivers: dict[str, tuple[bytes, ...]] = {}
 
     # --- in ---
 
@@ -301,140 +269,6 @@ class Core:
         self._command_outputs = self._command_outputs or CoreOutput(kind, self.counters)
         return self._command_outputs
 
-    # --- other endpoints ---
-
-    def endpoint_found(self, node: bytes, now: float) -> list[Effect]:
-        """A node that has an endpoint came into reach: tell it what is wanted here."""
-        self._places.setdefault(node, _Place()).is_known = True
-        self._receivers.clear()
-        effects = self._tell(self.filters.greet(node, now))
-        return effects + self._introduce(node)
-
-    def path_moved(self) -> None:
-        """Another path leads to some node."""
-        self._receivers.clear()
-
-    def link_established(
-        self, node: bytes, address: tuple[str, int] | None = None
-    ) -> list[Effect]:
-        """There is a link to a node: its endpoint is a peer."""
-        place = self._places.setdefault(node, _Place())
-        place.address = address or place.address
-        if place.is_peer:
-            return []
-        place.is_peer = True
-        return self.peer_connected(node) if place.is_discovered else []
-
-    def link_lost(self, node: bytes, text: str, *, by_user: bool = False) -> list[Effect]:
-        """The link to a peer ended."""
-        place = self._places.get(node)
-        if place is None or not place.is_peer:
-            return []
-        place.is_peer = False
-        if not place.is_discovered:
-            return []
-        if by_user:
-            return self.peer_removed(node, text)
-        return self.peer_disconnected(node, text)
-
-    def endpoint_lost(self, node: bytes, text: str) -> list[Effect]:
-        """An endpoint ended, or no path leads to it."""
-        effects: list[Effect] = self.link_lost(node, text)
-        place = self._places.pop(node, None)
-        if place is not None and place.is_discovered:
-            effects += self.peer_unreachable(node, place, text)
-        return effects + self._apply(self.filters.forget(node))
-
-    def tick(self, now: float) -> list[Effect]:
-        """Repeat what was not confirmed."""
-        return self._tell(self.filters.tick(now))
-
-    def endpoint_of(self, node: bytes) -> bytes | None:
-        """Return the id of the endpoint on a node, None before it said so."""
-        remote = self.filters.remotes.get(node)
-        return remote.endpoint if remote is not None and remote.endpoint else None
-
-    def is_introduced(self, node: bytes) -> bool:
-        """Return whether the endpoint of a neighbour is a peer, and both know both filters."""
-        place = self._places.get(node)
-        return (
-            place is not None
-            and place.is_peer
-            and place.is_discovered
-            and (self.filters.is_confirmed(node))
-        )
-
-    def peers(self) -> list[tuple[bytes, bytes | None, tuple[str, int] | None, bool]]:
-        """Return node, endpoint, address of each peer, and whether its filter is known."""
-        return [
-            (node, self.endpoint_of(node), place.address, place.is_discovered)
-            for node, place in list(self._places.items())
-            if place.is_peer and (place.is_known or self.endpoint_of(node) is not None)
-        ]
-
-    def peer_topics(self) -> list[str]:
-        """Return the topics that some other endpoint takes, sorted."""
-        remotes = list(self.filters.remotes.values())
-        return sorted({topic for remote in remotes for topic in tuple(remote.topics)})
-
-    def node_of(self, endpoint: bytes) -> bytes | None:
-        """Return the node of an endpoint that is in reach and whose filter is known."""
-        for node, place in self._places.items():
-            if place.is_discovered and self.endpoint_of(node) == endpoint:
-                return node
-        return None
-
-    def _take_update(self, node: bytes, items: list[Item], now: float) -> list[Effect]:
-        update = read_update(items[0][1] if items else None)
-        changes, answers = self.filters.receive(node, update, now)
-        effects = self._apply(changes) + self._tell(answers)
-        return effects + self._introduce(node)
-
-    def _introduce(self, node: bytes) -> list[Effect]:
-        """Tell of an endpoint once its path and its filter are both known."""
-        place = self._places.get(node)
-        if place is None or not place.is_known or place.is_discovered:
-            return []
-        if self.endpoint_of(node) is None:
-            return []
-        place.is_discovered = True
-        effects = self.peer_discovered(node)
-        if place.is_peer:
-            effects += self.peer_connected(node)
-        return effects
-
-    def _apply(self, changes: list[FilterChange]) -> list[Effect]:
-        for change in changes:
-            for topic in change.removed:
-                self._remote_index.remove(topic, change.node)
-            for topic in change.added:
-                self._remote_index.add(topic, change.node)
-        if changes:
-            self._receivers.clear()
-        return list(changes)
-
-    def _tell(self, updates: list[tuple[bytes, FilterUpdate]]) -> list[Effect]:
-        effects: list[Effect] = []
-        for node, update in updates:
-            pair = encode_plain_pair("", update.as_plain())
-            effects += [
-                Transmit(node, payload)
-                for payload, _ in pack_runs(MessageType.ROUTING_UPDATE, self.ttl, [pair])
-            ]
-        return effects
-
-    def _pong(self, node: bytes, items: list[Item]) -> list[Effect]:
-        pairs = [encode_plain_pair(topic, content) for topic, content in items]
-        return [
-            Transmit(node, payload)
-            for payload, _ in pack_runs(MessageType.PONG, self.ttl, pairs)
-        ]
-
-    def receivers_of(self, topic: str) -> tuple[bytes, ...]:
-        """Return the nodes to which a message with this topic would be sent."""
-        known = self._receivers.get(topic)
-        return self._find_receivers(topic) if known is None else known
-
     def known_receivers(self, topic: str) -> tuple[bytes, ...] | None:
         """Return the nodes that want data of a topic; None if that has to be found out.
 
@@ -445,57 +279,17 @@ class Core:
             return None
         return self._receivers.get(topic)
 
-    def _find_receivers(self, topic: str) -> tuple[bytes, ...]:
-        """Return the nodes that want a topic and may be reached; remembered by topic."""
-        nodes: tuple[bytes, ...] = ()
-        if not is_local(topic):
-            nodes = tuple(filter(self._may_reach, self._remote_index.match(topic)))
-        if len(self._receivers) >= CACHED_TOPICS:
-            self._receivers.clear()
-        self._receivers[topic] = nodes
-        return nodes
+    # --- from other endpoints ---
 
-    def _may_reach(self, node: bytes) -> bool:
-        """Return whether the TTL suffices and nobody on the way refuses to forward."""
-        path = self._path_of(node)
-        if not path or len(path) > self.ttl:
-            return False
-        remotes = self.filters.remotes
-        return all(passed not in remotes or remotes[passed].forwards for passed in path[:-1])
+    def _take_update(self, node: bytes, items: list[Item], now: float) -> list[Effect]:
+        update = read_update(items[0][1] if items else None)
+        changes, answers = self.filters.receive(node, update, now)
+        effects = self._apply(changes) + self._tell(answers)
+        return effects + self._introduce(node)
 
-    # --- the callbacks of the guide ---
-
-    def peer_discovered(self, node: bytes) -> list[Effect]:
-        """An endpoint came into reach, over any number of hops."""
-        return [self._event(PeerEventKind.PEER_DISCOVERED, node, "found a new endpoint")]
-
-    def peer_connected(self, node: bytes) -> list[Effect]:
-        """A link to an endpoint is established."""
-        return [self._event(PeerEventKind.PEER_CONNECTED, node, "handshake successful")]
-
-    def peer_disconnected(self, node: bytes, text: str) -> list[Effect]:
-        """The link to an endpoint was lost."""
-        return [self._event(PeerEventKind.PEER_DISCONNECTED, node, text)]
-
-    def peer_removed(self, node: bytes, text: str) -> list[Effect]:
-        """The user removed a peer."""
-        return [self._event(PeerEventKind.PEER_REMOVED, node, text)]
-
-    def peer_unreachable(self, node: bytes, place: _Place, text: str) -> list[Effect]:
-        """No path leads to an endpoint any more, or it ended."""
-        endpoint = self.endpoint_of(node)
-        return [PeerEvent(PeerEventKind.PEER_UNREACHABLE, endpoint, place.address, text)]
-
-    def cannot_remove_peer(self, address: tuple[str, int]) -> list[Effect]:
-        """The user wants to remove a peer that there is not."""
-        text = f"no peer at {address[0]}:{address[1]}"
-        return [PeerEvent(PeerEventKind.CANNOT_REMOVE_PEER, None, address, text)]
-
-    def peer_unavailable(self, address: tuple[str, int], text: str) -> list[Effect]:
-        """Nobody answers at an address, for now."""
-        return [PeerEvent(PeerEventKind.PEER_UNAVAILABLE, None, address, text)]
-
-    def _event(self, kind: PeerEventKind, node: bytes, text: str) -> PeerEvent:
-        place = self._places.get(node)
-        address = None if place is None else place.address
-        return PeerEvent(kind, self.endpoint_of(node), address, text)
+    def _pong(self, node: bytes, items: list[Item]) -> list[Effect]:
+        pairs = [encode_plain_pair(topic, content) for topic, content in items]
+        return [
+            Transmit(node, payload)
+            for payload, _ in pack_runs(MessageType.PONG, self.ttl, pairs)
+        ]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from callboard.endpoint.core import DEFAULT_TTL
+from callboard.endpoint.core_peers import DEFAULT_TTL
 
 __all__ = ["HubOptions"]
 
