@@ -18,7 +18,8 @@ class LinkInfo:
     """A link to a neighbour, with what went over it since it was established.
 
     Attributes:
-        pauses: how often reading was put off because it brought more than `Limits` allow.
+        pauses: how often reading was put off because it brought more than `Limits` allow, or
+            than a receiver of topics can take.
     """
 
     peer: bytes

@@ -184,8 +184,14 @@ def test_publishers_of_other_nodes_wait_for_a_slow_disk(make_endpoint, tmp_path)
         target=lambda: [there.publish("/a", [number, payload]) for number in range(count)]
     )
     publisher.start()
-    # Without back-pressure it would end, and most of its messages would be refused.
-    wait_for(lambda: there.hub.is_congested or not publisher.is_alive())
+    # Without back-pressure it ends while the disk stands still, and messages are refused.
+    wait_for(
+        lambda: (
+            here.node.stats().pauses >= 10
+            or recorder.lost
+            or not (publisher.is_alive() or there.hub.buffered)
+        )
+    )
     was_slowed = publisher.is_alive()
     recorder.log.may_append.set()
     publisher.join(30)
@@ -195,3 +201,29 @@ def test_publishers_of_other_nodes_wait_for_a_slow_disk(make_endpoint, tmp_path)
     assert was_slowed
     assert recorder.lost == 0
     assert [record.payload[0] for record in LogReader(tmp_path)] == list(range(count))
+
+
+def test_threads_of_the_same_node_wait_for_a_slow_disk(make_endpoint, tmp_path):
+    endpoint, count = make_endpoint(), 60_000
+    recorder = Recorder(
+        endpoint.hub,
+        lambda: SlowLog(tmp_path),
+        bool,
+        mark=(500, 1 << 20),
+        limit=(30_000, 1 << 30),
+    )
+    endpoint.hub.add_receiver(recorder, ["/a"], sees_own=True).result(5)
+
+    publisher = threading.Thread(
+        target=lambda: [endpoint.publish("/a", number) for number in range(count)]
+    )
+    publisher.start()
+    wait_for(lambda: recorder.waiting > 500 and endpoint.hub.is_congested or recorder.lost)
+    recorder.log.may_append.set()
+    publisher.join(30)
+    wait_for(lambda: recorder.recorded + recorder.lost == count, 30)
+    recorder.end()
+
+    assert recorder.lost == 0
+    assert [record.payload for record in LogReader(tmp_path)] == list(range(count))
+    wait_for(endpoint.hub.has_room)
