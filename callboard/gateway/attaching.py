@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from actors.actor import Actor
@@ -120,7 +121,8 @@ class Attaching:
 
     def _supervise(self, handle: ModuleHandle, host: type[Actor]) -> None:
         options = handle.options
-        kind = host.with_options(detached=True) if options.detached else host
+        is_detached = options.detached or _wants_a_thread(handle.given)
+        kind = host.with_options(detached=True) if is_detached else host
         child = Child(kind, handle, restart=options.restart)
         child.label = handle.name
         supervisor = self.node.supervise([child], intensity=options.intensity)
@@ -262,3 +264,9 @@ def refuse_on_loop(call: str, twin: str) -> None:
     if current_cell.get() is None and asyncio._get_running_loop() is not None:  # noqa: SLF001
         msg = f"{call} would block the event loop; await {twin} instead"
         raise WouldBlock(msg)
+
+
+def _wants_a_thread(given: Any) -> bool:
+    """Say whether a module, or what makes it, is declared to block."""
+    made = given.func if isinstance(given, partial) else given
+    return getattr(made, "detached", False) is True

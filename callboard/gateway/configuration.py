@@ -25,7 +25,6 @@ from callboard.gateway.loaders import (
     Loaded,
     Loader,
     built_in_loaders,
-    is_blocking,
     load,
     refusal_of,
 )
@@ -255,7 +254,7 @@ class _Check:
             queue=entry.queue.bounds(),
             restart=entry.restart,
             on_error=entry.on_error,
-            detached=entry.detached or is_blocking(loaded.factory),
+            detached=entry.detached,
             hold=True,
         )
         args = entry.args or {}

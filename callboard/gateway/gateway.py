@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, Self
 
-from actors.errors import CallboardError
+from actors.current import current_cell
+from actors.errors import CallboardError, WouldDeadlock
 from callboard.gateway.attaching import refuse_on_loop
 from callboard.gateway.changes import Changes
 from callboard.gateway.configuration import read_configuration, read_file
@@ -25,7 +26,7 @@ from callboard.gateway.dead_letters import as_frame
 from callboard.gateway.events import EventKind, GatewayEvent
 from callboard.gateway.handle import DeadLetter, ModuleHandle
 from callboard.gateway.host import Settle
-from callboard.gateway.watch import FileWatch
+from callboard.gateway.watch import FileWatch, mark_of
 from proxies.node import Node
 
 __all__ = ["Gateway"]
@@ -75,6 +76,7 @@ class Gateway(Changes):
             ModuleFailed: a module could not be created; all others were destroyed again.
         """
         path = Path(path)
+        seen = mark_of(path)
         configuration = read_configuration(
             read_file(path), source=str(path), folder=path.parent
         )
@@ -89,7 +91,7 @@ class Gateway(Changes):
             gateway.close()
             raise
         if watch:
-            gateway._watch = FileWatch(path, gateway._file_changed)
+            gateway._watch = FileWatch(path, gateway._file_changed, seen=seen)
         return gateway
 
     # --- its life ---
@@ -124,11 +126,22 @@ class Gateway(Changes):
         self._tell("started")
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the gateway is closed; False when `timeout` seconds are over before."""
+        """Wait until the gateway is closed; False when `timeout` seconds are over before.
+
+        Raises:
+            WouldDeadlock: called in a handler, which the gateway's end waits for.
+        """
+        _refuse_in_handler("wait()")
         return self._over.wait(timeout)
 
     def settle(self, timeout: float = 10.0) -> bool:
-        """Wait until nothing waits and nothing is being received; False when time is over."""
+        """Wait until nothing waits and nothing is being received; False when time is over.
+
+        Raises:
+            WouldBlock: called on the thread of a running event loop.
+            WouldDeadlock: called in a handler: that message is being received.
+        """
+        _refuse_in_handler("settle()")
         refuse_on_loop("settle()", "asettle()")
         deadline, before = time.monotonic() + timeout, -1
         while time.monotonic() < deadline:
@@ -224,3 +237,9 @@ class Gateway(Changes):
                 self._links = {link: None for link in self._links if handle.name not in link}
         self._tell("module_failed", handle.name, detail)
         self._tell("module_list_changed")
+
+
+def _refuse_in_handler(call: str) -> None:
+    if current_cell.get() is not None:
+        msg = f"{call} in a handler would wait for that handler; call it outside of modules"
+        raise WouldDeadlock(msg)

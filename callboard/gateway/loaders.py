@@ -31,7 +31,6 @@ __all__ = [
     "Loaded",
     "Loader",
     "built_in_loaders",
-    "is_blocking",
     "load",
 ]
 
@@ -77,12 +76,6 @@ class Loaded:
 def built_in_loaders() -> dict[str, Loader]:
     """Return the loaders that are there without a configuration."""
     return {kind: Loader(kind, kind) for kind in LOADER_TYPES}
-
-
-def is_blocking(factory: Callable[[], Module]) -> bool:
-    """Say whether what a factory makes wants a thread of its own."""
-    made = factory.func if isinstance(factory, partial) else factory
-    return bool(getattr(made, "detached", False))
 
 
 def refusal_of(kind: str) -> str:

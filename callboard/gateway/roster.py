@@ -4,6 +4,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from callboard.gateway.events import EventDispatcher, EventKind, GatewayEvent, M
 from callboard.gateway.handle import ModuleHandle, ModuleOptions
 from callboard.gateway.host import ModuleHost
 from callboard.gateway.links import ANY
-from callboard.gateway.loaders import Loaded, built_in_loaders, find_module, is_blocking, load
+from callboard.gateway.loaders import Loaded, built_in_loaders, find_module, load
 from callboard.gateway.message import Message
 from proxies.node import Node
 
@@ -99,7 +100,7 @@ class Roster:
             module: a class of modules, one module, `package.file:Class`, the name of a
                 ready-made module, or a loader with an entrypoint as in a configuration.
             args: for its `create`.
-            options: how it is run.
+            options: how it is run; in any case messages wait until it was started.
             start: False leaves it to `start_module`, after its links are there.
 
         Raises:
@@ -110,8 +111,7 @@ class Roster:
         loaded = _loaded(module)
         with self._lock:
             self._check_name(name)
-        if options is None:
-            options = ModuleOptions(hold=True, detached=is_blocking(loaded.factory))
+        options = replace(options or ModuleOptions(), hold=True)
         handle = self._create(name, loaded, args or {}, options)
         try:
             with self._lock:

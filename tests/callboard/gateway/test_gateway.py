@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from actors.errors import WouldBlock
+from actors.errors import WouldBlock, WouldDeadlock
 from actors.mailbox import Mailbox
 from callboard.gateway import (
     ConfigurationError,
@@ -315,6 +315,25 @@ def test_a_gateway_may_be_closed_in_a_callback_and_in_receive(node):
     second.publish("source", b"x")
     assert second.wait(LIMIT)
     closer.until_called("destroy")
+
+
+def test_waits_in_receive_that_could_not_end_are_refused(gateway):
+    errors = []
+
+    class Waiting(Recorder):
+        def handle(self, message):
+            for call in (gateway.settle, gateway.wait):
+                with pytest.raises(WouldDeadlock) as caught:
+                    call()
+                errors.append(caught.value)
+
+    gateway.add_module("source", Quiet)
+    gateway.add_module("it", Waiting)
+    gateway.link("source", "it")
+    gateway.start()
+    gateway.publish("source", b"x")
+
+    eventually(lambda: len(errors) == 2)
 
 
 def test_dead_letters_are_told_and_go_to_their_module(tmp_path, node, shelf):

@@ -241,8 +241,13 @@ def test_a_detached_module_has_a_thread_of_its_own(broker):
         def handle(self, message):
             self.where = threading.get_ident()
 
-    ordinary, detached, source = Where(), Where(), broker.add(Quiet)
+    class Blocking(Where):
+        detached = True
+
+    ordinary, detached, declared = Where(), Where(), Blocking()
+    source = broker.add(Quiet)
     broker.link(source, broker.add(ordinary))
+    broker.link(source, broker.add(declared))
     broker.link(source, broker.add(detached, options=ModuleOptions(detached=True)))
 
     for number in range(100):
@@ -250,7 +255,8 @@ def test_a_detached_module_has_a_thread_of_its_own(broker):
 
     ordinary.until(100)
     detached.until(100)
-    assert ordinary.where != detached.where
+    declared.until(100)
+    assert len({ordinary.where, detached.where, declared.where}) == 3
 
 
 def test_a_function_is_a_module(broker):
