@@ -6,7 +6,6 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, ClassVar, Final, Self, TypeVar
 
-from thespian.actors import Actor as ThespianActor
 from thespian.actors import (
     ActorAddress,
     ActorExitRequest,
@@ -28,6 +27,7 @@ from actors.options import ClassWithOptions, options_of
 from actors.reference import ActorRef
 from actors.reminder import Reminder
 from actors.thespian.context import ThespianContext
+from actors.thespian.shape import ThespianActor
 
 A = TypeVar("A", bound="Actor")
 
@@ -275,7 +275,7 @@ class Actor(ThespianActor):
         if unrecognized is not None:
             return unrecognized  # type: ignore[no-any-return]
         if type(self).receiveMessage is not ThespianActor.receiveMessage:
-            return self.receiveMessage  # type: ignore[no-any-return]
+            return self.receiveMessage
         return None
 
 

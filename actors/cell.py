@@ -308,7 +308,7 @@ class Cell(Interleaving):
         if envelope.trace is None:
             self.dispatch(envelope.message, sender)
         else:
-            with traced(envelope.trace):
+            with traced(*envelope.trace):
                 self.dispatch(envelope.message, sender)
 
     def _call(self, call: Call, sender: Sender | None) -> None:

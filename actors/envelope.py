@@ -3,9 +3,9 @@
 Nearly all messages go without; they pay nothing. An `Envelope` waits in a mailbox like any
 message, and the cell opens it.
 
-The trace context is the text of a W3C `traceparent`. Whoever handles a message that has one
-passes it on with every message that the handler sends, over any number of actors and nodes;
-spans are the business of the tracing library that set it.
+The trace context is the texts of a W3C `traceparent` and `tracestate`. Whoever handles a
+message that has one passes it on with every message that the handler sends, over any number of
+actors and nodes; spans are the business of the tracing library that set it.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 Priority = Literal["normal", "high"]
 
@@ -23,6 +23,22 @@ _TRACEPARENT: Final = re.compile(
 
 LONGEST_TRACEPARENT: Final = 128
 """Characters; version 00 has 55, and later ones may be longer."""
+
+# W3C trace context, section 3.3: up to 32 members `key=value`, separated by commas.
+_TRACESTATE: Final = re.compile(
+    r"[\t ]*[a-z0-9][a-z0-9_*/@-]{0,255}=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,256}[\t ]*"
+)
+_MOST_MEMBERS: Final = 32
+
+LONGEST_TRACESTATE: Final = 512
+"""Characters; W3C trace context (section 3.3.1.5) wants at least as many to be passed on."""
+
+
+class TraceContext(NamedTuple):
+    """A W3C trace context: `traceparent`, and the `tracestate` that goes with it, or ""."""
+
+    parent: str
+    state: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +50,7 @@ class Envelope:
     """
 
     message: Any
-    trace: str | None = None
+    trace: TraceContext | None = None
     deadline: float | None = None
     is_urgent: bool = False
 
@@ -49,7 +65,9 @@ class Company:
 
     def __init__(self) -> None:
         self.used = False
-        self.trace: ContextVar[str | None] = ContextVar("callboard_traceparent", default=None)
+        self.trace: ContextVar[TraceContext | None] = ContextVar(
+            "callboard_trace", default=None
+        )
 
 
 COMPANY: Final = Company()
@@ -64,23 +82,45 @@ def is_traceparent(text: object) -> bool:
     )
 
 
+def is_tracestate(text: object) -> bool:
+    """Say whether something is the text of a W3C trace state (`key=value,…`)."""
+    if not isinstance(text, str) or len(text) > LONGEST_TRACESTATE:
+        return False
+    members = [member for member in text.split(",") if member.strip()]
+    return len(members) <= _MOST_MEMBERS and all(map(_TRACESTATE.fullmatch, members))
+
+
 def traceparent() -> str | None:
-    """Return the trace context of the message that is handled, or of the block around."""
-    return COMPANY.trace.get()
+    """Return the `traceparent` of the message that is handled, or of the block around."""
+    trace = COMPANY.trace.get()
+    return None if trace is None else trace.parent
+
+
+def tracestate() -> str:
+    """Return the `tracestate` that goes with `traceparent()`; "" without one."""
+    trace = COMPANY.trace.get()
+    return "" if trace is None else trace.state
 
 
 @contextlib.contextmanager
-def traced(text: str | None) -> Iterator[None]:
+def traced(parent: str | None, state: str = "") -> Iterator[None]:
     """Send the messages of a block with a trace context; None sends them without.
 
+    Args:
+        parent: the text of a W3C `traceparent`.
+        state: of the `tracestate` that goes with it.
+
     Raises:
-        ValueError: it is not the text of a W3C `traceparent`.
+        ValueError: one of them is not of the form that W3C prescribes.
     """
-    if text is not None and not is_traceparent(text):
-        msg = f"{text!r} is no W3C traceparent, such as 00-<32 hex>-<16 hex>-01"
+    if parent is not None and not is_traceparent(parent):
+        msg = f"{parent!r} is no W3C traceparent, such as 00-<32 hex>-<16 hex>-01"
+        raise ValueError(msg)
+    if not is_tracestate(state):
+        msg = f"{state!r:.80} is no W3C tracestate, such as vendor=value,other=value"
         raise ValueError(msg)
     COMPANY.used = True
-    token = COMPANY.trace.set(text)
+    token = COMPANY.trace.set(None if parent is None else TraceContext(parent, state))
     try:
         yield
     finally:

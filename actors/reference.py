@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 else:
     from thespian.actors import ActorAddress
 
-A = TypeVar("A")
+A_co = TypeVar("A_co", covariant=True)
 R = TypeVar("R")
 P = ParamSpec("P")
 
@@ -66,8 +66,8 @@ class Target(Protocol):
         """Undo `link`."""
 
 
-class ActorRef(ActorAddress, Generic[A]):
-    """The address of an actor on this node or any other; A is the actor's class.
+class ActorRef(ActorAddress, Generic[A_co]):
+    """The address of an actor on this node or any other; A_co is the actor's class.
 
     Refs are equal when they name the same actor, whichever node they came from; they can be
     keys of dictionaries and travel inside messages. A ref says nothing about whether the actor
@@ -168,13 +168,13 @@ class ActorRef(ActorAddress, Generic[A]):
     @overload
     def call(
         self,
-        method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]],
+        method: Callable[Concatenate[A_co, P], Coroutine[Any, Any, R]],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Future[R]: ...
     @overload
     def call(
-        self, method: Callable[Concatenate[A, P], R], *args: P.args, **kwargs: P.kwargs
+        self, method: Callable[Concatenate[A_co, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> Future[R]: ...
     def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
         """Call a public method of the actor: `ref.call(Counter.add, 1)`.
@@ -266,10 +266,10 @@ class ActorRef(ActorAddress, Generic[A]):
     def __hash__(self) -> int:
         return hash(self._key)
 
-    def __copy__(self) -> "ActorRef[A]":
+    def __copy__(self) -> "ActorRef[A_co]":
         return self
 
-    def __deepcopy__(self, _: object) -> "ActorRef[A]":
+    def __deepcopy__(self, _: object) -> "ActorRef[A_co]":
         return self
 
     def __reduce__(self) -> str:

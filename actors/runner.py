@@ -171,7 +171,9 @@ class Runner:
 
     def detached(self, name: str) -> "Runner":
         """Return a runner for one actor that has a thread of its own."""
-        return Runner(name, clock=self.now, rng=self.random, may_block=True)
+        runner = Runner(name, clock=self.now, rng=self.random, may_block=True)
+        runner.times.seconds = self.times.seconds  # one account for the node
+        return runner
 
     def discard(self) -> None:
         """Free the poller of a runner that was never started."""
@@ -213,7 +215,7 @@ class Runner:
         while not self.closed:
             if ready:
                 role.release()
-                if not self._run_ready(me):
+                if not (self._run_timed(me) if self.may_block else self._run_ready(me)):
                     return True
                 role.acquire()
                 if self._holder != me:
@@ -255,6 +257,16 @@ class Runner:
                 self.times.stuck.pop(me, None)
                 return False
         return True
+
+    def _run_timed(self, me: int) -> bool:
+        """Run a batch and count its time: the watcher samples no actor that may block."""
+        actor = getattr(self.ready[0], "actor", None)
+        started = self.now()
+        try:
+            return self._run_ready(me)
+        finally:
+            if actor is not None:
+                self.times.add(actor, self.now() - started)
 
     def _run_posted(self) -> None:
         posted = self._posted

@@ -6,11 +6,16 @@ knows which handlers were stuck so long that their runner went on without them.
 """
 
 import sys
+import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, Final
 
 SLOW_AFTER: Final = 1.0
 """Seconds that a handler may hold a thread before it is told."""
+
+
+_ADDING: Final = threading.Lock()  # detached actors count on their own threads
 
 
 class Stuck:
@@ -48,7 +53,7 @@ class TimeSheet:
         self.on_slow: Callable[[Any, str, float], object] | None = None
         self.slow_after = SLOW_AFTER
         self.stuck: dict[int, Stuck] = {}
-        #: Seconds by name of the actor's class, as sampled.
+        #: Seconds by name of the actor's class: as sampled, or as taken by detached actors.
         self.seconds: dict[str, float] = {}
 
     def sample(self, current: Any, seconds: float) -> None:
@@ -60,7 +65,12 @@ class TimeSheet:
     def _count(self, runnable: Any, seconds: float) -> None:
         actor = getattr(runnable, "actor", None)
         if actor is not None:
-            name = type(actor).__qualname__
+            self.add(actor, seconds)
+
+    def add(self, actor: object, seconds: float) -> None:
+        """Count time that a handler of an actor has taken."""
+        name = type(actor).__qualname__
+        with _ADDING:
             self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
     def tell_slow(self, now: float) -> None:
@@ -80,7 +90,14 @@ def _handler_of(thread: int) -> str:
     """Name the function that the runtime has called: the handler, not what it calls in turn."""
     frame = sys._current_frames().get(thread)
     name = "?"
-    while frame is not None and not frame.f_globals.get("__name__", "").startswith("actors."):
-        name = frame.f_code.co_qualname
-        frame = frame.f_back
+    while frame is not None:
+        caller = frame.f_back
+        if caller is not None and not _is_ours(frame) and _is_ours(caller):
+            name = frame.f_code.co_qualname  # the outermost: a handler may call us, and we it
+        frame = caller
     return name
+
+
+def _is_ours(frame: FrameType) -> bool:
+    name: str = frame.f_globals.get("__name__", "")
+    return name.startswith("actors.")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from actors.actor import Actor, Promise
     from actors.child import Child
     from actors.dispatch import handler
-    from actors.envelope import traced, traceparent
+    from actors.envelope import traced, traceparent, tracestate
     from actors.errors import CallboardError
     from actors.exit_reason import ExitReason
     from actors.future import Future
@@ -79,6 +79,7 @@ __all__ = [
     "message",
     "traced",
     "traceparent",
+    "tracestate",
 ]
 
 # A name is imported when it is first used, so that who needs one room pays for no other: Spark
@@ -90,6 +91,7 @@ _HOMES: Final = {
     "handler": "actors.dispatch",
     "traced": "actors.envelope",
     "traceparent": "actors.envelope",
+    "tracestate": "actors.envelope",
     "CallboardError": "actors.errors",
     "ExitReason": "actors.exit_reason",
     "Future": "actors.future",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from actors.answers import Sender
 from actors.current import current_cell
-from actors.envelope import COMPANY, Envelope, is_traceparent
+from actors.envelope import COMPANY, Envelope, TraceContext, is_traceparent, is_tracestate
 from actors.future import Future
 from actors.reference import ActorRef
 from basp.errors import LocalProtocolError
@@ -170,18 +170,19 @@ class Outgoing:
         left = None
         if envelope.deadline is not None:
             left = max(0, round(1000 * (envelope.deadline - self._runtime.runner.now())))
-        return DispatchOptions(left, envelope.trace or "").to_map()
+        return DispatchOptions(left, *(envelope.trace or ())).to_map()
 
     def _open_options(self, message: object, options: Mapping[int, object]) -> object:
         """Make an envelope of what came with a message; a strange trace is left out."""
         found = read_options(options)
-        left, trace = found.deadline_ms, found.trace_parent
+        left, parent, state = found.deadline_ms, found.trace_parent, found.trace_state
         deadline = None
         if left is not None and left <= LONGEST_DEADLINE_MS:
             deadline = self._runtime.runner.now() + left / 1000
             COMPANY.used = True
-        if not is_traceparent(trace):
+        if not is_traceparent(parent):
             return message if deadline is None else Envelope(message, deadline=deadline)
+        trace = TraceContext(parent, state if is_tracestate(state) else "")
         return Envelope(message, trace, deadline)
 
     def _expect(self, asker: Any, node: bytes) -> int:

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from actors import Actor, handler
-from actors.envelope import is_traceparent, traced, traceparent
+from actors.envelope import is_traceparent, is_tracestate, traced, traceparent, tracestate
 from actors.errors import ActorDown, AskTimeout, RemoteError
 from actors.events import Expired
 from tests.actors.sample import Echo, Gate, instance
@@ -205,3 +205,37 @@ def test_an_ask_between_turns_has_the_usual_time(runtime):
 
     assert instance(ref).done.wait(5)
     assert instance(ref).answer.result(5) > 2
+
+
+class Stating(Actor):
+    @handler
+    def state(self, msg: str) -> tuple:
+        return traceparent(), tracestate()
+
+
+def test_the_trace_state_goes_with_the_trace(runtime):
+    ref = runtime.spawn(Stating)
+    with traced(TRACE, "vendor=opaque,rojo=00f067aa0ba902b7"):
+        both = ref.ask("x").result(5)
+    with traced(TRACE):
+        alone = ref.ask("x").result(5)
+
+    assert both == (TRACE, "vendor=opaque,rojo=00f067aa0ba902b7")
+    assert alone == (TRACE, "")
+    assert tracestate() == ""
+
+
+@pytest.mark.parametrize(
+    "state", ["", "a=1", "a=1, b=2", "fw529a3039@dt=FfAB,,x=", "a=" + "v" * 256]
+)
+def test_a_well_formed_trace_state_is_taken(state):
+    assert is_tracestate(state)
+
+
+@pytest.mark.parametrize(
+    "state", [7, "a", "A=1", "a=1=2", "a=1\n", ",".join(["a=1"] * 33), "a=" + "v" * 600]
+)
+def test_a_malformed_trace_state_is_refused(state):
+    assert not is_tracestate(state)
+    with pytest.raises(ValueError, match="tracestate"), traced(TRACE, state):
+        pass

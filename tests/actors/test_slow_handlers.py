@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 
 import pytest
 
@@ -50,6 +51,44 @@ def test_a_slow_handler_is_named_while_it_runs(runtime):
     assert event.seconds >= 0.02
     assert runtime.counters.slow_handlers == 1
     instance(ref).opened.set()
+
+
+class Flooding(Actor):
+    def __init__(self, to):
+        self.to, self.enough = to, False
+
+    @handler
+    def flood(self, msg: str) -> None:
+        while not self.enough:
+            self.send(self.to, msg)
+
+
+def test_a_handler_that_stands_in_a_call_of_ours_is_named(runtime):
+    ref = runtime.spawn(Flooding, (runtime.spawn(Echo),))
+
+    [event] = slow_handler_of(runtime, ref, "x")
+    instance(ref).enough = True
+
+    assert event.handler == "Flooding.flood"
+
+
+def test_time_in_detached_actors_is_counted_with_that_of_the_others(runtime):
+    class Detached(Actor):
+        detached = True
+
+        @handler
+        def hold(self, msg: float) -> float:
+            began = time.monotonic()
+            time.sleep(msg)
+            return time.monotonic() - began
+
+    ref = runtime.spawn(Detached)
+    taken = ref.ask(0.02).result(5)
+    deadline = time.monotonic() + 10
+    while Detached.__qualname__ not in runtime.handler_seconds:  # counted behind the answer
+        assert time.monotonic() < deadline
+
+    assert runtime.handler_seconds[Detached.__qualname__] >= taken
 
 
 def test_a_slow_coroutine_handler_is_named_not_what_it_calls(runtime):

@@ -95,13 +95,21 @@ REVEALED = [
 MISTAKES = """
 from program import Counter, Total
 
-from callboard import ActorRef, Node
+from callboard import ActorRef, Node, handler
 
 
 def mistakes(node: Node, counter: ActorRef[Counter]) -> None:
     counter.call(Counter.add, "one")
     text: str = counter.ask(Total()).result(5)
     counter.tel(1)
+
+
+class Wrong(Counter):
+    @handler
+    def on_text(self, msg: str) -> None:
+        self.createActor(Counter).stop()
+        self.sned(self.me, msg)
+        self.spawn(Counter).call(Wrong.on_text, msg)
 """
 
 EXPORTS = "\n".join(
@@ -141,13 +149,15 @@ def test_types_of_answers_refs_and_twins_are_inferred(checked):
     assert [line.removeprefix(prefix).rstrip('"') for line in checked["program"]] == REVEALED
 
 
-def test_wrong_arguments_answers_and_names_are_found(checked):
+def test_wrong_arguments_answers_and_names_are_found_inside_actors_too(checked):
     errors = [line for line in checked["mistakes"] if line.startswith("error")]
 
     assert [error.rsplit("[", 1)[1] for error in errors] == [
         "call-overload]",
         "assignment]",
         "attr-defined]",
+        "attr-defined]",
+        "call-overload]",
     ]
 
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from actors import Actor, handler
-from actors.envelope import traced, traceparent
+from actors.envelope import traced, traceparent, tracestate
 from actors.errors import AskTimeout, MailboxFull
 from actors.mailbox import Mailbox
 from callboard import Node
@@ -20,7 +20,7 @@ class Far(Actor):
 
     @handler
     def about(self, msg: str) -> object:
-        return {"trace": traceparent(), "left": self.deadline}[msg]
+        return {"trace": traceparent(), "state": tracestate(), "left": self.deadline}[msg]
 
     @handler
     def take(self, msg: int) -> None:
@@ -57,8 +57,9 @@ def test_a_trace_context_travels_to_other_nodes(nodes):
     here, there = nodes
     far = here.ref(str(there.spawn(Far)))
 
-    with traced(TRACE):
+    with traced(TRACE, "vendor=opaque"):
         assert far.ask("trace").result(5) == TRACE
+        assert far.ask("state").result(5) == "vendor=opaque"
     assert far.ask("trace").result(5) is None
 
 

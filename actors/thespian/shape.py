@@ -1,0 +1,68 @@
+# ruff: noqa: D102, FBT001, FBT002  # the signatures are Thespian's, and so is what they mean
+"""Thespian's `Actor` with types: what checkers see of it in users' programs.
+
+Thespian ships no type information, and whatever derives from an untyped class has any attribute
+for a checker: no slip in a user's actor would be found. When the program runs, it is Thespian's
+own class.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import logging
+    from datetime import timedelta
+    from typing import Any
+
+    from actors.reference import ActorRef
+
+    class ThespianActor:
+        """The methods of Thespian's class that actors inherit."""
+
+        @property
+        def myAddress(self) -> ActorRef[Any]: ...
+
+        @property
+        def globalName(self) -> str | None: ...
+
+        def receiveMessage(self, msg: Any, sender: Any, /) -> Any: ...
+
+        def createActor(
+            self,
+            actorClass: type | str,
+            targetActorRequirements: dict[str, Any] | None = None,
+            globalName: str | None = None,
+            sourceHash: str | None = None,
+        ) -> ActorRef[Any]: ...
+
+        def wakeupAfter(self, timePeriod: timedelta | float, payload: Any = None) -> None: ...
+
+        def handleDeadLetters(self, startHandling: bool = True) -> None: ...
+
+        def updateCapability(
+            self, capabilityName: str, capabilityValue: Any = None
+        ) -> None: ...
+
+        def notifyOnSystemRegistrationChanges(self, startHandling: bool = True) -> None: ...
+
+        def preRegisterRemoteSystem(
+            self, remoteAddress: Any, remoteCapabilities: dict[str, Any]
+        ) -> None: ...
+
+        def deRegisterRemoteSystem(self, remoteAddress: Any) -> None: ...
+
+        def registerSourceAuthority(self) -> None: ...
+
+        def notifyOnSourceAvailability(self, enable: bool = True) -> None: ...
+
+        def loadActorSource(self, fname: Any) -> str: ...
+
+        def unloadActorSource(self, sourceHash: str) -> None: ...
+
+        def actorSystemShutdown(self) -> None: ...
+
+        def logger(self, name: str | None = None) -> logging.Logger: ...
+
+else:
+    from thespian.actors import Actor as ThespianActor
+
+__all__ = ["ThespianActor"]
