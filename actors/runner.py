@@ -364,7 +364,7 @@ class Runner:
             return False
         try:
             holder = self._holder
-            if self.closed or holder is None:
+            if self._ended or holder is None:  # a stuck one cannot end what is closed
                 return False
             self.times.stuck[holder] = Stuck(self.current, holder, self.now())
             self._holder = None
