@@ -275,7 +275,7 @@ def _return_unacknowledged(
 ) -> None:
     """Give QoS 1 messages of a group to its other members (MQTT 5, 4.8.2)."""
     group = machine.groups[topic_filter]
-    for packet_id, sent in session.window.resend:
+    for packet_id, sent in session.window.resend.items():
         if sent.is_shared and sent.topic_filter == topic_filter and sent.qos == 1:
             group.returned.append((sent.run, sent.start + packet_id - sent.first))
     if group.returned and len(group.members) > 1:

@@ -66,7 +66,7 @@ def consume(machine: "RouterMachine", connection: Connection) -> None:
         if outcome is Outcome.PARTIAL:
             _requeue(machine, session, request)
         elif outcome is Outcome.CAUGHT_UP:
-            requests.popleft()
+            del requests[0]
             machine.park(request)
         else:
             _pause(machine, connection, outcome)
@@ -78,10 +78,10 @@ def _requeue(machine: "RouterMachine", session: Session, request: DataRequest) -
     """Let the other requests of a session have their turn, or the other members of a group."""
     requests = session.tracker.requests
     if request.group is not None:
-        requests.popleft()
+        del requests[0]
         machine.hand_over(request.group)
     elif len(requests) > 1 and request.stop is None:
-        requests.rotate(-1)
+        requests.append(requests.pop(0))
 
 
 def _pause(machine: "RouterMachine", connection: Connection, outcome: Outcome) -> None:
@@ -105,7 +105,8 @@ def _send_again(connection: Connection, session: Session) -> bool:
     while resend:
         if window.room <= 0:
             return False
-        packet_id, sent = resend.popleft()
+        packet_id = next(iter(resend))
+        sent = resend.pop(packet_id)
         window.inflight[packet_id] = sent
         form = sent.run.form_for(
             sent.qos,

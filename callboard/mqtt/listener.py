@@ -7,14 +7,16 @@ An address says which: `127.0.0.1:1883`, `tls://0.0.0.0:8883`, `ws://127.0.0.1:9
 import asyncio
 import contextlib
 import os
+import socket
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from callboard.mqtt.door import Door
 from callboard.mqtt.errors import ListenError
+from callboard.mqtt.socket_stream import SocketServer
 from callboard.mqtt.stream import Place, Stream
 from proxies.tls import Tls
 
@@ -70,7 +72,9 @@ class ListenerSettings:
 class Listener:
     """One open port."""
 
-    def __init__(self, settings: ListenerSettings, server: asyncio.Server, path: str) -> None:
+    def __init__(
+        self, settings: ListenerSettings, server: asyncio.Server | SocketServer, path: str
+    ) -> None:
         self.settings = settings
         self._server = server
         self._path = path
@@ -110,21 +114,37 @@ async def listen(door: Door, settings: ListenerSettings) -> Listener:
     try:
         if scheme == "unix":
             _remove_socket(Path(where))
-            place = Place(settings.address)
-            server = await loop.create_unix_server(
-                lambda: Stream(door, place, loop), where, backlog=BACKLOG
-            )
-            return Listener(settings, server, where)
+            opened = socket.socket(socket.AF_UNIX)
+            return Listener(settings, _serve(door, settings, opened, where), where)
         context: ssl.SSLContext | None = None
         if _SCHEMES[scheme]:
             assert settings.tls is not None
             context = settings.tls.for_listening()
+        elif scheme == "tcp":
+            found = await loop.getaddrinfo(where, port, type=socket.SOCK_STREAM)
+            opened = socket.socket(found[0][0])
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            return Listener(settings, _serve(door, settings, opened, found[0][4]), "")
         make = _maker(door, settings, loop, is_web=scheme in {"ws", "wss"})
         server = await loop.create_server(make, where, port, ssl=context, backlog=BACKLOG)
     except OSError as error:
         msg = f"{settings.address} cannot be opened: {os.strerror(error.errno or 0)}"
         raise ListenError(msg) from error
     return Listener(settings, server, "")
+
+
+def _serve(
+    door: Door, settings: ListenerSettings, sock: socket.socket, where: str | tuple[Any, ...]
+) -> SocketServer:
+    """Listen at an address without anything between the socket and the loop."""
+    try:
+        sock.bind(where)
+        sock.listen(BACKLOG)
+    except OSError:
+        sock.close()
+        raise
+    place = Place(settings.address, settings.tenants)
+    return SocketServer(door, place, sock, asyncio.get_running_loop())
 
 
 def _maker(

@@ -366,7 +366,7 @@ def _fill_window(
             before.is_shared,
             before.is_retained,
         )
-        window.resend.append((packet_id, sent))
+        window.resend[packet_id] = sent
         window.following = packet_id % 65_535 + 1
     window.releasing = saved.releasing
 

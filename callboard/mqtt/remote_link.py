@@ -172,7 +172,9 @@ class RemoteLink:
 
     def check(self, now: float) -> None:
         """End the connection if nothing came for too long; for the one timer of all."""
-        if self._pauses & _OURS or (self._is_active and self.state is State.OPEN):
+        if (self._is_active and self.state is State.OPEN) or (
+            self._pauses and self._pauses & _OURS
+        ):
             self._is_active = False
             self._silent_since = now
         elif self._patience and now - self._silent_since > self._patience:
@@ -331,7 +333,7 @@ class RemoteLink:
         self._pauses |= why
 
     def _resume(self, why: _Pause) -> None:
-        if self._pauses & why:
+        if self._pauses and self._pauses & why:
             self._pauses &= ~why
             if not self._pauses and self.state is State.OPEN:
                 self._wire.resume()

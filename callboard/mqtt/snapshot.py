@@ -57,7 +57,7 @@ def _needed(machine: "RouterMachine", sessions: list[Session]) -> list[Run]:
             log = request.log
             places[log] = min(places.get(log, request.offset), request.offset)
         window = session.window
-        for _, sent in (*window.inflight.items(), *window.resend):
+        for _, sent in (*window.inflight.items(), *window.resend.items()):
             found[sent.run.number] = sent.run
     for log, offset in places.items():
         for segment in log.segments:
@@ -81,7 +81,7 @@ def _records_of(machine: "RouterMachine", session: Session) -> list[JournalRecor
     for name, subscription in session.subscriptions.items():
         place = session.requests[name].place(machine.number)
         records.append(Subscribed(client_id, subscription, place))
-    for packet_id, sent in (*window.inflight.items(), *window.resend):
+    for packet_id, sent in (*window.inflight.items(), *window.resend.items()):
         one = sent._replace(start=sent.start + packet_id - sent.first, first=packet_id)
         records.append(SentOut(client_id, one, 1))
     if window.releasing:

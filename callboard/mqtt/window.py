@@ -5,7 +5,6 @@ both in the order of sending. What was in flight when the connection ended is in
 goes out again before anything else, with the same packet identifiers (MQTT 5, 4.4 and 4.6).
 """
 
-from collections import deque
 from typing import NamedTuple
 
 from callboard.mqtt.message import Run
@@ -50,7 +49,7 @@ class Window:
         self.following = 1
         self.inflight: dict[int, Sent] = {}
         self.releasing: dict[int, None] = {}
-        self.resend: deque[tuple[int, Sent]] = deque()
+        self.resend: dict[int, Sent] = {}
 
     @property
     def room(self) -> int:
@@ -81,7 +80,7 @@ class Window:
     def connection_lost(self) -> None:
         """Prepare to send again what was not acknowledged, in its order."""
         if self.inflight:
-            self.resend.extendleft(reversed(self.inflight.items()))
+            self.resend = {**self.inflight, **self.resend}
             self.inflight = {}
 
     def is_known(self, packet_id: int) -> bool:

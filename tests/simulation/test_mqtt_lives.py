@@ -55,7 +55,7 @@ def resend_nothing(self: Any) -> None:
 
 def resend_backwards(self: Any) -> None:
     """Send what was in flight in another order."""
-    self.resend.extendleft(self.inflight.items())
+    self.resend = {**dict(reversed(self.inflight.items())), **self.resend}
     self.inflight = {}
 
 
