@@ -147,7 +147,8 @@ class SavedState:
 
     def _subscribe(self, record: Subscribed) -> None:
         session = self.sessions.get(record.client_id)
-        self.number = max(self.number, record.number, record.subscription.since)
+        asked = record.subscription
+        self.number = max(self.number, record.number, asked.since, asked.until or 0)
         if session is None:
             return
         subscription, name = record.subscription, record.subscription.topic_filter
@@ -188,6 +189,7 @@ class SavedState:
                 session.places.pop(record.topic_filter, None)
                 self._leave(record.client_id, record.topic_filter)
             case Moved():
+                self.number = max(self.number, record.number)
                 if record.topic_filter in session.places:
                     session.places[record.topic_filter] = record.number
             case SentBefore():
@@ -326,9 +328,10 @@ def offset_of(log: DataLog, number: int) -> int:
 def _set_places(session: Session, saved: SavedSession) -> None:
     requests = session.tracker.requests
     for request, (ended, place) in zip(list(requests), saved.leaving.items(), strict=True):
-        request.offset = offset_of(request.log, place)
         assert ended.until is not None
         request.stop = offset_of(request.log, ended.until)
+        # With QoS 0 nobody wrote down what was sent; it is not sent again.
+        request.offset = offset_of(request.log, place) if ended.qos else request.stop
     for name, request in session.requests.items():
         if request.group is None:
             if session.subscriptions[name].qos:

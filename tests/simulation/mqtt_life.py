@@ -195,15 +195,16 @@ class MqttLife:
         client = self.random.choice(self.clients)
         topic = self.random.choice(TOPICS)
         retain = self.random.random() < 0.2
-        qos = (sum(map(ord, client.name + topic))) % 3
-        count = self.random.choice((1, 4, 30))
-        self.note(client.name, "publishes", count, "on", topic, "QoS", qos)
         if retain:
             topic = f"kept/{client.name}"
+        # One for each topic: what is sent with another one may overtake it.
+        qos = max(sum(map(ord, client.name + topic)) % 3, retain)
+        count = self.random.choice((1, 4, 30))
+        self.note(client.name, "publishes", count, "on", topic, "QoS", qos)
         for _ in range(count):
             key = (client.name, topic)
             number = self._numbers[key] = self._numbers.get(key, 0) + 1
-            message = Message(client.name, topic, number, max(qos, retain), retain)
+            message = Message(client.name, topic, number, qos, retain)
             self.messages.append(message)
             client.waiting.append(message)
 

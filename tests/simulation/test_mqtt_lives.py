@@ -70,7 +70,7 @@ BUGS = [
     (RouterJournal, "write", write_later, "is lost|did not get|times", 1),
     (publishing, "receive", forget_received, "times with QoS 2", 0),
     (forwarding, "merge", send_from_each_filter, "times", 0),
-    (subscribing, "leave", leave_at_once, "times|did not get", 57),
+    (subscribing, "leave", leave_at_once, "times|did not get", 72),
     (Window, "connection_lost", resend_nothing, "did not get|no member", 0),
     (Window, "connection_lost", resend_backwards, "behind number", 2),
     (Tracker, "put_first", put_last, "behind number", 116),

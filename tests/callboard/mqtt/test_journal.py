@@ -351,3 +351,24 @@ def test_a_journal_can_be_looked_at_as_a_log(tmp_path: Path) -> None:
         kinds = [record.topic for record in itertools.chain(log.read(0))]
 
     assert kinds == ["open", "subscribe"]
+
+
+def test_numbers_of_messages_that_were_not_kept_are_not_used_again(durable) -> None:
+    reader = durable.client("s", answers=False, receive_maximum=1, **LASTING)
+    reader.subscribe("t", "u", qos=1)
+    publisher = durable.client("p")
+    publisher.send(*(publisher.message("t", bytes([n]), 1) for n in range(2)))
+    reader.unsubscribe("u")  # while the second message waits
+    publisher.send(*(publisher.message("elsewhere") for _ in range(20)))
+    reader.answers = True
+    for message in reader.messages():
+        reader._answer(message)
+    durable.run()
+    before = durable.machine.number
+
+    durable.crash()
+
+    assert durable.machine.number == before
+    again = durable.client("s", **LASTING)
+    durable.client("p").publish("t", b"new", 1)
+    assert again.payloads() == [b"new"]
