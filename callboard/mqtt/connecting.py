@@ -10,7 +10,7 @@ from callboard.mqtt.packet import V4, V5, ConnAck, Disconnect, Will
 from callboard.mqtt.packet import Connect as ConnectPacket
 from callboard.mqtt.properties import Properties
 from callboard.mqtt.publishing import is_allowed, passed_on
-from callboard.mqtt.reason_code import ReasonCode
+from callboard.mqtt.reason_code import DISCONNECT_CODES, ReasonCode
 from callboard.mqtt.record import SessionClosed, SessionOpened
 from callboard.mqtt.session import HISTORY, Session
 from callboard.mqtt.subscribing import leave
@@ -184,7 +184,9 @@ def disconnect(
     if is_told:
         connection.out += connection.acks
         if connection.is_v5 and reason != ReasonCode.NORMAL_DISCONNECTION:
-            connection.out.append(encode(Disconnect(reason), V5))
+            # A reason of a CONNACK, for a second CONNECT, say, has no place in a DISCONNECT.
+            said = reason if reason in DISCONNECT_CODES else ReasonCode.PROTOCOL_ERROR
+            connection.out.append(encode(Disconnect(said), V5))
     # Also after a DISCONNECT of the client: what stands before is written, then it is closed.
     connection.out.append(Disconnected(reason, text))
     machine.transmits.append((connection.link, connection.out))

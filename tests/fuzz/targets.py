@@ -11,6 +11,7 @@ from tests.fuzz.flow import Flows
 from tests.fuzz.gateway import Gateways
 from tests.fuzz.handshake import Handshake
 from tests.fuzz.mqtt import Mqtt
+from tests.fuzz.mqtt_router import MqttRouter
 from tests.fuzz.node import WholeNode
 from tests.fuzz.payload import Payload
 from tests.fuzz.reader import Reader
@@ -26,6 +27,7 @@ _ALL: Final[tuple[Target, ...]] = (
     Flows(),
     Gateways(),
     Mqtt(),
+    MqttRouter(),
     WholeNode(),
     TopicValue(),
     TopicRun(),

@@ -16,6 +16,7 @@ FRAMES = {
     "flow": 12_000,
     "gateway": 12_000,
     "mqtt": 8_000,
+    "mqtt-router": 3_000,
     "node": 2_000,
     "value": 4_000,
     "run": 4_000,

@@ -285,3 +285,15 @@ def test_ids_that_come_and_go_leave_nothing(stage) -> None:
     assert [len(each) for each in held] == [0, 0, 0, 0]
     assert len(machine.routes) == 0
     assert machine.is_idle
+
+
+def test_a_second_connect_ends_the_connection_whatever_is_in_it(stage) -> None:
+    for number, second in enumerate(
+        (b"\x10\x00", b"\x10\x0c\x00\x04MQTT\x09\x02\x00\x00\x00\x00")
+    ):
+        client = stage.client(f"c{number}")
+
+        (answer,) = client.send(second)
+
+        assert isinstance(answer, Disconnect)
+        assert client.end is not None
