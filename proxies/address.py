@@ -7,8 +7,8 @@
     basp+unix:/PATH               a node at a Unix socket; also unix:/PATH
     basp+unix:/PATH:/NAME         an actor there; /ID@NODE as above
 
-HOST is a name, an IPv4 address, or an IPv6 address in brackets. NODE has 36 hexadecimal digits.
-PATH has no colons or spaces.
+Before HOST:PORT, `basp://` may be left out. HOST is a name, an IPv4 address, or an IPv6 address
+in brackets. NODE has 36 hexadecimal digits. PATH has no colons or spaces.
 """
 
 import re
@@ -20,7 +20,7 @@ from basp.node_id import NodeId
 from proxies.unix_socket import MOST_PATH, is_path
 
 _ADDRESS: Final = re.compile(
-    r"(?:basp://(?:(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\[\]:/@\s]+):(?P<port>\d{1,5}))?"
+    r"(?:(?:basp://)?(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\[\]:/@\s]+):(?P<port>\d{1,5})|basp://"
     r"|(?:basp\+)?unix:(?P<path>/[!-9;-~]+)(?:$|:))"
     r"(?:/(?:(?P<number>\d{1,10})@(?P<node>[0-9A-Fa-f]{36})|(?P<name>[A-Za-z_][\w.-]*))?)?",
     re.ASCII,

@@ -42,6 +42,14 @@ def test_a_registered_name_is_the_path_of_an_address(endpoint, name):
     assert parse_address(f"{endpoint_text(endpoint)}/{name}") == Address(endpoint, name=name)
 
 
+@given(st.tuples(HOSTS, st.integers(1, 65535)), NAMES)
+def test_the_scheme_may_be_left_out_before_host_and_port(endpoint, name):
+    text = endpoint_text(endpoint).removeprefix("basp://")
+
+    assert parse_node_address(text) == endpoint
+    assert parse_address(f"{text}/{name}") == Address(endpoint, name=name)
+
+
 @given(st.text())
 def test_any_text_is_an_address_or_invalid(text):
     try:
