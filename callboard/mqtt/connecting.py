@@ -272,6 +272,28 @@ def end_session(machine: "RouterMachine", session: Session) -> None:
         machine.records.append(SessionClosed(session.client_id))
 
 
+def give_up(machine: "RouterMachine", client_id: str, *, is_clean: bool) -> bool:
+    """End what another router takes over; returns False if the session stays here.
+
+    A lasting session stays, unless its client starts clean there.
+    """
+    connection = machine.connections.get(client_id)
+    session = machine.graveyard.get(client_id) if connection is None else connection.session
+    if session is None:
+        return True
+    if session.expiry > 0 and not is_clean:
+        return False
+    if connection is None:
+        del machine.graveyard[client_id]
+        end_session(machine, session)
+    else:
+        set_expiry(machine, session, 0.0)
+        reason = ReasonCode.SESSION_TAKEN_OVER
+        disconnect(machine, connection, reason, has_will=True, is_told=True)
+    machine.notify()
+    return True
+
+
 def _return_unacknowledged(
     machine: "RouterMachine", session: Session, topic_filter: str
 ) -> None:

@@ -265,7 +265,10 @@ class RemoteLink:
     def _refuse(self, version: int, reason: ReasonCode, text: str = "") -> None:
         self._door.figures.count_refusal(reason)
         if version >= V5:
-            said = Properties(reason_string=text or None)
+            is_elsewhere = reason is ReasonCode.USE_ANOTHER_SERVER
+            said = Properties(
+                reason_string=text or None, server_reference=text if is_elsewhere else None
+            )
             answer = encode(ConnAck(reason_code=reason, properties=said), V5)
         else:
             answer = encode(ConnAck(reason_code=return_code(reason)), V4)

@@ -18,7 +18,9 @@ from actors.errors import CallboardError
 from actors.exit_reason import ExitReason
 from callboard.commitlog import LogError
 from callboard.mqtt.auth import AuthGate
+from callboard.mqtt.cluster import ROUTERS, ClaimSession, ClusterGate
 from callboard.mqtt.config import RouterConfig
+from callboard.mqtt.connecting import give_up
 from callboard.mqtt.edge import Edge
 from callboard.mqtt.errors import JournalFailed
 from callboard.mqtt.journal import RouterJournal
@@ -130,11 +132,24 @@ class RouterActor(Actor):
         gate = AuthGate(config.security, config.authenticator, config.hooks.subscribe)
         network = config.network_limits()
         self.edge = Edge(self._mailbox, self._runner.loop, network, gate, config.hooks)
+        node = self._cell.runtime.node
+        group = node.group(ROUTERS)
+        self.edge.door.gate = ClusterGate(gate, group, self.me, self._runner.loop)
         try:
             await self.edge.open(config.listeners)
         except CallboardError as error:
             return error
+        group.join(self.me)
         return None
+
+    @handler
+    def claim(self, order: ClaimSession) -> str:
+        """Give a session up that a client takes elsewhere; returns where it is if it stays."""
+        is_given_up = give_up(self.machine, order.client_id, is_clean=order.is_clean)
+        self._mailbox.poke()
+        if is_given_up or self.edge is None or not self.edge.listeners:
+            return ""
+        return self.edge.listeners[0].address
 
     @handler(concurrent=True)
     async def leave(self, _: Leave) -> None:
