@@ -190,8 +190,9 @@ def test_nothing_is_left_when_the_node_is_closed():
 
 
 PARENT = """
-import sys
+import signal, sys
 from callboard import Node
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 node = Node("parent")
 pool = node.workers(2)
 print(*(worker.pid for worker in pool), flush=True)
