@@ -172,7 +172,7 @@ def test_what_is_too_large_for_a_log_is_lost_and_counted(make_recorder, tmp_path
 
 def test_publishers_of_other_nodes_wait_for_a_slow_disk(make_endpoint, tmp_path):
     here, there = make_endpoint(), make_endpoint()
-    count, payload = 40_000, "x" * 2_000
+    count, payload = 28_000, "x" * 2_000
     recorder = Recorder(
         here.hub, lambda: SlowLog(tmp_path), bool, mark=(500, 1 << 20), limit=(10_000, 1 << 30)
     )
@@ -187,7 +187,7 @@ def test_publishers_of_other_nodes_wait_for_a_slow_disk(make_endpoint, tmp_path)
     # Without back-pressure it ends while the disk stands still, and messages are refused.
     wait_for(
         lambda: (
-            here.node.stats().pauses >= 10
+            here.node.stats().pauses >= 6
             or recorder.lost
             or not (publisher.is_alive() or there.hub.buffered)
         )
