@@ -68,6 +68,11 @@ MEASURES = (
     "mqtt_pairs",
     "mqtt_connect",
     "mqtt_idle",
+    "pipeline_batch",
+    "pipeline_stream",
+    "pipeline_copy",
+    "pipeline_micro_batch",
+    "pipeline_round",
 )
 PUBLISHED = ROOT / "docs" / "benchmarks" / "results.json"
 RUN_LIMIT = 60.0

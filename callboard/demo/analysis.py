@@ -15,11 +15,7 @@ from typing import Any, Final, Self
 
 from callboard.commitlog import LogError, LogReader, Record
 from callboard.demo.chart import draw_chart, print_chart
-from callboard.demo.node_process import ANALYSIS
-from callboard.demo.options import DemoOptions
-from callboard.pipeline.errors import SparkMissing
-from callboard.pipeline.java import find_java
-from callboard.pipeline.temperatures import load_temperatures
+from callboard.demo.options import ANALYSIS, DemoOptions
 
 SHORTEST: Final = 20.0
 """Seconds of a story that Spark has a part in: it takes some ten to begin."""
@@ -150,6 +146,8 @@ class Analysis:
         self._end()
         if self._folder is None:
             return Found(missing=self._missing)
+        if why := self.state().get("why"):
+            return Found(missing=why)
         folder = Path(self._folder.name)
         results = _records(folder / "results")
         if not results:
@@ -187,15 +185,13 @@ def _why_missing(options: DemoOptions) -> str:
         return f"the story is shorter than {SHORTEST:g} s" if not options.forever else "no end"
     if find_spec("pyspark") is None:
         return "it is not installed: pip install 'callboard[spark]'"
-    try:
-        find_java()
-    except SparkMissing as error:
-        return str(error)
     return ""
 
 
 def _evaluate(results: Sequence[Record], metrics: Sequence[Record]) -> Found:
     """Read the chart's lines out of the logs, and compare anomalies with the known ones."""
+    from callboard.pipeline.temperatures import load_temperatures  # late: the nodes go first
+
     known = {each.time for each in load_temperatures() if each.is_anomaly}
     found = {each.time for each in results if each.topic.startswith("/anomalies/temperatures")}
     windows = {

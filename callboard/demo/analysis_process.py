@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from callboard.commitlog import CommitLog
+from callboard.pipeline.errors import SparkMissing
 from callboard.pipeline.job import Job
 from callboard.pipeline.queries import QUERIES, Settings, schema_of, values
 from callboard.pipeline.state import Detection
@@ -53,7 +54,11 @@ def main(folder: Path) -> int:
     replay = threading.Thread(target=_replay, args=(folder, ends), daemon=True)
     replay.start()
     _tell(folder, state="starts")
-    spark = session("local[2]", name="callboard demo", conf=_QUICK_TO_START)
+    try:
+        spark = session("local[2]", name="callboard demo", conf=_QUICK_TO_START)
+    except SparkMissing as error:
+        _tell(folder, state="missing", why=str(error))
+        return 1
     running: list[Any] = []
     for start in (_start_quantiles, _start_anomalies, _start_rates):
         if not ends.is_set():

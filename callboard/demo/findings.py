@@ -30,8 +30,8 @@ class Findings:
         """Return the state of the analysis in one line; empty where there is none."""
         if not self.state:
             return ""
-        if self.state["state"] == "starts":
-            return "spark: starts"
+        if self.state["state"] != "runs":
+            return f"spark: {self.state['state']}"
         parts = [f"spark: {self.state.get('rows', 0):,} records read"]
         if any(self.messages.values()):
             counts = ", ".join(

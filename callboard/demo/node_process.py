@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 from callboard import ActorRef, Node
 from callboard.demo.aggregator import Aggregator
 from callboard.demo.desk import Desk
+from callboard.demo.options import ANALYSIS
 from callboard.endpoint.hub import Hub
 
 if TYPE_CHECKING:
@@ -46,9 +47,6 @@ SENSORS_ON: Final = ("A", "D")
 """These have clones of the store too."""
 
 MASTER_ON: Final = "C"
-
-ANALYSIS: Final = "CALLBOARD_DEMO_ANALYSIS"
-"""The variable that names the folder of the analysis; without it there is none."""
 
 
 class NodeProcess:

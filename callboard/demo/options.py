@@ -6,6 +6,9 @@ from typing import Final
 SECONDS: Final = 30.0
 """How long the demo plays unless it is told otherwise."""
 
+ANALYSIS: Final = "CALLBOARD_DEMO_ANALYSIS"
+"""The variable that names the folder of the analysis to the nodes; without it there is none."""
+
 SHORTEST: Final = 4.0
 """Below this many seconds C would end again before D found it."""
 

@@ -1,14 +1,19 @@
 """What the demo shows of Spark, from the logs that it left."""
 
+import json
 import struct
 import zlib
 from datetime import UTC, datetime
+from io import BytesIO
+from types import SimpleNamespace
 
 from callboard.commitlog import CommitLog, LogReader
+from callboard.demo import analysis_process
 from callboard.demo.analysis import METRIC, Analysis, Found, _evaluate
 from callboard.demo.chart import WIDTH, Canvas, chart_lines, draw_chart
 from callboard.demo.findings import Findings
 from callboard.demo.options import DemoOptions
+from callboard.pipeline import SparkMissing
 from callboard.pipeline.temperatures import load_temperatures
 
 SECOND = 10**9
@@ -36,6 +41,20 @@ def test_without_spark_the_demo_says_so_in_one_line(monkeypatch, capsys):
     assert line == (
         "no analysis with Spark: it is not installed: pip install 'callboard[spark]'"
     )
+
+
+def test_what_spark_misses_is_told_in_one_line(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise SparkMissing("Spark needs Java 17")
+
+    monkeypatch.setattr("callboard.pipeline.spark_session.session", refuse)
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=BytesIO()))
+    monkeypatch.setattr("os.nice", lambda _: 0)
+
+    assert analysis_process.main(tmp_path) == 1
+
+    told = json.loads((tmp_path / "state.json").read_text())
+    assert told == {"state": "missing", "why": "Spark needs Java 17"}
 
 
 def test_anomalies_that_were_found_are_compared_with_those_that_are_known(tmp_path):

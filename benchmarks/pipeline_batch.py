@@ -1,0 +1,84 @@
+"""A group-by over a million records of a log, on two threads of Spark, all its columns in use.
+
+The peer is Spark's own reader of Parquet on the same rows and columns. Sessions, and one run of
+the query that warms them up, are not timed.
+"""
+
+import tempfile
+from typing import Any
+
+from benchmarks.measure import Measure, Subject
+from benchmarks.spark_logs import RECORDS, TOPICS, spark_ready, start, timed, write
+
+
+def _rate(make: Any, records: int, folder: str) -> float:
+    spark = start()
+    try:
+        rows = make(spark, folder)
+        query = rows.groupBy("topic").agg(
+            {
+                "offset": "max",
+                "time": "max",
+                "payload": "max",
+                "sender": "max",
+                "key": "max",
+                "is_bytes": "max",
+            }
+        )
+        assert len(query.collect()) == min(TOPICS, records)
+        return records / timed(query.collect)
+    finally:
+        spark.stop()
+
+
+def ours(share: float = 1.0) -> float:
+    """Return records a second through the source."""
+    records = int(RECORDS * share)
+    with tempfile.TemporaryDirectory() as folder:
+        write(folder, records)
+        return _rate(
+            lambda spark, path: spark.read.format("callboard").load(path), records, folder
+        )
+
+
+def sealed(share: float = 1.0) -> float:
+    """Return records a second of `table`, most of the log being sealed as Parquet."""
+    from callboard.commitlog import write_columns
+    from callboard.pipeline import table
+
+    records = int(RECORDS * share)
+    with tempfile.TemporaryDirectory() as folder:
+        write(folder, records, segment_bytes=8 << 20)
+        write_columns(folder)
+        return _rate(table, records, folder)
+
+
+def parquet(share: float = 1.0) -> float:
+    """Return rows a second of a Parquet file with the same."""
+    from pyarrow.parquet import write_table
+
+    from callboard.commitlog import LogReader
+
+    records = int(RECORDS * share)
+    with tempfile.TemporaryDirectory() as folder:
+        write(folder, records)
+        rows = LogReader(folder).to_arrow()
+        at = rows.schema.get_field_index("time")
+        rows = rows.set_column(
+            at, "time", rows["time"].cast("timestamp[us, tz=UTC]", safe=False)
+        )
+        write_table(rows, f"{folder}/rows.parquet", row_group_size=1 << 17)
+        return _rate(
+            lambda spark, path: spark.read.parquet(f"{path}/rows.parquet"), records, folder
+        )
+
+
+MEASURE = Measure(
+    title="Spark, a group-by over a log",
+    unit="records/s",
+    subjects=(
+        Subject("callboard", ours, spark_ready),
+        Subject("callboard, sealed columns", sealed, spark_ready),
+        Subject("Spark, Parquet", parquet, spark_ready, against="callboard"),
+    ),
+)
