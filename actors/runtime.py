@@ -1,4 +1,4 @@
-"""The runtime of one node's local actors: who lives, who ends, and what is counted.
+"""The runtime of one node's local actors: who lives, who ends, and how they are reached.
 
 `actors` knows a node as opaque bytes. Whatever leads to other nodes comes in through `Remote`,
 which `proxies` implements.
@@ -6,33 +6,22 @@ which `proxies` implements.
 
 import contextlib
 import itertools
-import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from actors.answers import Asker, Sender
+from actors.accounting import Accounting
+from actors.answers import Asker
 from actors.behavior import Handlers
 from actors.cell import Cell
 from actors.current import current_cell, waiting
 from actors.dispatch import DispatchTable
-from actors.envelope import Envelope
 from actors.errors import ActorDown, InvalidAddress, NodeClosed, ResultTimeout
-from actors.events import (
-    ActorFailed,
-    ActorStarted,
-    ActorStopped,
-    DeadLetter,
-    Expired,
-    SlowHandler,
-    Unexpected,
-)
+from actors.events import ActorStarted, ActorStopped
 from actors.exit_reason import ExitReason
 from actors.future import Future
 from actors.life import Mortal
-from actors.monitors import Monitored
 from actors.options import SpawnOptions, options_of
 from actors.reference import ActorRef, ReplyRef, ReplyTarget
 from actors.runner import Runner
@@ -40,8 +29,6 @@ from actors.signals import Down
 
 if TYPE_CHECKING:
     from actors.actor import Actor
-
-log = logging.getLogger("callboard.actors")
 
 A = TypeVar("A", bound="Actor")
 C = TypeVar("C", bound=Cell)
@@ -82,24 +69,7 @@ class LocalOnly:
         raise InvalidAddress(msg)
 
 
-@dataclass(slots=True)
-class Counters:
-    """What happened on this node since it started, in messages."""
-
-    spawned: int = 0
-    dead_letters: int = 0
-    unexpected: int = 0
-    failures: int = 0
-    late_answers: int = 0
-    overflows: int = 0
-    expired: int = 0
-    slow_handlers: int = 0
-    handled_by_ended: int = 0
-    refused_spawns: int = 0
-    ends: dict[str, int] = field(default_factory=dict)
-
-
-class Runtime:
+class Runtime(Accounting):
     """The actors of one node."""
 
     def __init__(
@@ -110,13 +80,13 @@ class Runtime:
             node_id if node_id is not None else os.urandom(15) + os.getpid().to_bytes(3)
         )
         self.runner = runner or Runner(self.name)
+        super().__init__()
         self.runner.times.on_slow = self._note_slow
         #: The time in seconds, and the asks that were made a moment ago.
         self.now = self.runner.now
         self.fresh_asks = self.runner.deadlines.fresh
         self.remote: Remote = LocalOnly()
         self.cells: dict[int, Cell] = {}
-        self.counters = Counters()
         self.closed = False
         #: The object that actors see as `self.node`.
         self.node: Any = None
@@ -127,13 +97,11 @@ class Runtime:
         #: `actors.thespian`.
         self.plain: Any = None
         self.thespian: Any = None
-        self.on_dead_letter: list[Callable[[ActorRef[Any], Any, Sender | None], None]] = []
         #: Told of each actor that ended, on the runner's thread: the proxies' side announces
         #: it.
         self.on_end: list[Callable[[Any, Down], None]] = []
         #: Tells whether other nodes know a number, though no actor here has it.
         self.is_number_held: Callable[[int], bool] = lambda _: False
-        self._subscribers: list[Callable[[object], None]] = []
         self._number = self.runner.random.randrange(FIRST_NUMBER, 2**31)
         self._lock = threading.Lock()
         self._tables: dict[type, DispatchTable] = {}
@@ -335,82 +303,6 @@ class Runtime:
         future: Future[Down] = Future(ref)
         ref.target.monitor(future, future.set_result)
         return future
-
-    # --- what is counted ---
-
-    def dead_letter(self, ref: ActorRef[Any], message: Any, sender: Sender | None) -> None:
-        """Count a message that nobody will handle."""
-        self.counters.dead_letters += 1
-        if isinstance(message, Envelope):
-            message = message.message
-        for told in self.on_dead_letter:
-            told(ref, message, sender)
-        if self._subscribers:
-            self.emit(DeadLetter(ref, message))
-
-    def note_unexpected(self, cell: Monitored, message: Any) -> None:
-        """Count a message that its receiver has no handler for."""
-        self.counters.unexpected += 1
-        if self._subscribers:
-            self.emit(Unexpected(cell.ref, message))
-
-    def note_expired(self, cell: Monitored, message: Any) -> None:
-        """Count a message whose time was over before it was handled."""
-        self.counters.expired += 1
-        if self._subscribers:
-            self.emit(Expired(cell.ref, message))
-
-    def note_failure(self, cell: Monitored, text: str, error: BaseException) -> None:
-        """Count and log an exception that ends an actor."""
-        self.counters.failures += 1
-        log.error(
-            "%s (%s) failed: %s", type(cell.actor).__name__, cell.ref, text, exc_info=error
-        )
-        if self._subscribers:
-            self.emit(ActorFailed(cell.ref, text))
-
-    def _note_slow(self, cell: Cell, handler: str, seconds: float) -> None:
-        """Count and log a handler that holds its thread for long; it goes on."""
-        self.counters.slow_handlers += 1
-        log.warning(
-            "%s of %s (%s) has run for %.1f s; await instead of blocking, or detach the actor",
-            handler,
-            type(cell.actor).__name__,
-            cell.ref,
-            seconds,
-        )
-        if self._subscribers:
-            self.emit(SlowHandler(cell.ref, handler, seconds))
-
-    def emit(self, event: object) -> None:
-        """Hand an event to all subscribers."""
-        for subscriber in self._subscribers:
-            try:
-                subscriber(event)
-            except Exception:  # noqa: BLE001  # who only looks on must not break what is seen
-                log.exception("a subscriber failed at %r", event)
-
-    @contextlib.contextmanager
-    def subscribed(self, subscriber: Callable[[object], None]) -> Iterator[None]:
-        """Call `subscriber(event)` for each event while the block runs; from any thread."""
-        self._subscribers = [*self._subscribers, subscriber]
-        try:
-            yield
-        finally:
-            self._subscribers = [
-                known for known in self._subscribers if known is not subscriber
-            ]
-
-    @property
-    def handled(self) -> int:
-        """Messages that handlers were called for."""
-        with self._lock:
-            return self.counters.handled_by_ended + sum(c.handled for c in self.cells.values())
-
-    @property
-    def handler_seconds(self) -> dict[str, float]:
-        """Seconds in handlers by name of the actors' class, as sampled."""
-        return dict(self.runner.times.seconds)
 
     # --- the end ---
 
