@@ -29,6 +29,7 @@ from callboard.commitlog.batch import HEADER_SIZE, decode_header, encode_header
 from callboard.commitlog.folder import SEGMENT, TEMPORARY
 from callboard.commitlog.lock import WriterLock
 from callboard.pipeline.errors import PublishFailed
+from callboard.pipeline.merging import MANY, merge_small
 
 STAGED: Final = "staged"
 PUBLISHED: Final = ".published"
@@ -148,6 +149,10 @@ class Journal:
         for base in bases:  # only the newest one is asked
             if base != end:
                 self._file(base, PUBLISHED).unlink(missing_ok=True)
+        if len(bases) > MANY:
+            merge_small(
+                self._path, self._path / STAGED / uuid.uuid4().hex, is_durable=self._is_durable
+            )
 
     def _join(self, first: Path, others: list[Path]) -> None:
         """Append staged files to the first of them."""

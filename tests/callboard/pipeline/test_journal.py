@@ -11,6 +11,7 @@ from callboard.commitlog.columns import many_records
 from callboard.pipeline import PublishFailed
 from callboard.pipeline import journal as module
 from callboard.pipeline.journal import PUBLISHED, STAGED, Journal
+from callboard.pipeline.merging import MANY, merge_small
 
 
 @pytest.fixture
@@ -180,3 +181,45 @@ def test_without_that_promise_nothing_is_synced(folder, monkeypatch):
     journal.publish("q", 0, [stage(journal, "a")])
 
     assert "fsync" not in seen
+
+
+def segments(folder):
+    return sorted(path.name for path in Path(folder).glob("*.log"))
+
+
+def test_many_small_segments_become_one_and_nothing_else_changes(folder):
+    journal = Journal(folder, is_durable=False)
+    for batch in range(MANY + 2):
+        journal.publish("q", batch, [stage(journal, batch)])
+    follower = LogReader(folder).follow(0)
+    first = follower.poll(5)
+
+    for batch in range(MANY + 2, 2 * MANY + 10):
+        journal.publish("q", batch, [stage(journal, batch)])
+
+    everything = list(range(2 * MANY + 10))
+    assert [value for _, value in payloads(folder)] == everything
+    assert [record.payload for record in first + follower.poll(1000)] == everything
+    assert len(segments(folder)) < MANY
+    assert not journal.publish("q", 2 * MANY + 9, [stage(journal, "again")])
+
+
+@pytest.mark.parametrize("dies_at", [0, 1, 2, 3, 4, 30, 63])
+def test_whenever_a_merge_dies_all_is_there_once_and_the_next_one_cleans_up(
+    folder, monkeypatch, dies_at
+):
+    journal = Journal(folder, is_durable=False)
+    count = MANY + 1
+    for batch in range(count):
+        journal.publish("q", batch, [stage(journal, batch)])
+    with monkeypatch.context() as patch:
+        steps(patch, dies_at)
+        with pytest.raises(Death):
+            merge_small(Path(folder), Path(folder, STAGED, "m"), is_durable=True)
+    assert [value for _, value in payloads(folder)] == list(range(count))
+
+    for batch in range(count, count + MANY):
+        journal.publish("q", batch, [stage(journal, batch)])
+
+    assert payloads(folder) == [(n, n) for n in range(count + MANY)]
+    assert len(segments(folder)) <= MANY + 1
