@@ -7,6 +7,7 @@ with Gateway.from_file("gateway.toml") as gateway:
     gateway.wait()
 """
 
+from callboard.gateway.agent import offer_module
 from callboard.gateway.broker import ModuleBroker
 from callboard.gateway.errors import (
     BrokerClosed,
@@ -49,4 +50,5 @@ __all__ = [
     "PublishTimeout",
     "UnknownModule",
     "module",
+    "offer_module",
 ]

@@ -203,7 +203,9 @@ class ModuleBroker(Attaching):
         for inbox in source.sinks if isinstance(source, ModuleHandle) else ():
             if inbox.bounds.on_full == "wait" and not inbox.has_room():
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(_room(inbox), timeout)
+                    async with asyncio.timeout(timeout):
+                        while not inbox.has_room():  # whoever was woken first has taken it
+                            await inbox.when_room()
         self.publish(source, message, timeout)
 
     def _publish_rest(
@@ -227,7 +229,3 @@ class ModuleBroker(Attaching):
         else:
             msg = f"{source!r} is no module; publish as what add() returned"
         raise UnknownModule(msg)
-
-
-async def _room(inbox: Inbox) -> None:
-    await inbox.when_room()

@@ -1,5 +1,6 @@
 """Modules in processes of their own."""
 
+import contextlib
 import os
 import sys
 import threading
@@ -123,34 +124,34 @@ def test_a_create_that_fails_there_is_told_here(run, gateway):
 
 
 class ByHand:
-    """A process that speaks the control messages by hand, on a thread."""
+    """A process that speaks the control messages by hand, on a thread, until it is closed."""
 
-    def __init__(self, control, status=OK):
+    def __init__(self, control):
         self.seen = []
-        self.control = pynng.Pair0(listen=control, recv_timeout=int(LIMIT * 1000))
+        self.control = pynng.Pair0(listen=control)
         self.messages = None
-        self.status = status
         self.thread = threading.Thread(target=self.serve, daemon=True)
         self.thread.start()
 
     def serve(self):
-        while True:
-            message = decode_control(self.control.recv())
-            self.seen.append(message)
-            if isinstance(message, Create):
-                if self.messages is not None:
-                    self.messages.close()
-                self.messages = pynng.Pair0(listen=message.uri, recv_timeout=int(LIMIT * 1000))
-                self.say(Reply(self.status))
-            elif isinstance(message, Destroy):
-                return
+        with contextlib.suppress(pynng.Closed):
+            while True:
+                message = decode_control(self.control.recv())
+                if isinstance(message, Create):
+                    if self.messages is not None:
+                        self.messages.close()
+                    self.messages = pynng.Pair0(
+                        listen=message.uri, recv_timeout=int(LIMIT * 1000)
+                    )
+                    self.say(Reply(OK))
+                self.seen.append(message)
 
     def say(self, message):
         self.control.send(encode_control(message))
 
     def close(self):
-        self.thread.join(LIMIT)
         self.control.close()
+        self.thread.join(LIMIT)
         if self.messages is not None:
             self.messages.close()
 
@@ -184,7 +185,7 @@ def test_the_control_messages_are_those_of_the_original(gateway, control, by_han
     by_hand.messages.send(Message(b"from it").data)
     assert sink.until(1)[0].content == b"from it"
     gateway.remove_module("far")
-    by_hand.thread.join(LIMIT)
+    eventually(lambda: len(by_hand.seen) == 3)
 
     create, start, destroy = by_hand.seen
     assert (create.args, create.uri_type, create.message_version) == ('{"k": 1}', 16, 1)
@@ -192,20 +193,15 @@ def test_the_control_messages_are_those_of_the_original(gateway, control, by_han
 
 
 @pytest.mark.parametrize("status", [FAILED, DETACH])
-def test_a_reply_that_comes_later_makes_it_again(gateway, control, status):
-    by_hand = ByHand(control)
-    add(gateway, control, start=True)
+def test_a_reply_that_comes_later_makes_it_again(gateway, control, by_hand, status):
+    add(gateway, control)
     eventually(lambda: Start() in by_hand.seen)
 
-    by_hand.thread.join(0)
     by_hand.say(Reply(status))
-    by_hand.thread.join(LIMIT)  # it was told to destroy
-    by_hand.close()
-    again = ByHand(control)
 
-    eventually(lambda: Start() in again.seen)
-    gateway.remove_module("far")
-    again.close()
+    eventually(lambda: by_hand.seen.count(Start()) == 2)
+    kinds = [type(message) for message in by_hand.seen]
+    assert kinds == [Create, Start, Destroy, Create, Start]
 
 
 def test_a_process_that_is_not_there_is_told_in_time(gateway, control, monkeypatch):

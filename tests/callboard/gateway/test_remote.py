@@ -3,9 +3,9 @@
 import pytest
 
 from callboard import Node
-from callboard.gateway import Gateway, ModuleFailed, ModuleOptions
+from callboard.gateway import Gateway, ModuleFailed, ModuleOptions, offer_module
 from callboard.gateway.loaders import InvalidEntrypoint
-from callboard.gateway.remote import RemoteModule, offer_module
+from callboard.gateway.remote import RemoteModule
 from tests.callboard.gateway.cast import LIMIT, Failing, Quiet, Recorder, Relay, eventually
 
 
