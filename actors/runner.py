@@ -36,6 +36,11 @@ log = logging.getLogger("callboard.runner")
 CELLS_A_TURN: Final = 64
 """How many ready cells run before sockets and timers are looked at again."""
 
+SHORTEST_TURN: Final = 0.0002
+"""Seconds before which a runner with more to run looks at no sockets: a poll costs as much as
+several short turns of cells.
+"""
+
 LONGEST_POLL: Final = 24 * 3600.0
 """Seconds that one poll may last: pollers refuse what is much longer, or infinite."""
 
@@ -242,21 +247,24 @@ class Runner:
     def _run_ready(self, me: int) -> bool:
         """Run a batch of what is ready, without the role lock; False when the role is lost."""
         take = self.ready.popleft
-        for _ in range(CELLS_A_TURN):
-            try:
-                runnable = take()
-            except IndexError:
-                break
-            self.turns += 1
-            self.current = runnable
-            try:
-                runnable.run()
-            except BaseException:  # noqa: BLE001  # sys.exit() in a task ends no node
-                log.exception("a turn of %r failed", runnable)
-            if self._holder != me:
-                self.times.stuck.pop(me, None)
-                return False
-        return True
+        until = self.now() + SHORTEST_TURN
+        while True:
+            for _ in range(CELLS_A_TURN):
+                try:
+                    runnable = take()
+                except IndexError:
+                    return True
+                self.turns += 1
+                self.current = runnable
+                try:
+                    runnable.run()
+                except BaseException:  # noqa: BLE001  # sys.exit() in a task ends no node
+                    log.exception("a turn of %r failed", runnable)
+                if self._holder != me:
+                    self.times.stuck.pop(me, None)
+                    return False
+            if self._posted or self.closed or self.now() >= until:
+                return True
 
     def _run_timed(self, me: int) -> bool:
         """Run a batch and count its time: the watcher samples no actor that may block."""
