@@ -63,11 +63,11 @@ class Future(Generic[T]):
     _error: BaseException | None
     _value: T
 
-    def __init__(self, asked: object = None) -> None:
+    def __init__(self, asked: object = None, deadline: float | None = None) -> None:
         """Make a pending future; `asked` is the ref whose answer it stands for."""
         self.asked = asked
         self.done_ = False
-        self.deadline: float | None = None
+        self.deadline = deadline
         self._callbacks: list[Callable[[Future[T]], object]] | None = None
         self._task: HandlerTask | None = None
 

@@ -128,21 +128,20 @@ class ActorRef(ActorAddress, Generic[A_co]):
         The future fails with `ActorDown`, `AskTimeout`, `MailboxFull`, `NodeUnreachable`,
         `UnexpectedMessage` or `RemoteError`.
         """
-        future: Future[Any] = Future(self)
         if COMPANY.used or timeout is not DEFAULT_TIMEOUT or priority != "normal":
-            self._ask_in_company(future, message, timeout, priority)
-        else:  # as `set_deadline`, without the call
-            home = self._home
-            future.timeout = timeout
-            future.deadline = home.now() + timeout
-            home.fresh_asks.append(future)
-            self.target.post(message, future)
+            return self._ask_in_company(message, timeout, priority)
+        home = self._home  # as `set_deadline`, without the call
+        future: Future[Any] = Future(self, home.now() + DEFAULT_TIMEOUT)
+        future.timeout = DEFAULT_TIMEOUT
+        home.fresh_asks.append(future)
+        self.target.post(message, future)
         return future
 
     def _ask_in_company(
-        self, future: Future[Any], message: object, timeout: float | None, priority: Priority
-    ) -> None:
+        self, message: object, timeout: float | None, priority: Priority
+    ) -> Future[Any]:
         """Ask with a deadline of somebody's, a trace context, or a priority."""
+        future: Future[Any] = Future(self)
         if timeout is not DEFAULT_TIMEOUT:
             if timeout is not None:
                 COMPANY.used = True
@@ -160,6 +159,7 @@ class ActorRef(ActorAddress, Generic[A_co]):
             self.target.post_urgent(message, future)
         else:
             self.target.post(message, future)
+        return future
 
     def _with_deadline(self, message: object, future: Future[Any]) -> object:
         """Let a deadline that somebody has set travel to another node."""
