@@ -25,7 +25,9 @@ class HandlerTask:
     __slots__ = (
         "__weakref__",
         "_cancels",
+        "_loop",
         "_name",
+        "_send",
         "cell",
         "context",
         "coroutine",
@@ -46,6 +48,8 @@ class HandlerTask:
         self.cell = cell
         self.message = message
         self.coroutine = coroutine
+        self._loop = cell.runner.loop
+        self._send = coroutine.send
         self.sender = sender
         self.context = contextvars.copy_context()
         self.waiting_for: Any = None
@@ -58,17 +62,17 @@ class HandlerTask:
 
         Raises whatever the handler raises.
         """
-        cell, coroutine = self.cell, self.coroutine
+        cell = self.cell
         while True:
             self.ready = False
             self.waiting_for = None
-            current_task_set(cell.runner.loop, self)
+            current_task_set(self._loop, self)
             try:
                 if self.throw is None:
-                    awaited = self.context.run(coroutine.send, None)
+                    awaited = self.context.run(self._send, None)
                 else:
                     error, self.throw = self.throw, None
-                    awaited = self.context.run(coroutine.throw, error)
+                    awaited = self.context.run(self.coroutine.throw, error)
             except StopIteration as stop:
                 if self.sender is not None and self.sender.expects:
                     cell.answer(self.sender, stop.value)
