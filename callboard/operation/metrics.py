@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from basp.header import FIRST_ACTOR
 from callboard.endpoint.hub import Hub
-from callboard.endpoint.topic_metrics import topic_metrics
+from callboard.endpoint.topic_metrics import all_metrics
 from callboard.exposition import Labels, Metric, counter, gauge
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def node_metrics(node: "Node", *, top: int = TOP) -> list[Metric]:
         top: how many of the actors with the deepest mailboxes are named.
     """
     hub = Hub.found(node)
-    topics = [] if hub is None else topic_metrics(hub)
+    topics = [] if hub is None else all_metrics(hub)
     return [*_actor_metrics(node, top), *_traffic_metrics(node), *topics]
 
 

@@ -9,6 +9,7 @@ from callboard.broker.metric_topics import MetricImporter
 from callboard.broker.monitoring import metrics_of, metrics_text
 from callboard.endpoint import InvalidTopic
 from callboard.endpoint.errors import InvalidOption
+from callboard.operation.metrics import node_metrics
 from tests.proxies.cast import eventually
 
 
@@ -54,6 +55,15 @@ def test_one_endpoint_shows_the_metrics_of_all(make_endpoint, collector):
     assert text.count("# TYPE broker_connections gauge") == 1
     assert 'callboard_topic_publishers{endpoint="two"} 0' in text
     assert 'callboard_topic_subscribers{endpoint="two"}' not in text
+
+
+def test_a_node_shows_what_its_endpoint_was_told(make_endpoint):
+    endpoint = make_endpoint(configured(metrics_import_topics=("/metrics",)))
+    (importer,) = endpoint._metric_topics
+
+    importer.take([("/metrics", GOOD)])
+
+    assert "a_total" in {metric.name for metric in node_metrics(endpoint.node)}
 
 
 def test_no_more_is_published_or_shown_after_the_end(make_endpoint, collector):
