@@ -1,5 +1,5 @@
 import re
-import time
+import threading
 
 from callboard import Actor, Mailbox, Node, handler
 from callboard.errors import AskTimeout
@@ -70,15 +70,18 @@ def test_overflows_and_expired_asks_are_counted():
 
 class Blocking(Actor):
     @handler
-    def seconds(self, msg: float) -> None:
-        time.sleep(msg)
+    def until(self, msg: threading.Event) -> None:
+        msg.wait(10)
 
 
 def test_time_in_handlers_is_counted_by_class():
     with Node() as node:
         node.runtime.runner.times.slow_after = 0.05
-        node.spawn(Blocking).ask(0.3).result(10)
+        is_seen = threading.Event()
+        answer = node.spawn(Blocking).ask(is_seen)
         eventually(lambda: node.stats().slow_handlers == 1)
+        is_seen.set()
+        answer.result(10)
 
         found = values(node)
 
