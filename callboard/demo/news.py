@@ -19,6 +19,15 @@ _LINES: Final[dict[str, tuple[Tone, str]]] = {
         "good",
         "store: master open on {reporter}, {entries} entries, {writes} writes kept",
     ),
+    "mqtt_over": (
+        "good",
+        "MQTT: paho published {published} readings of {reporter}'s sensors, {brought} came to "
+        "the hub, {recorded} are in the log",
+    ),
+    "mqtt_missing": (
+        "plain",
+        "MQTT: no readings, paho-mqtt is not here (pip install 'callboard[mqtt]')",
+    ),
     "serving": ("good", "aggregator on {reporter}: first reading handled"),
     "sensors_found": (
         "good",

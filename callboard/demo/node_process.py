@@ -35,6 +35,7 @@ from callboard.endpoint.hub import Hub
 if TYPE_CHECKING:
     from callboard.demo.handing import Counting, Handing
     from callboard.demo.keeping import CloneKeeping, Keeping
+    from callboard.demo.mqtt_side import MqttSide
 
 REPORT_INTERVAL: Final = 0.1
 """Seconds between two reports."""
@@ -48,6 +49,9 @@ SENSORS_ON: Final = ("A", "D")
 
 MASTER_ON: Final = "C"
 
+MQTT_ON: Final = "A"
+"""Its readings are published by MQTT too."""
+
 
 class NodeProcess:
     """A node, its desk, and the pipes to the parent."""
@@ -58,6 +62,7 @@ class NodeProcess:
         self._keeping: Keeping | None = None
         self._handing: Handing | None = None
         self._counting: Counting | None = None
+        self._mqtt: MqttSide | None = None
         self._node = node
         self._hub = Hub.of(node)
         self._desk = Desk(node, self._hub)
@@ -78,6 +83,7 @@ class NodeProcess:
                 if self._is_closing:
                     break
                 self._report()
+            self._detach_mqtt()
 
     def _spawn(self) -> None:
         if self._name not in SENSORS_ON:
@@ -94,7 +100,7 @@ class NodeProcess:
                 Sensor,
                 name,
                 sample,
-                self._hub.publish,
+                self._publish,
                 self._keep,
                 note,
                 is_followed=is_followed,
@@ -122,6 +128,29 @@ class NodeProcess:
             self._keeping = clone
             if folder := os.environ.get(ANALYSIS):
                 self._take_part_in_analysis(Path(folder), clone)
+        if self._name == MQTT_ON:
+            self._attach_mqtt()
+
+    def _attach_mqtt(self) -> None:
+        """Publish the readings by MQTT as well, through a client of somebody else's."""
+        from callboard.demo.mqtt_side import MqttSide, is_possible
+
+        if is_possible():
+            folder = Path(self._path).parent / f"readings-{os.getpid()}"
+            self._mqtt = MqttSide(self._node, self._name, folder)
+        else:
+            self._desk.note("mqtt_missing")
+
+    def _detach_mqtt(self) -> None:
+        mqtt = self._mqtt
+        if mqtt is not None and mqtt.published is None:
+            mqtt.close()
+            self._desk.note("mqtt_over", **mqtt.report())
+
+    def _publish(self, topic: str, reading: list[Any]) -> None:
+        self._hub.publish(topic, reading)
+        if self._mqtt is not None:
+            self._mqtt.pass_on(topic, reading)
 
     def _take_part_in_analysis(self, folder: Path, clone: "CloneKeeping") -> None:
         from callboard.demo.handing import Counting, Handing
@@ -140,6 +169,7 @@ class NodeProcess:
             case "rest":
                 self._rest()
             case "part":
+                self._detach_mqtt()
                 if self._keeping is not None:
                     self._keeping.close()
             case "settle":
@@ -166,6 +196,7 @@ class NodeProcess:
             **self._desk.report(),
             "at": time.monotonic_ns(),
             "round": self._round,
+            "mqtt": None if self._mqtt is None else self._mqtt.report(),
             "store": None if self._keeping is None else self._keeping.report(),
             "results": None if self._counting is None else self._counting.counts(),
             **more,

@@ -100,6 +100,8 @@ class Scene:
         self.findings = Findings()
         self.host = ""
         self.snapshot: dict[str, Any] = {}
+        #: Figures of the readings by MQTT; None without any.
+        self.mqtt: dict[str, Any] | None = None
         self.topic_rates: dict[str, Rate] = {}
         self._ids: dict[str, str] = {}  # node id: name
 
@@ -146,6 +148,7 @@ class Scene:
         view.take(report)
         self.holdings.take(name, report["store"], is_witness=name == WITNESS)
         self.findings.take(report, is_witness=name == WITNESS)
+        self.mqtt = report["mqtt"] or self.mqtt
         if "ready" in report:
             self._ids[report["ready"]] = name
         if name == WITNESS:

@@ -96,6 +96,7 @@ class Show:
             "exact": balance.is_exact,
             "topics": self._scene.topics(),
             "store": self._scene.holdings.summary(),
+            "mqtt": self._scene.mqtt,
             "down_ms": outcome.down_ms,
             "service_ms": outcome.service_ms,
             "first_picture_ms": self.start_ms,

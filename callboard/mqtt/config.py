@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from callboard.mqtt.auth import Authenticator, Security
 from callboard.mqtt.bridge_settings import BridgeSettings
@@ -11,6 +12,9 @@ from callboard.mqtt.hooks import Hooks
 from callboard.mqtt.limits import Limits
 from callboard.mqtt.listener import ListenerSettings
 from callboard.mqtt.rules import Rule
+
+WAITING: Final = 1_000
+"""Connections beside those of clients: whoever did not send a CONNECT yet, or is leaving."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,4 +55,5 @@ class RouterConfig:
             self.network,
             packet_size=self.limits.packet_size,
             keep_alive=self.limits.keep_alive,
+            open_connections=self.limits.connections + WAITING,
         )

@@ -50,6 +50,8 @@ class NetworkLimits:
         message_rate: packets a second that are read from one client.
         byte_rate: bytes a second that are read from one client.
         connection_rate: connections a second in all; further ones are refused.
+        open_connections: at a time, also of those who did not send a CONNECT yet; further
+            ones are closed at once.
         reader_patience: for which publishers wait for a reader that takes nothing; see
             `holding`.
     """
@@ -62,6 +64,7 @@ class NetworkLimits:
     message_rate: float = 0.0
     byte_rate: float = 0.0
     connection_rate: float = 0.0
+    open_connections: int = 0
     reader_patience: float = 0.5
 
 
@@ -187,6 +190,14 @@ class Door:
     def screen(self, remote: "RemoteLink") -> Screen | None:
         """Return the screen of a connection."""
         return None if self.make_screen is None else self.make_screen(remote)
+
+    def is_full(self) -> bool:
+        """Whether a connection more would be too many; counts it as refused then."""
+        most = self.limits.open_connections
+        if not most or len(self.links) < most:
+            return False
+        self.figures.count_refusal(ReasonCode.SERVER_BUSY)
+        return True
 
     def leave(self, remote: "RemoteLink") -> None:
         """Take note that a connection is over."""

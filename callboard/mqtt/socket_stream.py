@@ -189,6 +189,9 @@ class SocketServer:
             except OSError:  # no descriptor is free: the system keeps them until one is
                 self._rest()
                 return
+            if self._door.is_full():
+                sock.close()
+                continue
             sock.setblocking(False)  # noqa: FBT003
             if isinstance(address, tuple):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

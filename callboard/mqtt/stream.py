@@ -38,6 +38,8 @@ class Stream(asyncio.Protocol):
         """Begin to wait for a CONNECT."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER)
+        if self._door.is_full():
+            self._transport.abort()
         self.remote = RemoteLink(self._door, self, peer_of(self._transport, self._place))
 
     def data_received(self, data: bytes) -> None:

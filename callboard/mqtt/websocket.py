@@ -62,6 +62,8 @@ class WebSocketStream(asyncio.Protocol):
         """Wait for the handshake, not for ever."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER)
+        if self._door.is_full():
+            self._transport.abort()
         patience = self._door.limits.connect_timeout
         if patience:
             self._deadline = self._loop.call_later(patience, self._transport.abort)

@@ -118,6 +118,7 @@ def test_the_story_ends_with_an_exact_balance_and_no_process_left(start):
         "store: master open on C, 0 entries, 0 writes kept",
     ):
         assert told in out
+    assert re.search(r"MQTT: paho published (\d+) readings of A's sensors, \1 came to", out)
     assert re.search(r"master open on C, 2\d entries, [1-9]\d* writes kept", out)
     assert re.search(r" · store: [1-9][\d,]* writes acknowledged, 0 lost$", match[4])
     assert demo.processes() == []
@@ -151,6 +152,9 @@ def test_json_is_all_that_is_printed_and_tells_every_milestone(start):
     }
     # Two lives counted; of ten metrics the latest value and the peak are kept.
     assert summary["store"].pop("acknowledged") > 50
+    mqtt = summary["mqtt"]
+    assert mqtt["passed"] > 20
+    assert mqtt["passed"] == mqtt["published"] == mqtt["brought"] == mqtt["recorded"]
     assert summary["store"] == {"entries": 22, "lost": 0, "doubled": 0, "checked": True}
 
 

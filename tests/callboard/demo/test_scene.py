@@ -35,6 +35,7 @@ def report(at=SECOND, notes=(), **fields):
         "passages": [],
         "snapshot": None,
         "store": None,
+        "mqtt": None,
         **fields,
     }
 

@@ -2,6 +2,7 @@
 
 import socket
 import ssl
+from dataclasses import replace
 
 import pytest
 import trustme
@@ -147,6 +148,16 @@ def test_wss_carries_mqtt(authority):
         with connect_websocket(url, sock=sock, ssl=context, subprotocols=["mqtt"]) as web:
             web.send(encode(Connect("w"), V4))
             assert web.recv(5) == encode(ConnAck(), V4)
+
+
+def test_connections_that_say_nothing_are_bounded():
+    with running(ListenerSettings("127.0.0.1:0")) as router:
+        limits = replace(router.edge.door.limits, open_connections=2)
+        router.call(setattr, router.edge.door, "limits", limits)
+        with Caller(router.port, "a"), Caller(router.port, "b"):
+            with pytest.raises(ConnectionError):
+                Caller(router.port, "c")
+            assert router.call(lambda: router.edge.door.figures.refusals["server busy"]) == 1
 
 
 def test_several_listeners_are_open_together(tmp_path):

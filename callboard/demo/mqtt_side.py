@@ -1,0 +1,126 @@
+"""The demo's MQTT on one node: a router, its door to the hub, a client process, a log.
+
+    sensor ──> line on a pipe ──> paho-mqtt in a process of its own ──> router ──> door ──> hub
+
+So each reading of this node's sensors is published twice, by the sensor and by MQTT, and the
+log of the node records both alike. In the end the demo says how many came by MQTT.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+from callboard import Endpoint, Node
+from callboard.commitlog import LogReader
+from callboard.demo.messages import METRICS
+from callboard.mqtt import Router, RouterConfig
+from callboard.mqtt.hub_door import MqttDoor, TopicMap
+
+TOPICS: Final = TopicMap("metrics/", "/mqtt/metrics/", "in", values="json")
+"""What the door carries."""
+
+CLIENT: Final = "paho"
+"""The package that the client process needs."""
+
+LAST_WORDS: Final = 5.0
+"""Seconds for the client's end, and for each thing that closes after it."""
+
+
+def is_possible() -> bool:
+    """Whether the package for the client process is there."""
+    return importlib.util.find_spec(CLIENT) is not None
+
+
+class MqttSide:
+    """Readings of one node, by MQTT.
+
+    Attributes:
+        passed: readings that were given to the client.
+        published: those that it published, known at the end.
+        recorded: those in the log, known at the end.
+    """
+
+    def __init__(self, node: Node, name: str, folder: Path) -> None:
+        self.passed = 0
+        self.published: int | None = None
+        self.recorded = 0
+        self._prefix = f"{METRICS}{name}/"
+        self._stack = ExitStack()
+        with ExitStack() as stack:
+            endpoint = Endpoint(node=node)
+            stack.callback(endpoint.shutdown)
+            self._recording = endpoint.record([TOPICS.endpoint, self._prefix], folder)
+            stack.callback(self._recording.close)
+            router = stack.enter_context(Router(RouterConfig(sys_interval=0), node=node))
+            self._door = stack.enter_context(MqttDoor(router, node, [TOPICS]))
+            self._client = _start_client(router.port, name)
+            stack.callback(self._end_client)
+            self._stack = stack.pop_all()
+
+    def pass_on(self, topic: str, reading: list[Any]) -> None:
+        """Give a reading to the client; on the node's thread, so it never waits."""
+        line = json.dumps([topic.removeprefix("/"), reading]).encode() + b"\n"
+        assert self._client.stdin is not None
+        try:
+            written = os.write(self._client.stdin.fileno(), line)
+        except (BlockingIOError, BrokenPipeError, ValueError):
+            return
+        # A pipe takes lines of this size whole or not at all.
+        self.passed += written == len(line)
+
+    def report(self) -> dict[str, Any]:
+        """Return the figures for the parent."""
+        return {
+            "passed": self.passed,
+            "published": self.published,
+            "brought": self._door.brought,
+            "recorded": self.recorded,
+        }
+
+    def close(self) -> None:
+        """Let the client publish the rest, and count what the log has. Idempotent."""
+        if self.published is not None:
+            return
+        self.published = self._end_client()
+        limit, pause = time.monotonic() + LAST_WORDS, threading.Event()
+        while self._door.brought < self.published and time.monotonic() < limit:
+            pause.wait(0.01)
+        self._recording.flush(LAST_WORDS)
+        self.recorded = sum(
+            topic.startswith(TOPICS.endpoint) for topic in _topics(self._recording.folder)
+        )
+        self._stack.close()
+
+    def _end_client(self) -> int:
+        client = self._client
+        try:
+            out, _ = client.communicate(timeout=LAST_WORDS)
+        except (subprocess.TimeoutExpired, ValueError):
+            client.kill()
+            client.wait()
+            return 0
+        return int(out or 0)
+
+
+def _topics(folder: Path) -> Iterator[str]:
+    with LogReader(folder) as reader:
+        for record in reader.read(reader.start):
+            yield record.topic
+
+
+def _start_client(port: int, name: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "callboard.demo.mqtt_client", str(port), name]
+    client = subprocess.Popen(  # noqa: S603  # this very interpreter, no shell
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert client.stdin is not None
+    os.set_blocking(client.stdin.fileno(), False)
+    return client
