@@ -130,6 +130,8 @@ class RemoteLink:
 
     def receive(self, data: bytes) -> None:
         """Take a read."""
+        if self._pauses & _Pause.END:
+            return  # what follows a mistake has no borders any more
         self._is_active = True
         figures = self._door.figures
         figures.bytes_in += len(data)

@@ -1,9 +1,12 @@
 """One connection, from CONNECT to its end, without any socket."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from callboard.mqtt.codec import encode
 from callboard.mqtt.door import Admission
+from callboard.mqtt.framing import find_frames
 from callboard.mqtt.link import UNSCHEDULE
 from callboard.mqtt.packet import V4, V5, ConnAck, PingReq, PingResp, Publish
 from callboard.mqtt.properties import Properties
@@ -328,3 +331,23 @@ def test_what_comes_after_the_end_is_not_read():
 
     assert edge.router.events == []
     assert edge.wire.written == b""
+
+
+reads = st.lists(st.binary(max_size=60) | st.sampled_from([PUBLISH, PUBLISH[:3]]))
+
+
+@given(st.booleans(), reads)
+def test_any_bytes_reach_the_router_whole_or_end_the_connection(is_open, reads):
+    edge = Edge(packets_per_read=3)
+    if is_open:
+        edge.opened()
+
+    for data in reads:
+        edge.remote.receive(data)
+        while edge.wire.waiting:
+            edge.wire.run_waiting()
+
+    if edge.remote.link is not None:
+        pushed = b"".join(edge.remote.link.swap())
+        assert b"".join(reads).startswith(pushed) or not is_open
+        assert find_frames(pushed, 1 << 20, minimal=False).end == len(pushed)
