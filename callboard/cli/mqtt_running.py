@@ -20,6 +20,7 @@ from callboard.cli.failure import Failure, Failures
 from callboard.cli.listening import catch_signals, open_port
 from callboard.cli.loading import load_app
 from callboard.mqtt import Router, RouterConfig
+from callboard.mqtt.collecting import tune_collector
 from callboard.mqtt.config_file import (
     MqttConfigError,
     find_function,
@@ -78,6 +79,7 @@ def run_router(file: Path, *, as_json: bool) -> int:
         except (MqttError, OSError) as error:
             raise Failure(why=str(error), step=f"correct {file} and run it again") from error
         stack.callback(router.close)
+        tune_collector()
         maps = make_maps(table)
         if maps:
             stack.enter_context(MqttDoor(router, node, maps))

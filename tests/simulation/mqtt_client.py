@@ -89,6 +89,7 @@ class SimulatedClient:
         self.is_connected = False
         self.is_slow = False
         self.shuffles = False
+        self.receive_maxima: tuple[int | None, ...] = (None, 1, 3, 20)
         self.waiting: deque[Message] = deque()
         self.taken: list[tuple[int, str, bytes, int]] = []
         self.problems: list[str] = []
@@ -107,7 +108,7 @@ class SimulatedClient:
             self._begins_anew = True
         properties = None
         if self.version == V5:
-            most = self.random.choice((None, 1, 3, 20))
+            most = self.random.choice(self.receive_maxima)
             properties = Properties(
                 session_expiry_interval=EXPIRY,
                 receive_maximum=most,
