@@ -41,7 +41,7 @@ class Dial:
         self.on_failure: Callable[[str], object] | None = None
         self.is_busy = False
         self.is_stopped = False
-        #: Why the protocol refuses the peer, as the log was told.
+        #: Why there is no link, as the log was told last.
         self.told = ""
 
     def succeed(self) -> None:

@@ -270,9 +270,12 @@ class Dialer:
         if dial.on_failure is not None and not was_linked:
             dial.on_failure(text)
         if dial.keep and not self._closed:
-            if cause is not None and text != dial.told:  # nobody may wait for it
+            if text != dial.told:  # nobody may wait for it
                 dial.told = text
-                log.warning("%s", text)
+                if cause is not None:
+                    log.warning("%s", text)
+                else:  # it may just start later than we do
+                    log.info("%s; it is tried again until it answers", text)
             self._retry(dial)
         else:
             self._dials.pop(dial.endpoint, None)

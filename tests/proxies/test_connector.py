@@ -262,11 +262,21 @@ def test_retries_back_off_with_a_random_part_up_to_a_limit(sides, monkeypatch):
         assert least <= pause <= 1.5 * least
 
 
-def test_join_keeps_trying_until_the_seed_is_there(make_node):
+def test_join_keeps_trying_until_the_seed_is_there_and_logs_that_once(make_node, caplog):
+    caplog.set_level("INFO")
     with socket.create_server(("127.0.0.1", 0)) as later:
         port = later.getsockname()[1]
     b = make_node("b", join=[f"basp://127.0.0.1:{port}"])
     assert b.nodes() == []
+    eventually(
+        lambda: any(dial.attempts > 1 for dial in b._broker.connector._dialer._dials.values())
+    )
+    told = [
+        line
+        for line in caplog.messages
+        if f"no node answers at basp://127.0.0.1:{port}" in line
+    ]
+    assert len(told) == 1
 
     a = make_node("a")
     eventually(lambda: _listens(a, port))
