@@ -80,12 +80,17 @@ def run_router(file: Path, *, as_json: bool) -> int:
             raise Failure(why=str(error), step=f"correct {file} and run it again") from error
         stack.callback(router.close)
         tune_collector()
+        ended = node.monitor(router.ref)
+        ended.add_done_callback(lambda _: stop.set())
         maps = make_maps(table)
         if maps:
             stack.enter_context(MqttDoor(router, node, maps))
         stack.enter_context(_reloads(file, router))
         _introduce(router, as_json=as_json)
         stop.wait()
+        if ended.done():
+            why = f"the router ended: {ended.result(0).detail or ended.result(0).reason}"
+            raise Failure(why=why, step="see the log, mend the cause and run it again")
     return 0
 
 

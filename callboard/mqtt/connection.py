@@ -21,6 +21,8 @@ class Connection:
         aliases_in: topics by the alias that the client gave them.
         aliases_out: aliases that we gave topics.
         largest: bytes of a packet that the client takes; None is no limit.
+        packets_in: from the client, since it connected.
+        dropped: messages that were too large for the client.
     """
 
     __slots__ = (
@@ -42,7 +44,6 @@ class Connection:
         "unsent",
         "unsent_bytes",
         "will",
-        "within_reason",
     )
 
     def __init__(self, link: Link, session: Session) -> None:
@@ -63,7 +64,6 @@ class Connection:
         self.aliases_out: dict[bytes, bytes] | None = None
         self.alias_maximum = properties.topic_alias_maximum or 0
         self.largest = properties.maximum_packet_size
-        self.within_reason = properties.request_problem_information != 0
         #: What `access` answered: by topic, for publishing and for receiving.
         self.allowed: tuple[dict[bytes, bool], dict[bytes, bool]] | None = None
         self.dropped = 0

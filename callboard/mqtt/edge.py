@@ -75,6 +75,15 @@ class Edge:
             remote.cut()
         self.gate.close()
 
+    def cut(self) -> None:
+        """Close the ports and all connections, without a word."""
+        self._timer.cancel()
+        for listener in self.listeners:
+            listener.close()
+        for remote in list(self.door.links):
+            remote.cut()
+        self.gate.close()
+
     def _check(self) -> None:
         self._timer = self.loop.call_later(CHECK_INTERVAL, self._check)
         self.door.check()

@@ -29,8 +29,6 @@ ROUNDS: Final = 100
 ALIAS: Final = 35
 """The identifier of the property *topic alias*."""
 
-PUBREL: Final = b"\x62\x02"
-
 
 class Outcome(Enum):
     """How a sweep ended."""
@@ -325,7 +323,7 @@ def _particular_form(
         extra += expiry_property(run.expires_at - machine.now)
     topic = run.topic
     alias = b""
-    if connection.alias_maximum and not (qos and machine.room_of(connection) <= 0):
+    if connection.alias_maximum and not (qos and connection.session.window.room <= 0):
         known = connection.aliases_out
         if known is None:
             known = connection.aliases_out = {}

@@ -103,6 +103,7 @@ def take_publishes(  # noqa: C901, PLR0912
         or head + is_v5 > stop
         or (is_v5 and data[head])
     ):
+        connection.packets_in += 1
         publishing.take_publish(machine, connection, first, data[body:stop])
         return stop
     topic = data[body + 2 : name_end]
@@ -121,6 +122,7 @@ def take_publishes(  # noqa: C901, PLR0912
             plain = len(lengths) - len(lengths.lstrip(b"\0"))
             end = position + plain * size
     count = (end - position) // size
+    connection.packets_in += count
     ids: tuple[int, ...] = ()
     acks = bytearray()
     if not qos:
@@ -191,6 +193,7 @@ def take_acks(
     if 0 in ids:
         msg = "the packet identifier of an acknowledgement is 0"
         raise ProtocolViolation(msg)
+    connection.packets_in += count
     acknowledging.take(machine, connection, first, ids)
     return position + 4 * count
 
@@ -199,6 +202,7 @@ def take_packet(
     machine: "RouterMachine", connection: Connection, first: int, body: bytes
 ) -> None:
     """Take one packet of a rare kind."""
+    connection.packets_in += 1
     if machine.notifications:
         machine.notify()
     packet: Packet = decode(first, body, V5 if connection.is_v5 else V4)

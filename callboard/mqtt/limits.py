@@ -33,8 +33,7 @@ class Limits:
         keep_alive: seconds; clients that want more, or none, are told this. 0 is no limit.
         subscriptions: filters of one client; further ones are refused with *quota exceeded*.
         retained: retained messages; further topics are not retained, and counted.
-        delivery_quota: packets of a message ... in the outgoing buffer of a link before it is
-            unscheduled.
+        delivery_quota: messages in the outgoing buffer of a link before it is unscheduled.
         delivery_bytes: the same in bytes.
         segment_bytes: of each filter's log.
         segment_count: of each filter's log; above it the oldest segment is lost to who has not

@@ -355,11 +355,6 @@ class RouterMachine:
         if log.readers == 0:
             self.routes.close(log)
 
-    @staticmethod
-    def room_of(connection: Connection) -> int:
-        """Return how many messages with QoS 1 and 2 a connection may be sent."""
-        return connection.session.window.room
-
     # --- connections ---
 
     def disconnect(

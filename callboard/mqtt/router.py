@@ -9,10 +9,11 @@ were ready, and what the turn gives is written at once.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any, Final, Self, TypeVar
 
-from actors.errors import CallboardError
+from actors.errors import ActorDown, CallboardError
 from actors.reference import ActorRef
 from callboard.mqtt.annex import Annex
 from callboard.mqtt.auth import Security
@@ -96,7 +97,8 @@ class Router:
         self._is_closed = True
         try:
             if self._ref is not None:
-                self._ref.ask(Leave(), timeout=STOP_TIMEOUT).result(STOP_TIMEOUT)
+                with contextlib.suppress(ActorDown):  # its journal failed, say
+                    self._ref.ask(Leave(), timeout=STOP_TIMEOUT).result(STOP_TIMEOUT)
         finally:
             if self._owns_node and self._node is not None:
                 self._node.close()

@@ -181,7 +181,11 @@ class RouterActor(Actor):
             mailbox.poke()
             return
         if records and self._journal is not None:
-            self._journal.write(records, machine)
+            try:
+                self._journal.write(records, machine)
+            except LogError:
+                self._cut_all()
+                raise
         for link, notifications in transmits:
             link.deliver(notifications)
         for alert in alerts:
@@ -191,6 +195,12 @@ class RouterActor(Actor):
                 mailbox.poke()
         elif machine.next_deadline != self._due:
             self._arm(machine.next_deadline)
+
+    def _cut_all(self) -> None:
+        """Let nobody in, and acknowledge nothing more: what is durable is not known."""
+        log.critical("the journal of the MQTT router failed; the router ends")
+        if self.edge is not None:
+            self.edge.cut()
 
     def _blame(self) -> None:
         """Cut off the client whose event a turn failed with."""

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from callboard.mqtt.limits import ShareStrategy
 from callboard.mqtt.message import Run
-from callboard.mqtt.session import Session, Subscription
+from callboard.mqtt.session import Session
 from callboard.mqtt.tracker import DataRequest, Status
 
 _ABLE = (Status.READY, Status.CAUGHT_UP)
@@ -96,7 +96,3 @@ class ShareGroup:
             request.subscription = member.subscriptions[self.topic_filter]
             member.tracker.requests.append(request)
         return member
-
-    def subscription_of(self, session: Session) -> Subscription:
-        """Return a member's options."""
-        return session.subscriptions[self.topic_filter]

@@ -84,11 +84,49 @@ class _Branch(Generic[T]):
         self.value: T | None = None
 
 
-class FilterTree(Generic[T]):
-    """Plain filters with a value each; finds those that match a name, in O(levels)."""
+class _Tree(Generic[T]):
+    """Values at ends of ways through levels; ways that lead nowhere are forgotten."""
 
     def __init__(self) -> None:
         self._root: _Branch[T] = _Branch()
+
+    def _put(self, way: str, value: T) -> bool:
+        """Set the value at the end of a way; returns whether there was none."""
+        branch = self._root
+        for level in way.split("/"):
+            following = branch.below.get(level)
+            if following is None:
+                following = branch.below[level] = _Branch()
+            branch = following
+        is_fresh = branch.value is None
+        branch.value = value
+        return is_fresh
+
+    def _clear(self, way: str) -> bool:
+        """Forget the value at the end of a way; returns whether there was one."""
+        steps: list[tuple[_Branch[T], str]] = []
+        branch = self._root
+        for level in way.split("/"):
+            steps.append((branch, level))
+            following = branch.below.get(level)
+            if following is None:
+                return False
+            branch = following
+        was_there = branch.value is not None
+        branch.value = None
+        for parent, level in reversed(steps):
+            child = parent.below[level]
+            if child.below or child.value is not None:
+                break
+            del parent.below[level]
+        return was_there
+
+
+class FilterTree(_Tree[T]):
+    """Plain filters with a value each; finds those that match a name, in O(levels)."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self._count = 0
 
     def __len__(self) -> int:
@@ -96,32 +134,11 @@ class FilterTree(Generic[T]):
 
     def add(self, topic_filter: str, value: T) -> None:
         """Set the value of a filter."""
-        branch = self._root
-        for level in topic_filter.split("/"):
-            following = branch.below.get(level)
-            if following is None:
-                following = branch.below[level] = _Branch()
-            branch = following
-        self._count += branch.value is None
-        branch.value = value
+        self._count += self._put(topic_filter, value)
 
     def remove(self, topic_filter: str) -> None:
         """Forget a filter, and the levels that nothing needs any more."""
-        way: list[tuple[_Branch[T], str]] = []
-        branch = self._root
-        for level in topic_filter.split("/"):
-            way.append((branch, level))
-            following = branch.below.get(level)
-            if following is None:
-                return
-            branch = following
-        self._count -= branch.value is not None
-        branch.value = None
-        for parent, level in reversed(way):
-            child = parent.below[level]
-            if child.below or child.value is not None:
-                break
-            del parent.below[level]
+        self._count -= self._clear(topic_filter)
 
     def match(self, topic: str) -> list[T]:
         """Return the values of all filters that match a name."""
@@ -152,11 +169,11 @@ class FilterTree(Generic[T]):
             found.append(branch.value)
 
 
-class TopicTree(Generic[T]):
+class TopicTree(_Tree[T]):
     """Names with a value each; finds those that a filter matches, without a look at others."""
 
     def __init__(self) -> None:
-        self._root: _Branch[T] = _Branch()
+        super().__init__()
         self.values: dict[str, T] = {}
 
     def __len__(self) -> int:
@@ -165,29 +182,12 @@ class TopicTree(Generic[T]):
     def set(self, topic: str, value: T) -> None:
         """Set the value of a name."""
         self.values[topic] = value
-        branch = self._root
-        for level in topic.split("/"):
-            following = branch.below.get(level)
-            if following is None:
-                following = branch.below[level] = _Branch()
-            branch = following
-        branch.value = value
+        self._put(topic, value)
 
     def remove(self, topic: str) -> None:
         """Forget a name."""
-        if self.values.pop(topic, None) is None:
-            return
-        way: list[tuple[_Branch[T], str]] = []
-        branch = self._root
-        for level in topic.split("/"):
-            way.append((branch, level))
-            branch = branch.below[level]
-        branch.value = None
-        for parent, level in reversed(way):
-            child = parent.below[level]
-            if child.below or child.value is not None:
-                break
-            del parent.below[level]
+        if self.values.pop(topic, None) is not None:
+            self._clear(topic)
 
     def match(self, topic_filter: str) -> list[T]:
         """Return the values of all names that a plain filter matches."""

@@ -82,7 +82,3 @@ class Window:
         if self.inflight:
             self.resend = {**self.inflight, **self.resend}
             self.inflight = {}
-
-    def is_known(self, packet_id: int) -> bool:
-        """Whether a message with this identifier waits for something."""
-        return packet_id in self.inflight or packet_id in self.releasing

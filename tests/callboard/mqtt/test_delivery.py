@@ -316,3 +316,16 @@ def test_a_chunk_of_any_mix_means_the_same_as_its_packets_alone() -> None:
         return [(each.topic, each.payload, each.qos) for each in reader.messages()]
 
     assert play(at_once=True) == play(at_once=False)
+
+
+def test_the_packets_of_a_client_are_counted_whatever_way_they_take(stage) -> None:
+    client = stage.client("c", answers=False)
+
+    client.send(
+        *(client.message("t", b"x", 1) for _ in range(10)),
+        client.message("t", b"x", content_type="text"),
+        PingReq(),
+        *(PubAck(number) for number in range(1, 8)),
+    )
+
+    assert stage.machine.connections["c"].packets_in == 19

@@ -6,9 +6,11 @@ import socket
 import pytest
 
 from callboard import Node
+from callboard.commitlog import LogFailed
 from callboard.mqtt import Router, RouterConfig
 from callboard.mqtt.codec import encode
 from callboard.mqtt.errors import ListenError, RouterClosed
+from callboard.mqtt.journal import RouterJournal
 from callboard.mqtt.packet import V4, ConnAck, Connect, Publish, SubAck, Subscribe, Subscription
 from tests.callboard.mqtt.stage import packets_of
 
@@ -122,3 +124,22 @@ def test_a_turn_that_fails_cuts_off_one_client(monkeypatch, caplog) -> None:
             assert bad.socket.recv(1) == b""
         exchange(router.port)
     assert "a turn of the MQTT router failed" in caplog.text
+
+
+def test_a_journal_that_fails_ends_the_router_and_acknowledges_nothing(
+    tmp_path, monkeypatch
+) -> None:
+    def fail(_self, _records, _machine):
+        raise LogFailed("no room is left")
+
+    config = RouterConfig(directory=tmp_path / "journal")
+    with Node("host") as node:
+        router = Router(config, node=node).start()
+        down = node.monitor(router.ref)
+        with Caller(router.port, "c") as client:
+            monkeypatch.setattr(RouterJournal, "write", fail)
+            client.say(Publish("t", b"x", 1, retain=True, packet_id=1))
+
+            assert client.socket.recv(4) == b""
+        assert "no room is left" in down.result(5).detail
+        router.close()
