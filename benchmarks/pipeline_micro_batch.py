@@ -26,7 +26,7 @@ def _median(query: Any, share: float) -> float:
         try:
             rows = spark.readStream.format("callboard").schema(schema_of(SETTINGS))
             rows = rows.option("maxOffsetsPerTrigger", str(ROWS)).load(log)
-            writer = query(rows).writeStream.format("callboard").outputMode("update")
+            writer = query(rows).writeStream.format("callboard")
             writer = writer.option("checkpointLocation", f"{folder}/checkpoint")
             running = writer.trigger(availableNow=True).start(f"{folder}/out")
             running.awaitTermination()

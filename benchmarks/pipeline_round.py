@@ -15,7 +15,7 @@ from callboard.pipeline.bridge import Bridge
 
 ROUNDS = 20
 WARM = 3
-PATIENCE = 20.0
+PATIENCE = 45.0
 
 
 def ours(share: float = 1.0) -> float:

@@ -64,9 +64,6 @@ def run(
     once: Annotated[
         bool, typer.Option("--once", help="End when all that there is was read.")
     ] = False,
-    update: Annotated[
-        bool, typer.Option("--update", help="Tell windows at each change, not once at the end.")
-    ] = False,
     start: Annotated[
         str, typer.Option("--from", metavar="PLACE", help="earliest, latest, offset or time.")
     ] = "earliest",
@@ -135,7 +132,6 @@ def run(
         start=start,
         max_rows=max_rows,
         ends=once,
-        mode="update" if update else "append",
         name=name,
     )
     if batch:

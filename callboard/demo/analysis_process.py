@@ -30,7 +30,10 @@ HOW: Final = Detection(warmup=72, slots=24)
 
 TOPIC: Final = "/temperatures/san-francisco"
 
-_WINDOW: Final = 5.0
+_WINDOW: Final = 4.0
+_DELAY: Final = 1.0
+"""Seconds of a window, and after its end until it is told: there is one clock only."""
+
 _SLICES: Final = 20
 """In how many parts the year is replayed."""
 
@@ -85,13 +88,12 @@ def _run(
 
 
 def _metrics_job(name: str, folder: Path) -> Job:
-    settings = Settings(field="_2", window=_WINDOW, delay=_WINDOW, detection=HOW)
+    settings = Settings(field="_2", window=_WINDOW, delay=_DELAY, detection=HOW)
     return Job(
         name,
         str(folder / "metrics"),
         str(folder / "results"),
         settings,
-        mode="update",
         interval=1.0,
     )
 

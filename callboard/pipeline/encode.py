@@ -63,7 +63,7 @@ class RowEncoder:
             columns = {
                 name: part[name].to_pylist()
                 for name in ("topic", "key", "headers", "sender")
-                if name in self._names
+                if name in self._names and not (name == "headers" and _is_empty(part[name]))
             }
             times = self._times(part, now)
             first = 0
@@ -116,6 +116,12 @@ def _values(column: pa.Array) -> list[Any]:
     if pa.types.is_map(column.type):
         return [None if pairs is None else dict(pairs) for pairs in values]
     return values
+
+
+def _is_empty(headers: pa.Array) -> bool:
+    """Whether no record has any, as in most logs."""
+    offsets = headers.offsets
+    return bool(offsets[0] == offsets[-1])
 
 
 def _mappings(column: list[Any] | None) -> list[dict[str, str] | None] | None:

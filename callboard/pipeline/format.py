@@ -39,6 +39,6 @@ class CallboardFormat(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> LogStreamWriter:  # noqa: FBT001, N802
         """Return what publishes the results of a query."""
         if overwrite:
-            what = 'a log is never overwritten; use outputMode("append") or "update"'
+            what = 'a log is never overwritten; use outputMode("append")'
             raise InvalidOption(what)
         return LogStreamWriter(SinkOptions.parse(self.options), schema)

@@ -29,7 +29,6 @@ class Job:
         end: Where it ends, if it is a batch.
         max_rows: Records of a micro-batch at most.
         ends: Whether it ends when all was read.
-        mode: Whether windows are told once, `append`, or at each change, `update`.
         interval: Seconds between micro-batches; 0 is as soon as there is something.
         name: What it is called, for its checkpoint and progress; by default as the query.
     """
@@ -43,7 +42,6 @@ class Job:
     end: str = "latest"
     max_rows: int | None = None
     ends: bool = False
-    mode: str = "append"
     interval: float = 0.0
     name: str = ""
 
@@ -88,7 +86,6 @@ class Job:
             self._results(rows)
             .writeStream.format("callboard")
             .queryName(self.title)
-            .outputMode(self.mode)
             .option("checkpointLocation", self.checkpoint)
         )
         if self.ends:

@@ -65,7 +65,7 @@ def test_anomalies_that_were_found_are_compared_with_those_that_are_known(tmp_pa
         log.append("/anomalies/temperatures/san-francisco", {}, time=1)
         log.append(f"/anomalies{METRIC}", {}, time=7 * SECOND)
         start = datetime.fromtimestamp(5, UTC)
-        for median in (1.0, 2.0):  # told again at each change
+        for median in (1.0, 2.0):
             payload = {"start": start, "p50": median, "p99": 9.0}
             log.append(f"/quantiles{METRIC}", payload)
     with CommitLog(tmp_path / "metrics") as log:
