@@ -24,25 +24,33 @@ def mqtt() -> None:
 
 @mqtt_app.command()
 def run(
-    file: ConfigFile,
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="TOML file of the router; none is needed."),
+    ] = None,
     *,
+    listen: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where clients reach it, without a FILE.")
+    ] = "127.0.0.1:1883",
     as_json: Annotated[bool, typer.Option("--json", help="Print the addresses as JSON.")] = (
         False
     ),
 ) -> None:
     """Run a router until Ctrl-C or SIGTERM.
 
-    SIGHUP reads the file again: users, topic rules and bans hold at once, for clients that are
-    connected as well; a file with mistakes changes nothing.
+    Without a file it lets everybody in and keeps everything in memory. With one, SIGHUP reads
+    it again: users, topic rules and bans hold at once, for clients that are connected as well;
+    a file with mistakes changes nothing.
 
     \b
     Examples:
-      callboard mqtt run mqtt.toml
+      callboard mqtt run
+      callboard mqtt run --listen ws://127.0.0.1:9001
       callboard mqtt run mqtt.toml --json
     """  # noqa: D301
     from callboard.cli.mqtt_running import run_router
 
-    raise typer.Exit(run_router(file, as_json=as_json))
+    raise typer.Exit(run_router(file, listen=listen, as_json=as_json))
 
 
 @mqtt_app.command()

@@ -12,11 +12,12 @@ from types import FrameType, ModuleType
 from typing import Any
 
 import typer
+from pydantic import ValidationError
 
 from actors.errors import CallboardError
 from callboard import Node
 from callboard.cli.credentials import read_secret
-from callboard.cli.failure import Failure, Failures
+from callboard.cli.failure import MISUSED, Failure, Failures
 from callboard.cli.listening import catch_signals, open_port
 from callboard.cli.loading import load_app
 from callboard.mqtt import Router, RouterConfig
@@ -29,8 +30,7 @@ from callboard.mqtt.config_file import (
     make_security,
     read_config_file,
 )
-from callboard.mqtt.config_tables import ConfigTable
-from callboard.mqtt.errors import MqttError
+from callboard.mqtt.config_tables import ConfigTable, ListenerTable
 from callboard.mqtt.hub_door import MqttDoor
 from callboard.mqtt.scrypt import hash_password
 from callboard.operation.logs import set_up_logging
@@ -67,17 +67,34 @@ def _finder(module: ModuleType | None) -> Callable[[str], Callable[..., Any]]:
     return find
 
 
-def run_router(file: Path, *, as_json: bool) -> int:
+def default_config(listen: str) -> tuple[ConfigTable, RouterConfig]:
+    """Return the configuration of a router without a file.
+
+    Raises:
+        Failure: the address is none.
+    """
+    try:
+        table = ConfigTable(listeners=[ListenerTable(address=listen)])
+        return table, make_config(table, Path())
+    except (ValidationError, MqttConfigError) as error:
+        why = f"{listen!r} is no address that a router can have without a file"
+        step = "write --listen 127.0.0.1:1883, ws://HOST:PORT or unix:/PATH"
+        raise Failure(why=why, step=step, code=MISUSED) from error
+
+
+def run_router(file: Path | None, *, listen: str, as_json: bool) -> int:
     """Run a router until a signal comes; returns the exit code."""
-    table, config = load_router_config(file)
+    table, config = default_config(listen) if file is None else load_router_config(file)
+    folder = Path() if file is None else file.parent
     set_up_logging(table.log_level)
     stop = threading.Event()
     with catch_signals(stop), contextlib.ExitStack() as stack:
-        node = stack.enter_context(_node(table, file.parent))
+        node = stack.enter_context(_node(table, folder))
         try:
             router = Router(config, node=node).start()
-        except (MqttError, OSError) as error:
-            raise Failure(why=str(error), step=f"correct {file} and run it again") from error
+        except (CallboardError, OSError) as error:
+            step = "choose another --listen" if file is None else f"correct {file}"
+            raise Failure(why=str(error), step=f"{step} and run it again") from error
         stack.callback(router.close)
         tune_collector()
         ended = node.monitor(router.ref)
@@ -85,7 +102,8 @@ def run_router(file: Path, *, as_json: bool) -> int:
         maps = make_maps(table)
         if maps:
             stack.enter_context(MqttDoor(router, node, maps))
-        stack.enter_context(_reloads(file, router))
+        if file is not None:
+            stack.enter_context(_reloads(file, router))
         _introduce(router, as_json=as_json)
         stop.wait()
         if ended.done():

@@ -8,10 +8,12 @@ from typing import Final
 
 from callboard.mqtt.auth import AuthGate, Security
 from callboard.mqtt.door import Door, NetworkLimits
+from callboard.mqtt.errors import ListenError
 from callboard.mqtt.hooks import Hooks, HookScreen
 from callboard.mqtt.link import RouterMailbox
 from callboard.mqtt.listener import Listener, ListenerSettings, listen
 from callboard.mqtt.reason_code import ReasonCode
+from proxies.ports import is_loopback
 
 CHECK_INTERVAL: Final = 1.0
 """Seconds between two looks at the silence of all connections."""
@@ -42,12 +44,14 @@ class Edge:
         """Open ports, all or none.
 
         Raises:
-            ListenError: one cannot be opened.
+            ListenError: one cannot be opened, or other machines reach it and nothing says who
+                may come.
             TlsError: a file for TLS is of no use.
         """
         opened: list[Listener] = []
         try:
             for settings in listeners:
+                self._refuse_unguarded(settings)
                 listener = await listen(self.door, settings)
                 opened.append(listener)
         except BaseException:
@@ -55,6 +59,19 @@ class Edge:
                 listener.close()
             raise
         self.listeners += opened
+
+    def _refuse_unguarded(self, settings: ListenerSettings) -> None:
+        scheme, host, _ = settings.parse()
+        security = self.gate.security
+        has_certificates = settings.tls is not None and settings.tls.mutual
+        guards = (self.gate.authenticator, security.users, security.anonymous, has_certificates)
+        if scheme != "unix" and not any(guards) and not is_loopback(host):
+            msg = (
+                f"{settings.address} is reached from other machines, and everybody may do "
+                "everything; set users, an authenticator or client certificates, or "
+                "anonymous = true to let all of them in"
+            )
+            raise ListenError(msg)
 
     def reload(self, security: Security) -> None:
         """Let other users, rules and bans hold."""

@@ -44,10 +44,10 @@ def router(file):
 
 
 @contextlib.contextmanager
-def running(file):
+def running(*arguments):
     python_path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with subprocess.Popen(
-        [sys.executable, "-m", "callboard", "mqtt", "run", str(file), "--json"],
+        [sys.executable, "-m", "callboard", "mqtt", "run", *map(str, arguments), "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -115,6 +115,24 @@ def test_a_router_joins_a_cluster_and_opens_its_door(tmp_path):
         endpoint.shutdown()
 
 
+def test_a_router_runs_without_a_file():
+    with running("--listen", "127.0.0.1:0") as router, Caller(port_of(router), "c") as caller:
+        caller.subscribe("a", 1)
+
+
+@pytest.mark.parametrize("address", ["1883", "tls://127.0.0.1:0"])
+def test_an_address_that_needs_more_is_one_line_and_misuse(address, capsys):
+    assert main(["mqtt", "run", "--listen", address]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "without a file; write --listen" in line
+
+
+def test_without_a_file_nobody_elsewhere_is_let_in(capsys):
+    assert main(["mqtt", "run", "--listen", "0.0.0.0:0"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "everybody may do everything; set users" in line
+
+
 def test_a_file_is_checked(file, capsys):
     assert main(["mqtt", "check", str(file)]) == 0
     assert "is valid" in capsys.readouterr().out
@@ -130,7 +148,8 @@ def test_a_file_is_checked(file, capsys):
 
 
 def test_a_port_that_cannot_be_opened_is_one_line(file, capsys):
-    file.write_text(FILE.replace("127.0.0.1:0", "192.0.2.1:1", 2))
+    public = FILE.replace("127.0.0.1:0", "192.0.2.1:1", 2)
+    file.write_text(public + "[auth]\nanonymous = true\n")
 
     assert main(["mqtt", "run", str(file)]) == 1
     (line,) = capsys.readouterr().err.splitlines()

@@ -10,6 +10,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect as connect_websocket
 
 from callboard.mqtt import Router, RouterConfig
+from callboard.mqtt.auth import Security
 from callboard.mqtt.codec import decode, encode
 from callboard.mqtt.errors import ListenError
 from callboard.mqtt.listener import ListenerSettings
@@ -158,6 +159,19 @@ def test_connections_that_say_nothing_are_bounded():
             with pytest.raises(ConnectionError):
                 Caller(router.port, "c")
             assert router.call(lambda: router.edge.door.figures.refusals["server busy"]) == 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"security": Security(anonymous=True)}, {"authenticator": lambda _: True}],
+)
+def test_a_public_address_needs_to_know_who_may_come(fields):
+    public = (ListenerSettings("0.0.0.0:0"),)
+    with pytest.raises(ListenError, match="everybody may do everything"):
+        Router(RouterConfig(listeners=public)).start()
+
+    with Router(RouterConfig(listeners=public, **fields)) as router:
+        assert router.port
 
 
 def test_several_listeners_are_open_together(tmp_path):
