@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import callboard
-from callboard import commitlog, mqtt, simulation
+from callboard import commitlog, mqtt, pipeline, simulation
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 PAGES = "".join(path.read_text() for path in FOLDER.glob("*.md"))
@@ -18,7 +18,13 @@ WITH_ERRORS = {"LinkError", "LinkFull", "MessageTooLarge", "PublicAddress"}
 
 @pytest.mark.parametrize(
     ("package", "elsewhere"),
-    [(callboard, WITH_ERRORS), (simulation, set()), (commitlog, set()), (mqtt, set())],
+    [
+        (callboard, WITH_ERRORS),
+        (simulation, set()),
+        (commitlog, set()),
+        (mqtt, set()),
+        (pipeline, set()),
+    ],
 )
 def test_every_public_name_has_its_place(package, elsewhere):
     prefix = f"{package.__name__}."

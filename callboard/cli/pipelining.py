@@ -20,7 +20,7 @@ from callboard.commitlog import LogError, LogReader
 from callboard.exposition import CONTENT_TYPE, exposition
 from callboard.page_server import Page, PageServer
 from callboard.pipeline.bridge import Bridge
-from callboard.pipeline.errors import InvalidOption, PipelineError, SparkMissing
+from callboard.pipeline.errors import InvalidSetting, PipelineError, SparkMissing
 from callboard.pipeline.job import Job, find_query
 from callboard.pipeline.progress import (
     Progress,
@@ -84,7 +84,7 @@ def make_settings(
         if season:
             if not slots.isdecimal() or int(slots) < 1:
                 what = f"--season {season!r} is no season; give one like 1d:24"
-                raise InvalidOption(what)
+                raise InvalidSetting(what)
             detection = Detection(
                 threshold, warmup=3 * int(slots), slots=int(slots), season=seconds_of(span)
             )
@@ -240,7 +240,7 @@ def _spark(job: Job, master: str) -> Iterator[Any]:
     find_query(job.query)
     if job.start != "latest" and not Path(job.log).is_dir():
         what = f"there is no log in {job.log}; record one with: callboard topic record"
-        raise InvalidOption(what)
+        raise InvalidSetting(what)
     from callboard.pipeline.spark_session import default_master, session
 
     with _stderr_in(job.folder / "spark.log"):  # Java keeps it, and what it says there
@@ -360,7 +360,7 @@ def _explained() -> Iterator[None]:
         yield
     except (PipelineError, LogError) as error:
         why, _, step = str(error).partition(";")
-        is_misuse = isinstance(error, InvalidOption) and not isinstance(error, SparkMissing)
+        is_misuse = isinstance(error, InvalidSetting) and not isinstance(error, SparkMissing)
         raise Failure(
             why=why,
             step=step.strip() or "see docs/pipeline.md",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from callboard.pipeline.errors import (
     DataLost,
-    InvalidOption,
+    InvalidSetting,
     PipelineError,
     PublishFailed,
     SparkMissing,
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DataLost",
-    "InvalidOption",
+    "InvalidSetting",
     "PipelineError",
     "PublishFailed",
     "SparkMissing",

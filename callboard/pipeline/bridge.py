@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, Self
 
 from actors.errors import CallboardError
 from callboard.commitlog import Follower, LogError, LogFailed, LogReader, Record
-from callboard.pipeline.errors import InvalidOption
+from callboard.pipeline.errors import InvalidSetting
 
 log = logging.getLogger("callboard.pipeline")
 
@@ -74,11 +74,11 @@ class Bridge:
             start: Where a bridge of this name begins that was never there before.
 
         Raises:
-            InvalidOption: there is neither an endpoint nor a store.
+            InvalidSetting: there is neither an endpoint nor a store.
         """
         if endpoint is None and store is None:
             what = "a bridge leads nowhere; give it an endpoint, a store or both"
-            raise InvalidOption(what)
+            raise InvalidSetting(what)
         self._folder = Path(folder)
         self._endpoint = endpoint
         self._store = store

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from callboard.pipeline.errors import InvalidOption
+from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.journal import sync_folder
 
 
@@ -27,7 +27,7 @@ def query_id(location: str) -> str:
     """Return the id of the query with a checkpoint; it stays through new starts.
 
     Raises:
-        InvalidOption: there is no checkpoint that this process can read.
+        InvalidSetting: there is no checkpoint that this process can read.
     """
     folder = local_path(location)
     if folder is not None:
@@ -38,7 +38,7 @@ def query_id(location: str) -> str:
         else:
             return str(found)
     what = f"there is no checkpoint in {location}; give a directory of this machine"
-    raise InvalidOption(what)
+    raise InvalidSetting(what)
 
 
 def sync_checkpoint(location: str, batch: int) -> None:

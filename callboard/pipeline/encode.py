@@ -10,7 +10,7 @@ from callboard.commitlog import InvalidRecord
 from callboard.commitlog.batch import encode_batch
 from callboard.commitlog.columns import many_records
 from callboard.commitlog.log import MAX_BATCH_RECORDS, MAX_RECORD
-from callboard.pipeline.errors import InvalidOption
+from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.range_reader import RECORD_COLUMNS
 
 _DROPPED: Final = "offset"
@@ -28,7 +28,7 @@ class RowEncoder:
             topic: The topic of rows that have no column of that name.
 
         Raises:
-            InvalidOption: rows have no topic, or fields beside a payload.
+            InvalidSetting: rows have no topic, or fields beside a payload.
         """
         names = [name for name in schema.names if name != _DROPPED]
         self._fields = [name for name in names if name not in RECORD_COLUMNS]
@@ -36,15 +36,15 @@ class RowEncoder:
         self._topic = topic
         if "topic" not in names and not topic:
             what = 'results have no column "topic"; add one, or give option("topic", …)'
-            raise InvalidOption(what)
+            raise InvalidSetting(what)
         if "payload" in names and self._fields:
             beside = ", ".join(self._fields)
             what = f'columns {beside} stand beside "payload"; drop them, or the payload'
-            raise InvalidOption(what)
+            raise InvalidSetting(what)
         kind = schema.field("time").type if "time" in names else None
         if kind is not None and not pa.types.is_timestamp(kind):
             what = f'the column "time" is {kind}; it has to be a timestamp'
-            raise InvalidOption(what)
+            raise InvalidSetting(what)
 
     def encode(self, rows: pa.RecordBatch, base: int, now: int) -> Iterator[bytes]:
         """Iterate over the batches of a log that hold the rows.

@@ -2,7 +2,7 @@
 
     PipelineError
     ├── SparkMissing    (ImportError) Spark or Java cannot be found
-    ├── InvalidOption   (ValueError) an option of the source or sink makes no sense
+    ├── InvalidSetting   (ValueError) an option of the source or sink makes no sense
     ├── DataLost        records that a query has to read are gone
     ├── Undecodable     (ValueError) a payload does not fit the schema
     └── PublishFailed   (OSError) results could not be published
@@ -20,7 +20,7 @@ class SparkMissing(PipelineError, ImportError):
     """Spark, or a Java that runs it, is not installed."""
 
 
-class InvalidOption(PipelineError, ValueError):
+class InvalidSetting(PipelineError, ValueError):
     """An option of the source, of the sink or of a command makes no sense."""
 
 

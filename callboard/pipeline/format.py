@@ -3,7 +3,7 @@
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from callboard.pipeline.errors import InvalidOption
+from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.options import SourceOptions
 from callboard.pipeline.sink import LogBatchWriter, LogStreamWriter, SinkOptions
 from callboard.pipeline.source import LogBatchReader, LogStreamReader, infer_schema
@@ -33,12 +33,12 @@ class CallboardFormat(DataSource):
         """Return what appends a table to a log."""
         if overwrite:
             what = 'a log is never overwritten; use mode("append")'
-            raise InvalidOption(what)
+            raise InvalidSetting(what)
         return LogBatchWriter(SinkOptions.parse(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> LogStreamWriter:  # noqa: FBT001, N802
         """Return what publishes the results of a query."""
         if overwrite:
             what = 'a log is never overwritten; use outputMode("append")'
-            raise InvalidOption(what)
+            raise InvalidSetting(what)
         return LogStreamWriter(SinkOptions.parse(self.options), schema)

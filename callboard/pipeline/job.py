@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from callboard.pipeline.errors import InvalidOption
+from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.progress import QUERIES as FOLDER
 from callboard.pipeline.queries import QUERIES, Query, Settings, schema_of, values
 
@@ -99,7 +99,7 @@ def find_query(name: str) -> Query:
     """Return a query by its name, or a function of a file: `FILE.py:FUNCTION`.
 
     Raises:
-        InvalidOption: there is none.
+        InvalidSetting: there is none.
     """
     if name in QUERIES:
         return QUERIES[name]
@@ -107,12 +107,12 @@ def find_query(name: str) -> Query:
     if not colon:
         known = ", ".join(QUERIES)
         what = f"there is no query {name!r}; take one of {known}, or FILE.py:FUNCTION"
-        raise InvalidOption(what)
+        raise InvalidSetting(what)
     if not Path(path).is_file():
         what = f"there is no file {path}; give FILE.py:FUNCTION"
-        raise InvalidOption(what)
+        raise InvalidSetting(what)
     build: Callable[..., Any] | None = runpy.run_path(path).get(function)
     if not callable(build):
         what = f"{path} has no function {function!r}; it takes rows and settings"
-        raise InvalidOption(what)
+        raise InvalidSetting(what)
     return Query(build, needs_values=False, help=build.__doc__ or "")

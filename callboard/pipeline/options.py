@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from callboard.commitlog import LogReader
-from callboard.pipeline.errors import InvalidOption
+from callboard.pipeline.errors import InvalidSetting
 
 _TRUE: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _NUMBER: Final = re.compile(r"-?\d+")
@@ -49,13 +49,13 @@ class SourceOptions:
         """Read Spark's options, whose names it has in lower case.
 
         Raises:
-            InvalidOption: one of them makes no sense, or the path is missing.
+            InvalidSetting: one of them makes no sense, or the path is missing.
         """
         given = {name.lower(): value for name, value in options.items()}
         path = given.get("path")
         if not path:
             what = 'the option "path" is missing; give the directory of a log'
-            raise InvalidOption(what)
+            raise InvalidSetting(what)
         topics = given.get("topics", "")
         return cls(
             path=path,
@@ -108,7 +108,7 @@ def _place(text: str, name: str) -> str:
             f"{name}={text!r}: give earliest, latest, an offset or a time like"
             " 2026-01-31T12:00:00Z"
         )
-        raise InvalidOption(what) from None
+        raise InvalidSetting(what) from None
     return place
 
 
@@ -119,7 +119,7 @@ def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
     value = _TRUE.get(text.strip().lower())
     if value is None:
         what = f"{name}={text!r}: give true or false"
-        raise InvalidOption(what)
+        raise InvalidSetting(what)
     return value
 
 
@@ -129,5 +129,5 @@ def _at_least(given: Mapping[str, str], name: str, least: int) -> int | None:
         return None
     if not _NUMBER.fullmatch(text.strip()) or int(text) < least:
         what = f"{name}={text!r}: give a number of at least {least}"
-        raise InvalidOption(what)
+        raise InvalidSetting(what)
     return int(text)

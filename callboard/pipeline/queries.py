@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from callboard.pipeline.errors import InvalidOption
+from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.state import Detection
 
 if TYPE_CHECKING:
@@ -61,12 +61,12 @@ def seconds_of(span: str) -> float:
     """Return a span like `500ms`, `10s`, `5m`, `1h` or `1d` in seconds.
 
     Raises:
-        InvalidOption: it is none.
+        InvalidSetting: it is none.
     """
     found = _SPAN.fullmatch(span.strip())
     if found is None or float(found[1]) == 0:
         what = f"{span!r} is no span of time; give one like 500ms, 10s, 5m, 1h or 1d"
-        raise InvalidOption(what)
+        raise InvalidSetting(what)
     return float(found[1]) * _UNITS[found[2]]
 
 
@@ -158,7 +158,7 @@ def join(rows: "DataFrame", settings: Settings) -> "DataFrame":
 
     if not settings.left or not settings.right:
         what = "a join needs two topics; give --left and --right"
-        raise InvalidOption(what)
+        raise InvalidSetting(what)
 
     def side(name: str, prefix: str) -> "DataFrame":
         mine = _marked(rows, settings).where(f.col("topic").startswith(prefix))

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from callboard.commitlog.batch import decode_header
 from callboard.pipeline.checkpoint import query_id, sync_checkpoint
 from callboard.pipeline.encode import RowEncoder
-from callboard.pipeline.errors import InvalidOption
+from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.journal import Journal, Staged
 
 _DURABLE: Final = {"batch": True, "none": False}
@@ -45,17 +45,17 @@ class SinkOptions:
         """Read Spark's options, whose names it has in lower case.
 
         Raises:
-            InvalidOption: one of them makes no sense, or the path is missing.
+            InvalidSetting: one of them makes no sense, or the path is missing.
         """
         given = {name.lower(): value for name, value in options.items()}
         path = given.get("path")
         if not path:
             what = 'the option "path" is missing; give the directory of a log'
-            raise InvalidOption(what)
+            raise InvalidSetting(what)
         sync = given.get("sync", "batch")
         if sync not in _DURABLE:
             what = f"sync={sync!r}; give batch or none"
-            raise InvalidOption(what)
+            raise InvalidSetting(what)
         return cls(path, given.get("topic"), _DURABLE[sync], given.get("checkpointlocation"))
 
     @property
@@ -98,7 +98,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         if options.checkpoint is None:
             what = 'give option("checkpointLocation", …): it tells which query this is'
-            raise InvalidOption(what)
+            raise InvalidSetting(what)
         RowEncoder(
             to_arrow_schema(schema, timezone="UTC"), options.topic
         )  # or say what is wrong

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from callboard.commitlog import LogFailed, LogReader
-from callboard.pipeline.errors import DataLost, InvalidOption
+from callboard.pipeline.errors import DataLost, InvalidSetting
 from callboard.pipeline.options import SourceOptions, find_offset
 from callboard.pipeline.range_reader import (
     ERROR,
@@ -49,12 +49,12 @@ def open_log(path: str) -> LogReader:
     """Return a reader of a log.
 
     Raises:
-        InvalidOption: there is no log.
+        InvalidSetting: there is no log.
     """
     try:
         return LogReader(path)
     except LogFailed as error:
-        raise InvalidOption(str(error)) from None
+        raise InvalidSetting(str(error)) from None
 
 
 def infer_schema(options: SourceOptions) -> StructType:
@@ -106,7 +106,7 @@ class LogBatchReader(DataSourceReader):
         """Return what tasks read.
 
         Raises:
-            InvalidOption: there is no log.
+            InvalidSetting: there is no log.
         """
         options = self._options
         log = open_log(options.path)
@@ -131,7 +131,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         if options.end != "latest":
             what = f"endingOffsets={options.end}: a stream has no end; use spark.read"
-            raise InvalidOption(what)
+            raise InvalidSetting(what)
         self._options = options
         self._schema = schema
         self._log = open_log(options.path)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from callboard.pipeline.errors import InvalidOption, SparkMissing
+from callboard.pipeline.errors import InvalidSetting, SparkMissing
 from callboard.pipeline.java import find_java
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def session(
 
     Raises:
         SparkMissing: pyspark, or a Java that runs it, is not installed.
-        InvalidOption: Spark takes no such master.
+        InvalidSetting: Spark takes no such master.
     """
     try:
         from pyspark.sql import SparkSession
@@ -59,7 +59,7 @@ def session(
         raise SparkMissing(what) from None
     if not master.startswith(("local", "spark://", "yarn", "k8s://")):
         what = f"master {master!r} is unknown to Spark; give local[2] or spark://HOST:7077"
-        raise InvalidOption(what)
+        raise InvalidSetting(what)
     _prepare_environment()
     settings = {**_ALWAYS, **_settings_of(master), **(conf or {})}
     settings.setdefault(_WAREHOUSE, str(Path(tempfile.gettempdir(), "spark-warehouse")))

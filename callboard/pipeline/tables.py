@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from callboard.commitlog import LogFailed, LogReader, sealed_segments
-from callboard.pipeline.errors import InvalidOption
+from callboard.pipeline.errors import InvalidSetting
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -24,14 +24,14 @@ def table(spark: "SparkSession", path: str | Path) -> "DataFrame":
     """Return all records of a log as one table, with the columns that the source has.
 
     Raises:
-        InvalidOption: there is no log.
+        InvalidSetting: there is no log.
     """
     try:
         segments = sealed_segments(path)
         log = LogReader(path)
         start, end = log.start, log.end
     except LogFailed as error:
-        raise InvalidOption(str(error)) from None
+        raise InvalidSetting(str(error)) from None
     native = [(each.base, each.end, each.columns) for each in segments if each.columns]
     parts = [
         _read(spark, path, first, last)

@@ -5,7 +5,7 @@ import pytest
 from actors.errors import CallboardError
 from callboard import Endpoint
 from callboard.commitlog import CommitLog
-from callboard.pipeline import InvalidOption
+from callboard.pipeline import InvalidSetting
 from callboard.pipeline import bridge as module
 from callboard.pipeline.bridge import Bridge
 
@@ -86,7 +86,7 @@ def test_a_log_may_come_later_and_grow(folder, eventually):
 
 
 def test_a_bridge_that_leads_nowhere_is_refused(folder):
-    with pytest.raises(InvalidOption, match="give it an endpoint, a store or both"):
+    with pytest.raises(InvalidSetting, match="give it an endpoint, a store or both"):
         Bridge(folder)
 
 

@@ -7,7 +7,7 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 
 from callboard.commitlog import InvalidRecord, LogReader  # noqa: E402
-from callboard.pipeline import InvalidOption  # noqa: E402
+from callboard.pipeline import InvalidSetting  # noqa: E402
 from callboard.pipeline.encode import RowEncoder  # noqa: E402
 from callboard.pipeline.range_reader import RECORD_SCHEMA, RangeRequest, read_range  # noqa: E402
 
@@ -103,5 +103,5 @@ def test_a_payload_that_is_too_large_is_refused(publish):
     ],
 )
 def test_rows_that_make_no_record_say_why(publish, row, says):
-    with pytest.raises(InvalidOption, match=says):
+    with pytest.raises(InvalidSetting, match=says):
         publish([row])

@@ -3,7 +3,7 @@
 import pytest
 
 from callboard.commitlog import CommitLog
-from callboard.pipeline import InvalidOption
+from callboard.pipeline import InvalidSetting
 from callboard.pipeline.options import SourceOptions, find_offset, nanoseconds
 
 
@@ -34,7 +34,7 @@ def test_names_are_read_in_any_case():
     ],
 )
 def test_a_wrong_value_says_what_to_give(name, value, says):
-    with pytest.raises(InvalidOption, match=says):
+    with pytest.raises(InvalidSetting, match=says):
         parse(**{name: value})
 
 

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from callboard.exposition import exposition
-from callboard.pipeline import InvalidOption
+from callboard.pipeline import InvalidSetting
 from callboard.pipeline.job import Job, find_query
 from callboard.pipeline.progress import (
     Progress,
@@ -117,7 +117,7 @@ def test_queries_are_found_by_name_or_in_a_file(tmp_path):
     ],
 )
 def test_a_query_that_is_not_there_says_what_there_is(name, says):
-    with pytest.raises(InvalidOption, match=says):
+    with pytest.raises(InvalidSetting, match=says):
         find_query(name)
 
 
@@ -131,5 +131,5 @@ def test_spans_are_read_in_seconds(text, seconds):
 
 @pytest.mark.parametrize("text", ["", "10", "s", "0s", "-1s", "ten s"])
 def test_what_is_no_span_says_how_to_write_one(text):
-    with pytest.raises(InvalidOption, match="500ms, 10s, 5m, 1h or 1d"):
+    with pytest.raises(InvalidSetting, match="500ms, 10s, 5m, 1h or 1d"):
         seconds_of(text)
