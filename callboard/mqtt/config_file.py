@@ -29,7 +29,7 @@ from callboard.mqtt.door import NetworkLimits
 from callboard.mqtt.errors import ListenError, MqttError
 from callboard.mqtt.hooks import Hooks
 from callboard.mqtt.hub_door import TopicMap
-from callboard.mqtt.limits import Limits
+from callboard.mqtt.limits import CustomSegment, Limits
 from callboard.mqtt.listener import ListenerSettings
 from callboard.mqtt.rules import Rule
 from callboard.mqtt.scrypt import PasswordHash
@@ -120,6 +120,11 @@ def make_config(
     """
     find = find or find_function
     limits, network = _limits(table.limits)
+    custom = tuple(
+        CustomSegment(each.filter, each.max_segment_size, each.max_segment_count)
+        for each in table.segments
+    )
+    limits = replace(limits, custom_segments=custom)
     config = RouterConfig(
         listeners=tuple(_listener(each, folder) for each in table.listeners),
         limits=limits,

@@ -6,6 +6,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from callboard.mqtt.acl import parse_rule
 from callboard.mqtt.ban import BanList
+from callboard.mqtt.datalog import SEGMENT_BYTES, SEGMENT_COUNT
 from callboard.mqtt.errors import ListenError
 from callboard.mqtt.hub_door import TopicMap
 from callboard.mqtt.limits import ShareStrategy
@@ -154,6 +155,14 @@ class HooksTable(_Table):
     deliver: Function | None = None
 
 
+class SegmentTable(_Table):
+    """`[[segments]]`."""
+
+    filter: Filter
+    max_segment_size: int = Field(default=SEGMENT_BYTES, ge=1024)
+    max_segment_count: int = Field(default=SEGMENT_COUNT, ge=1)
+
+
 class RuleTable(_Table):
     """`[[rules]]`."""
 
@@ -223,6 +232,7 @@ class ConfigTable(_Table):
     users: list[UserTable] = []
     acl: list[AclTable] = []
     hooks: HooksTable = HooksTable()
+    segments: list[SegmentTable] = []
     rules: list[RuleTable] = []
     bridges: list[BridgeTable] = []
     node: NodeTable = NodeTable()

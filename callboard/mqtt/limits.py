@@ -18,6 +18,21 @@ class ShareStrategy(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class CustomSegment:
+    """How much the logs of some filters hold, other than the rest.
+
+    Attributes:
+        topic_filter: of subscriptions, or one with wildcards that covers them.
+        segment_bytes: as in `Limits`.
+        segment_count: as in `Limits`.
+    """
+
+    topic_filter: str
+    segment_bytes: int = SEGMENT_BYTES
+    segment_count: int = SEGMENT_COUNT
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of a router; the defaults suit a few thousand clients.
 
@@ -38,6 +53,7 @@ class Limits:
         segment_bytes: of each filter's log.
         segment_count: of each filter's log; above it the oldest segment is lost to who has not
             read it.
+        custom_segments: for logs of some filters; the first that fits holds.
         share_strategy: for all shared subscriptions.
     """
 
@@ -55,4 +71,5 @@ class Limits:
     delivery_bytes: int = 1 << 20
     segment_bytes: int = SEGMENT_BYTES
     segment_count: int = SEGMENT_COUNT
+    custom_segments: tuple[CustomSegment, ...] = ()
     share_strategy: ShareStrategy = ShareStrategy.ROUND_ROBIN

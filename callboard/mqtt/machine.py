@@ -124,7 +124,7 @@ class RouterMachine:
         self.ready: deque[Connection] = deque()
         self.connections: dict[str, Connection] = {}
         self.graveyard: dict[str, Session] = {}
-        self.routes = Routes(self.limits.segment_bytes, self.limits.segment_count)
+        self.routes = Routes(self.limits)
         self.groups: dict[str, ShareGroup] = {}
         self.retained = RetainedMessages(self.limits.retained)
         self.wills: dict[str, tuple[float, Will]] = {}

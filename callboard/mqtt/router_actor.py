@@ -23,7 +23,7 @@ from callboard.mqtt.config import RouterConfig
 from callboard.mqtt.connecting import give_up
 from callboard.mqtt.edge import Edge
 from callboard.mqtt.errors import JournalFailed
-from callboard.mqtt.journal import RouterJournal
+from callboard.mqtt.journal import MOST_PACKET, RouterJournal
 from callboard.mqtt.link import Disconnect, LinkEvent
 from callboard.mqtt.machine import RouterMachine
 from callboard.mqtt.reason_code import ReasonCode
@@ -123,6 +123,12 @@ class RouterActor(Actor):
         """Open the listeners, and clients come; returns why it cannot be done."""
         config = self._config
         if config.directory is not None:
+            if config.limits.packet_size > MOST_PACKET:
+                msg = (
+                    f"packets of {config.limits.packet_size:,} bytes do not fit into a "
+                    f"journal; allow at most {MOST_PACKET:,}, or leave the directory out"
+                )
+                return JournalFailed(msg)
             try:
                 self._journal = RouterJournal(Path(config.directory), now=self._runner.now)
                 self._journal.restore(self.machine)

@@ -5,8 +5,9 @@ from typing import Final, NamedTuple
 
 from callboard.mqtt.datalog import DataLog
 from callboard.mqtt.errors import ProtocolViolation
+from callboard.mqtt.limits import Limits
 from callboard.mqtt.reason_code import ReasonCode
-from callboard.mqtt.topic import FilterTree, has_wildcard, is_valid_topic
+from callboard.mqtt.topic import FilterTree, has_wildcard, is_valid_topic, matches
 
 CACHED_TOPICS: Final = 65_536
 """Topics whose logs are known without a look; clients choose topics, so there is a bound."""
@@ -24,9 +25,8 @@ class Route(NamedTuple):
 class Routes:
     """All logs, by filter and by topic."""
 
-    def __init__(self, segment_bytes: int, segment_count: int) -> None:
-        self._segment_bytes = segment_bytes
-        self._segment_count = segment_count
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
         #: Logs of filters without wildcards, which are topics, and of those with.
         self._literal: dict[str, DataLog] = {}
         self._wild: dict[str, DataLog] = {}
@@ -49,7 +49,16 @@ class Routes:
         """Return the log of a plain filter, made if needed; cached routes learn of it."""
         log = self.get(topic_filter)
         if log is None:
-            log = DataLog(topic_filter, self._segment_bytes, self._segment_count)
+            held = next(
+                (
+                    custom
+                    for custom in self._limits.custom_segments
+                    if custom.topic_filter == topic_filter
+                    or matches(topic_filter, custom.topic_filter)
+                ),
+                self._limits,
+            )
+            log = DataLog(topic_filter, held.segment_bytes, held.segment_count)
             if has_wildcard(topic_filter):
                 self._wild[topic_filter] = log
                 self._tree.add(topic_filter, log)

@@ -89,8 +89,16 @@ def _accept(machine: "RouterMachine", session: Session, subscription: Subscripti
         send_retained(session, subscription, machine.retained.match(plain, machine.now))
 
 
+def _is_of(request: DataRequest, subscription: Subscription) -> bool:
+    return request.subscription.topic_filter == subscription.topic_filter
+
+
 def send_retained(session: Session, subscription: Subscription, found: list[Run]) -> None:
     """Let a session read retained messages first, from a log of their own."""
+    requests = session.tracker.requests
+    again = [each for each in requests if each.is_retained and _is_of(each, subscription)]
+    for request in again:  # asked for once more: those that were not sent yet begin anew
+        requests.remove(request)
     if not found:
         return
     log = DataLog(subscription.topic_filter, _NO_TRIM, 1)

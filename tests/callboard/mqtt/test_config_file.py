@@ -13,7 +13,7 @@ from callboard.mqtt.config_file import (
     read_config_file,
 )
 from callboard.mqtt.hub_door import TopicMap
-from callboard.mqtt.limits import ShareStrategy
+from callboard.mqtt.limits import CustomSegment, ShareStrategy
 from callboard.mqtt.scrypt import hash_password
 
 HASH = hash_password(b"secret", cost=2)
@@ -211,3 +211,15 @@ def test_the_door_is_a_map_of_topics(tmp_path):
 
 def test_functions_are_found_by_module_and_name():
     assert find_function("os.path:join")("a", "b") == "a/b"
+
+
+def test_segments_of_some_filters_can_be_set(tmp_path: Path) -> None:
+    file = tmp_path / "mqtt.toml"
+    file.write_text(
+        '[[listeners]]\naddress = "127.0.0.1:0"\n[auth]\nanonymous = true\n'
+        '[[segments]]\nfilter = "log/#"\nmax_segment_count = 50\n'
+    )
+
+    limits = make_config(read_config_file(file), tmp_path).limits
+
+    assert limits.custom_segments == (CustomSegment("log/#", segment_count=50),)

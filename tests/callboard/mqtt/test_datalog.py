@@ -3,7 +3,7 @@
 import pytest
 
 from callboard.mqtt.datalog import CursorJump, DataLog
-from callboard.mqtt.limits import Limits
+from callboard.mqtt.limits import CustomSegment, Limits
 from callboard.mqtt.message import Run
 from tests.callboard.mqtt.stage import Stage
 
@@ -116,3 +116,15 @@ def test_segments_are_dropped_oldest_first() -> None:
         log.append(run([bytes([number])]))
         starts.append(log.start)
     assert starts == [0, 0, 1, 2, 3]
+
+
+def test_custom_segments_hold_for_the_filters_that_they_cover() -> None:
+    custom = (CustomSegment("big/#", 5_000, 3), CustomSegment("#", 2_000, 2))
+    stage = Stage(Limits(custom_segments=custom))
+    stage.client("c").subscribe("big/+", "big", "small")
+
+    sizes = {
+        log.topic_filter: (log.segment_bytes, log.segment_count) for log in stage.machine.routes
+    }
+
+    assert sizes == {"big/+": (5_000, 3), "big": (5_000, 3), "small": (2_000, 2)}

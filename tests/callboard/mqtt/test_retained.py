@@ -214,3 +214,15 @@ def test_a_will_is_published_only_where_its_client_may_publish(stage) -> None:
     sys.subscribe("$SYS/#")
     stage.client("d", will=Will("$SYS/broker", b"forged")).lose()
     assert (seen.got(), sys.got()) == ([], [])
+
+
+def test_asking_again_and_again_piles_nothing_up(stage) -> None:
+    publisher = stage.client("p")
+    for number in range(300):
+        publisher.publish(f"a/{number}", b"old", 1, retain=True)
+    client = stage.client("c", answers=False, receive_maximum=1)
+
+    for _ in range(50):
+        client.subscribe("a/#", qos=1)
+
+    assert len(stage.machine.connections["c"].session.tracker.requests) == 1

@@ -9,8 +9,9 @@ from callboard import Node
 from callboard.commitlog import LogFailed
 from callboard.mqtt import Router, RouterConfig
 from callboard.mqtt.codec import encode
-from callboard.mqtt.errors import ListenError, RouterClosed
+from callboard.mqtt.errors import JournalFailed, ListenError, RouterClosed
 from callboard.mqtt.journal import RouterJournal
+from callboard.mqtt.limits import Limits
 from callboard.mqtt.packet import V4, ConnAck, Connect, Publish, SubAck, Subscribe, Subscription
 from tests.callboard.mqtt.stage import packets_of
 
@@ -143,3 +144,10 @@ def test_a_journal_that_fails_ends_the_router_and_acknowledges_nothing(
             assert client.socket.recv(4) == b""
         assert "no room is left" in down.result(5).detail
         router.close()
+
+
+def test_packets_that_fit_into_no_journal_are_refused_at_the_start(tmp_path) -> None:
+    config = RouterConfig(limits=Limits(packet_size=1 << 24), directory=tmp_path / "journal")
+
+    with pytest.raises(JournalFailed, match="allow at most 8,388,608"):
+        Router(config).start()
