@@ -88,7 +88,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = parse(arguments)
     console = Console(stderr=True)
-    around = machine()
+    target = target_of(options)
+    report: dict[str, Any] = {
+        "machine": machine(),
+        "versions": versions(),
+        "runs": options.runs,
+    }
     earlier = recorded(PUBLISHED)
     results, missed = [], []
     for name in options.measures or MEASURES:
@@ -98,15 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(table(result))
         results.append(result)
         missed += complaints(result, earlier)
-    report = {
-        "machine": around,
-        "versions": versions(),
-        "runs": options.runs,
-        "measures": {result.name: result.as_json() for result in results},
-    }
-    target = target_of(options)
+        if target is not None:  # after each one: a run takes long, and may be stopped
+            write(target, report, results)
     if target is not None:
-        write(target, report, results)
         console.print(f"written: {escape(str(target))}")
     for complaint in missed:
         console.print(escape(complaint), style="red")
@@ -205,7 +204,8 @@ def target_of(options: argparse.Namespace) -> Path | None:
 def write(target: Path, report: dict[str, Any], results: Sequence[Result]) -> None:
     """Write the results and, beside them, the chart."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps(report, indent=2) + "\n")
+    measures = {result.name: result.as_json() for result in results}
+    target.write_text(json.dumps({**report, "measures": measures}, indent=2) + "\n")
     target.with_suffix(".svg").write_text(draw(results))
 
 
