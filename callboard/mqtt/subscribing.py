@@ -79,7 +79,8 @@ def _accept(machine: "RouterMachine", session: Session, subscription: Subscripti
             request = session.requests[topic_filter] = DataRequest(log, subscription, session)
             log.readers += 1
             log.waiters[request] = None
-            session.has_overlaps = len(session.subscriptions) > 1
+            count = len(session.subscriptions) + len(session.leaving)
+            session.has_overlaps = count > 1
     log.durable_readers += session.is_durable and subscription.qos > 0
     if session.is_durable:
         number = session.requests[topic_filter].place(machine.number)

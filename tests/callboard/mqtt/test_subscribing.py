@@ -336,3 +336,18 @@ def test_the_last_member_ends_the_group(stage) -> None:
 
     assert not stage.machine.groups
     assert len(stage.machine.routes) == 0
+
+
+def test_filters_that_leave_together_still_send_a_message_once(stage) -> None:
+    publisher = stage.client("p")
+    client = stage.client("c", receive_maximum=1, answers=False)
+    client.subscribe("a/#", "a/b", qos=1)
+    publisher.send(*(publisher.message("a/b", bytes([n]), 1) for n in range(3)))
+    (first,) = client.messages()
+    client.unsubscribe("a/#", "a/b")  # while two messages wait
+    client.subscribe("elsewhere", qos=1)
+
+    client.answers = True
+    rest = client.send(PubAck(first.packet_id))
+
+    assert [each.payload[0] for each in (first, *rest)] == [0, 1, 2]
