@@ -2,13 +2,16 @@
 
 import sys
 
-from callboard.mqtt import Router
+from callboard.mqtt import Router, RouterConfig
 from callboard.mqtt.collecting import tune_collector
+from callboard.mqtt.limits import Limits
 
 
 def main() -> None:
     """Serve until stdin closes."""
-    with Router() as router:
+    # Mosquitto queues without a limit here, too: nothing may be dropped while it is measured.
+    config = RouterConfig(limits=Limits(segment_count=1_000))
+    with Router(config) as router:
         tune_collector()
         print(router.port, flush=True)
         sys.stdin.read()
