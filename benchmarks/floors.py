@@ -60,7 +60,7 @@ FLOORS: Final[dict[str, dict[str, float]]] = {
         for qos, over in ((0, 2), (1, 2), (2, 1))
     },
     "mqtt_pairs": {"mosquitto, 50 pairs": 0.6, "amqtt, 50 pairs": 5},
-    "mqtt_connect": {"mosquitto": 0.3, "amqtt": 5},
+    "mqtt_connect": {"mosquitto": 0.4, "amqtt": 5},
     "mqtt_idle": {"callboard": 12, "amqtt": 5},
 }
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 from actors.errors import CallboardError, InvalidAddress, NotSpawnable, RemoteError
 from actors.reference import ActorRef
 from actors.runtime import Runtime
-from actors.thespian.neighbors import OPENERS
 from proxies.administrator import (
     ADMINISTRATOR,
     Administrator,
@@ -250,6 +249,3 @@ def _awaited(future: "Future[Any]") -> Any:
     future.add_done_callback(lambda _: done.set())
     done.wait(CREATE_TIMEOUT + 1.0)
     return future.result(0.0)
-
-
-OPENERS.append(Convention)

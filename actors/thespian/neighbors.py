@@ -7,7 +7,7 @@ in none has no neighbors.
 import logging
 import threading
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from thespian.actors import ActorAddress, ActorSystemConventionUpdate
 
@@ -55,11 +55,9 @@ class Convention(Protocol):
         """Leave, and close what leads to the others."""
 
 
-#: Makes the convention of a system with an 'Admin Port', of its capabilities, the modules whose
-#: plain classes may travel, and the classes that always do. `proxies` enters itself here.
-OPENERS: Final[
-    list[Callable[[dict[str, Any], Collection[str], Collection[type]], Convention]]
-] = []
+Opener = Callable[[dict[str, Any], Collection[str], Collection[type]], Convention]
+"""Makes the convention of a system with an 'Admin Port', of its capabilities, the modules whose
+plain classes may travel, and the classes that always do."""
 
 
 class Neighbors:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Collection
+from importlib.metadata import entry_points
 from typing import Any, Final
 
 from thespian.actors import (
@@ -14,9 +15,12 @@ from thespian.system.messages.status import Thespian_ActorStatus, Thespian_Syste
 from thespian.system.timing import ExpirationTimer
 
 from actors.errors import CallboardError
-from actors.thespian.neighbors import OPENERS, Convention
+from actors.thespian.neighbors import Convention, Opener
 
 log = logging.getLogger("callboard.thespian")
+
+OPENER_GROUP: Final = "callboard.openers"
+"""The entry points, one of which opens a system."""
 
 TRAVELING: Final = (
     ActorExitRequest,
@@ -39,11 +43,15 @@ def open_convention(
     """
     if capabilities.get("Admin Port") is None:
         return None
-    if not OPENERS:
-        log.warning("the 'Admin Port' is not opened: import callboard, not only actors")
+    # Found by its name in the installed package: this room knows no other one.
+    for entry in entry_points(group=OPENER_GROUP):
+        opener: Opener = entry.load()
+        break
+    else:
+        log.warning("the 'Admin Port' is not opened: install callboard, not only its sources")
         return None
     try:
-        return OPENERS[-1](capabilities, messages, TRAVELING)
+        return opener(capabilities, messages, TRAVELING)
     except (OSError, CallboardError) as error:
         msg = f"'Admin Port' {capabilities['Admin Port']} cannot be opened: {error}"
         raise ActorSystemStartupFailure(msg) from error

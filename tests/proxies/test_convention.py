@@ -1,5 +1,7 @@
 """Thespian systems in conventions: found by what they can do, joined over BASP."""
 
+import subprocess
+import sys
 import threading
 import time
 
@@ -442,3 +444,16 @@ def test_a_member_waits_for_its_leader(town):
 
     until(lambda: again.base.neighbors.known())
     assert again.createActor(Baker).node_id == member.base.runtime.node_id
+
+
+def test_a_program_that_imports_only_actors_opens_its_port():
+    program = """
+from actors import SystemBase
+base = SystemBase({"Admin Port": 0})
+print(base.capabilities["Admin Port"])
+base.shutdown()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30
+    )
+    assert int(done.stdout) > 0, done.stderr

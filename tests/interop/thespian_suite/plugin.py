@@ -17,7 +17,6 @@ import pytest
 import thespian.test as suite
 from thespian.actors import ActorSystem
 
-import callboard  # noqa: F401  # opens systems to others
 from actors import SystemBase
 
 BASE = "callboard"
