@@ -1,6 +1,6 @@
 # callboard: every target sets up what it needs in .venv, from locks with hashes, and touches nothing outside this folder.
 #   PYTHON=/path/to/python3   the interpreter for .venv (default: the newest python3 that works, 3.11 or newer)
-#   JOBS=2                    processes of make test
+#   JOBS=3                    processes of make test
 #   ARGS="…"                  more arguments for run, test, faults, fuzz and bench
 
 .DEFAULT_GOAL := help
@@ -8,7 +8,7 @@
 .DELETE_ON_ERROR:
 
 SEEDS ?= 0:100
-JOBS ?= 2
+JOBS ?= 3
 python := .venv/bin/python
 export PYTHON
 

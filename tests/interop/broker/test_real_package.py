@@ -27,7 +27,7 @@ def run(*arguments):
         [SYSTEM_PYTHON, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=20,
         check=False,
         env={"PYTHONPATH": "", "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
     )
