@@ -53,6 +53,8 @@ LIMIT_KEYS: Final = {
     "max_outgoing_bytes": "delivery_bytes",
     "max_segment_size": "segment_bytes",
     "max_segment_count": "segment_count",
+    "acknowledge_patience": "acknowledge_patience",
+    "max_hold": "max_hold",
     "share_strategy": "share_strategy",
     "max_packets_per_read": "packets_per_read",
     "connect_timeout": "connect_timeout",

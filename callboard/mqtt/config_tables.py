@@ -113,6 +113,8 @@ class LimitsTable(_Table):
     max_outgoing_bytes: int | None = Field(default=None, gt=0)
     max_segment_size: int | None = Field(default=None, ge=1024)
     max_segment_count: int | None = Field(default=None, ge=1)
+    acknowledge_patience: float | None = Field(default=None, ge=0)
+    max_hold: float | None = Field(default=None, ge=0)
     share_strategy: ShareStrategy | None = None
     max_packets_per_read: int | None = Field(default=None, gt=0)
     connect_timeout: float | None = Field(default=None, ge=0)

@@ -173,6 +173,8 @@ def disconnect(
 ) -> None:
     """End a connection: its session goes to the graveyard, or ends with it."""
     session = connection.session
+    if connection.held is not None:
+        machine.brakes.forget(connection)  # what it sent before holds, a DISCONNECT as well
     if session.connection is not connection:
         return
     session.connection = None

@@ -1,9 +1,14 @@
 """What the router knows of a client while it is connected."""
 
+from typing import TYPE_CHECKING
+
 from callboard.mqtt.link import Access, Link, Notification
 from callboard.mqtt.packet import V5, Will
 from callboard.mqtt.properties import Properties
 from callboard.mqtt.session import Session
+
+if TYPE_CHECKING:
+    from callboard.mqtt.brake import Waiting
 
 _NONE = Properties()
 
@@ -23,6 +28,7 @@ class Connection:
         largest: bytes of a packet that the client takes; None is no limit.
         packets_in: from the client, since it connected.
         dropped: messages that were too large for the client.
+        held: what it sent while others wait for readers of it; None while it is not held.
     """
 
     __slots__ = (
@@ -34,6 +40,7 @@ class Connection:
         "allowed",
         "client_id",
         "dropped",
+        "held",
         "is_v5",
         "keep_alive",
         "largest",
@@ -68,6 +75,7 @@ class Connection:
         self.allowed: tuple[dict[bytes, bool], dict[bytes, bool]] | None = None
         self.dropped = 0
         self.packets_in = 0
+        self.held: Waiting | None = None
 
     def may_publish(self, topic: bytes) -> bool:
         """Whether this client may publish on a valid topic."""

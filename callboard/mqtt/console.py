@@ -180,6 +180,7 @@ def ready_queue_view(machine: RouterMachine) -> Table:
 def slow_view(machine: RouterMachine, door: Door) -> Table:
     """Return the connected subscribers that are behind, those that are most first."""
     held = {getattr(reader, "client_id", "") for reader in door.holding.slow_readers()}
+    held |= machine.brakes.laggards()
     found = []
     for connection in machine.connections.values():
         count = behind(connection.session)

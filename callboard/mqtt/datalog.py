@@ -56,6 +56,8 @@ class DataLog:
         topic_filter: without any share.
         start: the offset of the oldest message that is there.
         end: the offset of the next one.
+        is_swollen: whether more than half of its segments are in use; see `brake`.
+        most: segments above which the oldest goes.
         waiters: requests that have read everything, parked here until the next append.
         readers: requests there are in all, waiting or not, also those of clients that are away.
     """
@@ -63,7 +65,9 @@ class DataLog:
     __slots__ = (
         "durable_readers",
         "end",
+        "is_swollen",
         "last",
+        "most",
         "readers",
         "segment_bytes",
         "segment_count",
@@ -80,7 +84,8 @@ class DataLog:
     ) -> None:
         self.topic_filter = topic_filter
         self.segment_bytes = segment_bytes
-        self.segment_count = segment_count
+        self.segment_count = self.most = segment_count
+        self.is_swollen = False
         self.segments = [Segment(0)]
         self.end = 0
         self.readers = 0
@@ -111,13 +116,18 @@ class DataLog:
             elif segment.weight >= self.segment_bytes:
                 segment = Segment(self.end)
                 segments.append(segment)
-                if len(segments) > self.segment_count:
-                    del segments[0]
+                self.trim()
+                self.is_swollen = len(segments) > self.segment_count // 2
         segment.runs.append(run)
         segment.starts.append(self.end)
         segment.weight += run.weight
         self.end += run.count
         self.last = run
+
+    def trim(self) -> None:
+        """Drop the oldest segments if there are too many."""
+        if len(self.segments) > self.most:
+            del self.segments[: -self.most]
 
     def clear(self) -> None:
         """Forget all messages."""

@@ -55,6 +55,11 @@ class Limits:
             read it.
         custom_segments: for logs of some filters; the first that fits holds.
         share_strategy: for all shared subscriptions.
+        acknowledge_patience: seconds for which publishers wait for a reader with QoS 1 or 2
+            that is half of its log behind, and takes and acknowledges nothing; 0 waits for
+            nobody. See `brake`.
+        max_hold: seconds for which they wait for one that does, but does not catch up; then
+            it is passed over for as long. 0 is no limit.
     """
 
     connections: int = 10_010
@@ -73,3 +78,5 @@ class Limits:
     segment_count: int = SEGMENT_COUNT
     custom_segments: tuple[CustomSegment, ...] = ()
     share_strategy: ShareStrategy = ShareStrategy.ROUND_ROBIN
+    acknowledge_patience: float = 5.0
+    max_hold: float = 0.0

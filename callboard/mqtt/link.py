@@ -211,6 +211,8 @@ class Link(LinkTx, LinkRx):
         peer: who it is, for logs and the console: an address.
         is_local: true for links within the process, which may publish to `$SYS`.
         client_id: what the session has, also if the router chose it; empty before.
+        is_full: the router holds the client, and has enough of its packets; set by the router,
+            which calls `wake` when it takes more.
     """
 
     __slots__ = (
@@ -221,6 +223,7 @@ class Link(LinkTx, LinkRx):
         "connect",
         "connection",
         "incoming",
+        "is_full",
         "is_local",
         "is_woken",
         "outgoing",
@@ -247,6 +250,7 @@ class Link(LinkTx, LinkRx):
         self.is_local = is_local
         self.client_id = ""
         self.is_woken = False
+        self.is_full = False
         self.incoming: list[bytes] = []
         self.outgoing: list[Notification] = []
         #: The router's own record of the client, while there is one.

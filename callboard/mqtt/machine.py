@@ -27,6 +27,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from callboard.mqtt import connecting
+from callboard.mqtt.brake import Brakes
 from callboard.mqtt.connection import Connection
 from callboard.mqtt.datalog import CursorJump, DataLog
 from callboard.mqtt.errors import RemoteMqttError
@@ -91,6 +92,7 @@ class RouterMachine:
         groups: shared subscriptions, by filter with the share.
         retained: the last messages of topics.
         wills: those that wait: when, and what, by client id.
+        brakes: what publishers wait for.
         number: of the next message.
         now: the time of this turn, in seconds of a clock that does not jump.
     """
@@ -128,6 +130,7 @@ class RouterMachine:
         self.groups: dict[str, ShareGroup] = {}
         self.retained = RetainedMessages(self.limits.retained)
         self.wills: dict[str, tuple[float, Will]] = {}
+        self.brakes = Brakes(self)
         self.number = 0
         self.meters = Meters()
         #: Requests that messages of the events at hand have woken.
@@ -150,8 +153,14 @@ class RouterMachine:
 
     @property
     def next_deadline(self) -> float | None:
-        """When a will or the end of a session is due next."""
-        return self._deadlines[0][0] if self._deadlines else None
+        """When a will, the end of a session or a look at slow readers is due next."""
+        due = self._deadlines[0][0] if self._deadlines else None
+        look = self.brakes.due
+        return (
+            min(due, look)
+            if due is not None and look is not None
+            else (look if due is None else due)
+        )
 
     def run_inner(self, now: float) -> Turn:
         """Take events and send to connections that are ready: one turn."""
@@ -172,6 +181,7 @@ class RouterMachine:
                 consume(self, connection)
                 if connection.out:
                     touched.append(connection)
+        self.brakes.relax()
         transmits = self.transmits
         for connection in touched:
             if connection.out:
@@ -211,8 +221,14 @@ class RouterMachine:
     def _take_data(self, link: Link) -> None:
         connection = link.connection
         chunks = link.swap()
-        if not isinstance(connection, Connection):
-            return
+        if isinstance(connection, Connection):
+            if connection.held is not None:
+                chunks = self.brakes.sift(connection, chunks)
+            self.take_chunks(connection, chunks)
+
+    def take_chunks(self, connection: Connection, chunks: list[bytes]) -> None:
+        """Take whole packets of one client; its connection ends with the first wrong one."""
+        link = connection.link
         try:
             for chunk in chunks:
                 take_chunk(self, connection, chunk)
@@ -285,6 +301,8 @@ class RouterMachine:
         is_awaited = False
         for log in route.logs:
             log.append(run)
+            if log.is_swollen:
+                self.brakes.press(log, session)
             if log.waiters:
                 self.notifications += log.waiters
                 log.waiters.clear()

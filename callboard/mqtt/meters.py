@@ -18,6 +18,8 @@ class Meters:
         expired: not sent because their time was over.
         too_large: not sent because the client takes no packet of that size.
         lost: overwritten in a log before a reader had read them.
+        braked: times that a publisher waited for readers with QoS 1 or 2 far behind.
+        passed_over: times that such a reader did nothing for too long.
         unknown_acks: acknowledgements of unknown identifiers.
         unscheduled: times that a link was full.
         wills: published.
@@ -35,6 +37,8 @@ class Meters:
     expired: int = 0
     too_large: int = 0
     lost: int = 0
+    braked: int = 0
+    passed_over: int = 0
     unknown_acks: int = 0
     unscheduled: int = 0
     wills: int = 0

@@ -15,6 +15,8 @@ _COUNTED: Final = {
     "expired": "messages that were not sent because their time was over",
     "too_large": "messages that were not sent because the client takes no such size",
     "lost": "messages that a log dropped before a subscriber had read them",
+    "braked": "waits of publishers for readers with QoS 1 or 2 that are far behind",
+    "passed_over": "readers with QoS 1 or 2 that were far behind and did nothing",
     "taken_over": "sessions that a second connection took from the first",
     "violations": "connections that ended because the client broke a rule",
     "wills": "wills that were published",

@@ -63,9 +63,10 @@ class _Pause(enum.IntFlag):
     RATE = 4
     READERS = 8
     END = 16
+    HELD = 32
 
 
-_OURS = _Pause.TURN | _Pause.RATE | _Pause.READERS
+_OURS = _Pause.TURN | _Pause.RATE | _Pause.READERS | _Pause.HELD
 """While one of these holds, silence is not the client's."""
 
 
@@ -192,6 +193,8 @@ class RemoteLink:
         taken = link.take()
         if self.state is not State.OPEN:
             return
+        if self._pauses and not link.is_full:
+            self._resume(_Pause.HELD)
         last: Notification | None = None
         if taken and type(taken[-1]) is not bytes:
             last = taken.pop()
@@ -307,6 +310,8 @@ class RemoteLink:
         link.notify()
         if self._door.holding.full and chunk[0] >> 4 == PacketType.PUBLISH:
             self._door.holding.wait(self)
+        if link.is_full:
+            self._pause(_Pause.HELD)
 
     def _write(self, data: bytes) -> None:
         if self.screen is not None:

@@ -40,6 +40,8 @@ max_packet_size = 4096
 share_strategy = "sticky"
 message_rate = 100
 reader_patience = 0
+acknowledge_patience = 30
+max_hold = 600
 
 [auth]
 anonymous = true
@@ -110,6 +112,7 @@ def test_a_file_sets_everything(tmp_path):
     assert config.limits.packet_size == config.network_limits().packet_size == 4096
     assert config.limits.receive_maximum == 50
     assert config.limits.share_strategy is ShareStrategy.STICKY
+    assert (config.limits.acknowledge_patience, config.limits.max_hold) == (30, 600)
     assert (config.network.message_rate, config.network.reader_patience) == (100, 0)
     assert config.security.users["ann"].verify(b"secret")
     assert config.security.bans.entries == ("host:192.0.2.0/24",)

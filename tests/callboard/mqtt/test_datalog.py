@@ -42,7 +42,8 @@ def test_a_cursor_below_the_head_jumps_to_it() -> None:
 
 
 def test_a_reader_that_is_too_slow_is_told_what_it_lost() -> None:
-    stage = Stage(Limits(segment_bytes=2000, segment_count=2, inflight=1))
+    limits = Limits(segment_bytes=2000, segment_count=2, inflight=1, acknowledge_patience=0)
+    stage = Stage(limits)
     publisher = stage.client("p")
     reader = stage.client("r", answers=False)
     reader.subscribe("t", qos=1)

@@ -239,6 +239,26 @@ def test_a_client_above_its_rate_is_read_slower():
     assert not edge.wire.is_paused
 
 
+def test_a_held_client_is_read_until_the_router_has_enough_of_it():
+    edge = Edge().opened(keep_alive=10)
+    link = edge.remote.link
+    link.is_full = True
+    edge.deliver(b"x")
+    assert not edge.wire.is_paused
+
+    edge.remote.receive(PUBLISH)
+    assert edge.wire.is_paused
+    edge.deliver(b"y")
+    assert edge.wire.is_paused
+    edge.pass_time(100)
+    assert edge.router.kinds() == [DeviceData]  # its silence is ours
+    link.is_full = False
+    edge.deliver()
+
+    assert not edge.wire.is_paused
+    assert edge.wire.written == b"xy"
+
+
 # --- the end ---
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import threading
 
 import pytest
 
@@ -12,7 +13,16 @@ from callboard.mqtt.codec import encode
 from callboard.mqtt.errors import JournalFailed, ListenError, RouterClosed
 from callboard.mqtt.journal import RouterJournal
 from callboard.mqtt.limits import Limits
-from callboard.mqtt.packet import V4, ConnAck, Connect, Publish, SubAck, Subscribe, Subscription
+from callboard.mqtt.packet import (
+    V4,
+    ConnAck,
+    Connect,
+    PubAck,
+    Publish,
+    SubAck,
+    Subscribe,
+    Subscription,
+)
 from tests.callboard.mqtt.stage import packets_of
 
 
@@ -62,6 +72,31 @@ def test_a_router_is_embedded_with_a_with_block() -> None:
     with pytest.raises(RouterClosed):
         _ = router.port
     router.close()
+
+
+def test_publishers_are_not_read_while_a_reader_is_half_a_log_behind() -> None:
+    limits = Limits(segment_bytes=1 << 16, segment_count=4, inflight=20)
+    payload = bytes(4096)
+    with (
+        Router(RouterConfig(limits=limits, sys_interval=0)) as router,
+        Caller(router.port, "reader") as reader,
+        Caller(router.port, "writer") as writer,
+    ):
+        reader.subscribe("t", qos=1)
+        sent = b"".join(
+            encode(Publish("t", payload, 1, packet_id=number), V4) for number in range(1, 2001)
+        )
+        sending = threading.Thread(target=writer.socket.sendall, args=(sent,))
+        sending.start()
+        size = len(sent) // 2000
+        for _ in range(2000):
+            (message,) = reader.hear(size)
+            reader.say(PubAck(message.packet_id))
+        sending.join(10)
+        meters = router.call(lambda: router.machine.meters)
+
+    assert (meters.published, meters.lost, meters.passed_over) == (2000, 0, 0)
+    assert meters.braked > 1
 
 
 def test_a_router_is_embedded_with_async_with() -> None:
