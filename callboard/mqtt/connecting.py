@@ -1,15 +1,15 @@
-"""CONNECT and the end of a connection: sessions, wills and their deadlines."""
+"""CONNECT and the end of a connection: sessions and their deadlines."""
 
 from typing import TYPE_CHECKING, Final
 
+from callboard.mqtt import wills
 from callboard.mqtt.codec import encode
 from callboard.mqtt.connection import Connection
 from callboard.mqtt.link import Disconnected, Link
-from callboard.mqtt.message import PACKET_IDS, Run
-from callboard.mqtt.packet import V4, V5, ConnAck, Disconnect, Will
+from callboard.mqtt.message import PACKET_IDS
+from callboard.mqtt.packet import V4, V5, ConnAck, Disconnect
 from callboard.mqtt.packet import Connect as ConnectPacket
 from callboard.mqtt.properties import Properties
-from callboard.mqtt.publishing import is_allowed, passed_on
 from callboard.mqtt.reason_code import DISCONNECT_CODES, ReasonCode
 from callboard.mqtt.record import SessionClosed, SessionOpened
 from callboard.mqtt.session import HISTORY, Session
@@ -51,7 +51,7 @@ def connect(machine: "RouterMachine", link: Link) -> None:
     if session is not None and packet.clean_start:
         end_session(machine, session)
         session = None
-    machine.wills.pop(client_id, None)  # a delayed one of a session that goes on
+    wills.cancel(machine, client_id)  # a delayed one of a session that goes on
     is_present = session is not None
     if session is None:
         session = Session(client_id)
@@ -69,6 +69,7 @@ def connect(machine: "RouterMachine", link: Link) -> None:
     machine.meters.connects += 1
     note(session, machine.now, "connected")
     set_expiry(machine, session, _wanted_expiry(packet))
+    wills.keep(machine, connection)
     connection.out.append(_connack(machine, connection, packet, is_present=is_present))
     for packet_id in session.window.releasing:
         connection.out.append(b"\x62\x02" + PACKET_IDS[packet_id])
@@ -194,8 +195,7 @@ def disconnect(
     machine.transmits.append((connection.link, connection.out))
     connection.out = []
     connection.acks = []
-    if has_will and connection.will is not None:
-        _arm_will(machine, connection, connection.will)
+    wills.end(machine, connection, has_will=has_will)
     if session.expiry > 0:
         machine.graveyard[session.client_id] = session
         session.expires_at = machine.now + session.expiry
@@ -221,47 +221,9 @@ def _pull_back(machine: "RouterMachine", session: Session) -> None:
             requests.append(request)
 
 
-def _arm_will(machine: "RouterMachine", connection: Connection, will: Will) -> None:
-    session = connection.session
-    topic = will.topic.encode()
-    if not is_allowed(connection, topic, machine.route_of(topic)):
-        machine.meters.refused += 1
-        return
-    delay = 0.0
-    if will.properties is not None:
-        delay = min(float(will.properties.will_delay_interval or 0), session.expiry)
-    if delay <= 0:
-        publish_will(machine, session.client_id, will)
-    else:
-        when = machine.now + delay
-        machine.wills[session.client_id] = (when, will)
-        machine.arm(when, session.client_id)
-
-
-def publish_will(machine: "RouterMachine", client_id: str, will: Will) -> None:
-    """Publish what a client wanted to be said when it is gone."""
-    properties = will.properties or _NONE
-    passed = passed_on(properties)
-    topic = will.topic.encode()
-    expires_at = None if passed.expiry is None else machine.now + passed.expiry
-    run = Run.of_payloads(
-        topic,
-        [will.payload],
-        qos=will.qos,
-        publisher=client_id,
-        properties=passed.properties,
-        retain=will.retain,
-        expires_at=expires_at,
-    )
-    machine.meters.wills += 1
-    machine.append(run, machine.route_of(topic))
-
-
 def end_session(machine: "RouterMachine", session: Session) -> None:
     """Forget all of a session; a will that waits is published."""
-    waiting = machine.wills.pop(session.client_id, None)
-    if waiting is not None:
-        publish_will(machine, session.client_id, waiting[1])
+    wills.publish_waiting(machine, session.client_id)
     for topic_filter in list(session.subscriptions):
         if session.requests[topic_filter].group is not None:
             _return_unacknowledged(machine, session, topic_filter)
@@ -314,8 +276,7 @@ def expire(machine: "RouterMachine", client_id: str) -> None:
     """Do what is due for a client that is away: its will, the end of its session."""
     will = machine.wills.get(client_id)
     if will is not None and will[0] <= machine.now:
-        del machine.wills[client_id]
-        publish_will(machine, client_id, will[1])
+        wills.publish_waiting(machine, client_id)
     session = machine.graveyard.get(client_id)
     if session is None or session.expires_at is None:
         return

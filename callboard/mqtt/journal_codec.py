@@ -14,6 +14,7 @@
 | acknowledged | client id, first byte, packet ids |
 | received, released, releasing | client id, packet ids |
 | returned | filter, numbers |
+| will | client id, topic, payload, QoS, retain, properties, due; the client id alone drops it |
 | begin | number |
 | end | whole |
 
@@ -27,7 +28,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from callboard.commitlog import LogCorrupt
+from callboard.mqtt.errors import MqttError
+from callboard.mqtt.field import Reader
 from callboard.mqtt.message import Run
+from callboard.mqtt.packet import Will
+from callboard.mqtt.properties import Place, read_properties, write_properties
 from callboard.mqtt.record import (
     Acknowledged,
     Copied,
@@ -46,6 +51,8 @@ from callboard.mqtt.record import (
     SnapshotEnded,
     Subscribed,
     Unsubscribed,
+    WillDropped,
+    WillKept,
 )
 from callboard.mqtt.session import Subscription
 
@@ -118,6 +125,10 @@ def encode_record(record: JournalRecord, epoch: float) -> tuple[str, Sequence[An
             return type(record).__name__.lower(), (record.client_id, record.packet_ids)
         case Returned():
             return "returned", (record.topic_filter, record.numbers)
+        case WillKept():
+            return "will", _will_fields(record, epoch)
+        case WillDropped():
+            return "will", (record.client_id,)
         case SnapshotBegun():
             return "begin", (record.number,)
         case SnapshotEnded():
@@ -166,6 +177,19 @@ def _sent_fields(record: SentOut) -> tuple[Any, ...]:
     )
 
 
+def _will_fields(record: WillKept, epoch: float) -> tuple[Any, ...]:
+    will, when = record.will, record.when
+    return (
+        record.client_id,
+        will.topic,
+        will.payload,
+        will.qos,
+        will.retain,
+        None if will.properties is None else write_properties(will.properties, Place.WILL),
+        None if when is None else when + epoch,
+    )
+
+
 def decode_record(kind: str, fields: Sequence[Any], epoch: float) -> ReadRecord:
     """Return a record.
 
@@ -174,7 +198,7 @@ def decode_record(kind: str, fields: Sequence[Any], epoch: float) -> ReadRecord:
     """
     try:
         return _DECODERS[kind](fields, epoch)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, MqttError) as error:
         msg = f"a record {kind!r} of the MQTT journal cannot be read: {error}"
         raise LogCorrupt(msg) from None
 
@@ -234,6 +258,15 @@ def _subscribed(fields: Sequence[Any], _epoch: float) -> Subscribed:
     return Subscribed(client_id, subscription, number)
 
 
+def _will(fields: Sequence[Any], epoch: float) -> WillKept | WillDropped:
+    if len(fields) == 1:
+        return WillDropped(fields[0])
+    client_id, topic, payload, qos, retain, written, due = fields
+    properties = None if written is None else read_properties(Reader(written), Place.WILL)
+    will = Will(topic, payload, qos, retain, properties)
+    return WillKept(client_id, will, None if due is None else due - epoch)
+
+
 _DECODERS: Final[dict[str, Callable[[Sequence[Any], float], ReadRecord]]] = {
     "publish": _published,
     "retain": _retained,
@@ -249,6 +282,7 @@ _DECODERS: Final[dict[str, Callable[[Sequence[Any], float], ReadRecord]]] = {
     "released": lambda fields, _: Released(fields[0], tuple(fields[1])),
     "releasing": lambda fields, _: Releasing(fields[0], tuple(fields[1])),
     "returned": lambda fields, _: Returned(fields[0], tuple(fields[1])),
+    "will": _will,
     "begin": lambda fields, _: SnapshotBegun(*fields),
     "end": lambda fields, _: SnapshotEnded(*fields),
 }

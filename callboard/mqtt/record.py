@@ -1,13 +1,14 @@
 """What the router writes into its journal, as facts; `journal_codec` makes bytes of them.
 
 Only what has to outlive the router is written: messages with QoS 1 and 2 that a lasting session
-reads, retained messages, lasting sessions and what they have acknowledged. Times are on the
-router's clock, numbers count messages over all the router's life.
+reads, retained messages, lasting sessions and what they have acknowledged, and wills. Times are
+on the router's clock, numbers count messages over all the router's life.
 """
 
 from dataclasses import dataclass
 
 from callboard.mqtt.message import Run
+from callboard.mqtt.packet import Will
 from callboard.mqtt.session import Subscription
 from callboard.mqtt.window import Sent
 
@@ -139,6 +140,22 @@ class Returned:
 
 
 @dataclass(frozen=True, slots=True)
+class WillKept:
+    """A client has a will; `when` it is due, None while the client is connected."""
+
+    client_id: str
+    will: Will
+    when: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class WillDropped:
+    """A client has none any more: it was published, or is not wanted."""
+
+    client_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotBegun:
     """What follows is all that there is; before it comes to its end, it is nothing."""
 
@@ -167,6 +184,8 @@ JournalRecord = (
     | Released
     | Releasing
     | Returned
+    | WillKept
+    | WillDropped
     | SnapshotBegun
     | SnapshotEnded
 )

@@ -9,9 +9,11 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from callboard.mqtt import wills
 from callboard.mqtt.datalog import DataLog
 from callboard.mqtt.journal_codec import ReadRecord, SentBefore
 from callboard.mqtt.message import Run
+from callboard.mqtt.packet import Will
 from callboard.mqtt.record import (
     Acknowledged,
     Copied,
@@ -29,6 +31,8 @@ from callboard.mqtt.record import (
     SnapshotEnded,
     Subscribed,
     Unsubscribed,
+    WillDropped,
+    WillKept,
 )
 from callboard.mqtt.session import Session, Subscription
 from callboard.mqtt.subscribing import join
@@ -75,6 +79,7 @@ class SavedState:
     groups: dict[str, SavedGroup] = field(default_factory=dict)
     retained: dict[bytes, Run] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
+    wills: dict[str, tuple[Will, float | None]] = field(default_factory=dict)
 
     # --- records ---
 
@@ -100,6 +105,10 @@ class SavedState:
             case Returned():
                 if record.topic_filter in self.groups:
                     self.groups[record.topic_filter].returned += record.numbers
+            case WillKept():
+                self.wills[record.client_id] = record.will, record.when
+            case WillDropped():
+                self.wills.pop(record.client_id, None)
             case SnapshotBegun():
                 self.number = max(self.number, record.number)
             case SnapshotEnded() | SentOut():
@@ -285,6 +294,7 @@ class Recovery:
             _fill_window(session, saved, state.runs, starts)
         for name, group in state.groups.items():
             _set_group(machine, name, group, state.runs, starts)
+        wills.restore(machine, state.wills)
 
 
 def _revive(machine: "RouterMachine", client_id: str, saved: SavedSession) -> None:

@@ -146,6 +146,7 @@ class RouterActor(Actor):
         except CallboardError as error:
             return error
         group.join(self.me)
+        self._mailbox.poke()  # wills and sessions of the router before may be due
         return None
 
     @handler

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from callboard.mqtt import wills
 from callboard.mqtt.datalog import DataLog
 from callboard.mqtt.message import Run
 from callboard.mqtt.record import (
@@ -42,6 +43,7 @@ def snapshot(machine: "RouterMachine") -> list[JournalRecord]:
         if group.returned:
             numbers = tuple(run.number + index for run, index in group.returned)
             records.append(Returned(name, numbers))
+    records += wills.records(machine)
     records.append(SnapshotEnded(is_whole=True))
     return records
 
