@@ -83,9 +83,11 @@ class DispatchTable(dict[type, Entry | None]):
         super().__init__(dict.fromkeys(RUNTIMES_OWN))
         self.declared: dict[type, Entry] = {}
         for name in _names_in_order(actor_class):
-            function = inspect.getattr_static(actor_class, name)
             declared = _declaration(actor_class, name)
-            if declared is not None and callable(function):
+            if declared is None:
+                continue
+            function = inspect.getattr_static(actor_class, name)
+            if callable(function):
                 is_concurrent = getattr(declared, _MARK) is _CONCURRENT
                 entry = Entry(function, is_concurrent=is_concurrent)
                 for message_type in _message_types(actor_class, declared):

@@ -30,8 +30,11 @@ from basp.routing_update import (
     Cut,
     PathVector,
     Statement,
+    join_update,
     read_update,
-    write_update,
+    write_name,
+    write_rest,
+    write_vector,
 )
 
 __all__ = ["Changes", "Router"]
@@ -64,6 +67,8 @@ class Router:
 
     Attributes:
         next_hops: neighbor to send to, by destination; read it directly on the hot path.
+        names: what nodes call themselves, as far as neighbors told; told on with the paths.
+            The driver adds neighbors before :meth:`add_peer`, and drops whom it forgets.
         active: destinations that have no path now and may get one, or will be lost.
     """
 
@@ -76,6 +81,7 @@ class Router:
         "_stamp",
         "_told",
         "active",
+        "names",
         "next_hops",
     )
 
@@ -86,11 +92,12 @@ class Router:
         self._stamp = 0
         # What each neighbor told us; its keys are the neighbors.
         self._heard: dict[NodeId, dict[NodeId, PathVector]] = {}
-        # Paths that each neighbor holds from us.
-        self._told: dict[NodeId, dict[NodeId, PathVector]] = {}
+        # Destinations of the paths that each neighbor holds from us.
+        self._told: dict[NodeId, set[NodeId]] = {}
         # Best paths, from the neighbor to the destination.
         self._best: dict[NodeId, PathVector] = {}
         self.next_hops: dict[bytes, NodeId] = {}
+        self.names: dict[bytes, str] = {}
         # Stamp since which a node has no link to another, the latest cut last.
         self._cuts: dict[tuple[NodeId, NodeId], int] = {}
         self._diffusion = Diffusion(self_id)
@@ -126,7 +133,7 @@ class Router:
             raise LocalProtocolError(msg)
         self._stamp += 1
         self._heard[peer] = {}
-        self._told[peer] = {}
+        self._told[peer] = set()
         changes = Changes()
         self._finish({peer}, changes, fresh=peer)
         return changes
@@ -158,7 +165,7 @@ class Router:
         touched.update(update.withdrawn)
         for destination in update.withdrawn:
             heard.pop(destination, None)
-        for vector in update.announced:
+        for vector, name in zip(update.announced, update.names, strict=True):
             destination = vector.path[-1]
             if destination == peer or _is_late(vector, heard.get(destination)):
                 continue
@@ -167,6 +174,8 @@ class Router:
                 heard.pop(destination, None)
             else:
                 heard[destination] = vector
+                if name:
+                    self.names.setdefault(destination, name)
         if len(heard) > UPDATE_LIMIT:
             msg = f"node {node_id_text(peer)} announced more than {UPDATE_LIMIT:,} nodes"
             raise MalformedPayload(msg)
@@ -220,6 +229,7 @@ class Router:
         if own is not None:
             self._stamp += 1
         changes.lost += self._diffusion.find_lost()
+        offers: dict[NodeId, tuple[bytes, bytes]] = {}  # the same for all neighbors
         for peer, told in self._told.items():
             announced, withdrawn = self._compare(
                 peer, told, self._best if peer == fresh else changed
@@ -229,9 +239,18 @@ class Router:
             else:
                 said = [*([] if own is None else [own]), *([] if peer == source else news)]
             passed_on = [] if peer in (source, fresh) else cuts or []
-            if announced or withdrawn or said or passed_on:
-                payload = write_update(announced, withdrawn, passed_on, said)
-                changes.updates.append((peer, payload))
+            if not (announced or withdrawn or said or passed_on):
+                continue
+            for destination in announced:
+                if destination not in offers:
+                    offers[destination] = self._offer(destination)
+            offered = [offers[destination] for destination in announced]
+            payload = join_update(
+                [vector for vector, _ in offered],
+                write_rest(withdrawn, passed_on, said),
+                [name for _, name in offered],
+            )
+            changes.updates.append((peer, payload))
 
     def _choose(self, touched: Iterable[NodeId], changes: Changes) -> list[NodeId]:
         """Choose the best paths of ``touched`` anew; return those that changed."""
@@ -264,26 +283,28 @@ class Router:
         return min(found, key=_rank, default=None)
 
     def _compare(
-        self, peer: NodeId, told: dict[NodeId, PathVector], changed: Iterable[NodeId]
-    ) -> tuple[list[PathVector], list[NodeId]]:
+        self, peer: NodeId, told: set[NodeId], changed: Iterable[NodeId]
+    ) -> tuple[list[NodeId], list[NodeId]]:
         """Return what to announce to ``peer`` and what to withdraw, and note it as told."""
-        announced: list[PathVector] = []
+        announced: list[NodeId] = []
         withdrawn: list[NodeId] = []
         for destination in changed:
-            vector = self._vector_for(peer, destination)
-            if vector is not None:
-                told[destination] = vector
-                announced.append(vector)
-            elif told.pop(destination, None) is not None:
-                withdrawn.append(destination)
+            best = self._best.get(destination)
+            # Paths through the peer itself, and too long ones, are of no use to it.
+            if best is None or peer in best.path or len(best.path) >= PATH_LIMIT:
+                if destination in told:
+                    told.remove(destination)
+                    withdrawn.append(destination)
+            else:
+                told.add(destination)
+                announced.append(destination)
         return announced, withdrawn
 
-    def _vector_for(self, peer: NodeId, destination: NodeId) -> PathVector | None:
-        """Return what ``peer`` should hold; None for paths of no use to it."""
-        best = self._best.get(destination)
-        if best is None or peer in best.path or len(best.path) >= PATH_LIMIT:
-            return None
-        return PathVector((self._self_id, *best.path), (self._stamp, *best.stamps))
+    def _offer(self, destination: NodeId) -> tuple[bytes, bytes]:
+        """Write our path to a destination, and its name, for all neighbors."""
+        best = self._best[destination]
+        vector = write_vector((self._self_id, *best.path), (self._stamp, *best.stamps))
+        return vector, write_name(self.names.get(destination, ""))
 
 
 def _rank(vector: PathVector) -> tuple[int, tuple[NodeId, ...]]:

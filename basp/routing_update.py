@@ -1,7 +1,7 @@
 """The payload of a routing update: path vectors, and what helps to know what is lost.
 
-A CBOR array ``[announced, withdrawn, cuts, statements]``; items that follow are of a later
-release and ignored, items that are absent count as empty:
+A CBOR array ``[announced, withdrawn, cuts, statements, names]``; items that follow are of a
+later release and ignored, items that are absent count as empty:
 
 ========== ==========================================================================
 announced  ``[[path, stamps], …]``: ``path`` is the nodes from the sender (first) to the
@@ -11,6 +11,8 @@ cuts       ``[[node, neighbor, stamp], …]``: ``node`` has no link to ``neighbo
            its ``stamp``, so paths with that link and an older stamp are dead
 statements ``[[node, stamp, neighbors, seeking, missing, beyond], …]``: query and reply
            of the diffusing computation, see :mod:`basp.diffusion`
+names      ``[name, …]``: what the destinations of ``announced`` call themselves, in its
+           order, for people; empty where it is not known, or none at all
 ========== ==========================================================================
 
 A node raises its own sequence number with each change of its links and each statement,
@@ -18,7 +20,7 @@ so of two vectors with the same path, and of two statements of one node, the lat
 known, also when it came first.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -33,8 +35,12 @@ __all__ = [
     "PathVector",
     "Statement",
     "Update",
+    "join_update",
     "read_update",
+    "write_name",
+    "write_rest",
     "write_update",
+    "write_vector",
 ]
 
 #: Nodes on a path, the first and last included. Longer paths would cost more in
@@ -42,6 +48,10 @@ __all__ = [
 PATH_LIMIT: Final = 16
 #: Destinations in one update; a cluster of that size needs another protocol.
 UPDATE_LIMIT: Final = 65_536
+#: Characters of a name in an update; a node with a longer one has to be asked for it.
+NAME_LIMIT: Final = 256
+
+_NOTHING_ELSE: Final = b"\x80\x80\x80"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,32 +92,62 @@ class Statement:
 
 
 class Update(NamedTuple):
-    """A routing update that was read."""
+    """A routing update that was read; ``names`` are those of the destinations announced."""
 
     announced: list[PathVector]
     withdrawn: list[NodeId]
     cuts: list[Cut]
     statements: list[Statement]
+    names: list[str]
 
 
 def write_update(
     announced: Iterable[PathVector],
-    withdrawn: Iterable[NodeId],
-    cuts: Iterable[Cut] = (),
-    statements: Iterable[Statement] = (),
+    withdrawn: Collection[NodeId],
+    cuts: Collection[Cut] = (),
+    statements: Collection[Statement] = (),
+    names: Iterable[str] = (),
 ) -> bytes:
     """Write the payload of a routing update."""
-    return write_plain(
-        [
-            [[list(vector.path), list(vector.stamps)] for vector in announced],
-            list(withdrawn),
-            [list(cut) for cut in cuts],
-            [
-                [said.node, said.stamp, *map(sorted, _sets(said))]  # the same bytes each time
-                for said in statements
-            ],
-        ]
-    )
+    vectors = [write_vector(vector.path, vector.stamps) for vector in announced]
+    rest = write_rest(withdrawn, cuts, statements)
+    return join_update(vectors, rest, list(map(write_name, names)))
+
+
+def write_vector(path: tuple[NodeId, ...], stamps: tuple[int, ...]) -> bytes:
+    """Write one path vector, for :func:`join_update`."""
+    return write_plain((path, stamps))
+
+
+def write_name(name: str) -> bytes:
+    """Write the name of a vector's destination, for :func:`join_update`."""
+    return write_plain(name if len(name) <= NAME_LIMIT else "")
+
+
+def write_rest(
+    withdrawn: Collection[NodeId], cuts: Collection[Cut], statements: Collection[Statement]
+) -> bytes:
+    """Write what stands between vectors and names, for :func:`join_update`."""
+    if not (withdrawn or cuts or statements):
+        return _NOTHING_ELSE
+    said = [
+        [each.node, each.stamp, *map(sorted, _sets(each))]  # the same bytes each time
+        for each in statements
+    ]
+    return b"".join(map(write_plain, (list(withdrawn), list(map(tuple, cuts)), said)))
+
+
+def join_update(vectors: Sequence[bytes], rest: bytes, names: Sequence[bytes]) -> bytes:
+    """Put a payload together: what goes to many neighbors is written once for all of them."""
+    heads = _array_head(len(vectors)), _array_head(len(names))
+    return b"".join((_array_head(5), heads[0], *vectors, rest, heads[1], *names))
+
+
+def _array_head(count: int) -> bytes:
+    """Return the head of a CBOR array, RFC 8949 section 3."""
+    if count < 24:
+        return bytes((0x80 | count,))
+    return b"\x9a" + count.to_bytes(4, "big")
 
 
 def _sets(said: Statement) -> tuple[frozenset[NodeId], ...]:
@@ -123,21 +163,25 @@ def read_update(peer: NodeId, payload: bytes) -> Update:
     """
     content = read_plain(payload)
     if type(content) is not list or len(content) < 2:
-        _refuse(peer, "it must be [announced, withdrawn, cuts, statements]")
-    parts = [*content[:4], [], []][:4]
+        _refuse(peer, "it must be [announced, withdrawn, cuts, statements, names]")
+    parts = [*content[:5], [], [], []][:5]
     if not all(type(part) is list for part in parts):
-        _refuse(peer, "announced, withdrawn, cuts and statements must be arrays")
-    count = sum(map(len, parts))
+        _refuse(peer, "announced, withdrawn, cuts, statements and names must be arrays")
+    *entries, names = parts
+    count = sum(map(len, entries))
     if count > UPDATE_LIMIT:
         _refuse(peer, f"{count:,} entries exceed {UPDATE_LIMIT:,}")
-    announced, withdrawn, cuts, statements = parts
+    announced, withdrawn, cuts, statements = entries
     if not all(map(_is_node, withdrawn)):
         _refuse(peer, "withdrawn must hold node ids")
+    if names and (len(names) != len(announced) or not all(map(_is_name, names))):
+        _refuse(peer, f"names must be texts of {NAME_LIMIT} characters, one for each vector")
     return Update(
         [_read_vector(peer, item) for item in announced],
         withdrawn,
         [_read_cut(peer, item) for item in cuts],
         [_read_statement(peer, item) for item in statements],
+        names or [""] * len(announced),
     )
 
 
@@ -153,6 +197,7 @@ def _read_vector(peer: NodeId, item: object) -> PathVector:
         _refuse(peer, "a path must hold node ids, stamps must be 64-bit numbers")
     if path[0] != peer or len(set(path)) != len(path):
         _refuse(peer, "a path must begin with the sender and visit no node twice")
+    path[0] = peer  # one object for all paths: there may be very many
     return PathVector(tuple(path), tuple(stamps))
 
 
@@ -179,6 +224,10 @@ def _read_statement(peer: NodeId, item: Any) -> Statement:
 
 def _is_node(value: object) -> bool:
     return type(value) is bytes and len(value) == NODE_ID_SIZE
+
+
+def _is_name(value: object) -> bool:
+    return type(value) is str and len(value) <= NAME_LIMIT
 
 
 def _refuse(peer: NodeId, problem: str) -> NoReturn:

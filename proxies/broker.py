@@ -60,7 +60,8 @@ class Broker:
         self.router = Router(node_id)
         #: Order of position, count and write of one dispatch; routes change under it too.
         self.lock = threading.Lock()
-        self.names: dict[bytes, str] = {}
+        #: What other nodes call themselves.
+        self.names = self.router.names
         #: Where this node listens, for the text of its refs.
         self.endpoint: Endpoint | None = None
         #: Where other nodes listen, as far as links and texts told.

@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Iterable
 from dataclasses import fields
+from functools import cache
 from typing import Any, Final
 
 from actors.reference import ActorRef
@@ -50,11 +51,14 @@ def _line(event: tuple[float, str, tuple[Any, ...]]) -> str:
 
 def describe(event: object) -> str:
     """Return an event as text that is the same in each run: no addresses of objects in it."""
-    parts = [
-        f"{field.name}={_text(getattr(event, field.name))}"
-        for field in fields(event)  # type: ignore[arg-type]
-    ]
-    return f"{type(event).__name__} {' '.join(parts)}"
+    kind = type(event)
+    parts = [f"{name}={_text(getattr(event, name))}" for name in _field_names(kind)]
+    return f"{kind.__name__} {' '.join(parts)}"
+
+
+@cache
+def _field_names(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 def _text(value: object) -> str:

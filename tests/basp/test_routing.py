@@ -238,6 +238,7 @@ def test_updates_come_back_as_they_were_written():
         [c],
         [Cut(b, c, 2**64 - 1)],
         [Statement(c, 7, frozenset({me, b}), frozenset({b}), frozenset({c}), frozenset({me}))],
+        ["see"],
     )
 
     assert read_update(me, write_update(*update)) == update
@@ -245,8 +246,8 @@ def test_updates_come_back_as_they_were_written():
 
 def test_other_releases_may_leave_out_and_append_items():
     me = node(0)
-    assert read_update(me, write_plain([[], [me]])) == ([], [me], [], [])
-    assert read_update(me, write_plain([[], [me], [], [], "new", 5])) == ([], [me], [], [])
+    assert read_update(me, write_plain([[], [me]])) == ([], [me], [], [], [])
+    assert read_update(me, write_plain([[], [me], [], [], [], "new", 5])) == ([], [me], [], [], [])
 
 
 def test_paths_over_a_cut_link_are_dropped_whoever_told_them_and_later_ones_are_not():
