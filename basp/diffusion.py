@@ -79,6 +79,8 @@ class Diffusion:
         not named for ever. That a path came is not stated: the statements still lead on, as
         far as the last node before the destination, and that one has a new neighbor to state.
         """
+        if not self.active and not self.statements:
+            return None
         own = self.statements.get(self._self_id) or Statement(self._self_id, 0)
         sought: set[NodeId] = set()
         for node, said in self.statements.items():
@@ -90,7 +92,7 @@ class Diffusion:
         beyond = frozenset(node for node in sought & best.keys() if _is_far(best[node]))
         lacked = own.seeking | own.missing
         misleads = any(node not in best or not _is_far(best[node]) for node in own.beyond) or (
-            own.neighbors != set(neighbors) and (lacked or own.beyond)
+            bool(lacked or own.beyond) and own.neighbors != set(neighbors)
         )
         if not misleads and (
             self.active <= own.seeking and missing <= lacked and beyond <= own.beyond

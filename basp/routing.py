@@ -149,6 +149,15 @@ class Router:
         self._finish({peer, *heard}, changes, cuts=[Cut(self._self_id, peer, self._stamp)])
         return changes
 
+    def close(self) -> Changes:
+        """Take note that all links end now, and tell nobody: each neighbor sees its own end."""
+        touched = {*self._heard, *self._best}
+        self._heard.clear()
+        self._told.clear()
+        changes = Changes()
+        self._finish(touched, changes)
+        return changes
+
     def receive(self, peer: NodeId, payload: bytes) -> Changes:
         """Take a ``routing_update``; one of a node that is no neighbor is ignored.
 

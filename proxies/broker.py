@@ -204,6 +204,7 @@ class Broker:
         for _, (future, _) in list(pending.items()):
             future.set_exception(NodeUnreachable("the node was closed"))
         pending.clear()
+        self.paths.close()
         self.connector.close()
         for proxy in self.lifetimes.proxies():
             self.unrouted.refuse_waiting(proxy, "the node was closed")

@@ -74,6 +74,12 @@ class Paths:
         self._runtime.emit(LinkDown(node, wire.peer_name, reason))
         self._routes_changed(changes, reason)
 
+    def close(self) -> None:
+        """Know no path any more, all at once: the links end next, one by one."""
+        with self._lock:
+            changes = self._router.close()
+        self._routes_changed(changes, "the node is closing")
+
     def take_routes(self, frame: Frame) -> None:
         """Take a `routing_update` of a neighbour.
 
@@ -120,8 +126,8 @@ class Paths:
 
     def _end_epoch(self, node: NodeId, *, is_open: bool) -> None:
         """Note how many dispatches the epoch had that ends now; with the lock held."""
-        account = self._accounts.account(node)
-        if account.sent_in_epoch:
+        account = self._accounts.accounts.get(node)
+        if account is not None and account.sent_in_epoch:
             ends = self._path_ends.setdefault(node, deque(maxlen=PATH_ENDS))
             ends.append(
                 pack_path_end(

@@ -51,7 +51,7 @@ def _line(event: tuple[float, str, tuple[Any, ...]]) -> str:
 
 def describe(event: object) -> str:
     """Return an event as text that is the same in each run: no addresses of objects in it."""
-    kind = type(event)
+    kind: Any = type(event)
     parts = [f"{name}={_text(getattr(event, name))}" for name in _field_names(kind)]
     return f"{kind.__name__} {' '.join(parts)}"
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from basp.errors import LocalProtocolError, MalformedPayload, RemoteProtocolError
 from basp.node_id import NodeId
 from basp.plain_cbor import write_plain
-from basp.routing import Router
+from basp.routing import Changes, Router
 from basp.routing_update import (
     PATH_LIMIT,
     Cut,
@@ -223,6 +223,8 @@ N = bytes(range(18))
         [[], [N] * 65_537],
         [[], [], [5]], [[], [], [[N, N]]], [[], [], [[N, N, -1]]], [[], [], [[N, "x", 1]]],
         [[], [], [], [5]], [[], [], [], [[N, 1]]], [[], [], [], [[N, -1, [], [], [], []]]],
+        [[], [], [], [], 5], [[], [], [], [], ["x"]], [[[[N], [1]]], [], [], [], [5]],
+        [[[[N], [1]]], [], [], [], ["x" * 257]],
         [[], [], [], [[N, 1, [], [], [], ["x"]]]], [[], [], [], [[N, 1, [], [], [], 5]]],
     ],
 )  # fmt: skip
@@ -247,7 +249,13 @@ def test_updates_come_back_as_they_were_written():
 def test_other_releases_may_leave_out_and_append_items():
     me = node(0)
     assert read_update(me, write_plain([[], [me]])) == ([], [me], [], [], [])
-    assert read_update(me, write_plain([[], [me], [], [], [], "new", 5])) == ([], [me], [], [], [])
+    assert read_update(me, write_plain([[], [me], [], [], [], "new", 5])) == (
+        [],
+        [me],
+        [],
+        [],
+        [],
+    )
 
 
 def test_paths_over_a_cut_link_are_dropped_whoever_told_them_and_later_ones_are_not():
@@ -270,6 +278,37 @@ def test_paths_over_a_cut_link_are_dropped_whoever_told_them_and_later_ones_are_
     assert router.active == {d}
     changes = router.receive(c, write_update([PathVector((c, x, d), (1, 6, 1))], []))
     assert (changes.moved, router.active) == ([d], set())
+
+
+def test_names_go_on_with_the_first_path_and_each_later_one():
+    me, b, c, d, e = (node(i) for i in range(5))
+    router = Router(me)
+    router.add_peer(b)
+    router.names[c] = "sea"
+    router.add_peer(c)
+    told = router.receive(c, write_update([PathVector((c, d), (1, 1))], [], names=["day"]))
+    [(peer, payload)] = told.updates
+    assert (peer, read_update(me, payload).names, router.names[d]) == (b, ["day"], "day")
+
+    *_, (peer, payload) = router.add_peer(e).updates
+    assert (peer, read_update(me, payload).names) == (e, ["", "sea", "day"])
+
+    through_us = write_update([PathVector((c, me, b), (1, 1, 1))], [], names=["false"])
+    router.receive(c, through_us)
+    assert b not in router.names, "a name without a path of use"
+
+
+def test_a_router_that_closes_loses_all_and_tells_nobody():
+    me, b, c, d = (node(i) for i in range(4))
+    router = Router(me)
+    router.add_peer(b)
+    router.add_peer(c)
+    router.receive(c, write_update([PathVector((c, d), (1, 1))], []))
+
+    changes = router.close()
+    assert (sorted(changes.lost), changes.updates) == ([b, c, d], [])
+    assert (router.peers, router.reachable, router.active) == (set(), set(), set())
+    assert router.remove_peer(b) == Changes()
 
 
 @given(st.binary(max_size=80))

@@ -8,7 +8,7 @@ import pytest
 
 from actors.errors import NodeUnreachable
 from basp.header import Operation
-from basp.routing_update import Statement, write_update
+from basp.routing_update import NAME_LIMIT, Statement, write_update
 from proxies.events import LinkDown, NodeDown, NodeUp, PathMoved
 from tests.proxies.cast import (
     Echo,
@@ -183,7 +183,7 @@ def test_a_node_far_away_is_told_with_its_name(make_node):
 
 
 def test_a_node_that_goes_before_it_said_its_name_is_told_in_order(make_node):
-    a, b, c = (make_node(name) for name in "abc")
+    a, b, c = (make_node(name) for name in ("a", "b", "c" * (NAME_LIMIT + 1)))
     c._broker.deliver = lambda wire, frames: None  # it says nothing
     with recorded(a) as events:
         connect(a, b)

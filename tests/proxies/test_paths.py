@@ -5,7 +5,9 @@ import pytest
 from actors.errors import (
     NodeUnreachable,
 )
+from basp.routing_update import NAME_LIMIT
 from proxies import departed
+from proxies.events import NodeDown
 from tests.proxies.cast import (
     Echo,
     Later,
@@ -161,3 +163,36 @@ def test_a_node_that_was_forgotten_is_as_good_as_a_new_one(make_node, monkeypatc
         everybody_knows(a, b)
 
     assert a.ref(str(sink)).call(Sink.everything).result(5) == [1, 2, 3]
+
+
+def test_names_come_with_the_paths_and_nobody_asks_for_them(cluster):
+    nodes = cluster(4, topology="line")
+    assert {n.name: [m.name for m in n.nodes()] for n in nodes} == {
+        "a": ["b", "c", "d"],
+        "b": ["a", "c", "d"],
+        "c": ["b", "d", "a"],
+        "d": ["c", "b", "a"],
+    }
+    assert [node.accounts() for node in nodes] == [{}] * 4
+
+
+def test_a_node_with_a_name_too_long_to_be_told_on_is_asked_for_it(cluster):
+    longest, longer = "x" * NAME_LIMIT, "y" * (NAME_LIMIT + 1)
+    a, hub, b = (cluster.node(name) for name in (longest, "hub", longer))
+    for leaf in (a, b):
+        leaf.connect(hub.address)
+    cluster.run_until(lambda: len(a.accounts()) == 1 and len(b.nodes()) == 2, 5)
+    cluster.advance(0.1)
+    assert [node.name for node in a.nodes()] == ["hub", longer]
+    assert [node.name for node in b.nodes()] == ["hub", longest]
+    assert b.accounts().keys() == {a.node_id}, "b only answers"
+    assert hub.accounts() == {}
+
+
+def test_a_hub_that_closes_loses_each_node_once_and_so_do_the_others(cluster):
+    hub, *leaves = cluster(8, topology="star")
+    with recorded(hub) as events, recorded(leaves[0]) as seen:
+        hub.close()
+        cluster.run_until(lambda: not leaves[0].nodes(), 5)
+    assert sorted(e.name for e in events if isinstance(e, NodeDown)) == list("bcdefgh")
+    assert sorted(e.name for e in seen if isinstance(e, NodeDown)) == list("acdefgh")
