@@ -258,7 +258,7 @@ class Accounts:
         self.arrivals_of(source, epoch).dead_letters += count
 
     def reports(self) -> list[tuple[NodeId, bytes]]:
-        """Make the reports of what changed; call it once a second and at a clean end."""
+        """Make the reports of what changed; call it often, and at a clean end."""
         made = []
         for source, epochs in self.arrivals.items():
             lines = []

@@ -43,8 +43,10 @@ if TYPE_CHECKING:
     from basp.frame import Frame
     from proxies.surroundings import Network
 
-REPORT_INTERVAL: Final = 1.0
-"""Seconds between delivery reports, and between looks for proxies that nobody uses."""
+REPORT_INTERVAL: Final = 0.1
+"""Seconds between delivery reports while there is something to report."""
+TEND_INTERVAL: Final = 1.0
+"""Seconds between looks for proxies that nobody uses, and between reports at most."""
 
 
 class Broker:
@@ -79,7 +81,9 @@ class Broker:
         self.unrouted = Unrouted(self)
         runtime.remote = self
         runtime.on_end.append(self.lifetimes.actor_ended)
-        runtime.runner.call_later(REPORT_INTERVAL, self._every_second)
+        self._pause = TEND_INTERVAL
+        self._tend_at = runtime.runner.now() + TEND_INTERVAL
+        runtime.runner.call_later(TEND_INTERVAL, self._look_around)
 
     # --- for the runtime and its proxies ---
 
@@ -191,11 +195,13 @@ class Broker:
         shown = None if published is None else (published.actor_id, ())
         return LinkConfig(self.node_id, secret=secret, published=shown)
 
-    def report(self) -> None:
-        """Tell the other nodes what arrived from them."""
-        for node, payload in self.accounts.reports():
+    def report(self) -> bool:
+        """Tell the other nodes what arrived from them; False when nothing did."""
+        reports = self.accounts.reports()
+        for node, payload in reports:
             frame = pack_frame(Operation.DELIVERY_REPORT, 0, self.node_id, node, 0, 0, payload)
             self.outgoing.send_to(node, frame)
+        return bool(reports)
 
     def close(self) -> None:
         """End all links; asks that wait for other nodes fail."""
@@ -209,12 +215,20 @@ class Broker:
         for proxy in self.lifetimes.proxies():
             self.unrouted.refuse_waiting(proxy, "the node was closed")
 
-    def _every_second(self) -> None:
-        self.report()
+    def _look_around(self) -> None:
+        """Report often while messages arrive: what is not reported counts as lost with a path."""
+        self._pause = REPORT_INTERVAL if self.report() else min(2 * self._pause, TEND_INTERVAL)
+        now = self.runtime.runner.now()
+        if now >= self._tend_at:
+            self._tend_at = now + TEND_INTERVAL
+            self._tend()
+        self.runtime.runner.call_later(self._pause, self._look_around)
+
+    def _tend(self) -> None:
+        """Let go of what nobody needs any more."""
         self.lifetimes.release_unused()
         self.forget_departed()
         pending = self.outgoing.pending
         for message_id, (future, _) in list(pending.items()):
             if future.done_:  # it timed out or was cancelled
                 pending.pop(message_id, None)
-        self.runtime.runner.call_later(REPORT_INTERVAL, self._every_second)

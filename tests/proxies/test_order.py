@@ -6,6 +6,7 @@ from basp.frame import pack_frame
 from basp.header import POSITION_MASK, POSITION_SHIFT, Operation
 from basp.path_order import OPEN_PATIENCE
 from callboard import Actor, handler
+from proxies.broker import REPORT_INTERVAL
 from proxies.events import MessagesLost
 from tests.proxies.cast import Later, recorded
 
@@ -98,3 +99,17 @@ def test_message_ids_skip_those_that_wait_for_an_answer_and_zero(cluster):
     later.tell(0.0)
 
     assert [first.result(5), second.result(5)] == ["FIRST", "SECOND"]
+
+
+def test_of_steady_traffic_at_most_a_tenth_of_a_second_is_unconfirmed(cluster, pair):
+    """What is unconfirmed counts as lost when the path goes, though it arrived."""
+    a, b, there = pair
+    unconfirmed = []
+    for number in range(300):
+        there.tell(number)
+        cluster.advance(0.01)
+        if number >= 100:  # after a pause the first report may take a second
+            unconfirmed.append(a.accounts()[b.node_id].in_flight)
+
+    assert len(there.call(Sink.everything).result(1)) == 300
+    assert 0 < max(unconfirmed) <= REPORT_INTERVAL / 0.01 + 1
