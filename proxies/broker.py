@@ -216,7 +216,7 @@ class Broker:
             self.unrouted.refuse_waiting(proxy, "the node was closed")
 
     def _look_around(self) -> None:
-        """Report often while messages arrive: what is not reported counts as lost with a path."""
+        """Report often while messages arrive: the rest would count as lost with a path."""
         self._pause = REPORT_INTERVAL if self.report() else min(2 * self._pause, TEND_INTERVAL)
         now = self.runtime.runner.now()
         if now >= self._tend_at:
