@@ -12,6 +12,7 @@ from callboard.mqtt.errors import ListenError
 from callboard.mqtt.hooks import Hooks, HookScreen
 from callboard.mqtt.link import RouterMailbox
 from callboard.mqtt.listener import Listener, ListenerSettings, listen
+from callboard.mqtt.poller import make_poller
 from callboard.mqtt.reason_code import ReasonCode
 from proxies.ports import is_loopback
 
@@ -38,6 +39,7 @@ class Edge:
             self.door.make_screen = partial(HookScreen, hooks)
         self.listeners: list[Listener] = []
         self.loop = loop
+        self._poller = make_poller(loop)
         self._timer = loop.call_later(CHECK_INTERVAL, self._check)
 
     async def open(self, listeners: Iterable[ListenerSettings]) -> None:
@@ -52,7 +54,7 @@ class Edge:
         try:
             for settings in listeners:
                 self._refuse_unguarded(settings)
-                listener = await listen(self.door, settings)
+                listener = await listen(self.door, settings, self._poller)
                 opened.append(listener)
         except BaseException:
             for listener in opened:
@@ -90,6 +92,7 @@ class Edge:
                 await asyncio.wait_for(self.door.emptied.wait(), FAREWELL)
         for remote in list(self.door.links):
             remote.cut()
+        self._poller.close()
         self.gate.close()
 
     def cut(self) -> None:
@@ -99,6 +102,7 @@ class Edge:
             listener.close()
         for remote in list(self.door.links):
             remote.cut()
+        self._poller.close()
         self.gate.close()
 
     def _check(self) -> None:

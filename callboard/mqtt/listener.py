@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from callboard.mqtt.door import Door
 from callboard.mqtt.errors import ListenError
+from callboard.mqtt.poller import Poller
 from callboard.mqtt.socket_stream import SocketServer
 from callboard.mqtt.stream import Place, Stream
 from proxies.tls import Tls
@@ -102,7 +103,7 @@ class Listener:
                 Path(self._path).unlink()
 
 
-async def listen(door: Door, settings: ListenerSettings) -> Listener:
+async def listen(door: Door, settings: ListenerSettings, poller: Poller) -> Listener:
     """Open a port.
 
     Raises:
@@ -115,7 +116,7 @@ async def listen(door: Door, settings: ListenerSettings) -> Listener:
         if scheme == "unix":
             _remove_socket(Path(where))
             opened = socket.socket(socket.AF_UNIX)
-            return Listener(settings, _serve(door, settings, opened, where), where)
+            return Listener(settings, _serve(door, settings, opened, where, poller), where)
         context: ssl.SSLContext | None = None
         if _SCHEMES[scheme]:
             assert settings.tls is not None
@@ -124,7 +125,7 @@ async def listen(door: Door, settings: ListenerSettings) -> Listener:
             found = await loop.getaddrinfo(where, port, type=socket.SOCK_STREAM)
             opened = socket.socket(found[0][0])
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            return Listener(settings, _serve(door, settings, opened, found[0][4]), "")
+            return Listener(settings, _serve(door, settings, opened, found[0][4], poller), "")
         make = _maker(door, settings, loop, is_web=scheme in {"ws", "wss"})
         server = await loop.create_server(make, where, port, ssl=context, backlog=BACKLOG)
     except OSError as error:
@@ -134,7 +135,11 @@ async def listen(door: Door, settings: ListenerSettings) -> Listener:
 
 
 def _serve(
-    door: Door, settings: ListenerSettings, sock: socket.socket, where: str | tuple[Any, ...]
+    door: Door,
+    settings: ListenerSettings,
+    sock: socket.socket,
+    where: str | tuple[Any, ...],
+    poller: Poller,
 ) -> SocketServer:
     """Listen at an address without anything between the socket and the loop."""
     try:
@@ -144,7 +149,7 @@ def _serve(
         sock.close()
         raise
     place = Place(settings.address, settings.tenants)
-    return SocketServer(door, place, sock, asyncio.get_running_loop())
+    return SocketServer(door, place, sock, poller)
 
 
 def _maker(

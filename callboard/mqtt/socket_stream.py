@@ -1,15 +1,19 @@
 """The driver of a connection over a plain socket, TCP or Unix: nothing between it and the loop.
 
-A router has thousands of them, most of which wait. So a connection is one object, which reads
-into what it hands on, writes at once, and keeps only what the socket did not take.
+A router has thousands of them, most of which wait. So a connection is one object and a file
+descriptor, which reads into what it hands on, writes at once, and keeps only what the system
+did not take. What each connection would have to be told, or asked, by a system call of its own
+is inherited from the listener, or asked when somebody wants to know.
 """
 
-import asyncio
+import contextlib
+import os
 import socket
 from collections.abc import Callable
 from typing import Final
 
 from callboard.mqtt.door import Door, Peer
+from callboard.mqtt.poller import READABLE, WRITABLE, Poller
 from callboard.mqtt.remote_link import RemoteLink
 from callboard.mqtt.stream import WRITE_BUFFER, Place
 
@@ -20,6 +24,10 @@ as the socket stays ready."""
 ACCEPTS: Final = 64
 """Connections that are accepted before others have their turn."""
 
+SILENCE: Final = 1
+"""Seconds for which the system (Linux) keeps a connection to itself until something comes: it
+is accepted together with its CONNECT then, which saves a wake-up and a poll."""
+
 
 class SocketStream:
     """Carries the bytes of a `RemoteLink`; it is the `Wire`."""
@@ -29,32 +37,36 @@ class SocketStream:
         "_descriptor",
         "_is_closing",
         "_is_reading",
-        "_loop",
-        "_socket",
+        "_poller",
         "is_full",
         "remote",
     )
 
     def __init__(
-        self, door: Door, peer: Peer, sock: socket.socket, loop: asyncio.AbstractEventLoop
+        self,
+        door: Door,
+        peer: Peer,
+        descriptor: int,
+        poller: Poller,
     ) -> None:
-        """Begin to wait for a CONNECT on a socket that does not block."""
-        self._socket = sock
-        #: The loop is asked by number: asked by socket it looks at its addresses each time.
-        self._descriptor = sock.fileno()
-        self._loop = loop
+        """Take a CONNECT, or begin to wait for it, on a socket that does not block."""
+        #: -1 once it is closed.
+        self._descriptor = descriptor
+        self._poller = poller
         self._buffer: bytearray | None = None
         self._is_closing = False
-        self._is_reading = False
+        self._is_reading = True
         self.is_full = False
         self.remote = RemoteLink(door, self, peer)
-        self.resume()
+        self.readable()
+        self._watch()
 
-    # --- what the loop calls ---
+    # --- what the poller calls ---
 
-    def _readable(self) -> None:
+    def readable(self) -> None:
+        """Hand a read on."""
         try:
-            data = self._socket.recv(READ_SIZE)
+            data = os.read(self._descriptor, READ_SIZE)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -65,12 +77,13 @@ class SocketStream:
         else:
             self.close()
 
-    def _writable(self) -> None:
+    def writable(self) -> None:
+        """Write what waits."""
         buffer = self._buffer
         if buffer is None:
             return
         try:
-            sent = self._socket.send(buffer)
+            sent = os.write(self._descriptor, buffer)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -79,24 +92,34 @@ class SocketStream:
         del buffer[:sent]
         if not buffer:
             self._buffer = None
-            self._loop.remove_writer(self._descriptor)
             if self._is_closing:
                 self._end()
                 return
+            self._watch()
         if self.is_full and len(buffer) < WRITE_BUFFER // 4:
             self.is_full = False
             self.remote.drained()
 
+    def _watch(self) -> None:
+        """Tell the poller what is waited for."""
+        if self._descriptor >= 0:
+            events = READABLE if self._is_reading else 0
+            if self._buffer is not None:
+                events |= WRITABLE
+            self._poller.watch(self._descriptor, self, events)
+
     def _end(self) -> None:
         """Close the socket, and tell the link; a second call does nothing."""
-        if self._socket.fileno() < 0:
+        descriptor = self._descriptor
+        if descriptor < 0:
             return
-        self.pause()
-        if self._buffer is not None:
-            self._buffer = None
-            self._loop.remove_writer(self._descriptor)
+        self._poller.watch(descriptor, self, 0)
+        self._descriptor = -1
+        self._buffer = None
         self._is_closing = True
-        self._socket.close()
+        self._is_reading = False
+        with contextlib.suppress(OSError):  # the other side has reset it
+            os.close(descriptor)
         self.remote.lost()
 
     # --- what the link calls ---
@@ -110,30 +133,30 @@ class SocketStream:
             return
         else:
             try:
-                sent = self._socket.send(data)
+                sent = os.write(self._descriptor, data)
             except (BlockingIOError, InterruptedError):
                 sent = 0
             except OSError:  # the link is in the middle of something
                 self._is_closing = True
-                self._loop.call_soon(self._end)
+                self._poller.loop.call_soon(self._end)
                 return
             if sent == len(data):
                 return
             buffer = self._buffer = bytearray(memoryview(data)[sent:])
-            self._loop.add_writer(self._descriptor, self._writable)
+            self._watch()
         self.is_full = len(buffer) > WRITE_BUFFER
 
     def pause(self) -> None:
         """Stop reading."""
         if self._is_reading:
             self._is_reading = False
-            self._loop.remove_reader(self._descriptor)
+            self._watch()
 
     def resume(self) -> None:
         """Read on."""
         if not self._is_reading and not self._is_closing:
             self._is_reading = True
-            self._loop.add_reader(self._descriptor, self._readable)
+            self._watch()
 
     def close(self) -> None:
         """Close once everything has left."""
@@ -141,72 +164,83 @@ class SocketStream:
             self._is_closing = True
             self.pause()
             if self._buffer is None:
-                self._loop.call_soon(self._end)
+                self._poller.loop.call_soon(self._end)
 
     def abort(self) -> None:
         """Close at once."""
         self._is_closing = True
         self.pause()
-        self._loop.call_soon(self._end)
+        self._poller.loop.call_soon(self._end)
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         """Call something once, in a while."""
         if seconds > 0:
-            self._loop.call_later(seconds, call)
+            self._poller.loop.call_later(seconds, call)
         else:
-            self._loop.call_soon(call)
+            self._poller.loop.call_soon(call)
 
 
 class SocketServer:
     """Accepts connections of one port."""
 
     def __init__(
-        self, door: Door, place: Place, sock: socket.socket, loop: asyncio.AbstractEventLoop
+        self,
+        door: Door,
+        place: Place,
+        sock: socket.socket,
+        poller: Poller,
     ) -> None:
         """Listen on a socket that is bound."""
         self.sockets = [sock]
         self._door = door
         self._place = place
-        self._loop = loop
+        self._poller = poller
         sock.setblocking(False)  # noqa: FBT003
-        loop.add_reader(sock, self._accept)
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if hasattr(socket, "TCP_DEFER_ACCEPT"):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, SILENCE)
+        poller.watch(sock.fileno(), self, READABLE)
 
     def close(self) -> None:
         """Accept nobody any more."""
         sockets, self.sockets = self.sockets, []
         for sock in sockets:
-            self._loop.remove_reader(sock)
+            self._poller.watch(sock.fileno(), self, 0)
             sock.close()
 
-    def _accept(self) -> None:
+    def readable(self) -> None:
+        """Accept a run of connections."""
         for _ in range(ACCEPTS):
             if not self.sockets:
                 return
             try:
-                sock, address = self.sockets[0].accept()
+                # What `accept` itself calls: a descriptor is enough here, and an object of
+                # the module `socket` costs as much as the system call.
+                descriptor, address = self.sockets[0]._accept()  # type: ignore[attr-defined]  # noqa: SLF001
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError:  # no descriptor is free: the system keeps them until one is
                 self._rest()
                 return
             if self._door.is_full():
-                sock.close()
+                os.close(descriptor)
                 continue
-            sock.setblocking(False)  # noqa: FBT003
-            if isinstance(address, tuple):
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            SocketStream(self._door, self._peer(address), sock, self._loop)
+            os.set_blocking(descriptor, False)  # noqa: FBT003
+            peer = self._peer(address)
+            SocketStream(self._door, peer, descriptor, self._poller)
+
+    def writable(self) -> None:
+        """Nothing is written here."""
 
     def _rest(self) -> None:
         """Accept nobody for a second."""
-        sock = self.sockets[0]
-        self._loop.remove_reader(sock)
+        self._poller.watch(self.sockets[0].fileno(), self, 0)
+        self._poller.loop.call_later(1.0, self._go_on)
 
-        def go_on() -> None:
-            if self.sockets:
-                self._loop.add_reader(sock, self._accept)
-
-        self._loop.call_later(1.0, go_on)
+    def _go_on(self) -> None:
+        if self.sockets:
+            self._poller.watch(self.sockets[0].fileno(), self, READABLE)
 
     def _peer(self, address: object) -> Peer:
         if isinstance(address, tuple):

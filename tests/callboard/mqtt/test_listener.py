@@ -12,6 +12,7 @@ from websockets.sync.client import connect as connect_websocket
 from callboard.mqtt import Router, RouterConfig
 from callboard.mqtt.auth import Security
 from callboard.mqtt.codec import decode, encode
+from callboard.mqtt.door import NetworkLimits
 from callboard.mqtt.errors import ListenError
 from callboard.mqtt.listener import ListenerSettings
 from callboard.mqtt.packet import (
@@ -159,6 +160,28 @@ def test_connections_that_say_nothing_are_bounded():
             with pytest.raises(ConnectionError):
                 Caller(router.port, "c")
             assert router.call(lambda: router.edge.door.figures.refusals["server busy"]) == 1
+
+
+def test_a_connection_that_says_nothing_ends_though_the_system_keeps_it_for_a_while():
+    network = NetworkLimits(connect_timeout=0.1)
+    with (
+        Router(RouterConfig(network=network, sys_interval=0)) as router,
+        socket.create_connection(("127.0.0.1", router.port), 10) as silent,
+    ):
+        assert silent.recv(1) == b""
+        assert router.call(lambda: router.edge.door.figures.timeouts) == 1
+
+
+def test_a_connect_that_comes_in_pieces_is_put_together():
+    with (
+        running(ListenerSettings("127.0.0.1:0")) as router,
+        socket.create_connection(("127.0.0.1", router.port), 10) as slow,
+    ):
+        hello = encode(Connect("slow"), V4)
+        slow.sendall(hello[:3])
+        assert router.call(lambda: len(router.edge.door.links)) <= 1
+        slow.sendall(hello[3:])
+        assert slow.recv(4) == encode(ConnAck(), V4)
 
 
 @pytest.mark.parametrize(
