@@ -96,49 +96,62 @@ class Security:
         return TenantAccess(tenant, rules) if tenant else rules
 
 
-class _SharedAccess:
-    """A client's access, by whatever rules hold at the time."""
+class _Unruled:
+    """The access of all clients that no rule is about when they come in."""
 
-    __slots__ = ("client", "hook", "now", "tenant", "user")
+    __slots__ = ()
+
+    is_open = True
+
+    def may_publish(self, _topic: str) -> bool:
+        """Say yes."""
+        return True
+
+    def may_subscribe(self, _topic_filter: str, qos: int) -> int:
+        """Grant it."""
+        return qos
+
+    def may_receive(self, _topic: str) -> bool:
+        """Say yes."""
+        return True
+
+
+_UNRULED: Final = Admission(access=_Unruled())
+
+
+class _Ruled:
+    """The access of a client that rules or hooks are about; a reload makes another one."""
+
+    __slots__ = ("_client", "_hook", "_rules", "is_open")
 
     def __init__(
-        self,
-        user: str,
-        client: Client,
-        tenant: str,
-        now: Access | None,
-        hook: SubscribeHook | None,
+        self, client: Client, rules: Access | None, hook: SubscribeHook | None
     ) -> None:
-        self.user = user
-        self.client = client
-        self.tenant = tenant
-        self.now = now
-        self.hook = hook
-
-    @property
-    def is_open(self) -> bool:
-        """Whether no topic is closed to this client."""
-        return self.now is None
+        self._client = client
+        self._rules = rules
+        self._hook = hook
+        #: Whether no topic is closed to this client.
+        self.is_open = rules is None
 
     def may_publish(self, topic: str) -> bool:
         """Whether this client may publish there."""
-        return self.now is None or self.now.may_publish(topic)
+        return self._rules is None or self._rules.may_publish(topic)
 
     def may_subscribe(self, topic_filter: str, qos: int) -> int:
         """Return the QoS or a reason code; the hook is asked about what the rules grant."""
-        granted = qos if self.now is None else self.now.may_subscribe(topic_filter, qos)
-        if self.hook is None or granted >= ReasonCode.UNSPECIFIED_ERROR:
+        granted = qos if self._rules is None else self._rules.may_subscribe(topic_filter, qos)
+        if self._hook is None or granted >= ReasonCode.UNSPECIFIED_ERROR:
             return granted
         try:
-            answer = self.hook(self.client, topic_filter, granted)
+            answer = self._hook(self._client, topic_filter, granted)
         except Exception:  # noqa: BLE001  (a function of the user's)
-            _LOG.exception("the subscribe hook failed for client %r", self.client.client_id)
+            _LOG.exception("the subscribe hook failed for client %r", self._client.client_id)
             return ReasonCode.UNSPECIFIED_ERROR
         return granted if answer is None else int(answer)
 
     def may_receive(self, topic: str) -> bool:
         """Whether messages of a topic may go to this client."""
-        return self.now is None or self.now.may_receive(topic)
+        return self._rules is None or self._rules.may_receive(topic)
 
 
 class AuthGate:
@@ -165,33 +178,41 @@ class AuthGate:
             task.cancel()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def admit(self, connect: Connect, peer: Peer, answer: Callable[[Admission], None]) -> None:
-        """Decide about a client."""
+    def admit(
+        self, connect: Connect, peer: Peer, answer: Callable[[Admission], None]
+    ) -> Admission | None:
+        """Decide about a client; None if `answer` is called later."""
         security = self.security
-        if security.bans.holds(connect.client_id, connect.username or "", peer):
-            answer(Admission(ReasonCode.BANNED))
-        elif connect.properties and connect.properties.authentication_method is not None:
-            answer(Admission(ReasonCode.BAD_AUTHENTICATION_METHOD, "no such method here"))
-        elif self.authenticator is not None:
-            self._ask(self.authenticator, connect, peer, answer)
-        elif connect.username is None:
+        username, properties = connect.username, connect.properties
+        if security.bans.entries and security.bans.holds(
+            connect.client_id, username or "", peer
+        ):
+            return Admission(ReasonCode.BANNED)
+        if properties is not None and properties.authentication_method is not None:
+            return Admission(ReasonCode.BAD_AUTHENTICATION_METHOD, "no such method here")
+        if self.authenticator is not None:
+            return self._ask(self.authenticator, connect, peer, answer)
+        if username is None:
             name = peer.certificate.get("commonName", "")
             if name or security.anonymous or not security.users:
-                answer(self._admission(name, connect, peer))
-            else:
-                answer(Admission(ReasonCode.NOT_AUTHORIZED, "a user name is needed"))
-        elif not security.users:
-            answer(self._admission(connect.username, connect, peer))
-        else:
-            self._check_password(connect, peer, answer)
+                return self._admission(name, connect, peer)
+            return Admission(ReasonCode.NOT_AUTHORIZED, "a user name is needed")
+        if not security.users:
+            return self._admission(username, connect, peer)
+        return self._check_password(connect, peer, answer)
 
     def _admission(self, user: str, connect: Connect, peer: Peer) -> Admission:
+        """Let a client in; one that no rule, hook or tenant is about costs nothing."""
+        if not self.security.acl and not peer.tenant and self.subscribe_hook is None:
+            return _UNRULED
         client_id = f"{peer.tenant}.{connect.client_id}" if peer.tenant else connect.client_id
+        access = self._access(user, client_id, connect, peer)
+        return Admission(access=access, client_id=client_id if peer.tenant else None)
+
+    def _access(self, user: str, client_id: str, connect: Connect, peer: Peer) -> _Ruled:
         rules = self.security.access(user, client_id, peer.tenant)
         client = Client(client_id, connect.username, peer.address)
-        access = _SharedAccess(user, client, peer.tenant, rules, self.subscribe_hook)
-        renamed = client_id if peer.tenant else None
-        return Admission(access=access, client_id=renamed)
+        return _Ruled(client, rules, self.subscribe_hook)
 
     # --- a function ---
 
@@ -201,7 +222,7 @@ class AuthGate:
         connect: Connect,
         peer: Peer,
         answer: Callable[[Admission], None],
-    ) -> None:
+    ) -> Admission | None:
         shown = Credentials(connect.client_id, connect.username, connect.password, peer)
         try:
             verdict = authenticator(shown)
@@ -210,8 +231,8 @@ class AuthGate:
             verdict = ReasonCode.UNSPECIFIED_ERROR
         if inspect.isawaitable(verdict):
             self._later(self._await(verdict, connect, peer, answer))
-        else:
-            answer(self._judged(verdict, connect, peer))
+            return None
+        return self._judged(verdict, connect, peer)
 
     async def _await(
         self,
@@ -242,11 +263,11 @@ class AuthGate:
 
     def _check_password(
         self, connect: Connect, peer: Peer, answer: Callable[[Admission], None]
-    ) -> None:
+    ) -> Admission | None:
         if self._waiting >= MOST_WAITING or self._has_failed_often(peer):
-            answer(Admission(ReasonCode.SERVER_BUSY, "too many logins; try again later"))
-            return
+            return Admission(ReasonCode.SERVER_BUSY, "too many logins; try again later")
         self._later(self._verify(connect, peer, answer))
+        return None
 
     async def _verify(
         self, connect: Connect, peer: Peer, answer: Callable[[Admission], None]
@@ -298,17 +319,18 @@ class AuthGate:
         self.security = security
         for remote in list(door.links):
             link = remote.link
-            if link is None or not isinstance(link.access, _SharedAccess):
+            if link is None or not isinstance(link.access, _Unruled | _Ruled):
                 continue
-            access = link.access
-            if security.bans.holds(access.client.client_id, access.user, remote.peer):
+            connect, peer = link.connect, remote.peer
+            user = connect.username
+            if user is None:
+                user = peer.certificate.get("commonName", "")
+            if security.bans.holds(connect.client_id, user, peer):
                 remote.end(ReasonCode.ADMINISTRATIVE_ACTION)
-            elif self._is_gone(access.user, remote.peer):
+            elif self._is_gone(user, peer):
                 remote.end(ReasonCode.NOT_AUTHORIZED)
             else:
-                access.now = security.access(
-                    access.user, access.client.client_id, access.tenant
-                )
+                link.access = self._access(user, connect.client_id, connect, peer)
                 link.access_changed()
 
     def _is_gone(self, user: str, peer: Peer) -> bool:

@@ -57,19 +57,31 @@ class ClusterGate:
         self._me = me
         self._loop = loop
 
-    def admit(self, connect: Connect, peer: Peer, answer: Callable[[Admission], None]) -> None:
+    def admit(
+        self, connect: Connect, peer: Peer, answer: Callable[[Admission], None]
+    ) -> Admission | None:
         """Decide about a client."""
 
-        def judged(admission: Admission) -> None:
-            client_id = admission.client_id or connect.client_id
-            others = [ref for ref in self._group.members() if ref != self._me]
-            if admission.reason_code or not others or not client_id:
-                answer(admission)
-            else:
-                claim = ClaimSession(client_id, connect.clean_start)
-                self._claim(others, claim, admission, answer)
+        def judged_later(admission: Admission) -> None:
+            settled = self._settle(connect, admission, answer)
+            if settled is not None:
+                answer(settled)
 
-        self._gate.admit(connect, peer, judged)
+        admission = self._gate.admit(connect, peer, judged_later)
+        return None if admission is None else self._settle(connect, admission, answer)
+
+    def _settle(
+        self, connect: Connect, admission: Admission, answer: Callable[[Admission], None]
+    ) -> Admission | None:
+        """Ask the others about somebody whom the gate lets in; None while they think."""
+        # Nearly always the only member is this very ref, which a look for equals would unpack.
+        others = [ref for ref in self._group if ref is not self._me and ref != self._me]
+        client_id = admission.client_id or connect.client_id
+        if admission.reason_code or not others or not client_id:
+            return admission
+        claim = ClaimSession(client_id, connect.clean_start)
+        self._claim(others, claim, admission, answer)
+        return None
 
     def _claim(
         self,

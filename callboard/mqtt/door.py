@@ -3,7 +3,8 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from callboard.mqtt.holding import Holding
 from callboard.mqtt.link import Access, RouterMailbox
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
     from callboard.mqtt.remote_link import RemoteLink
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
+_NO_CERTIFICATE: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class Peer(NamedTuple):
     """Where a client comes from.
 
     Attributes:
@@ -33,7 +36,7 @@ class Peer:
     address: str = ""
     host: str = ""
     listener: str = ""
-    certificate: Mapping[str, str] = field(default_factory=dict)
+    certificate: Mapping[str, str] = _NO_CERTIFICATE
     tenant: str = ""
 
 
@@ -92,17 +95,21 @@ ADMITTED = Admission()
 class Gate(Protocol):
     """Decides who comes in."""
 
-    def admit(self, connect: Connect, peer: Peer, answer: Callable[[Admission], None]) -> None:
-        """Decide; `answer` is called once, at once or later, on the connections' thread."""
+    def admit(
+        self, connect: Connect, peer: Peer, answer: Callable[[Admission], None]
+    ) -> Admission | None:
+        """Decide; or return None, and call `answer` later, on the connections' thread."""
 
 
 class OpenGate:
     """Lets everybody in."""
 
-    def admit(self, connect: Connect, peer: Peer, answer: Callable[[Admission], None]) -> None:
+    def admit(
+        self, connect: Connect, peer: Peer, answer: Callable[[Admission], None]
+    ) -> Admission | None:
         """Let the client in."""
-        del connect, peer
-        answer(ADMITTED)
+        del connect, peer, answer
+        return ADMITTED
 
 
 class Screen(Protocol):
@@ -187,10 +194,6 @@ class Door:
             return None
         return Limiter(limits.message_rate, limits.byte_rate)
 
-    def screen(self, remote: "RemoteLink") -> Screen | None:
-        """Return the screen of a connection."""
-        return None if self.make_screen is None else self.make_screen(remote)
-
     def is_full(self) -> bool:
         """Whether a connection more would be too many; counts it as refused then."""
         most = self.limits.open_connections
@@ -217,19 +220,15 @@ class Door:
         return asked
 
     def admit(
-        self, connect: Connect, remote: "RemoteLink", answer: Callable[[Admission], None]
-    ) -> None:
-        """Let the gate decide about a client."""
+        self, connect: Connect, peer: Peer, answer: Callable[[Admission], None]
+    ) -> Admission | None:
+        """Let the gate decide about a client; see `Gate.admit`."""
         self.figures.accepted += 1
-        if not self._connections.allows(self.clock()):
-            answer(
-                Admission(
-                    ReasonCode.CONNECTION_RATE_EXCEEDED,
-                    f"more than {self.limits.connection_rate:g} connections a second",
-                )
-            )
-            return
-        self.gate.admit(connect, remote.peer, answer)
+        rate = self.limits.connection_rate
+        if rate and not self._connections.allows(self.clock()):
+            text = f"more than {rate:g} connections a second"
+            return Admission(ReasonCode.CONNECTION_RATE_EXCEEDED, text)
+        return self.gate.admit(connect, peer, answer)
 
     def check(self) -> None:
         """Look for connections that were silent for too long; about once a second."""

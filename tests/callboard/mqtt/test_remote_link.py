@@ -29,7 +29,7 @@ class Refusing:
         self.reason = reason
 
     def admit(self, connect, peer, answer):
-        answer(Admission(self.reason, "not today"))
+        return Admission(self.reason, "not today")
 
 
 # --- CONNECT ---
@@ -156,7 +156,7 @@ def test_the_gate_may_give_another_client_id():
 
 class Renaming:
     def admit(self, connect, peer, answer):
-        answer(Admission(client_id=f"acme.{connect.client_id}"))
+        return Admission(client_id=f"acme.{connect.client_id}")
 
 
 def test_more_connections_than_the_rate_are_refused():
