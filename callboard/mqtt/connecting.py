@@ -24,6 +24,9 @@ NEVER: Final = 0xFFFF_FFFF
 """A session expiry interval that stands for ever."""
 
 _NONE: Final = Properties()
+_FRESH: Final = b"\x20\x02\x00\x00"
+_PRESENT: Final = b"\x20\x02\x01\x00"
+"""A CONNACK of MQTT 3.1.1, without and with a session that was there."""
 _RETURN_CODES: Final = {
     ReasonCode.UNSUPPORTED_PROTOCOL_VERSION: 1,
     ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: 2,
@@ -57,12 +60,11 @@ def connect(machine: "RouterMachine", link: Link) -> None:
         session = Session(client_id)
     connection = Connection(link, session)
     session.connection = connection
-    session.tracker.status = Status.BUSY
     session.expires_at = None
-    properties = packet.properties or _NONE
-    session.window.size = min(
-        machine.limits.inflight, properties.receive_maximum or machine.limits.inflight
-    )
+    size = machine.limits.inflight
+    if packet.properties is not None and packet.properties.receive_maximum:
+        size = min(size, packet.properties.receive_maximum)
+    session.open_window(size)
     machine.connections[client_id] = connection
     link.connection = connection
     link.client_id = client_id
@@ -71,9 +73,13 @@ def connect(machine: "RouterMachine", link: Link) -> None:
     set_expiry(machine, session, _wanted_expiry(packet))
     wills.keep(machine, connection)
     connection.out.append(_connack(machine, connection, packet, is_present=is_present))
+    machine.touch(connection)
+    if not is_present:
+        session.tracker.status = Status.CAUGHT_UP  # there is nothing that it could read
+        return
+    session.tracker.status = Status.BUSY
     for packet_id in session.window.releasing:
         connection.out.append(b"\x62\x02" + PACKET_IDS[packet_id])
-    machine.touch(connection)
     machine.schedule(session, Cause.INIT)
     if session.has_shared:
         machine.wake_groups(session)
@@ -136,7 +142,7 @@ def _connack(
     is_present: bool,
 ) -> bytes:
     if not connection.is_v5:
-        return b"\x20\x02" + bytes((is_present, 0))
+        return _PRESENT if is_present else _FRESH
     limits, session = machine.limits, connection.session
     asked = packet.properties or _NONE
     is_lowered = (asked.session_expiry_interval or 0) > session.expiry
@@ -183,7 +189,8 @@ def disconnect(
     connection.link.connection = None
     note(session, machine.now, f"disconnected: {reason.name.lower()}")
     _pull_back(machine, session)
-    session.window.connection_lost()
+    if session.window_or_none is not None:
+        session.window_or_none.connection_lost()
     if is_told:
         connection.out += connection.acks
         if connection.is_v5 and reason != ReasonCode.NORMAL_DISCONNECTION:

@@ -50,8 +50,8 @@ def consume(machine: "RouterMachine", connection: Connection) -> None:
         if connection.unsent_bytes >= machine.limits.delivery_bytes:
             _pause(machine, connection, Outcome.BUFFER_FULL)
             return
-    window = session.window
-    if window.resend and not _send_again(connection, session):
+    window = session.window_or_none
+    if window is not None and window.resend and not _send_again(connection, session):
         tracker.status = Status.INFLIGHT_FULL
         return
     requests = tracker.requests

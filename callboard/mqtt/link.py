@@ -137,7 +137,7 @@ class LinkTx:
 
     incoming: list[bytes]
     _mailbox: RouterMailbox
-    _device_data: DeviceData
+    _device_data: DeviceData | None
 
     def begin(self) -> None:
         """Ask for the session; once, before anything else."""
@@ -149,7 +149,10 @@ class LinkTx:
 
     def notify(self) -> None:
         """Tell the router that there are chunks; once after each read."""
-        self._mailbox.post(self._device_data)
+        event = self._device_data
+        if event is None:  # the first one of a link that may never say anything
+            event = self._device_data = DeviceData(self)  # type: ignore[arg-type, misc]
+        self._mailbox.post(event)
 
     def ready(self) -> None:
         """Tell the router that what came before `UNSCHEDULE` has been written."""
@@ -242,7 +245,7 @@ class Link(LinkTx, LinkRx):
         is_local: bool = False,
     ) -> None:
         self._mailbox = mailbox
-        self._device_data = DeviceData(self)
+        self._device_data = None
         self.connect = connect
         self.wake = wake
         self.access = access

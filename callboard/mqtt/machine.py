@@ -9,7 +9,7 @@ States of a connection (`Status`, in its tracker):
 
 | from | cause | to |
 |---|---|---|
-| Busy (a new one) | Init | Ready |
+| Busy (its session was there) | Init | Ready |
 | Busy (its link was full) | Ready: the link is empty | Ready |
 | Caughtup | a publish (FreshData), a subscription (NewFilter) | Ready |
 | Caughtup, InflightFull | an acknowledgement, something to acknowledge | Ready |
@@ -17,7 +17,8 @@ States of a connection (`Status`, in its tracker):
 | Ready | consumed: link full | Busy |
 | Ready | consumed: window full | InflightFull |
 
-A connection is in the ready queue exactly while it is Ready. Nobody but `schedule` and
+A connection whose session begins with it is Caughtup: there is nothing that it could read. A
+connection is in the ready queue exactly while it is Ready. Nobody but `schedule` and
 `consume` changes a status, and `connect` for a connection that begins.
 """
 

@@ -43,13 +43,14 @@ class Network:
         self.is_full = False
         self.packets = 0
         self.minimal = False
-        self._rest = bytearray()
+        #: The part of a packet that came last; None as long as reads ended with packets.
+        self._rest: bytearray | None = None
         self._need = 0
 
     @property
     def pending(self) -> int:
         """Bytes that wait for the rest of their packet."""
-        return len(self._rest)
+        return len(self._rest or b"")
 
     def receive(self, data: bytes) -> bytes:
         """Take what was read; returns whole packets, none or many.
@@ -72,5 +73,7 @@ class Network:
         self.is_full = self._need < 0 or self.packets == self.packets_per_read
         if end == len(data):
             return data
+        if rest is None:
+            rest = self._rest = bytearray()
         rest += data[end:]
         return data[:end]

@@ -306,7 +306,7 @@ def _revive(machine: "RouterMachine", client_id: str, saved: SavedSession) -> No
     if session.expires_at is None:  # it was connected when the router ended
         session.expires_at = machine.now + saved.expiry
     machine.arm(session.expires_at, client_id)
-    session.received = saved.received
+    session.received_or_none = saved.received
     session.has_overlaps = len(saved.subscriptions) + len(saved.leaving) > 1
     for name, subscription in saved.subscriptions.items():
         group, plain = split_share(name)

@@ -63,6 +63,9 @@ class Subscription:
 class Session:
     """One client id's state.
 
+    What most sessions never need is made when it is first asked for: a router holds thousands
+    of clients that wait for messages with QoS 0.
+
     Attributes:
         connection: the client while it is connected.
         expiry: seconds for which the session lives without its client; 0 ends it at once.
@@ -72,8 +75,9 @@ class Session:
         has_shared: whether one of them is shared.
         leaving: subscriptions that were ended while messages of theirs were unread.
         tracker: requests with something to read.
-        window: messages with QoS 1 and 2 on their way to the client.
-        received: packet identifiers of QoS 2 messages of the client that it has not released.
+        window_size: messages with QoS 1 and 2 that the client may have unacknowledged.
+        window_or_none: the window, if it was asked for.
+        received_or_none: the same of `received`.
         history: what happened last: (wall clock, what).
         expires_at: when it ends; while the client is away.
         is_durable: whether it survives the router.
@@ -89,11 +93,12 @@ class Session:
         "history",
         "is_durable",
         "leaving",
-        "received",
+        "received_or_none",
         "requests",
         "subscriptions",
         "tracker",
-        "window",
+        "window_or_none",
+        "window_size",
     )
 
     def __init__(self, client_id: str) -> None:
@@ -108,6 +113,29 @@ class Session:
         self.requests: dict[str, DataRequest] = {}
         self.leaving: tuple[Subscription, ...] = ()
         self.tracker = Tracker()
-        self.window = Window()
-        self.received: set[int] = set()
+        self.window_size = 0
+        self.window_or_none: Window | None = None
+        self.received_or_none: set[int] | None = None
         self.history: tuple[tuple[float, str], ...] = ()
+
+    @property
+    def window(self) -> Window:
+        """Messages with QoS 1 and 2 on their way to the client."""
+        window = self.window_or_none
+        if window is None:
+            window = self.window_or_none = Window(self.window_size)
+        return window
+
+    @property
+    def received(self) -> set[int]:
+        """Packet identifiers of QoS 2 messages of the client that it has not released."""
+        received = self.received_or_none
+        if received is None:
+            received = self.received_or_none = set()
+        return received
+
+    def open_window(self, size: int) -> None:
+        """Let the client have so many messages unacknowledged from here on."""
+        self.window_size = size
+        if self.window_or_none is not None:
+            self.window_or_none.size = size

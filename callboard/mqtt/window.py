@@ -43,9 +43,9 @@ class Window:
 
     __slots__ = ("following", "inflight", "releasing", "resend", "size")
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
         #: How many messages may be unacknowledged; set at each connect.
-        self.size = 0
+        self.size = size
         self.following = 1
         self.inflight: dict[int, Sent] = {}
         self.releasing: dict[int, None] = {}
