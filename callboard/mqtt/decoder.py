@@ -52,8 +52,13 @@ from callboard.mqtt.reason_code import (
 )
 
 PROTOCOL_NAME: Final = "MQTT"
+_NAME_FIELD: Final = b"\x00\x04MQTT"
 SHARE_PREFIX: Final = "$share/"
-_FLAGS: Final = {PacketType.PUBREL: 2, PacketType.SUBSCRIBE: 2, PacketType.UNSUBSCRIBE: 2}
+_FLAGS: Final[dict[int, int]] = {
+    PacketType.PUBREL: 2,
+    PacketType.SUBSCRIBE: 2,
+    PacketType.UNSUBSCRIBE: 2,
+}
 
 
 def decode(first_byte: int, body: bytes, version: int) -> Packet:
@@ -75,12 +80,11 @@ def decode(first_byte: int, body: bytes, version: int) -> Packet:
     if kind == 0 or (kind == PacketType.AUTH and version < V5):
         msg = f"packet type {kind} does not exist in version {version}"
         raise MalformedPacket(msg)
-    name = PacketType(kind)
-    if flags != _FLAGS.get(name, 0):
-        msg = f"the reserved flags of a {name.name} are {flags:04b}"
+    if flags != _FLAGS.get(kind, 0):
+        msg = f"the reserved flags of a {PacketType(kind).name} are {flags:04b}"
         raise MalformedPacket(msg)
     reader = Reader(body)
-    packet = _DECODERS[name](reader, version)
+    packet = _DECODERS[kind](reader, version)
     reader.close()
     return packet
 
@@ -130,9 +134,10 @@ def _publish(flags: int, body: bytes, version: int) -> Publish:
 
 
 def _connect(reader: Reader, _version: int) -> Connect:
-    name = reader.string()
+    is_ours = reader.skip(_NAME_FIELD)
+    name = PROTOCOL_NAME if is_ours else reader.string()
     version = reader.byte()
-    if name != PROTOCOL_NAME or version not in {V4, V5}:
+    if not is_ours or not V4 <= version <= V5:
         msg = f"protocol {name[:20]!r} level {version}; MQTT 4 (3.1.1) and 5 are spoken here"
         raise ProtocolViolation(msg, ReasonCode.UNSUPPORTED_PROTOCOL_VERSION)
     flags = reader.byte()
@@ -145,7 +150,7 @@ def _connect(reader: Reader, _version: int) -> Connect:
     keep_alive = reader.two()
     properties = _properties(reader, version, Place.CONNECT)
     client_id = reader.string()
-    will = _will(reader, flags, version)
+    will = _will(reader, flags, version) if flags & 0x3C else None
     username = reader.string() if flags & 0x80 else None
     password = reader.binary() if flags & 0x40 else None
     return Connect(
@@ -305,7 +310,7 @@ def _auth(reader: Reader, version: int) -> Auth:
     return Auth(code, properties)
 
 
-_DECODERS: Final[dict[PacketType, Callable[[Reader, int], Packet]]] = {
+_DECODERS: Final[dict[int, Callable[[Reader, int], Packet]]] = {
     PacketType.CONNECT: _connect,
     PacketType.CONNACK: _connack,
     PacketType.PUBACK: _puback,

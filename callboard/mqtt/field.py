@@ -43,13 +43,28 @@ class Reader:
         self.position = start + count
         return self._body[start : self.position]
 
+    def skip(self, expected: bytes) -> bool:
+        """Go on behind these bytes, if they come next."""
+        if self._body.startswith(expected, self.position):
+            self.position += len(expected)
+            return True
+        return False
+
     def byte(self) -> int:
         """Return a byte."""
-        return self.take(1)[0]
+        start = self.position
+        if start == self._end:
+            self.take(1)
+        self.position = start + 1
+        return self._body[start]
 
     def two(self) -> int:
         """Return a two byte integer."""
-        return int.from_bytes(self.take(2), "big")
+        start = self.position
+        if start + 2 > self._end:
+            self.take(2)
+        self.position = start + 2
+        return self._body[start] << 8 | self._body[start + 1]
 
     def four(self) -> int:
         """Return a four byte integer."""
@@ -75,7 +90,7 @@ class Reader:
 
     def string(self) -> str:
         """Return a UTF-8 string."""
-        data = self.binary()
+        data = self.take(self.two())
         try:
             text = data.decode()
         except UnicodeDecodeError as error:
