@@ -28,6 +28,7 @@ class RunnerLoop(asyncio.SelectorEventLoop):
         self._runner = runner
         self._scheduled_in_runner = False
         super().__init__(runner.selector)
+        self.time = runner.now  # type: ignore[method-assign]  # asked all the time
         self._thread_id = -1  # "running", for is_running() and the checks that depend on it
 
     # The run queue's side: the loop is scheduled like a cell.
@@ -73,10 +74,6 @@ class RunnerLoop(asyncio.SelectorEventLoop):
         super().call_exception_handler(context)
 
     # asyncio's side.
-
-    def time(self) -> float:
-        """Return the clock's time in seconds."""
-        return self._runner.now()
 
     def call_soon(  # type: ignore[override]  # typeshed ties callback and args together
         self,

@@ -305,7 +305,7 @@ class Runner:
         timeout = None if until == math.inf else min(max(until - now, 0.0), LONGEST_POLL)
         events = contention.select(self.selector, timeout)
         self.sleeping = False
-        if WATCHER.dormant:
+        if WATCHER.dormant and not self.may_block:
             WATCHER.awaken()
         self._take_events(events)
 
