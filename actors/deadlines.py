@@ -28,7 +28,8 @@ class Deadlines:
 
     def __init__(self) -> None:
         self.fresh: deque[Future[Any]] = deque()
-        self._heap: list[tuple[float, int, Future[Any]]] = []
+        #: Asks that a sweep found unanswered.
+        self.heap: list[tuple[float, int, Future[Any]]] = []
         self._numbers = itertools.count()
         self._next_sweep = 0.0
         self._compact_at = 1024
@@ -39,7 +40,7 @@ class Deadlines:
 
     def sweep(self, now: float) -> float:
         """Fail what is overdue; returns when to come again, infinity while nothing waits."""
-        fresh, heap = self.fresh, self._heap
+        fresh, heap = self.fresh, self.heap
         while fresh and fresh[0].done_:
             fresh.popleft()
         if fresh and (now >= self._next_sweep or len(fresh) >= SWEEP_SIZE):
@@ -62,8 +63,8 @@ class Deadlines:
 
     def close(self) -> None:
         """Fail what still waits: the node is closing."""
-        for future in [*self.fresh, *(entry[2] for entry in self._heap)]:
+        for future in [*self.fresh, *(entry[2] for entry in self.heap)]:
             if not future.done_:
                 future.set_exception(NodeClosed(f"closed before {future.asked} answered"))
         self.fresh.clear()
-        self._heap.clear()
+        self.heap.clear()

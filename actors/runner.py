@@ -15,7 +15,6 @@ has the measurements.
 import asyncio
 import logging
 import math
-import os
 import random
 import selectors
 import threading
@@ -25,10 +24,14 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from actors import contention
+from actors.contention import CONTENTION
 from actors.deadlines import SWEEP_INTERVAL, Deadlines
 from actors.loop import RunnerLoop, current_task_cleared
+from actors.patience import Patience
+from actors.poller import best_selector
 from actors.slow_handlers import Stuck, TimeSheet
 from actors.timers import Timer, Timers
+from actors.wake_up import WakeUp
 from actors.watcher import WATCHER
 
 log = logging.getLogger("callboard.runner")
@@ -90,7 +93,8 @@ class Runner:
         #: When the current poll ends at the latest.
         self._polls_until = math.inf
         self.closed = False
-        self.selector = selector or selectors.DefaultSelector()
+        self.selector = selector or best_selector()
+        self._patience = Patience(clock)
         self.deadlines = Deadlines()
         self.loop = RunnerLoop(self)
         #: Called with the role lock held before each poll: links write what was buffered.
@@ -137,14 +141,9 @@ class Runner:
     def wake(self) -> None:
         """End the current poll."""
         self.sleeping = False
-        if not self._ended:
-            try:
-                os.write(self._wake_write, b"w")
-            except (
-                BlockingIOError,
-                OSError,
-            ):  # full: it is awake anyway; closed: nothing to wake
-                pass
+        wake_up = self._wake_up
+        if wake_up is not None:
+            wake_up.ring()
         if self._ended:
             self.sleeping = True
             self._run_leftovers()
@@ -237,7 +236,8 @@ class Runner:
         if self._posted:
             self._run_posted()
         now = self.now()
-        if self.timers:
+        timers = self.timers.heap
+        if timers and timers[0][0] <= now:
             for callback, args in self.timers.due(now):
                 self._call(callback, args)
         for before_poll in self.before_poll:
@@ -289,21 +289,33 @@ class Runner:
             log.exception("%r failed", callback)
 
     def _poll(self, now: float) -> None:
-        until = self.deadlines.sweep(now)
+        """Wait for sockets and take what they bring.
+
+        Each message of a sequential exchange comes through here, so calls are spared.
+        """
+        deadlines = self.deadlines
+        until = deadlines.sweep(now) if deadlines.fresh or deadlines.heap else math.inf
         self._polls_until = math.inf  # whoever sets a deadline just now had better wake us
         self.sleeping = True
         # What other threads add from here on wakes the poll, so this is looked at last.
         if self.ready or self._posted:
-            until = now
+            timeout = 0.0
         else:
-            if self.deadlines.fresh:
-                until = min(until, now + SWEEP_INTERVAL)
+            if deadlines.fresh and until > now + SWEEP_INTERVAL:
+                until = now + SWEEP_INTERVAL
             next_timer = self.timers.next_at
-            if next_timer is not None:
-                until = min(until, next_timer)
+            if next_timer is not None and next_timer < until:
+                until = next_timer
             self._polls_until = until
-        timeout = None if until == math.inf else min(max(until - now, 0.0), LONGEST_POLL)
-        events = contention.select(self.selector, timeout)
+            timeout = until - now
+            if timeout < 0.0:
+                timeout = 0.0
+            elif timeout > LONGEST_POLL:
+                timeout = LONGEST_POLL
+        if CONTENTION.is_seen or self.may_block:
+            events = contention.select(self.selector, timeout)
+        else:
+            events = self._patience.select(self.selector, timeout)
         self.sleeping = False
         if WATCHER.dormant and not self.may_block:
             WATCHER.awaken()
@@ -313,31 +325,25 @@ class Runner:
         """Hand what is ready to its owner: a link, or asyncio."""
         for key, mask in events:
             if callable(key.data):
-                self._call(key.data, (mask,))
+                try:
+                    key.data(mask)
+                except BaseException:  # noqa: BLE001  # as in `_call`
+                    log.exception("%r failed", key.data)
             else:
                 self.loop._process_events([(key, mask)])
 
     def _open_wake_up(self) -> None:
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_read, False)
-        os.set_blocking(self._wake_write, False)
-        self.selector.register(self._wake_read, selectors.EVENT_READ, self._woken)
+        self._wake_up: WakeUp | None = WakeUp(self.selector)
 
     def _close_wake_up(self) -> None:
-        self.selector.unregister(self._wake_read)
-        os.close(self._wake_read)
-        os.close(self._wake_write)
-
-    def _woken(self, _: int) -> None:
-        try:
-            contention.read(self._wake_read, 4096)
-        except BlockingIOError:
-            pass
+        wake_up, self._wake_up = self._wake_up, None
+        if wake_up is not None:
+            wake_up.close()
 
     def _shut(self) -> None:
         self.loop.cancel_tasks()
         self._holder = None
-        self._ended = True  # before the pipe is closed: its number may soon be another file's
+        self._ended = True
         self.deadlines.close()
         WATCHER.unwatch(self)
         self._close_wake_up()

@@ -44,18 +44,19 @@ class Timers:
     """A heap of timers; they are added and cancelled on any thread, and fired on one."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Timer]] = []
+        #: The next timer first; whoever looks at it knows that other threads add to it.
+        self.heap: list[tuple[float, int, Timer]] = []
         self._numbers = itertools.count()
         self._cancelled = 0
         self._lock = threading.Lock()  # while the heap is made again, nothing may be added
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self.heap)
 
     @property
     def next_at(self) -> float | None:
         """The time of the first timer; None when there is none."""
-        heap = self._heap
+        heap = self.heap
         try:
             return heap[0][0]
         except IndexError:
@@ -65,16 +66,16 @@ class Timers:
         """Enter a call for a time of the runner's clock."""
         timer = Timer(self, callback, args)
         with self._lock:
-            heapq.heappush(self._heap, (when, next(self._numbers), timer))
+            heapq.heappush(self.heap, (when, next(self._numbers), timer))
         return timer
 
     def due(self, now: float) -> Iterator[tuple[Callable[..., object], tuple[Any, ...]]]:
         """Take out what is due, in order."""
         while True:
             with self._lock:
-                if not self._heap or self._heap[0][0] > now:
+                if not self.heap or self.heap[0][0] > now:
                     return
-                timer = heapq.heappop(self._heap)[2]
+                timer = heapq.heappop(self.heap)[2]
             callback, args = timer.callback, timer.args
             if callback is None:
                 self._cancelled -= 1
@@ -85,9 +86,9 @@ class Timers:
     def one_cancelled(self) -> None:
         """Count a cancelled timer, and make the heap again when most of it is."""
         self._cancelled += 1
-        if self._cancelled < COMPACT_FROM or 2 * self._cancelled <= len(self._heap):
+        if self._cancelled < COMPACT_FROM or 2 * self._cancelled <= len(self.heap):
             return
         with self._lock:
-            self._heap[:] = [entry for entry in self._heap if entry[2].callback is not None]
-            heapq.heapify(self._heap)
+            self.heap[:] = [entry for entry in self.heap if entry[2].callback is not None]
+            heapq.heapify(self.heap)
             self._cancelled = 0

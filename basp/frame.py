@@ -33,6 +33,7 @@ Frame = tuple[int, int, int, bytes, bytes, int, int, bytes]
 NO_FIELDS: Final = (0, 0, 0, b"", b"", 0, 0)
 
 _pack_header = HEADER.pack
+_unpack_header = HEADER.unpack_from
 
 
 def pack_frame(
@@ -132,6 +133,16 @@ class FrameReader:
         if self._head:
             data = self._head + data
             self._head = b""
+        size = len(data)
+        if HEADER_SIZE <= size < _DROP_SIZE:  # one small frame: an ask or an answer, alone
+            fields = _unpack_header(data)
+            length = fields[1]
+            if (
+                length == size - HEADER_SIZE
+                and length <= self.payload_limit
+                and fields[0] < OPERATION_COUNT
+            ):
+                return [(*fields, data[HEADER_SIZE:])]
         return self._cut(data)
 
     def _continue(self, data: bytes) -> list[Frame]:
@@ -160,7 +171,7 @@ class FrameReader:
     def _cut(self, data: bytes) -> list[Frame]:
         frames: list[Frame] = []
         append = frames.append
-        unpack = HEADER.unpack_from
+        unpack = _unpack_header
         limit = self.payload_limit
         size = len(data)
         last_header = size - HEADER_SIZE

@@ -128,16 +128,22 @@ class Link:
         return [Transmit(greeting)] if greeting else []
 
     def receive(self, data: bytes, now: float) -> list[Effect]:
-        """Take bytes of the peer. One call for a whole read: this is the hot entry.
+        """Take bytes of the peer; frames in front of a broken one are delivered first."""
+        frames, effects = self.take(data, now)
+        return [Deliver(frames)] if frames else effects
 
-        Frames in front of a broken one are delivered before the link closes.
+    def take(self, data: bytes, now: float) -> tuple[list[Frame], list[Effect]]:
+        """Take bytes of the peer, one call for a whole read: this is the hot entry.
+
+        A read that brings nothing but dispatches gives them as they are; others give effects.
         """
         self.heard_at = now
         reader = self._reader
         frames = reader.feed(data)
-        is_calm = self._is_confirmed and reader.error is None
-        if is_calm and _ONLY_DISPATCHES.issuperset(map(_operation_of, frames)):
-            return [Deliver(frames)] if frames else []
+        if self._is_confirmed and reader.error is None:
+            is_one = len(frames) == 1 and frames[0][0] == _DISPATCH
+            if is_one or _ONLY_DISPATCHES.issuperset(map(_operation_of, frames)):
+                return frames, []
         effects: list[Effect] = []
         if not self._is_confirmed and self.state is LinkState.ESTABLISHED:
             self._confirm(effects)
@@ -147,7 +153,7 @@ class Link:
                 self._refuse(reader.error, effects)
         except RemoteProtocolError as error:
             self._refuse(error, effects)
-        return effects
+        return [], effects
 
     def resume(self, now: float) -> list[Effect]:
         """Go on after ``Wake``: the pair is ours, or another link of it is established."""

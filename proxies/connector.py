@@ -230,6 +230,7 @@ class Connector:
                 read_size=READ_SIZE,
             )
         wire.introduced = self._introduced
+        wire.deliver = self._user.deliver
         self._wires[link] = wire
         wire.start()
         if isinstance(sock, TlsSocket):  # its handshake may have read more than its own bytes

@@ -88,7 +88,7 @@ class TlsSocket:
                 raise ConnectionAbortedError(errno.ECONNABORTED, text)
             return selectors.EVENT_READ | (0 if is_clear else selectors.EVENT_WRITE)
 
-    def send(self, data: memoryview) -> int:
+    def send(self, data: bytes | memoryview) -> int:
         """Send as much as the socket takes.
 
         After less than all, the next call has to begin with the rest, as wires do.
@@ -101,8 +101,9 @@ class TlsSocket:
             if not self._push():
                 raise BlockingIOError(errno.EAGAIN, "the socket is full")
             sent, self._taken = self._taken, 0
-            while sent < len(data):
-                chunk = data[sent : sent + CHUNK]
+            view = memoryview(data)
+            while sent < len(view):
+                chunk = view[sent : sent + CHUNK]
                 try:
                     self._ssl.write(chunk)
                 except ssl.SSLError as error:

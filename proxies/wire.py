@@ -5,13 +5,14 @@ possible from any thread (under the wire's lock); everything else happens on the
 its role.
 """
 
-import selectors
 import socket
 import threading
 from collections.abc import Callable
+from selectors import EVENT_READ, EVENT_WRITE
 from typing import TYPE_CHECKING, Final
 
 from actors import contention
+from actors.contention import CONTENTION
 from basp.effects import Deliver
 from basp.link import Link
 from proxies.errors import LinkFull
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from actors.runner import Runner
     from actors.timers import Timer
     from basp.effects import Effect
+    from basp.frame import Frame
     from basp.node_id import NodeId
     from proxies.address import Endpoint
     from proxies.throttle import Throttle
@@ -69,6 +71,8 @@ class Wire:
         self.is_open = True
         #: Called after each read until the link is established.
         self.introduced: Callable[[Wire], None] | None = None
+        #: Takes what a read brings where that is nothing but dispatches.
+        self.deliver: Callable[[Wire, list[Frame]], None] = _carry_out_delivery
         #: Limits what comes in; None for no limit.
         self.throttle: Throttle | None = None
         #: How often reading was put off because more came than may.
@@ -80,7 +84,9 @@ class Wire:
         self.frames_received = 0
         self._runner = runner
         self._socket = sock
-        self._carry_out = carry_out
+        self._receive = sock.recv
+        self._send = sock.send
+        self.carry_out = carry_out
         self._dirty_wires = dirty
         self._is_dirty = False
         self._is_blocked = False
@@ -95,12 +101,12 @@ class Wire:
         sock.setblocking(False)  # noqa: FBT003  # its signature
         if not isinstance(sock, socket.socket) or sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._watched = selectors.EVENT_READ
-        runner.selector.register(sock, selectors.EVENT_READ, self._ready)
+        self._watched = EVENT_READ
+        runner.selector.register(sock, EVENT_READ, self._ready)
 
     def start(self) -> None:
         """Begin the handshake."""
-        self._carry_out(self, self.link.start())
+        self.carry_out(self, self.link.start())
         self._arm()
 
     def catch_up(self) -> None:
@@ -115,16 +121,15 @@ class Wire:
 
         Never blocks or raises: senders that can wait or be refused call `make_room` before.
         """
-        on_runner = self._runner.is_runner_thread()
         with self._lock:
             self._frames.append(frame)
-            self.waiting += len(frame)
+            waiting = self.waiting = self.waiting + len(frame)
             self.frames_sent += 1
             if self._is_blocked or not self.is_open:
                 if self.waiting > 3 * WAITING_LIMIT:
                     self._give_up()
                 return
-            if self.waiting >= WRITE_SIZE or (at_once and not on_runner):
+            if waiting >= WRITE_SIZE or (at_once and not self._runner.is_runner_thread()):
                 self._flush()  # it wakes the runner itself, if the socket is full
                 return
             if self._is_dirty:
@@ -174,16 +179,19 @@ class Wire:
 
     def _flush(self) -> None:
         """Write until all is out or the socket is full; with the lock held."""
-        while True:
-            rest = self._rest
-            if rest is None:
-                frames = self._frames
-                if not frames:
-                    return
-                rest = memoryview(frames[0] if len(frames) == 1 else b"".join(frames))
-                self._frames = []
+        frames = self._frames
+        while frames or self._rest is not None:
+            data: bytes | memoryview
+            if self._rest is not None:
+                data = self._rest
+            else:
+                data = frames[0] if len(frames) == 1 else b"".join(frames)
+                frames.clear()
             try:
-                count = contention.send(self._socket, rest)
+                if CONTENTION.is_seen:
+                    count = contention.send(self._socket, memoryview(data))
+                else:
+                    count = self._send(data)
             except BlockingIOError:
                 count = 0
             except OSError as error:
@@ -193,8 +201,8 @@ class Wire:
                 return
             self.waiting -= count
             self.bytes_sent += count
-            if count < len(rest):
-                self._rest = rest[count:]
+            if count < len(data):
+                self._rest = memoryview(data)[count:]
                 self._is_blocked = True
                 self._runner.post(self._await_room)
                 return
@@ -208,7 +216,7 @@ class Wire:
     # --- on the runner ---
 
     def _ready(self, mask: int) -> None:
-        if mask & selectors.EVENT_WRITE:
+        if mask & EVENT_WRITE:
             self._awaits_room = False
             self._watch()
             with self._lock:
@@ -216,14 +224,14 @@ class Wire:
                 self._flush()
                 if self.waiting <= WAITING_LIMIT:
                     self._room.notify_all()
-        if mask & selectors.EVENT_READ and self.is_open:
+        if mask & EVENT_READ and self.is_open:
             self._read()
 
     def _watch(self) -> None:
         """Tell the selector what to wait for: something to read, room to write."""
-        events = selectors.EVENT_READ if self._pause is None else 0
+        events = EVENT_READ if self._pause is None else 0
         if self._awaits_room:
-            events |= selectors.EVENT_WRITE
+            events |= EVENT_WRITE
         watched, self._watched = self._watched, events
         if not events:
             self._runner.selector.unregister(self._socket)
@@ -233,9 +241,14 @@ class Wire:
             self._runner.selector.modify(self._socket, events, self._ready)
 
     def _read(self) -> None:
-        size = READ_SIZE if self.throttle is None else self.throttle.read_size
+        """Take what one read brings; each message of a sequential exchange is one."""
+        throttle = self.throttle
+        size = READ_SIZE if throttle is None else throttle.read_size
         try:
-            data = contention.receive(self._socket, size)
+            if CONTENTION.is_seen:
+                data = contention.receive(self._socket, size)
+            else:
+                data = self._receive(size)
         except BlockingIOError:
             return
         except OSError as error:
@@ -245,12 +258,16 @@ class Wire:
             self._lost("closed by the other side")
             return
         self.bytes_received += len(data)
-        effects = self.link.receive(data, self._runner.now())
-        if effects:
-            self._carry_out(self, effects)
-        if self.throttle is not None and self.is_open:
-            brought = sum(len(each.frames) for each in effects if isinstance(each, Deliver))
-            self.put_off(self.throttle.take(brought, len(data), self._runner.now()))
+        frames, effects = self.link.take(data, self._runner.now())
+        if frames:
+            self.deliver(self, frames)
+        elif effects:
+            self.carry_out(self, effects)
+        if throttle is not None and self.is_open:
+            brought = len(frames) + sum(
+                len(e.frames) for e in effects if isinstance(e, Deliver)
+            )
+            self.put_off(throttle.take(brought, len(data), self._runner.now()))
         if self.peer is None and self.introduced is not None:
             self.introduced(self)
 
@@ -264,7 +281,7 @@ class Wire:
         else:
             self._pause.cancel()
         self._pause, self._pause_end = self._runner.call_at(until, self._read_again), until
-        if self._watched & selectors.EVENT_READ:
+        if self._watched & EVENT_READ:
             self._watch()
 
     def _read_again(self) -> None:
@@ -274,16 +291,16 @@ class Wire:
 
     def _lost(self, reason: str) -> None:
         if self.is_open:
-            self._carry_out(self, self.link.lost(reason))
+            self.carry_out(self, self.link.lost(reason))
 
     def resume(self) -> None:
         """Let a parked link go on."""
-        self._carry_out(self, self.link.resume(self._runner.now()))
+        self.carry_out(self, self.link.resume(self._runner.now()))
 
     def end(self, reason: str) -> None:
         """Close from our side: what waits is written as far as the socket takes it."""
         if self.is_open:
-            self._carry_out(self, self.link.close(reason))
+            self.carry_out(self, self.link.close(reason))
 
     def shut(self) -> None:
         """Close the socket; called when the link says `Closed`."""
@@ -315,5 +332,9 @@ class Wire:
         if self.is_open and now >= self.link.next_tick_at:
             self._read()  # a node that was busy must not take its own delay for silence
             if self.is_open:
-                self._carry_out(self, self.link.tick(now))
+                self.carry_out(self, self.link.tick(now))
         self._arm()
+
+
+def _carry_out_delivery(wire: Wire, frames: "list[Frame]") -> None:
+    wire.carry_out(wire, [Deliver(frames)])

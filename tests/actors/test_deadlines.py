@@ -70,7 +70,7 @@ def test_the_heap_does_not_keep_answered_asks_for_ever():
         for future in futures:
             future.set_result(1)
 
-    assert len(deadlines._heap) <= 2048
+    assert len(deadlines.heap) <= 2048
 
 
 def test_closing_fails_what_waits():

@@ -233,12 +233,13 @@ def test_an_ask_that_is_made_while_a_poll_begins_is_not_overlooked():
             timeouts.append(timeout)
             return []
 
+    runner.deadlines.add(Future("somebody", deadline=65.0))
     sweep = runner.deadlines.sweep
 
     def sweep_then_ask(now):
-        until = sweep(now)
+        sweep(now)
         runner.deadlines.add(Future("somebody"))
-        return until
+        return 65.0
 
     runner.deadlines.sweep = sweep_then_ask
     runner.selector, selector = Late(), runner.selector

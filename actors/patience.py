@@ -1,0 +1,65 @@
+"""Whether a runner that has nothing to do polls on for a moment before it sleeps.
+
+To put a thread to sleep and to wake it takes a processor some ten microseconds of work, and a
+virtual one that was halted needs some ten more to come back. Between two nodes that ask each
+other one thing after the other, both pay that for each message, and it is more than all the
+rest. So where the last wait was a short one, the next may be too, and the runner looks again
+and again for about as long as a sleep would have cost.
+
+It must pay. Where nothing comes in that time (the other side needs longer, or waits for the
+very processor that is being used up), the runner lets some short waits pass before it tries
+again, twice as many each time. And a turn that had much to do needs no haste: what comes
+meanwhile is taken in larger portions. So a node that is idle, or flooded, or hears something
+now and then, does not poll in vain.
+"""
+
+from collections.abc import Callable
+from selectors import BaseSelector, SelectorKey
+from typing import Final
+
+LONGEST: Final = 0.0001
+"""Seconds to poll before sleeping, and how short the turn and the wait before must be."""
+
+FIRST_PAUSE: Final = 8
+"""Short waits without polling after one time in vain."""
+
+LONGEST_PAUSE: Final = 1024
+"""Short waits without polling after many times in vain: it then costs a thousandth."""
+
+
+class Patience:
+    """Waits for what is ready, awake or asleep."""
+
+    __slots__ = ("_clock", "_ended", "_is_worth_it", "_left", "_pause")
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._is_worth_it = False
+        #: When the last wait was over.
+        self._ended = 0.0
+        self._pause = 0
+        #: Short waits to let pass before the next attempt.
+        self._left = 0
+
+    def select(self, selector: BaseSelector, timeout: float) -> list[tuple[SelectorKey, int]]:
+        """Wait for at most `timeout` seconds until something is ready."""
+        select, clock = selector.select, self._clock
+        now = started = clock()
+        if self._is_worth_it and timeout > LONGEST and now - self._ended < LONGEST:
+            until = started + LONGEST
+            while now < until:
+                events = select(0.0)
+                now = clock()
+                if events:
+                    self._ended = now
+                    self._pause >>= 1
+                    return events
+            self._left = self._pause = min(2 * self._pause + FIRST_PAUSE, LONGEST_PAUSE)
+        events = select(timeout)
+        self._ended = now = clock()
+        if now - started < LONGEST:
+            self._left -= 1
+            self._is_worth_it = self._left < 0
+        else:
+            self._is_worth_it = False
+        return events
