@@ -86,26 +86,29 @@ class Brakes:
         braked: by log.
         passed: readers that nobody waits for, until they do something, or until a time.
         due: when to look next, though nothing happens; None is never.
+        grace: until when logs drop nothing of what a router before had for its readers, who
+            were connected and come back one by one.
     """
 
     def __init__(self, machine: "RouterMachine") -> None:
         self.braked: dict[DataLog, _Brake] = {}
         self.passed: dict[DataRequest, Token | float] = {}
         self.due: float | None = None
+        self.grace = 0.0
         self._machine = machine
 
     # --- appending ---
 
     def press(self, log: DataLog, publisher: Session | None) -> None:
         """Take note of an append to a log that has filled half of its segments."""
-        if not self._machine.limits.acknowledge_patience:
-            log.is_swollen = False
-            return
         brake = self.braked.get(log)
         if brake is None or brake.newest is not log.segments[-1]:
             brake = self._look(log, brake or _Brake())
         if not brake.laggards:
-            log.is_swollen = False
+            if self._machine.now < self.grace:
+                log.is_swollen = False
+            else:
+                log.relax()
         elif publisher is not None and publisher.connection is not None:
             self._hold(brake, publisher.connection)
 
@@ -133,7 +136,7 @@ class Brakes:
     def _behind(self, log: DataLog) -> Iterator[DataRequest]:
         """Iterate over the requests of connected readers that are half of a log behind."""
         half = max(1, log.segment_count // 2)
-        if len(log.segments) <= half:
+        if len(log.segments) <= half or not self._machine.limits.acknowledge_patience:
             return
         line = log.segments[-half].base
         for connection in self._machine.connections.values():
@@ -181,6 +184,7 @@ class Brakes:
         for brake in self.braked.values():
             brake.held.pop(connection, None)
         self._let_go(connection, is_over=True)
+        self._machine.notify()  # the requests of who ends as well have to be in their places
 
     def _let_go(self, connection: Connection, *, is_over: bool = False) -> None:
         """Take what waits of a client, until it is held again."""
@@ -233,9 +237,7 @@ class Brakes:
     def _release(self, log: DataLog, brake: _Brake) -> None:
         """Let publishers go on, one by one, until readers are far behind again."""
         del self.braked[log]
-        log.is_swollen = False
-        log.most = log.segment_count
-        log.trim()
+        log.relax()
         held = brake.held
         while held and log not in self.braked:
             connection = next(iter(held))
@@ -244,6 +246,12 @@ class Brakes:
                 self._let_go(connection)
         if held:
             self.braked[log].held |= held
+
+    def restore(self) -> None:
+        """Let the logs of a router before keep what they have, for a while."""
+        self.grace = self._machine.now + self._machine.limits.acknowledge_patience
+        for log in self._machine.routes:
+            log.most = max(GUARD * log.segment_count, len(log.segments) + 1)
 
     def laggards(self) -> set[str]:
         """Return the client ids of readers that hold others up, or are passed over."""

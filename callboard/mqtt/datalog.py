@@ -129,6 +129,12 @@ class DataLog:
         if len(self.segments) > self.most:
             del self.segments[: -self.most]
 
+    def relax(self) -> None:
+        """Keep no more than the log's segments: nobody is waited for."""
+        self.is_swollen = False
+        self.most = self.segment_count
+        self.trim()
+
     def clear(self) -> None:
         """Forget all messages."""
         segments = self.segments

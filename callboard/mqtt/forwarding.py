@@ -173,6 +173,15 @@ def _tell_jump(machine: "RouterMachine", request: DataRequest, lost: int) -> Non
     machine.alerts.append(CursorJump(client_id, request.log.topic_filter, lost))
 
 
+def tell_jumps(machine: "RouterMachine", session: Session) -> None:
+    """Tell what logs dropped before a session read it; it would come to that later."""
+    for request in (*session.requests.values(), *session.tracker.requests):
+        lost = request.log.start - request.offset
+        if lost > 0:
+            _tell_jump(machine, request, lost)
+            request.offset = request.log.start
+
+
 def _send_returned(
     machine: "RouterMachine", connection: Connection, request: DataRequest
 ) -> Outcome:

@@ -5,11 +5,13 @@ stood before the oldest snapshot that is kept) is passed over. Then the result i
 empty machine, whose clients are all away.
 """
 
+import sys
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from callboard.mqtt import wills
+from callboard.mqtt.acknowledging import PUBCOMP, PUBREC
 from callboard.mqtt.datalog import DataLog
 from callboard.mqtt.journal_codec import ReadRecord, SentBefore
 from callboard.mqtt.message import Run
@@ -42,9 +44,6 @@ from callboard.mqtt.window import Sent
 
 if TYPE_CHECKING:
     from callboard.mqtt.machine import RouterMachine
-
-PUBREC: Final = 0x50
-PUBCOMP: Final = 0x70
 
 
 @dataclass(slots=True)
@@ -286,6 +285,7 @@ class Recovery:
             for topic_filter in run.filters:
                 log = machine.routes.get(topic_filter)
                 if log is not None:
+                    log.most = sys.maxsize  # until places are known, so that losses are told
                     log.append(run)
         starts = [run.number for run in state.runs]
         for client_id, saved in state.sessions.items():
@@ -294,6 +294,7 @@ class Recovery:
             _fill_window(session, saved, state.runs, starts)
         for name, group in state.groups.items():
             _set_group(machine, name, group, state.runs, starts)
+        machine.brakes.restore()
         wills.restore(machine, state.wills)
 
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from callboard.mqtt import wills
 from callboard.mqtt.datalog import DataLog
+from callboard.mqtt.forwarding import tell_jumps
 from callboard.mqtt.message import Run
 from callboard.mqtt.record import (
     JournalRecord,
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 
 
 def snapshot(machine: "RouterMachine") -> list[JournalRecord]:
-    """Return the records that recover a router as it is; for a whole number of turns."""
+    """Return the records that recover a router as it is; for a whole number of turns.
+
+    What was lost to its sessions is told with the next turn, if not before.
+    """
     sessions = [
         each
         for each in (
@@ -34,6 +38,8 @@ def snapshot(machine: "RouterMachine") -> list[JournalRecord]:
         )
         if each.is_durable
     ]
+    for session in sessions:  # places do not say any more what is missing before them
+        tell_jumps(machine, session)
     records: list[JournalRecord] = [SnapshotBegun(machine.number)]
     records += [Retained(run.topic, run) for run in machine.retained]
     records += [Published(run) for run in _needed(machine, sessions)]

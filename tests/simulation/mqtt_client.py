@@ -16,6 +16,7 @@ from callboard.mqtt.packet import (
     V5,
     ConnAck,
     Connect,
+    Disconnect,
     Packet,
     PubAck,
     PubComp,
@@ -28,6 +29,7 @@ from callboard.mqtt.packet import (
     UnsubAck,
     Unsubscribe,
 )
+from callboard.mqtt.packet import Will as PacketWill
 from callboard.mqtt.properties import Properties
 from tests.callboard.mqtt.stage import packets_of
 
@@ -88,6 +90,10 @@ class SimulatedClient:
         self.link: Link | None = None
         self.is_connected = False
         self.is_slow = False
+        #: Acknowledges one packet at a time, however many wait.
+        self.drips = False
+        #: Whether it was away or did nothing: then its log need not keep all for it.
+        self.was_away = False
         self.shuffles = False
         self.receive_maxima: tuple[int | None, ...] = (None, 1, 3, 20)
         self.waiting: deque[Message] = deque()
@@ -96,16 +102,18 @@ class SimulatedClient:
         self._answers: list[bytes] = []
         self._ids = 0
         #: It wants no session before, and has not been told yet that it has none.
-        self._begins_anew = False
+        self.begins_anew = False
 
     # --- connections ---
 
-    def connect(self, mailbox: Any, *, clean: bool = False) -> None:
+    def connect(
+        self, mailbox: Any, *, clean: bool = False, will: PacketWill | None = None
+    ) -> None:
         """Begin a connection, with a session before or, if `clean`, without."""
         if clean:
             self.session = SessionState(self.tick())
             self.has_session = False
-            self._begins_anew = True
+            self.begins_anew = True
         properties = None
         if self.version == V5:
             most = self.random.choice(self.receive_maxima)
@@ -115,16 +123,32 @@ class SimulatedClient:
                 topic_alias_maximum=self.random.choice((None, 2)),
             )
         packet = Connect(
-            self.name, self._begins_anew, version=self.version, properties=properties
+            self.name,
+            self.begins_anew,
+            will=will,
+            version=self.version,
+            properties=properties,
         )
         self.link = Link(mailbox, packet, lambda: None)
         self.is_connected = False
         self._answers = []
         self.link.begin()
 
+    def leave(self) -> Link | None:
+        """Say DISCONNECT, and be gone; returns the link where its answer comes."""
+        link, self.link = self.link, None
+        self.was_away = True
+        self.is_connected = False
+        self._answers = []
+        if link is not None:
+            link.push(encode(Disconnect(0, self._no_properties()), self.version))
+            link.notify()
+        return link
+
     def lose(self, *, tells: bool = True) -> None:
         """Lose the connection, and all that is under way in both directions."""
         link, self.link = self.link, None
+        self.was_away = True
         self.is_connected = False
         self._answers = []
         if link is not None and tells:
@@ -218,6 +242,8 @@ class SimulatedClient:
         if self.shuffles:
             self.random.shuffle(answers)
         count = len(answers) if all_of_them else self.random.randint(0, len(answers))
+        if self.drips and not all_of_them:
+            count = min(1, len(answers))
         if self.link is not None and count:
             self.link.push(b"".join(answers[:count]))
             self.link.notify()
@@ -258,7 +284,7 @@ class SimulatedClient:
             self.problems.append(f"the session of {self.name} is lost")
         self.has_session = True
         self.is_connected = True
-        self._begins_anew = False
+        self.begins_anew = False
         for packet_id, (message, is_received) in self.session.outgoing.items():
             if is_received:
                 self.push(PubRel(packet_id))

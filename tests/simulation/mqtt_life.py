@@ -3,7 +3,9 @@
 Publishers and subscribers of both versions with lasting sessions; connections that are lost
 with what is under way, clients that do not read, acknowledge in another order, begin anew or
 change their filters; some that send rubbish; and a router that crashes at any point of a turn,
-with a disk that loses what was not synced. Then all that ends, and everybody is served.
+with a disk that loses what was not synced. Some have wills; in some lives logs are small, and
+readers that acknowledge one message at a time have more before them than a log holds. Then all
+that ends, and everybody is served.
 What must hold is in `mqtt_rules`.
 """
 
@@ -11,9 +13,11 @@ import contextlib
 import itertools
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from callboard.mqtt.codec import encode
+from callboard.mqtt.datalog import CursorJump
 from callboard.mqtt.journal import RouterJournal
 from callboard.mqtt.limits import Limits, ShareStrategy
 from callboard.mqtt.link import Disconnect, Link
@@ -24,13 +28,14 @@ from callboard.mqtt.reason_code import ReasonCode
 from callboard.simulation.disk import SimulatedDisk
 from tests.simulation.mqtt_client import Message, SimulatedClient
 from tests.simulation.mqtt_rules import check_always, check_at_the_end
+from tests.simulation.mqtt_wills import Wills
 from tests.simulation.rules import Violation
 
 TOPICS = ("a", "a/b", "a/c", "b/b", "b/x/y")
 FILTERS = ("a", "a/b", "a/#", "+/b", "#", "b/x/y", "c/#")
 GROUP = "$share/g/a/+"
 
-PATIENCE = 3_000
+PATIENCE = 10_000
 """Rounds within which all is delivered when nothing disturbs it."""
 
 
@@ -44,6 +49,8 @@ class MqttLife:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.random = random.Random(seed)
+        #: For wills and small logs.
+        self.more = random.Random(f"more {seed}")
         self.disk = SimulatedDisk(seed)
         self.disk.faults.short_writes = self.random.choice((0.0, 0.0, 0.1))
         self.is_durable = self.random.random() < 0.7
@@ -54,6 +61,20 @@ class MqttLife:
             receive_maximum=self.random.choice((10, 65_535)),
             share_strategy=self.random.choice(list(ShareStrategy)),
         )
+        self.has_small_logs = self.more.random() < 0.4
+        if self.has_small_logs:
+            self.limits = replace(
+                self.limits,
+                inflight=self.more.choice((1, 3, 20)),
+                segment_bytes=self.more.choice((8_000, 20_000)),
+                segment_count=self.more.choice((2, 4, 10)),
+                acknowledge_patience=self.more.choice((5.0, 1e9, 1e9)),
+            )
+        self.wills = Wills()
+        self.watcher = SimulatedClient("watcher", V5, self.more, lambda: self.ticks)
+        #: Those that are never lost but with the router, in a life with small logs.
+        self.steady: list[SimulatedClient] = []
+        self.alerts: list[CursorJump] = []
         self.seconds = 0.0
         self.ticks = 0
         self.restarts = 0
@@ -85,10 +106,16 @@ class MqttLife:
             for _ in range(self.random.choice((0, 1, 3))):
                 self._round()
             self.seconds += self.random.choice((0.0, 0.01, 1.0, 10.0))
+            self.wills.look(self.everybody, self.seconds)
             check_always(self)
         self._rest()
         check_at_the_end(self)
         return self
+
+    @property
+    def everybody(self) -> list[SimulatedClient]:
+        """All honest clients."""
+        return [*self.clients, self.watcher]
 
     # --- the router ---
 
@@ -130,6 +157,9 @@ class MqttLife:
             transmits = transmits[: self.random.randint(0, len(transmits))]
         for link, notifications in transmits:
             link.deliver(notifications)
+        self.alerts += turn.alerts
+        if not self.machine.events:
+            self.wills.turned(self.seconds)
 
     def _write_without_sync(self, records: list[Any]) -> None:
         """Crash between the write and the sync of the journal."""
@@ -151,12 +181,19 @@ class MqttLife:
         self._turn(step)
         self.disk.crash()
         self.restarts += 1
-        for client in self.clients:
-            if step == 2 and self.random.random() < 0.5:
+        for client in self.everybody:
+            is_steady = not client.was_away
+            if client is not self.watcher and step == 2 and self.random.random() < 0.5:
                 client.read()
             client.lose(tells=False)
+            client.was_away = not is_steady
+        self.wills.look(self.everybody, self.seconds)
+        self.wills.restarted()
+        self.alerts += self.machine.alerts
         self.hostile.clear()
         self._start()
+        for client in (*self.steady, self.watcher):
+            self._connect(client)
 
     # --- clients ---
 
@@ -166,10 +203,15 @@ class MqttLife:
             chance = random.Random(f"{self.seed} {number}")
             client = SimulatedClient(f"c{number}", version, chance, lambda: self.ticks)
             client.shuffles = self.random.random() < 0.3
+            client.drips = self.more.random() < (0.5 if self.has_small_logs else 0.1)
+            if self.has_small_logs and self.more.random() < 0.5:
+                self.steady.append(client)
             self.qos_of[client.name] = self.random.choice((0, 1, 2, 2))
             self.clients.append(client)
-            client.connect(self)
+            self._connect(client)
             self._subscribe(client)
+        self._connect(self.watcher)
+        self.watcher.subscribe(["will/#"], 2)
         if self.random.random() < 0.5:
             self.members = self.random.sample(self.clients, 2)
             for member in self.members:
@@ -190,6 +232,31 @@ class MqttLife:
             self._restart: 2,
         }
         self.random.choices(list(actions), list(actions.values()))[0]()
+        if self.has_small_logs and self.more.random() < 0.1:
+            self._publish_much()
+        if self.more.random() < 0.1:
+            self._leave()
+
+    def _connect(self, client: SimulatedClient, *, clean: bool = False) -> None:
+        """Connect a client, perhaps with a will."""
+        delay = None
+        if client is not self.watcher and self.more.random() < 0.5:
+            delay = self.more.choice((0, 5, 60)) if client.version == V5 else 0
+        self.wills.connect(client, self, delay, self.seconds, clean=clean)
+
+    def _publish_much(self) -> None:
+        """Publish more at once than a log holds."""
+        client, topic = self.more.choice(self.clients), self.more.choice(TOPICS)
+        qos = self._qos_on(client, topic)
+        self.note(client.name, "publishes much on", topic, "QoS", qos)
+        for _ in range(self.more.choice((40, 120))):
+            self._let_wait(client, topic, qos, retain=False)
+
+    def _leave(self) -> None:
+        client = self.more.choice(self.clients)
+        if client.is_connected and client not in self.steady:
+            self.note(client.name, "leaves")
+            self.wills.leave(client)
 
     def _publish(self) -> None:
         client = self.random.choice(self.clients)
@@ -197,20 +264,28 @@ class MqttLife:
         retain = self.random.random() < 0.2
         if retain:
             topic = f"kept/{client.name}"
-        # One for each topic: what is sent with another one may overtake it.
-        qos = max(sum(map(ord, client.name + topic)) % 3, retain)
+        qos = max(self._qos_on(client, topic), retain)
         count = self.random.choice((1, 4, 30))
         self.note(client.name, "publishes", count, "on", topic, "QoS", qos)
         for _ in range(count):
-            key = (client.name, topic)
-            number = self._numbers[key] = self._numbers.get(key, 0) + 1
-            message = Message(client.name, topic, number, qos, retain)
-            self.messages.append(message)
-            client.waiting.append(message)
+            self._let_wait(client, topic, qos, retain=retain)
+
+    @staticmethod
+    def _qos_on(client: SimulatedClient, topic: str) -> int:
+        """Return the one QoS for each topic: what is sent with another one may overtake it."""
+        return sum(map(ord, client.name + topic)) % 3
+
+    def _let_wait(self, client: SimulatedClient, topic: str, qos: int, *, retain: bool) -> None:
+        """Give a client a message to publish."""
+        key = (client.name, topic)
+        number = self._numbers[key] = self._numbers.get(key, 0) + 1
+        message = Message(client.name, topic, number, qos, retain)
+        self.messages.append(message)
+        client.waiting.append(message)
 
     def _lose(self) -> None:
         client = self.random.choice(self.clients)
-        if client.link is not None:
+        if client.link is not None and client not in self.steady:
             self.note(client.name, "is lost")
             client.lose()
 
@@ -218,17 +293,21 @@ class MqttLife:
         for client in self.clients:
             if client.link is None and self.random.random() < 0.7:
                 self.note(client.name, "connects")
-                client.connect(self)
+                self._connect(client)
 
     def _take_over(self) -> None:
         """Connect while the connection before is there: it is half open."""
         client = self.random.choice(self.clients)
-        self.note(client.name, "connects once more")
-        client.connect(self)
+        if client not in self.steady:
+            self.note(client.name, "connects once more")
+            client.was_away = True
+            self._connect(client)
 
     def _dawdle(self) -> None:
         client = self.random.choice(self.clients)
-        client.is_slow = not client.is_slow
+        if client in self.steady:
+            return
+        client.is_slow, client.was_away = not client.is_slow, True
         self.note(client.name, "is slow" if client.is_slow else "is quick")
 
     def _subscribe(self, client: SimulatedClient) -> None:
@@ -254,7 +333,8 @@ class MqttLife:
         others = [
             client
             for client in self.clients
-            if client not in self.members and client.version == V5  # 3.1.1 ends it after that
+            if client not in (*self.members, *self.steady)
+            and client.version == V5  # 3.1.1 ends it after that
         ]
         if others:
             client = self.random.choice(others)
@@ -262,7 +342,7 @@ class MqttLife:
             client.lose(tells=self.random.random() < 0.5)
             for message, _ in client.session.outgoing.values():
                 message.sent_at = -1  # nobody sends it again, so it may or may not arrive
-            client.connect(self, clean=True)
+            self._connect(client, clean=True)
             self._subscribe(client)
 
     # --- who means harm ---
@@ -316,10 +396,11 @@ class MqttLife:
     def _round(self) -> None:
         """Let everybody do something."""
         self.ticks += 1
-        for client in self.clients:
+        for client in self.everybody:
             if not client.is_slow:
                 client.publish()
                 client.read()
+        self.wills.look(self.everybody, self.seconds)
         if not self.machine.is_idle or self.machine.next_deadline is not None:
             self._turn()
 
@@ -331,12 +412,13 @@ class MqttLife:
             client.is_slow = False
         for _ in range(PATIENCE):
             self.ticks += 1
-            for client in self.clients:
+            for client in self.everybody:
                 if client.link is None:
-                    client.connect(self)
+                    self._connect(client)
                 client.publish()
                 client.read()
                 client.answer(all_of_them=True)
+            self.wills.look(self.everybody, self.seconds)
             self._turn()
             if self._is_at_rest():
                 return
@@ -352,5 +434,5 @@ class MqttLife:
             and not client.session.outgoing
             and not client.session.asked
             and not client._answers
-            for client in self.clients
+            for client in self.everybody
         )

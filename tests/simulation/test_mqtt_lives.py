@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from callboard.mqtt import forwarding, ingest, publishing, subscribing
+from callboard.mqtt import forwarding, ingest, publishing, subscribing, wills
+from callboard.mqtt.brake import Brakes
 from callboard.mqtt.journal import RouterJournal
 from callboard.mqtt.machine import RouterMachine
 from callboard.mqtt.tracker import Tracker
@@ -64,10 +65,23 @@ def put_last(self: Any, request: Any) -> None:
     self.requests.append(request)
 
 
+def look_for_nobody(self: Any, log: Any) -> Any:
+    """Let a log drop what connected readers have not read."""
+    del self, log
+    return iter(())
+
+
+def hold_all(self: Any, connection: Any, chunks: list[bytes]) -> list[bytes]:
+    """Take nothing of held clients, not even what others wait for."""
+    del self
+    connection.held.chunks += chunks
+    return []
+
+
 LEAVE: Callable[..., None] = subscribing.leave
 
 BUGS = [
-    (RouterJournal, "write", write_later, "is lost|did not get|times", 1),
+    (RouterJournal, "write", write_later, "is lost|did not get|times|was not said", 1),
     (publishing, "receive", forget_received, "times with QoS 2", 0),
     (forwarding, "merge", send_from_each_filter, "times", 0),
     (subscribing, "leave", leave_at_once, "times|did not get", 72),
@@ -75,6 +89,10 @@ BUGS = [
     (Window, "connection_lost", resend_backwards, "behind number", 2),
     (Tracker, "put_first", put_last, "behind number", 116),
     (RouterMachine, "notify", lambda self: self.notifications.clear(), "in 0 places", 0),
+    (Brakes, "_behind", look_for_nobody, "though it was there", 9),
+    (Brakes, "sift", hold_all, "not everything|though it was there", 2),
+    (wills, "keep", lambda *_: None, "was not said", 1),
+    (wills, "_drop", lambda *_: None, "was said", 1),
     (ingest.acknowledging, "_released", lambda *_: None, "not everything|times|did not", 0),
 ]
 

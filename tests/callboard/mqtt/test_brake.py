@@ -235,6 +235,20 @@ def test_a_client_that_leaves_while_it_is_held_has_said_all_that_it_sent(stage) 
     assert (stage.machine.meters.lost, stage.machine.meters.wills) == (0, 0)
 
 
+def test_a_held_client_may_begin_anew_while_it_reads_what_it_sent(stage) -> None:
+    stage.client("r", answers=False).subscribe("t", qos=1)
+    both = stage.client("b", clean=False, expiry=100)
+    both.subscribe("u")
+    flood(both, 30)
+
+    both.push(both.message("u"))
+    stage.run()
+    again = stage.client("b", clean=True)
+
+    assert again.end is None
+    assert "u" not in {log.topic_filter for log in stage.machine.routes}
+
+
 def test_many_publishers_are_let_go_one_by_one(stage) -> None:
     publishers = [stage.client(f"p{number}") for number in range(40)]
     reader = stage.client("r", answers=False)
