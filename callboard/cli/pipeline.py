@@ -44,6 +44,14 @@ Master = Annotated[
     str, typer.Option(metavar="URL", help="local[N] or spark://HOST:PORT; default: all cores.")
 ]
 Name = Annotated[str, typer.Option(help="What this run is called; default: as the query.")]
+Retain = Annotated[
+    str,
+    typer.Option(
+        metavar="LIMITS",
+        help="How long results are kept: bytes=1000000000,records=…,seconds=86400; "
+        "default: for ever.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
 
 
@@ -76,6 +84,7 @@ def run(
     left: Left = "",
     right: Right = "",
     within: Within = "10s",
+    retain: Retain = "",
     max_rows: Annotated[
         int | None, typer.Option(min=1, help="Records of a micro-batch at most.")
     ] = None,
@@ -117,23 +126,11 @@ def run(
       callboard pipeline run rates --log metrics --to results --peer basp://127.0.0.1:4222
     """  # noqa: D301
     from callboard.cli.joining import Joining
-    from callboard.cli.pipelining import Outlets, make_settings, run_batch, run_stream
-    from callboard.pipeline.job import Job
+    from callboard.cli.pipeline_job import Asked, make_job
+    from callboard.cli.pipelining import Outlets, run_batch, run_stream
 
-    settings = make_settings(
-        field, window, delay, threshold, season, left=left, right=right, within=within
-    )
-    job = Job(
-        query,
-        str(log),
-        str(to),
-        settings,
-        topics=",".join(topic or ()),
-        start=start,
-        max_rows=max_rows,
-        ends=once,
-        name=name,
-    )
+    asked = Asked(field, window, delay, threshold, season, left, right, within, topic, retain)
+    job = make_job(query, log, to, asked, start=start, max_rows=max_rows, ends=once, name=name)
     if batch:
         raise typer.Exit(run_batch(job, master, as_json=as_json))
     joining = Joining(
@@ -169,6 +166,7 @@ def replay(
     left: Left = "",
     right: Right = "",
     within: Within = "10s",
+    retain: Retain = "",
     master: Master = "",
     as_json: AsJson = False,
 ) -> None:
@@ -179,21 +177,11 @@ def replay(
       callboard pipeline replay rates --log metrics --to again --from 2026-01-31T12:00:00Z
       callboard pipeline replay quantiles --log metrics --to again --from 1000 --until 9000
     """  # noqa: D301
-    from callboard.cli.pipelining import make_settings, run_batch
-    from callboard.pipeline.job import Job
+    from callboard.cli.pipeline_job import Asked, make_job
+    from callboard.cli.pipelining import run_batch
 
-    settings = make_settings(
-        field, window, delay, threshold, season, left=left, right=right, within=within
-    )
-    job = Job(
-        query,
-        str(log),
-        str(to),
-        settings,
-        topics=",".join(topic or ()),
-        start=start,
-        end=until,
-    )
+    asked = Asked(field, window, delay, threshold, season, left, right, within, topic, retain)
+    job = make_job(query, log, to, asked, start=start, end=until)
     raise typer.Exit(run_batch(job, master, as_json=as_json))
 
 

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import typer
 
-from callboard.cli.failure import FAILED, MISUSED, Failure, one_line
+from callboard.cli.failure import FAILED, Failure, one_line
 from callboard.cli.joining import Joining
 from callboard.cli.listening import catch_signals, parse_listen
+from callboard.cli.pipeline_job import explained
 from callboard.commitlog import LogError, LogReader
 from callboard.exposition import CONTENT_TYPE, exposition
 from callboard.page_server import Page, PageServer
 from callboard.pipeline.bridge import Bridge
-from callboard.pipeline.errors import InvalidSetting, PipelineError, SparkMissing
+from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.job import Job, find_query
 from callboard.pipeline.progress import (
     Progress,
@@ -31,8 +32,6 @@ from callboard.pipeline.progress import (
     read_offset,
     read_status,
 )
-from callboard.pipeline.queries import Settings, seconds_of
-from callboard.pipeline.state import Detection
 from callboard.store.attach import attach_clone, attach_master
 from callboard.store.errors import MasterExists
 
@@ -65,44 +64,10 @@ class Outlets(NamedTuple):
         return bool(self.joining.peers or self.joining.listen)
 
 
-def make_settings(
-    field: str,
-    window: str,
-    delay: str,
-    threshold: float,
-    season: str,
-    **join: str,
-) -> Settings:
-    """Return what a query is told, from what was typed.
-
-    Raises:
-        Failure: something of it makes no sense.
-    """
-    with _explained():
-        span, _, slots = season.partition(":")
-        detection = Detection(threshold=threshold)
-        if season:
-            if not slots.isdecimal() or int(slots) < 1:
-                what = f"--season {season!r} is no season; give one like 1d:24"
-                raise InvalidSetting(what)
-            detection = Detection(
-                threshold, warmup=3 * int(slots), slots=int(slots), season=seconds_of(span)
-            )
-        return Settings(
-            field,
-            seconds_of(window),
-            seconds_of(delay),
-            detection,
-            join["left"],
-            join["right"],
-            seconds_of(join["within"]),
-        )
-
-
 def run_batch(job: Job, master: str, *, as_json: bool) -> int:
     """Run a query once over what there is; returns the exit code."""
     stop = threading.Event()
-    with _explained(), _spark(job, master) as spark, catch_signals(stop):
+    with explained(), _spark(job, master) as spark, catch_signals(stop):
         begun, before = time.monotonic(), _end_of(job.to)
         done = threading.Thread(target=_interrupts, args=(spark, stop), daemon=True)
         done.start()
@@ -136,7 +101,7 @@ def run_stream(job: Job, master: str, outlets: Outlets, *, as_json: bool) -> int
     """Run a query until a signal, or with `ends` until all was read; returns the exit code."""
     stop = threading.Event()
     with ExitStack() as stack:
-        stack.enter_context(_explained())
+        stack.enter_context(explained())
         hub = stack.enter_context(outlets.joining.hub()) if outlets.publishes else None
         spark = stack.enter_context(_spark(job, master))
         stack.enter_context(catch_signals(stop))
@@ -351,21 +316,6 @@ def _line(progress: Progress) -> str:
         f"{progress.query} batch {progress.batch}: {progress.rows:,} records in"
         f" {progress.seconds:.2f} s, {progress.rate:,.0f}/s, {progress.lag:,} wait"
     )
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Turn errors of the pipeline and of logs into one line."""
-    try:
-        yield
-    except (PipelineError, LogError) as error:
-        why, _, step = str(error).partition(";")
-        is_misuse = isinstance(error, InvalidSetting) and not isinstance(error, SparkMissing)
-        raise Failure(
-            why=why,
-            step=step.strip() or "see docs/pipeline.md",
-            code=MISUSED if is_misuse else FAILED,
-        ) from None
 
 
 def _failure(error: Exception) -> Failure:

@@ -63,13 +63,9 @@ def parse_retention(text: str) -> Retention | None:
     """
     if not text:
         return None
-    limits: dict[str, float] = {}
     try:
-        for part in text.split(","):
-            name, _, number = part.partition("=")
-            limits[name.strip()] = float(number) if name.strip() == "seconds" else int(number)
-        return Retention(**limits)  # type: ignore[arg-type]  # what is wrong is told below
-    except (TypeError, ValueError):
+        return Retention.parse(text)
+    except ValueError:
         raise Failure(
             why=f"--retain {text!r} cannot be read",
             step="give for instance bytes=1000000000,seconds=86400 (or records=…)",

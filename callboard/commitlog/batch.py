@@ -33,6 +33,7 @@ from callboard.commitlog.columns import Columns, Names, decode_names
 from callboard.commitlog.errors import LogCorrupt
 from callboard.commitlog.record import BytesRecord, Record
 
+Buffer = bytes | memoryview
 MAGIC: Final = b"CBL1"
 _HEADER: Final = struct.Struct("<4sIIIQqqII")
 _CHECKED: Final = struct.Struct("<IIQqqII")  # the header without magic and its own checksum
@@ -103,6 +104,38 @@ def encode_batch(base: int, now: int, columns: Columns) -> tuple[bytes, int]:
     body = b"".join((*parts, *payloads))
     header = Header(crc32(body), len(body), base, first, latest, count, flags)
     return encode_header(header) + body, latest
+
+
+class Packed(NamedTuple):
+    """The columns of a batch as they are stored; those that are left out are empty."""
+
+    names: bytes
+    times: Buffer
+    named: Sequence[Buffer]
+    kinds: Buffer
+    lengths: Buffer
+    payloads: Buffer
+
+
+def encode_packed(base: int, first: int, latest: int, packed: Packed, flags: int) -> bytes:
+    """Return a batch as bytes.
+
+    Args:
+        base: The offset of its first record.
+        first: The time of that.
+        latest: The latest time of all.
+        packed: The columns.
+        flags: `BYTES` if all payloads are bytes; the others are found.
+    """
+    names, times, named, kinds, lengths, payloads = packed
+    for flag, column in zip((TIMES, KINDS, *_NAMED), (times, kinds, *named), strict=True):
+        flags |= flag if len(column) else 0
+    size = _NUMBER.pack(len(names))
+    body = b"".join((size, names, times, *named, kinds, lengths, payloads))
+    count = len(lengths) // _NUMBER.size
+    return (
+        encode_header(Header(crc32(body), len(body), base, first, latest, count, flags)) + body
+    )
 
 
 def encode_header(header: Header) -> bytes:

@@ -68,9 +68,7 @@ def one_record(
     if key is None and not headers:
         names = plain_names(topic, sender)
     else:
-        names = _encode_names(
-            [_topic(topic)], [_key(key)], [_headers(headers)], [_sender(sender)]
-        )
+        names = encode_names([topic], [key], [headers], [sender])
     return Columns((data,), is_bytes, b"", names, None, None, None, None)
 
 
@@ -88,7 +86,7 @@ def many_records(
         InvalidRecord: some record cannot be stored, or a list has another length.
     """
     count = len(payloads)
-    data, all_bytes, kinds = _payloads(payloads)
+    data, all_bytes, kinds = encode_payloads(payloads)
     if keys is headers is None and isinstance(topics, str) and isinstance(senders, str):
         names = plain_names(topics, senders)
         return Columns(data, all_bytes, kinds, names, times, None, None, None)
@@ -96,23 +94,22 @@ def many_records(
     key_rows = [keys] if keys is None or isinstance(keys, str | bytes) else keys
     header_rows = [headers] if headers is None or isinstance(headers, Mapping) else headers
     sender_rows = [senders] if isinstance(senders, str) else senders
-    topic_names, topic_column = _interned(topic_rows, count)
-    key_names, key_column = _interned(key_rows, count)
-    header_names, header_column = _interned(
-        [tuple(sorted(_headers(row).items())) for row in header_rows], count
-    )
-    sender_names, sender_column = _interned(sender_rows, count)
-    names = _encode_names(
-        [_topic(topic) for topic in topic_names],
-        [_key(key) for key in key_names],
-        [dict(row) for row in header_names],
-        [_sender(sender) for sender in sender_names],
-    )
+    topic_names, topic_column = interned(topic_rows, count)
+    key_names, key_column = interned(key_rows, count)
+    header_names, header_column = interned([header_pairs(row) for row in header_rows], count)
+    sender_names, sender_column = interned(sender_rows, count)
+    mappings = [dict(row) for row in header_names]
+    names = encode_names(topic_names, key_names, mappings, sender_names)
     columns = (topic_column, key_column, header_column, sender_column)
     return Columns(data, all_bytes, kinds, names, times, *columns)
 
 
-def _payloads(payloads: Sequence[Any]) -> tuple[Sequence[bytes], bool, Kinds]:
+def encode_payloads(payloads: Sequence[Any]) -> tuple[Sequence[bytes], bool, Kinds]:
+    """Return payloads as bytes, whether all were, and if only some: which.
+
+    Raises:
+        InvalidRecord: one of them cannot be stored.
+    """
     types = set(map(type, payloads))
     if types == {bytes}:
         return payloads, True, b""
@@ -129,7 +126,7 @@ def _payloads(payloads: Sequence[Any]) -> tuple[Sequence[bytes], bool, Kinds]:
     return data, binary == types, b"" if binary == types else kinds
 
 
-def _interned(values: Sequence[T], count: int) -> tuple[list[T], list[int] | None]:
+def interned(values: Sequence[T], count: int) -> tuple[list[T], list[int] | None]:
     """Return the distinct values, and for each record the number of its own."""
     if len(values) == 1:
         return list(values), None
@@ -191,6 +188,15 @@ def _key(key: Any) -> Key:
     return key
 
 
+def header_pairs(headers: Headers) -> tuple[tuple[str, str], ...]:
+    """Return headers as what can be told from others.
+
+    Raises:
+        InvalidRecord: they are none.
+    """
+    return tuple(sorted(_headers(headers).items()))
+
+
 def _sender(sender: Any) -> str:
     if not isinstance(sender, str):
         what = f"a sender is a text, not {type(sender).__name__}"
@@ -215,18 +221,24 @@ def _headers(headers: Any) -> Mapping[str, str]:
 @lru_cache(1024)
 def plain_names(topic: str, sender: str = "") -> bytes:
     """Return the encoded names of records that have a topic, a sender and nothing else."""
-    return _encode_names([_topic(topic)], [None], [NO_HEADERS], [_sender(sender)])
+    return encode_names([topic], [None], [NO_HEADERS], [sender])
 
 
-def _encode_names(
-    topics: list[str],
-    keys: list[Key],
-    headers: Sequence[Mapping[str, str]],
-    senders: list[str],
+def encode_names(
+    topics: Sequence[Any], keys: Sequence[Any], headers: Sequence[Any], senders: Sequence[Any]
 ) -> bytes:
-    names: list[Any] = [topics, keys, [dict(row) for row in headers]]
-    if senders != NO_SENDERS:
-        names.append(senders)
+    """Return the values that numbers in columns stand for, as they are stored.
+
+    Raises:
+        InvalidRecord: one of them is none.
+    """
+    names: list[Any] = [
+        [_topic(topic) for topic in topics],
+        [_key(key) for key in keys],
+        [dict(_headers(row)) for row in headers],
+    ]
+    if list(senders) != NO_SENDERS:
+        names.append([_sender(sender) for sender in senders])
     try:
         return dumps(names)
     except (CBOREncodeError, ValueError) as error:  # lone surrogates in a text

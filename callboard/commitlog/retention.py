@@ -1,13 +1,20 @@
 """How long a log keeps what is in it. Whole segments go, the oldest first."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
-
-from callboard.commitlog.table import Segment
+from typing import Final, NamedTuple
 
 DEFAULT_SEGMENT_BYTES: Final = 64 << 20
 PARTS: Final = 10
 """Segments that a limit is spread over, so that about a tenth of it goes at a time."""
+
+
+class Extent(NamedTuple):
+    """What limits look at in a segment: its first offset, its size, and its latest time."""
+
+    base: int
+    bytes: int
+    latest: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,28 +38,47 @@ class Retention:
                 what = f"Retention({name}={value}): give more than 0, or None for no limit"
                 raise ValueError(what)
 
+    @classmethod
+    def parse(cls, text: str) -> "Retention":
+        """Read limits as they are typed: `bytes=1000000,records=1000,seconds=3600`.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        limits: dict[str, float] = {}
+        for part in text.split(","):
+            name, _, number = part.strip().partition("=")
+            limits[name] = float(number) if name == "seconds" else int(number)
+        try:
+            return cls(**limits)  # type: ignore[arg-type]  # other names are told below
+        except TypeError:
+            what = f"{', '.join(limits)}: limits are bytes, records and seconds"
+            raise ValueError(what) from None
+
     @property
     def is_unlimited(self) -> bool:
         """Whether nothing ever expires."""
         return self.bytes is None and self.records is None and self.seconds is None
 
-    def count_expired(self, segments: list[Segment], now: int) -> int:
-        """Return how many of the segments, oldest first, have to go."""
-        size = sum(segment.index.size for segment in segments)
-        end, gone = segments[-1].index.end, 0
-        for segment, following in zip(segments, segments[1:], strict=False):
+    def count_expired(self, extents: Sequence[Extent], end: int, now: int) -> int:
+        """Return how many segments have to go.
+
+        Args:
+            extents: Those of all segments, oldest first.
+            end: The offset behind the last record.
+            now: The time, in nanoseconds since 1970.
+        """
+        size, gone = sum(each.bytes for each in extents), 0
+        for each in extents[:-1]:
             expired = (
                 (self.bytes is not None and size > self.bytes)
-                or (self.records is not None and end - segment.base > self.records)
-                or (
-                    self.seconds is not None and segment.index.latest < now - self.seconds * 1e9
-                )
+                or (self.records is not None and end - each.base > self.records)
+                or (self.seconds is not None and each.latest < now - self.seconds * 1e9)
             )
             if not expired:
                 break
-            size -= segment.index.size
+            size -= each.bytes
             gone += 1
-            assert following.base > segment.base
         return gone
 
 

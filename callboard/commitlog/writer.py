@@ -15,7 +15,7 @@ from callboard.commitlog.errors import LogClosed, LogFailed
 from callboard.commitlog.folder import COLUMNS, INDEX, MARKS, SEGMENT, Folder, write_all
 from callboard.commitlog.marks import Mark, Marks
 from callboard.commitlog.recovery import Recovery, recover
-from callboard.commitlog.retention import Retention, SegmentLimits
+from callboard.commitlog.retention import Extent, Retention, SegmentLimits
 from callboard.commitlog.table import Segment, SegmentTable
 
 _NO_LIMIT: Final = 1 << 62
@@ -143,9 +143,12 @@ class Writer:
         segments = self.table.segments
         gone = 0
         if not self._retention.is_unlimited:
-            for segment in segments:
-                self.table.cover(segment)
-            gone = self._retention.count_expired(segments, self._clock())
+            indexes = [self.table.cover(segment) for segment in segments]
+            extents = [
+                Extent(segment.base, index.size, index.latest)
+                for segment, index in zip(segments, indexes, strict=True)
+            ]
+            gone = self._retention.count_expired(extents, indexes[-1].end, self._clock())
         if before is not None:
             gone = max(gone, sum(each.base <= before for each in segments[1:]))
         self.table.segments = segments[gone:]

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from callboard.pipeline.errors import InvalidSetting
-from callboard.pipeline.journal import sync_folder
+from callboard.pipeline.segments import sync_folder
 
 
 def local_path(location: str) -> Path | None:

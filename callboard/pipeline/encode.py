@@ -1,20 +1,40 @@
-"""Rows of results as record batches of a log."""
+"""Rows of results as record batches of a log, column by column as far as Arrow has them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from callboard.commitlog import InvalidRecord
-from callboard.commitlog.batch import encode_batch
-from callboard.commitlog.columns import many_records
+from callboard.commitlog.batch import BYTES, Packed, encode_packed
+from callboard.commitlog.columns import encode_names, encode_payloads, header_pairs, interned
 from callboard.commitlog.log import MAX_BATCH_RECORDS, MAX_RECORD
 from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.range_reader import RECORD_COLUMNS
 
 _DROPPED: Final = "offset"
 """A record gets its offset from the log that it is published in."""
+
+_ALL: Final = memoryview(b"")
+"""The numbers of names where one serves all."""
+
+
+class _Payloads(NamedTuple):
+    """Payloads of some rows.
+
+    Attributes:
+        lengths: Of each, in bytes.
+        contents: All of them, one behind the other.
+        kinds: For each whether it is plain bytes; None if all are alike.
+        flags: `BYTES` if all are plain bytes.
+    """
+
+    lengths: pa.Int32Array
+    contents: memoryview
+    kinds: pa.UInt8Array | None
+    flags: int
 
 
 class RowEncoder:
@@ -59,55 +79,109 @@ class RowEncoder:
         """
         for start in range(0, rows.num_rows, MAX_BATCH_RECORDS):
             part = rows.slice(start, MAX_BATCH_RECORDS)
-            payloads, kinds = self._payloads(part)
-            columns = {
-                name: part[name].to_pylist()
-                for name in ("topic", "key", "headers", "sender")
-                if name in self._names and not (name == "headers" and _is_empty(part[name]))
-            }
-            times = self._times(part, now)
-            first = 0
-            for end in _cuts(payloads):
-                span = slice(first, end)
-                cut = {name: column[span] for name, column in columns.items()}
-                columns_of_batch = many_records(
-                    payloads[span],
-                    cut.get("topic") or self._topic or "",
-                    cut.get("key"),
-                    _mappings(cut.get("headers")),
-                    _texts(cut.get("sender")),
-                    times[span] if times else None,
+            payloads = self._payloads(part)
+            first = begin = 0
+            for end, behind in _cuts(payloads):
+                count = end - first
+                names, named = self._named(part.slice(first, count))
+                times = self._times(part.slice(first, count), now)
+                packed = Packed(
+                    names,
+                    _ALL if times is None else _buffer(times),
+                    named,
+                    _ALL if payloads.kinds is None else _buffer(payloads.kinds, first, count),
+                    _buffer(payloads.lengths, first, count),
+                    payloads.contents[begin:behind],
                 )
-                if kinds is not None:  # the bytes are of CBOR, as they were read
-                    columns_of_batch = columns_of_batch._replace(
-                        all_bytes=False, kinds=bytes(kinds[span])
-                    )
-                yield encode_batch(base + start + first, now, columns_of_batch)[0]
-                first = end
+                at, latest = (
+                    (now, now) if times is None else (times[0].as_py(), pc.max(times).as_py())
+                )
+                yield encode_packed(base + start + first, at, latest, packed, payloads.flags)
+                first, begin = end, behind
 
-    def _payloads(self, rows: pa.RecordBatch) -> tuple[list[Any], list[bool] | None]:
-        """Return payloads, and where they are bytes as stored, which of them are no CBOR."""
+    def _payloads(self, rows: pa.RecordBatch) -> _Payloads:
         if "payload" not in self._names:
             columns = [_values(rows[name]) for name in self._fields]
             fields = self._fields
             if not columns:
-                return [{}] * rows.num_rows, None
-            return [
-                dict(zip(fields, row, strict=True)) for row in zip(*columns, strict=True)
-            ], None
-        payloads = _values(rows["payload"])
-        if "is_bytes" not in self._names or not pa.types.is_binary(rows["payload"].type):
-            return payloads, None
-        kinds = [bool(kind) for kind in rows["is_bytes"].to_pylist()]
-        return [payload or b"" for payload in payloads], None if all(kinds) else kinds
+                return _encoded([{}] * rows.num_rows)
+            return _encoded(
+                [dict(zip(fields, row, strict=True)) for row in zip(*columns, strict=True)]
+            )
+        column = rows["payload"]
+        tells_kinds = "is_bytes" in self._names
+        if not pa.types.is_binary(column.type) or (column.null_count and not tells_kinds):
+            return _encoded(_values(column))
+        # The bytes are stored as they are; some may be of CBOR that was read.
+        kinds = rows["is_bytes"].fill_null(pa.scalar(value=False)) if tells_kinds else None
+        contents, lengths = _contents(column.fill_null(b""))
+        plain = rows.num_rows if kinds is None else pc.sum(kinds).as_py()
+        is_mixed = 0 < plain < rows.num_rows
+        marks = kinds.cast(pa.uint8()) if is_mixed and kinds is not None else None
+        return _Payloads(lengths, contents, marks, BYTES if plain else 0)
 
-    def _times(self, rows: pa.RecordBatch, now: int) -> list[int] | None:
+    def _named(self, rows: pa.RecordBatch) -> tuple[bytes, list[memoryview]]:
+        """Return the names of records, and for each record the numbers of its own."""
+        topics, of_topics = self._distinct(rows, "topic", self._topic)
+        keys, of_keys = self._distinct(rows, "key", None)
+        senders, of_senders = self._distinct(rows, "sender", "")
+        headers, of_headers = self._headers(rows)
+        names = encode_names(topics, keys, headers, [text or "" for text in senders])
+        return names, [of_topics, of_keys, of_headers, of_senders]
+
+    def _distinct(
+        self, rows: pa.RecordBatch, name: str, default: str | None
+    ) -> tuple[list[Any], memoryview]:
+        if name not in self._names:
+            return [default], _ALL
+        column = rows[name].dictionary_encode(null_encoding="encode")
+        values = column.dictionary.to_pylist()
+        return values, _ALL if len(values) == 1 else _buffer(column.indices)
+
+    def _headers(self, rows: pa.RecordBatch) -> tuple[list[Any], memoryview]:
+        if "headers" not in self._names or _is_empty(rows["headers"]):
+            return [None], _ALL
+        pairs = rows["headers"].to_pylist()
+        distinct, numbers = interned(
+            [header_pairs(None if each is None else dict(each)) for each in pairs], len(pairs)
+        )
+        found = [dict(each) for each in distinct]
+        return found, _ALL if numbers is None else _buffer(pa.array(numbers, pa.uint32()))
+
+    def _times(self, rows: pa.RecordBatch, now: int) -> pa.Int64Array | None:
         if "time" not in self._names:
             return None
         nanoseconds = rows["time"].cast(pa.timestamp("ns", tz="UTC"), safe=False)
-        return [
-            now if each is None else each for each in nanoseconds.cast(pa.int64()).to_pylist()
-        ]
+        return nanoseconds.cast(pa.int64()).fill_null(now)
+
+
+def _encoded(values: list[Any]) -> _Payloads:
+    data, all_bytes, kinds = encode_payloads(values)
+    return _Payloads(
+        pa.array([len(each) for each in data], pa.int32()),
+        memoryview(b"".join(data)),
+        pa.array(kinds, pa.uint8()) if kinds else None,
+        BYTES if all_bytes else 0,
+    )
+
+
+def _contents(column: pa.BinaryArray) -> tuple[memoryview, pa.Int32Array]:
+    """Return the bytes of a column, and how long each value is."""
+    _, offsets, contents = column.buffers()
+    ends = pa.Array.from_buffers(
+        pa.int32(), len(column) + 1, [None, offsets], offset=column.offset
+    )
+    lengths = pc.subtract(ends.slice(1), ends.slice(0, len(column)))
+    first, last = ends[0].as_py(), ends[len(column)].as_py()
+    return memoryview(contents or b"")[first:last], lengths
+
+
+def _buffer(column: pa.Array, first: int = 0, count: int | None = None) -> memoryview:
+    """Return numbers as the bytes that they are in memory."""
+    part = column.slice(first, count)
+    size = part.type.bit_width // 8
+    begin = part.offset * size
+    return memoryview(part.buffers()[1])[begin : begin + len(part) * size]
 
 
 def _values(column: pa.Array) -> list[Any]:
@@ -124,29 +198,21 @@ def _is_empty(headers: pa.Array) -> bool:
     return bool(offsets[0] == offsets[-1])
 
 
-def _mappings(column: list[Any] | None) -> list[dict[str, str] | None] | None:
-    return column and [None if pairs is None else dict(pairs) for pairs in column]
-
-
-def _texts(column: list[str | None] | None) -> Sequence[str] | str:
-    return [text or "" for text in column] if column else ""
-
-
-def _cuts(payloads: list[Any]) -> Iterator[int]:
-    """Return where to cut so that no batch gets too large; mostly only at the end."""
-    sizes = [len(each) if isinstance(each, bytes | str) else 0 for each in payloads]
-    if sum(sizes) <= MAX_RECORD:
-        yield len(payloads)
+def _cuts(payloads: _Payloads) -> Iterator[tuple[int, int]]:
+    """Return where to cut so that no batch gets too large: after which row, and which byte."""
+    count, size = len(payloads.lengths), len(payloads.contents)
+    if size <= MAX_RECORD:
+        yield count, size
         return
-    largest = max(sizes)
+    lengths = payloads.lengths.to_pylist()
+    largest = max(lengths)
     if largest > MAX_RECORD:
         what = f"a payload of {largest:,} bytes exceeds the limit of {MAX_RECORD:,}; split it"
         raise InvalidRecord(what)
-    taken = 0
-    for end, (before, upto) in enumerate(
-        zip(accumulate(sizes, initial=0), accumulate(sizes), strict=False)
-    ):
+    taken = before = 0
+    for row, upto in enumerate(accumulate(lengths)):
         if upto - taken > MAX_RECORD:
-            yield end
+            yield row, before
             taken = before
-    yield len(payloads)
+        before = upto
+    yield count, size

@@ -31,6 +31,7 @@ class Job:
         ends: Whether it ends when all was read.
         interval: Seconds between micro-batches; 0 is as soon as there is something.
         name: What it is called, for its checkpoint and progress; by default as the query.
+        retain: How long results are kept, like `bytes=1000000000,seconds=86400`.
     """
 
     query: str
@@ -44,6 +45,7 @@ class Job:
     ends: bool = False
     interval: float = 0.0
     name: str = ""
+    retain: str = ""
 
     @property
     def title(self) -> str:
@@ -66,6 +68,10 @@ class Job:
             options["maxOffsetsPerTrigger"] = str(self.max_rows)
         return options
 
+    @property
+    def _sink_options(self) -> dict[str, str]:
+        return {"retain": self.retain} if self.retain else {}
+
     def _results(self, rows: "DataFrame") -> "DataFrame":
         query = find_query(self.query)
         return query.build(
@@ -76,7 +82,8 @@ class Job:
         """Read what there is, and append the results; returns when they are there."""
         reader = spark.read.format("callboard").schema(schema_of(self.settings))
         rows = reader.options(**self._source_options(), endingOffsets=self.end).load(self.log)
-        self._results(rows).write.format("callboard").mode("append").save(self.to)
+        writer = self._results(rows).write.format("callboard").options(**self._sink_options)
+        writer.mode("append").save(self.to)
 
     def start_stream(self, spark: "SparkSession") -> "StreamingQuery":
         """Begin to follow the log, where the checkpoint says if there is one."""
@@ -86,7 +93,7 @@ class Job:
             self._results(rows)
             .writeStream.format("callboard")
             .queryName(self.title)
-            .option("checkpointLocation", self.checkpoint)
+            .options(**self._sink_options, checkpointLocation=self.checkpoint)
         )
         if self.ends:
             writer = writer.trigger(availableNow=True)

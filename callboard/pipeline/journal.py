@@ -4,17 +4,11 @@ Tasks write record batches into staged files of their own. To publish, one of th
 the others appended and its batches the offsets that come next, and is renamed to be the next
 segment of the log. That one rename is the moment at which all of it is there.
 
-What was published is told by a small file beside the newest segment, written before it:
-
-    {"header": its first 48 bytes, "bytes": its size, "end": the offset behind it,
-     "published": {query: last batch, …}}
-
-It counts only together with a segment that begins with that header, so it may be left over
-from an attempt that failed. Each tells of all queries, so the newest one is enough. A program
-that appends to the log itself makes another size; then the end is looked up.
+Notes beside the segments say which batches were published; see `notes`. Small segments are
+put together, and old ones go, after that; see `merging`.
 """
 
-import json
+import logging
 import os
 import shutil
 import time
@@ -24,16 +18,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from callboard.commitlog import LogLocked, LogReader
+from callboard.commitlog import LogLocked, LogReader, Retention
 from callboard.commitlog.batch import HEADER_SIZE, decode_header, encode_header
-from callboard.commitlog.folder import SEGMENT, TEMPORARY
 from callboard.commitlog.lock import WriterLock
+from callboard.commitlog.retention import Extent, SegmentLimits
 from callboard.pipeline.errors import PublishFailed
 from callboard.pipeline.merging import MANY, merge_small
+from callboard.pipeline.notes import Note, Notes
+from callboard.pipeline.segments import bases_of, forget_copies, segment_file, sync_folder
+
+_log = logging.getLogger("callboard.pipeline")
 
 STAGED: Final = "staged"
-PUBLISHED: Final = ".published"
-_DIGITS: Final = 20
 _COPY: Final = 1 << 20
 _PATIENCE: Final = 60.0
 """Seconds to wait for another query that publishes in the same log."""
@@ -53,30 +49,30 @@ class Staged(NamedTuple):
     records: int
 
 
-class _Note(NamedTuple):
-    """What stands beside a segment that was published."""
-
-    header: str
-    bytes: int
-    end: int
-    published: dict[str, int]
-
-
 class Journal:
     """A log into which queries publish, each batch once."""
 
-    def __init__(self, path: str, *, is_durable: bool = True) -> None:
+    def __init__(
+        self, path: str, *, is_durable: bool = True, retain: Retention | None = None
+    ) -> None:
         """Name the directory of the log, which need not exist.
 
         Args:
             path: The directory.
             is_durable: Whether what was published outlives a crash of the machine.
+            retain: How long results are kept, by the time when they were published; the
+                newest batch always is.
         """
         self._path = Path(path)
         self._is_durable = is_durable
+        self._retain = retain or Retention()
+        self._notes = Notes(self._path, is_durable=is_durable)
 
     def stage(self, batches: Iterable[tuple[bytes, int]]) -> Staged:
-        """Write encoded batches, each with how many records it has, where nobody reads them."""
+        """Write encoded batches, each with how many records it has, where nobody reads them.
+
+        They are made durable by who publishes them.
+        """
         folder = self._path / STAGED
         folder.mkdir(parents=True, exist_ok=True)
         name = uuid.uuid4().hex
@@ -85,7 +81,6 @@ class Journal:
             for data, count in batches:
                 file.write(data)
                 records += count
-            self._sync(file.fileno(), file.flush)
         return Staged(name, records)
 
     def discard(self, staged: Iterable[Staged]) -> None:
@@ -127,32 +122,48 @@ class Journal:
 
     def published(self) -> dict[str, int]:
         """Return the last batch of each query that was published."""
-        for base in reversed(self._bases()):
-            note = self._note(base)
-            if note is not None:
-                return note.published
-        return {}
+        note = self._notes.newest()
+        return {} if note is None else note.published
 
     def _publish(self, published: dict[str, int], query: str, staged: list[Staged]) -> None:
-        bases, end = self._bases(), self._end()
+        bases, end = bases_of(self._path), self._end()
         first = self._path / STAGED / staged[0].name
         self._join(first, [self._path / STAGED / each.name for each in staged[1:]])
         published[query] = published.pop(query)  # the newest stands last
         note = self._move(first, end, dict(list(published.items())[-_QUERIES:]))
-        self._write(self._file(end, PUBLISHED), json.dumps(note._asdict()).encode())
-        first.rename(self._file(end, SEGMENT))
-        self._sync_folder()
-        if not bases and self._is_durable:
-            for parent in self._path.absolute().parents:
+        self._notes.write(end, note)
+        first.rename(segment_file(self._path, end))
+        if self._is_durable:
+            sync_folder(self._path)
+            for parent in () if bases else self._path.absolute().parents:
                 with suppress(PermissionError):  # then it was not made for this log
                     sync_folder(parent)
-        for base in bases:  # only the newest one is asked
-            if base != end:
-                self._file(base, PUBLISHED).unlink(missing_ok=True)
-        if len(bases) > MANY:
-            merge_small(
-                self._path, self._path / STAGED / uuid.uuid4().hex, is_durable=self._is_durable
-            )
+        self._notes.confirm(end)
+        self._notes.forget(self._notes.bases() - {end})  # only the newest one is asked
+        self._clear_up(note.end, len(bases))
+
+    def _clear_up(self, end: int, segments: int) -> None:
+        """Remove what is too old, and put small segments together; can be done later."""
+        try:
+            if not self._retain.is_unlimited:
+                self._trim(end)
+            if segments > MANY:
+                limits = SegmentLimits.fitting(self._retain, None)
+                merged = self._path / STAGED / uuid.uuid4().hex
+                merge_small(self._path, merged, limits, is_durable=self._is_durable)
+        except OSError as error:
+            _log.warning("segments of %s are not put in order: %s", self._path, error)
+
+    def _trim(self, end: int) -> None:
+        bases = bases_of(self._path)
+        found = [segment_file(self._path, base).stat() for base in bases]
+        extents = [
+            Extent(base, each.st_size, each.st_mtime_ns)
+            for base, each in zip(bases, found, strict=True)
+        ]
+        for base in bases[: self._retain.count_expired(extents, end, time.time_ns())]:
+            forget_copies(self._path, base)
+            segment_file(self._path, base).unlink()
 
     def _join(self, first: Path, others: list[Path]) -> None:
         """Append staged files to the first of them."""
@@ -161,7 +172,7 @@ class Journal:
                 with other.open("rb") as source:
                     shutil.copyfileobj(source, target, _COPY)
 
-    def _move(self, path: Path, base: int, published: dict[str, int]) -> _Note:
+    def _move(self, path: Path, base: int, published: dict[str, int]) -> Note:
         """Give the batches of a file the offsets from `base` on."""
         first = ""
         with path.open("r+b") as target:
@@ -178,36 +189,17 @@ class Journal:
                 base += header.records
             size = target.tell()
             self._sync(target.fileno(), target.flush)
-        return _Note(first, size, base, published)
+        return Note(first, size, base, published)
 
     def _end(self) -> int:
         """Return the offset that comes next."""
-        bases = self._bases()
+        bases = bases_of(self._path)
         if not bases:
             return 0
-        note = self._note(bases[-1])
-        if note is not None and note.bytes == self._file(bases[-1], SEGMENT).stat().st_size:
+        note, path = self._notes.of(bases[-1]), segment_file(self._path, bases[-1])
+        if note is not None and note.bytes == path.stat().st_size:
             return note.end
         return LogReader(self._path).end
-
-    def _note(self, base: int) -> _Note | None:
-        """Return what stands beside a segment, if it was written for that segment."""
-        try:
-            note = _Note(**json.loads(self._file(base, PUBLISHED).read_bytes()))
-            with self._file(base, SEGMENT).open("rb") as segment:
-                return note if note.header == segment.read(HEADER_SIZE).hex() else None
-        except (FileNotFoundError, TypeError, ValueError):
-            return None
-
-    def _bases(self) -> list[int]:
-        try:
-            names = [path.name for path in self._path.iterdir() if path.suffix == SEGMENT]
-        except FileNotFoundError:
-            return []
-        return sorted(int(name.removesuffix(SEGMENT)) for name in names)
-
-    def _file(self, base: int, kind: str) -> Path:
-        return self._path / f"{base:0{_DIGITS}}{kind}"
 
     def _locked(self) -> WriterLock:
         deadline = time.monotonic() + _PATIENCE
@@ -220,22 +212,10 @@ class Journal:
                     raise PublishFailed(what) from None
                 time.sleep(_PAUSE)
 
-    def _write(self, path: Path, data: bytes) -> None:
-        temporary = path.with_name(path.name + TEMPORARY)
-        with temporary.open("wb") as file:
-            file.write(data)
-            self._sync(file.fileno(), file.flush)
-        temporary.rename(path)
-        self._sync_folder()
-
     def _sync(self, descriptor: int, flush: Callable[[], object]) -> None:
         flush()
         if self._is_durable:
             os.fsync(descriptor)
-
-    def _sync_folder(self) -> None:
-        if self._is_durable:
-            sync_folder(self._path)
 
     def _sweep(self) -> None:
         """Remove what tasks left that died before they could tell of it."""
@@ -246,12 +226,3 @@ class Journal:
                     path.unlink(missing_ok=True)
             except FileNotFoundError:
                 continue
-
-
-def sync_folder(path: Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,6 +1,6 @@
 """What Spark's transformWithState runs for each topic: the functions of `state`, remembered."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from pyspark.sql import Row
@@ -18,17 +18,25 @@ ANOMALY_SCHEMA: Final = (
 )
 LATE_SCHEMA: Final = "source STRING, seconds DOUBLE, records BIGINT, late BIGINT, worst DOUBLE"
 
+Known = tuple[Any, ...] | None
+"""What is remembered of a topic, in the columns of the state; None is nothing yet."""
 
-class AnomalyProcessor(StatefulProcessor):
-    """Finds anomalies among rows with `seconds` and `value`."""
+Step = Callable[[str, Known, Iterator[Row]], tuple[tuple[Any, ...], list[Row]]]
+"""Takes a topic, what is known of it and its rows; returns what is known then, and results."""
 
-    def __init__(self, how: Detection) -> None:
-        self._how = how
+
+class TopicProcessor(StatefulProcessor):
+    """Remembers one value for each topic, and lets a function make results and the next one."""
+
+    def __init__(self, name: str, schema: str, step: Step) -> None:
+        self._name = name
+        self._schema = schema
+        self._step = step
         self._state: Any = None
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Get at the memory."""
-        self._state = handle.getValueState("baseline", BASELINE_SCHEMA)
+        self._state = handle.getValueState(self._name, self._schema)
 
     def handleInputRows(  # noqa: N802
         self,
@@ -36,55 +44,55 @@ class AnomalyProcessor(StatefulProcessor):
         rows: Iterator[Row],
         timerValues: object,  # noqa: N803
     ) -> Iterator[Row]:
-        """Learn from the rows of a topic; returns its anomalies."""
-        known = self._state.get() if self._state.exists() else None
-        baseline = Baseline._make((*known[:4], tuple(known[4]))) if known else Baseline()
+        """Take the rows of a topic; returns its results."""
+        known, results = self._step(key[0], self._state.get(), rows)
+        self._state.update(known)
+        yield from results
+
+    def close(self) -> None:
+        """Do nothing: Spark keeps the memory."""
+
+
+def anomaly_processor(how: Detection) -> TopicProcessor:
+    """Return what finds anomalies among rows with `seconds` and `value`."""
+
+    def step(
+        topic: str, known: Known, rows: Iterator[Row]
+    ) -> tuple[tuple[Any, ...], list[Row]]:
+        before = Baseline._make((*known[:4], tuple(known[4]))) if known else Baseline()
         values = ((row.seconds, row.value) for row in rows)
-        baseline, found = learn_all(baseline, values, self._how)
-        self._state.update((*baseline[:4], list(baseline.seasonal)))
-        for each in found:
-            yield Row(
-                source=key[0],
+        baseline, found = learn_all(before, values, how)
+        results = [
+            Row(
+                source=topic,
                 seconds=each.time,
                 value=each.value,
                 expected=each.expected,
                 score=each.score,
             )
+            for each in found
+        ]
+        return (*baseline[:4], list(baseline.seasonal)), results
 
-    def close(self) -> None:
-        """Do nothing: Spark keeps the memory."""
+    return TopicProcessor("baseline", BASELINE_SCHEMA, step)
 
 
-class LateProcessor(StatefulProcessor):
-    """Counts rows, with `seconds`, that are later than they may be."""
+def late_processor(allowed: float) -> TopicProcessor:
+    """Return what counts rows, with `offset` and `seconds`, that are later than they may be."""
 
-    def __init__(self, allowed: float) -> None:
-        self._allowed = allowed
-        self._state: Any = None
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        """Get at the memory."""
-        self._state = handle.getValueState("lateness", LATENESS_SCHEMA)
-
-    def handleInputRows(  # noqa: N802
-        self,
-        key: tuple[str],
-        rows: Iterator[Row],
-        timerValues: object,  # noqa: N803
-    ) -> Iterator[Row]:
-        """Count the rows of a topic; returns what is known of it."""
-        known = self._state.get() if self._state.exists() else None
+    def step(
+        topic: str, known: Known, rows: Iterator[Row]
+    ) -> tuple[tuple[Any, ...], list[Row]]:
         before = Lateness._make(known) if known else Lateness()
         ordered = sorted((row.offset, row.seconds) for row in rows)
-        lateness = count_late(before, (seconds for _, seconds in ordered), self._allowed)
-        self._state.update(tuple(lateness))
-        yield Row(
-            source=key[0],
+        lateness = count_late(before, (seconds for _, seconds in ordered), allowed)
+        result = Row(
+            source=topic,
             seconds=lateness.latest,
             records=lateness.records,
             late=lateness.late,
             worst=lateness.worst,
         )
+        return tuple(lateness), [result]
 
-    def close(self) -> None:
-        """Do nothing: Spark keeps the memory."""
+    return TopicProcessor("lateness", LATENESS_SCHEMA, step)

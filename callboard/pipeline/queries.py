@@ -130,11 +130,11 @@ def late(rows: "DataFrame", settings: Settings) -> "DataFrame":
     """Count records that came later than the delay behind the latest one of their topic."""
     from pyspark.sql import functions as f
 
-    from callboard.pipeline.processors import LATE_SCHEMA, LateProcessor
+    from callboard.pipeline.processors import LATE_SCHEMA, late_processor
 
     timed = rows.select("offset", "topic", f.col("time").cast("double").alias("seconds"))
     found = timed.groupBy("topic").transformWithState(
-        LateProcessor(settings.delay), LATE_SCHEMA, "Update", "None"
+        late_processor(settings.delay), LATE_SCHEMA, "Update", "None"
     )
     return found.select(*_of_source("/late"), "records", "late", "worst")
 
@@ -143,11 +143,11 @@ def anomalies(rows: "DataFrame", settings: Settings) -> "DataFrame":
     """Find values that are far from what is usual for their topic at that time."""
     from pyspark.sql import functions as f
 
-    from callboard.pipeline.processors import ANOMALY_SCHEMA, AnomalyProcessor
+    from callboard.pipeline.processors import ANOMALY_SCHEMA, anomaly_processor
 
     timed = rows.select("topic", f.col("time").cast("double").alias("seconds"), "value")
     found = timed.groupBy("topic").transformWithState(
-        AnomalyProcessor(settings.detection), ANOMALY_SCHEMA, "Update", "None"
+        anomaly_processor(settings.detection), ANOMALY_SCHEMA, "Update", "None"
     )
     return found.select(*_of_source("/anomalies"), "value", "expected", "score")
 

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from callboard.commitlog import Retention
 from callboard.commitlog.batch import decode_header
 from callboard.pipeline.checkpoint import query_id, sync_checkpoint
 from callboard.pipeline.encode import RowEncoder
@@ -33,12 +34,14 @@ class SinkOptions:
         topic: The topic of rows that have none.
         is_durable: `sync`: "batch" (the default) or "none".
         checkpoint: `checkpointLocation`; streams need it.
+        retain: `retain`: how long results are kept.
     """
 
     path: str
     topic: str | None = None
     is_durable: bool = True
     checkpoint: str | None = None
+    retain: Retention | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SinkOptions":
@@ -56,12 +59,26 @@ class SinkOptions:
         if sync not in _DURABLE:
             what = f"sync={sync!r}; give batch or none"
             raise InvalidSetting(what)
-        return cls(path, given.get("topic"), _DURABLE[sync], given.get("checkpointlocation"))
+        return cls(
+            path,
+            given.get("topic"),
+            _DURABLE[sync],
+            given.get("checkpointlocation"),
+            _retention(given.get("retain", "")),
+        )
 
     @property
     def journal(self) -> Journal:
         """The log, to publish in it."""
-        return Journal(self.path, is_durable=self.is_durable)
+        return Journal(self.path, is_durable=self.is_durable, retain=self.retain)
+
+
+def _retention(text: str) -> Retention | None:
+    try:
+        return Retention.parse(text) if text else None
+    except ValueError:
+        what = f"retain={text!r}; give for instance bytes=1000000000,seconds=86400"
+        raise InvalidSetting(what) from None
 
 
 class StagedRows(WriterCommitMessage):

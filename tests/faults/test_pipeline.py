@@ -1,4 +1,8 @@
-"""Each record is in the results once, whichever process of a pipeline is killed and when."""
+"""Each record is in the results once, whichever process of a pipeline is killed and when.
+
+`CALLBOARD_KILLS` says how many rounds there are, `CALLBOARD_SEED` chooses their moments again
+as a run has printed them.
+"""
 
 import os
 import random
@@ -6,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -19,8 +24,13 @@ from callboard.pipeline import SparkMissing  # noqa: E402
 from callboard.pipeline.java import find_java  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
-BATCHES = 10
-RECORDS = 2000 * BATCHES
+ROUNDS = int(os.environ.get("CALLBOARD_KILLS", "1"))
+SEED = int(os.environ.get("CALLBOARD_SEED", random.SystemRandom().randrange(2**32)))
+ROWS = 2000
+"""Records of a micro-batch."""
+
+BATCHES = 16
+RECORDS = ROWS * BATCHES
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -33,31 +43,47 @@ def java():
         pytest.skip(str(error))
 
 
-@pytest.fixture
-def log(tmp_path):
-    with CommitLog(tmp_path / "log", sync="none") as log:
-        log.append_batch(range(RECORDS), topic="/n")
-    return str(tmp_path / "log")
+class Copying:
+    """A log, and pipelines that copy it, each in a process of its own."""
+
+    def __init__(self, folder, stack):
+        self._folder, self._stack = folder, stack
+        with CommitLog(folder / "log", sync="none") as log:
+            log.append_batch(range(RECORDS), topic="/n")
+
+    def start(self, *death, master="local[2]"):
+        places = [str(self._folder / name) for name in ("log", "out", "checkpoint")]
+        command = [sys.executable, "-m", "tests.faults.pipeline_copy", master, *places, *death]
+        return self._stack.enter_context(running(command, self._folder / "driver.txt"))
+
+    def done(self):
+        """Return how many records were copied, as far as can be seen."""
+        try:
+            return LogReader(self._folder / "out").end
+        except LogError:
+            return 0
+
+    def wait_for(self, batch, run, eventually):
+        """Wait until a batch is there, or the process has ended; then a part of the next."""
+        rows = ROWS * (batch + 1)
+        eventually(lambda: self.done() >= rows or run.poll() is not None, 240)
+
+    def assert_exact(self):
+        copied = [record.payload for record in LogReader(self._folder / "out")]
+        assert copied == list(range(RECORDS))
 
 
 @pytest.fixture
-def copy(log, tmp_path):
-    """Start a pipeline that copies the log."""
+def copying(java, tmp_path):
     with ExitStack() as stack:
+        yield Copying(tmp_path, stack)
 
-        def start(*death, master="local[2]"):
-            places = [log, str(tmp_path / "out"), str(tmp_path / "checkpoint")]
-            command = [
-                sys.executable,
-                "-m",
-                "tests.faults.pipeline_copy",
-                master,
-                *places,
-                *death,
-            ]
-            return stack.enter_context(running(command, tmp_path / "driver.txt"))
 
-        yield start
+@pytest.fixture(params=range(ROUNDS))
+def chance(request, figure):
+    """Chooses the moments of a round."""
+    figure(f"round {request.param + 1} of {ROUNDS}, CALLBOARD_SEED={SEED}")
+    return random.Random(f"{SEED} {request.param}")
 
 
 @contextmanager
@@ -86,39 +112,28 @@ def kill_group(process):
     process.wait()
 
 
-def copied(tmp_path):
-    try:
-        return LogReader(tmp_path / "out").end
-    except LogError:
-        return 0
-
-
-def assert_exact(tmp_path):
-    assert [record.payload for record in LogReader(tmp_path / "out")] == list(range(RECORDS))
-
-
 def test_nothing_is_lost_or_doubled_when_the_sink_or_the_driver_is_killed(
-    copy, tmp_path, eventually, figure
+    copying, chance, tmp_path, eventually, figure
 ):
-    seed = random.SystemRandom().randrange(2**32)
-    chance = random.Random(seed)
-    figure(f"seed {seed}")
     marker = tmp_path / "marker"
     first, second = sorted(chance.sample(range(1, 6), 2))
 
     for when, batch in (("before", first), ("after", second)):
         marker.touch()
-        run = copy(when, str(batch), str(marker))
+        run = copying.start(when, str(batch), str(marker))
         assert run.wait(240) == 3
-        assert copied(tmp_path) == 2000 * (batch + (when == "after"))
+        assert copying.done() == ROWS * (batch + (when == "after"))
+        figure(f"sink killed {when} it published batch {batch}")
 
-    run = copy()
-    eventually(lambda: copied(tmp_path) >= 2000 * (second + 2), 240)
+    run = copying.start()
+    copying.wait_for(second + 1, run, eventually)
+    time.sleep(chance.uniform(0, 0.8))
+    assert run.poll() is None
     kill_group(run)
-    figure(f"driver killed at {copied(tmp_path):,} of {RECORDS:,} records")
+    figure(f"driver killed at {copying.done():,} of {RECORDS:,} records")
 
-    assert copy().wait(240) == 0
-    assert_exact(tmp_path)
+    assert copying.start().wait(240) == 0
+    copying.assert_exact()
 
 
 @pytest.fixture
@@ -174,15 +189,16 @@ def executors(workers):
 
 
 def test_a_cluster_goes_on_without_an_executor_that_was_killed(
-    cluster, copy, tmp_path, eventually, figure
+    cluster, copying, chance, eventually, figure
 ):
     address, workers = cluster(eventually)
-    run = copy(master=address)
-    eventually(lambda: copied(tmp_path) >= 2000, 240)
+    run = copying.start(master=address)
+    copying.wait_for(chance.randrange(4), run, eventually)
     victims = eventually(lambda: len(found := executors(workers)) == 2 and found, 60)
+    time.sleep(chance.uniform(0, 0.8))
 
-    random.Random().choice(victims).kill()
-    figure(f"executor killed at {copied(tmp_path):,} of {RECORDS:,} records")
+    chance.choice(victims).kill()
+    figure(f"executor killed at {copying.done():,} of {RECORDS:,} records")
 
     assert run.wait(240) == 0
-    assert_exact(tmp_path)
+    copying.assert_exact()

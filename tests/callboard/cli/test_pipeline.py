@@ -18,6 +18,7 @@ from callboard.pipeline.progress import Progress, StatusFile
         (["run", "rates"], "there is no log in .*nothing; record one with"),
         (["run", "rates", "--window", "10"], "'10' is no span of time; give one like"),
         (["run", "anomalies", "--season", "1d"], "'1d' is no season; give one like 1d:24"),
+        (["run", "rates", "--retain", "much"], "--retain 'much' cannot be read"),
         (["replay", "rates", "--from", "0", "--batch"], "--help"),
     ],
 )

@@ -89,6 +89,14 @@ def test_large_payloads_are_spread_over_batches(publish):
     ]
 
 
+def test_large_fields_are_spread_over_batches_as_well(publish):
+    text = "x" * (1 << 20)
+
+    records = publish([{"topic": "/t", "n": n, "text": text} for n in range(80)])
+
+    assert [record.payload["n"] for record in records] == list(range(80))
+
+
 def test_a_payload_that_is_too_large_is_refused(publish):
     with pytest.raises(InvalidRecord, match="exceeds the limit"):
         publish([{"topic": "/t", "payload": bytes((16 << 20) + 1)}])

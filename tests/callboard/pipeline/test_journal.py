@@ -5,13 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from callboard.commitlog import CommitLog, LogReader
+from callboard.commitlog import CommitLog, LogReader, Retention
 from callboard.commitlog.batch import encode_batch
 from callboard.commitlog.columns import many_records
+from callboard.commitlog.retention import SegmentLimits
 from callboard.pipeline import PublishFailed
 from callboard.pipeline import journal as module
-from callboard.pipeline.journal import PUBLISHED, STAGED, Journal
+from callboard.pipeline.journal import STAGED, Journal
 from callboard.pipeline.merging import MANY, merge_small
+from callboard.pipeline.notes import PUBLISHED, PUBLISHING
+
+NO_LIMITS = SegmentLimits.fitting(Retention(), None)
 
 
 @pytest.fixture
@@ -148,7 +152,7 @@ def test_a_note_without_its_segment_says_nothing(journal, folder):
     """It was written, then the process died, then a program appended there."""
     journal.publish("q", 0, [stage(journal, "a")])
     note = Path(folder, f"{0:020}{PUBLISHED}").read_text()
-    Path(folder, f"{1:020}{PUBLISHED}").write_text(note.replace('"q": 0', '"q": 1'))
+    Path(folder, f"{1:020}{PUBLISHING}").write_text(note.replace('"q": 0', '"q": 1'))
     with CommitLog(folder, segment_bytes=1) as log:
         log.append("/t", "x")
 
@@ -169,9 +173,8 @@ def test_names_are_given_to_what_is_on_the_disk_and_made_durable_in_turn(journal
 
     journal.publish("q", 1, [stage(journal, "b")])
 
-    contents = ["fsync", "fsync"]  # of the task, then with its offsets
-    note = ["fsync", "rename", "fsync"]
-    assert seen[:7] == [*contents, *note, "rename", "fsync"]
+    contents, note = ["fsync"], ["fsync", "fsync"]
+    assert seen[:6] == [*contents, *note, "rename", "fsync", "rename"]
 
 
 def test_without_that_promise_nothing_is_synced(folder, monkeypatch):
@@ -215,7 +218,7 @@ def test_whenever_a_merge_dies_all_is_there_once_and_the_next_one_cleans_up(
     with monkeypatch.context() as patch:
         steps(patch, dies_at)
         with pytest.raises(Death):
-            merge_small(Path(folder), Path(folder, STAGED, "m"), is_durable=True)
+            merge_small(Path(folder), Path(folder, STAGED, "m"), NO_LIMITS, is_durable=True)
     assert [value for _, value in payloads(folder)] == list(range(count))
 
     for batch in range(count, count + MANY):
@@ -223,3 +226,89 @@ def test_whenever_a_merge_dies_all_is_there_once_and_the_next_one_cleans_up(
 
     assert payloads(folder) == [(n, n) for n in range(count + MANY)]
     assert len(segments(folder)) <= MANY + 1
+
+
+# --- retention ---
+
+
+def test_old_results_go_by_batches_and_the_newest_one_stays(folder):
+    journal = Journal(folder, is_durable=False, retain=Retention(records=10))
+    for batch in range(20):
+        journal.publish("q", batch, [stage(journal, batch, batch)])
+    assert [value for _, value in payloads(folder)] == [15, 15, 16, 16, 17, 17, 18, 18, 19, 19]
+
+    journal.publish("q", 20, [stage(journal, *range(99))])
+
+    assert payloads(folder) == [(40 + n, n) for n in range(99)]
+    assert sorted(path.suffix for path in Path(folder).iterdir() if path.suffix) == [
+        ".log",
+        PUBLISHED,
+    ]
+
+
+def test_results_that_were_merged_go_in_small_steps_too(folder):
+    journal = Journal(folder, is_durable=False, retain=Retention(records=1000))
+
+    kept = []
+    for batch in range(250):
+        journal.publish("q", batch, [stage(journal, *range(10))])
+        log = LogReader(folder)
+        kept.append(log.end - log.start)
+
+    assert max(kept) == 1000
+    assert min(kept[100:]) >= 900
+    assert len(segments(folder)) < MANY + 20
+
+
+def test_the_age_of_results_is_that_of_their_publishing(folder):
+    journal = Journal(folder, is_durable=False, retain=Retention(seconds=3600))
+    for batch in range(3):
+        journal.publish("q", batch, [stage(journal, batch)])
+    for path in list(Path(folder).glob("*.log"))[:2]:
+        os.utime(path, (0, 0))
+    old = {int(path.stem) for path in Path(folder).glob("*.log") if not path.stat().st_mtime}
+
+    journal.publish("q", 3, [stage(journal, 3)])
+
+    first = min({0, 1, 2} - old)
+    assert [value for _, value in payloads(folder)] == list(range(first, 4))
+
+
+@pytest.mark.parametrize("limit", [Retention(records=1), Retention(bytes=1)])
+def test_a_batch_whose_results_are_gone_already_is_not_published_again(journal, folder, limit):
+    """Another query, and a program with limits of its own, have published since."""
+    journal.publish("q", 7, [stage(journal, "a")])
+    other = Journal(folder, retain=limit)
+    other.publish("other", 0, [stage(other, "b")])
+    assert payloads(folder) == [(1, "b")]
+    assert not journal.publish("q", 7, [stage(journal, "a")])
+
+    with CommitLog(folder, segment_bytes=1, retain=limit) as log:
+        log.append("/t", "c")
+        log.append("/t", "d")
+
+    assert not journal.publish("q", 7, [stage(journal, "a")])
+    assert not other.publish("other", 0, [stage(other, "b")])
+    assert {value for _, value in payloads(folder)} <= {"c", "d"}
+
+
+@pytest.mark.parametrize("dies_at", range(14))
+def test_whenever_the_process_dies_that_removes_old_results_none_comes_again(
+    folder, monkeypatch, dies_at
+):
+    journal = Journal(folder, retain=Retention(records=2))
+    for batch in range(3):
+        journal.publish("q", batch, [stage(journal, batch)])
+    with monkeypatch.context() as patch:
+        steps(patch, dies_at)
+        try:
+            journal.publish("q", 3, [stage(journal, 3, "3")])
+        except Death:
+            pass
+
+    again = Journal(folder, retain=Retention(records=2))
+    again.publish("q", 3, [stage(again, 3, "3")])
+
+    assert payloads(folder)[-2:] == [(3, 3), (4, "3")]
+    assert again.publish("q", 4, [stage(again, 4)])
+    assert payloads(folder)[-3:] in ([(5, 4)], [(3, 3), (4, "3"), (5, 4)])
