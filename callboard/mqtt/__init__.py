@@ -9,6 +9,7 @@ with Router() as router, router.link("recorder") as link:
 from callboard.mqtt.acl import AclEntry
 from callboard.mqtt.auth import Security
 from callboard.mqtt.bridge_settings import BridgeSettings, BridgeTopics
+from callboard.mqtt.claims import SessionPolicy
 from callboard.mqtt.config import RouterConfig
 from callboard.mqtt.door import NetworkLimits
 from callboard.mqtt.errors import MqttError
@@ -36,5 +37,6 @@ __all__ = [
     "RouterConfig",
     "Rule",
     "Security",
+    "SessionPolicy",
     "TopicMap",
 ]

@@ -12,7 +12,7 @@ passed over until it does. Then its log drops what is too old, which is lost to 
 Nothing here costs anything before a log has filled half of its segments.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from callboard.mqtt.connection import Connection
@@ -249,8 +249,12 @@ class Brakes:
 
     def restore(self) -> None:
         """Let the logs of a router before keep what they have, for a while."""
+        self.spare(self._machine.routes)
+
+    def spare(self, logs: Iterable[DataLog]) -> None:
+        """Let logs keep what was put into them for readers to come, for a while."""
         self.grace = self._machine.now + self._machine.limits.acknowledge_patience
-        for log in self._machine.routes:
+        for log in logs:
             log.most = max(GUARD * log.segment_count, len(log.segments) + 1)
 
     def laggards(self) -> set[str]:

@@ -1,22 +1,20 @@
-"""Routers of one cluster: a session lives on one of them, whichever it was that made it.
+"""Routers of one cluster: what `claims` decides, carried between the nodes' actors.
 
-All routers on nodes that reach one another are a group. Before a client is let in, the others
-are asked for its id. Who has its lasting session answers where that is, and the client is
-refused with *use another server*; who has a client or session of that id that need not last, or
-that a clean start ends, gives it up. A router that does not answer in time has no say.
+All routers on nodes that reach one another are a group. Before a client is let in, all others
+are asked for its id; see `claims` for what they answer.
 """
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
+from actors.errors import ActorDown
 from actors.future import Future
 from actors.reference import ActorRef
+from callboard.mqtt.claim_orders import Answer, Order, SettleSession
+from callboard.mqtt.claims import Claims, Ruling, Steps
 from callboard.mqtt.door import Admission, Gate, Peer
 from callboard.mqtt.packet import Connect
-from callboard.mqtt.reason_code import ReasonCode
-from proxies.messages import message
 
 if TYPE_CHECKING:
     from proxies.group import Group
@@ -27,19 +25,10 @@ ROUTERS: Final = "callboard.mqtt.routers"
 CLAIM_LIMIT: Final = 2.0
 """Seconds that the others have to answer."""
 
+RESOLVE_INTERVAL: Final = 1.0
+"""Seconds between two questions about a copy that nobody has confirmed."""
 
-@message("callboard.mqtt.ClaimSession")
-@dataclass(frozen=True)
-class ClaimSession:
-    """A client connects elsewhere; answered with the address that has its session, or nothing.
-
-    Attributes:
-        client_id: of the client.
-        is_clean: whether it wants no session that was before.
-    """
-
-    client_id: str
-    is_clean: bool
+_ANSWERS: Final = get_args(Answer)
 
 
 class ClusterGate:
@@ -48,14 +37,29 @@ class ClusterGate:
     def __init__(
         self,
         gate: Gate,
+        claims: Claims,
         group: "Group[Any]",
         me: ActorRef[Any],
+        *,
         loop: asyncio.AbstractEventLoop,
+        settle: Callable[[], None],
     ) -> None:
+        """Stand before a gate.
+
+        Args:
+            gate: decides first.
+            claims: of this router.
+            group: all routers.
+            me: this one.
+            loop: what everything happens on.
+            settle: makes what the machine has done so far durable.
+        """
         self._gate = gate
+        self._claims = claims
         self._group = group
         self._me = me
         self._loop = loop
+        self._settle = settle
 
     def admit(
         self, connect: Connect, peer: Peer, answer: Callable[[Admission], None]
@@ -63,48 +67,86 @@ class ClusterGate:
         """Decide about a client."""
 
         def judged_later(admission: Admission) -> None:
-            settled = self._settle(connect, admission, answer)
-            if settled is not None:
-                answer(settled)
+            ruled = self._rule(connect, admission, answer)
+            if ruled is not None:
+                answer(ruled)
 
         admission = self._gate.admit(connect, peer, judged_later)
-        return None if admission is None else self._settle(connect, admission, answer)
+        return None if admission is None else self._rule(connect, admission, answer)
 
-    def _settle(
+    def _rule(
         self, connect: Connect, admission: Admission, answer: Callable[[Admission], None]
     ) -> Admission | None:
         """Ask the others about somebody whom the gate lets in; None while they think."""
-        # Nearly always the only member is this very ref, which a look for equals would unpack.
-        others = [ref for ref in self._group if ref is not self._me and ref != self._me]
         client_id = admission.client_id or connect.client_id
-        if admission.reason_code or not others or not client_id:
+        is_free = not self._others() and client_id not in self._claims.machine.adopted
+        if admission.reason_code or not client_id or is_free:
             return admission
-        claim = ClaimSession(client_id, connect.clean_start)
-        self._claim(others, claim, admission, answer)
-        return None
 
-    def _claim(
-        self,
-        others: list[ActorRef[Any]],
-        claim: ClaimSession,
-        admission: Admission,
-        answer: Callable[[Admission], None],
-    ) -> None:
-        """Ask the others; the answer is given on the connections' thread."""
-        left = len(others)
-
-        def answered(future: Future[Any]) -> None:
-            nonlocal left
-            left -= 1
-            where = "" if future.exception() is not None else future.result()
-            if isinstance(where, str) and where and left >= 0:
-                left = -1
-                answer(Admission(ReasonCode.USE_ANOTHER_SERVER, where))
-            elif left == 0:
+        def ruled(ruling: Ruling) -> None:
+            if ruling.reason_code:
+                answer(Admission(ruling.reason_code, ruling.address))
+            else:
                 answer(admission)
 
+        steps = self._claims.claim(client_id, is_clean=connect.clean_start)
+        self._loop.call_soon(self._advance, steps, None, ruled)  # never before None is returned
+        return None
+
+    def resolve_all(self) -> None:
+        """Ask about copies that nobody has confirmed, and look again in a while."""
+        for client_id in list(self._claims.machine.adopted):
+            self._advance(self._claims.resolve(client_id), None, lambda _: None)
+        self._loop.call_later(RESOLVE_INTERVAL, self.resolve_all)
+
+    def _others(self) -> list[ActorRef[Any]]:
+        # Nearly always the only member is this very ref, which a look for equals would unpack.
+        return [ref for ref in self._group if ref is not self._me and ref != self._me]
+
+    def _advance(
+        self, steps: Steps, answers: list[Answer] | None, done: Callable[[Ruling], None]
+    ) -> None:
+        """Let a decision go on with the answers that it waited for."""
+        try:
+            order = steps.send(answers)  # type: ignore[arg-type]  # None begins
+        except StopIteration as end:
+            self._settle()
+            done(end.value)
+            return
+        self._settle()
+        if isinstance(order, SettleSession):
+            for ref in self._others():
+                ref.tell(order)
+            self._advance(steps, [], done)
+        else:
+            self._ask_all(order, lambda found: self._advance(steps, found, done))
+
+    def _ask_all(self, order: Order, done: Callable[[list[Answer]], None]) -> None:
+        """Ask all others; `done` gets the answers, on the connections' thread.
+
+        Those that did not answer in time are None; those that are down have no say.
+        """
+        others = self._others()
+        found: list[Answer] = []
+        waiting = len(others)
+
+        def answered(future: Future[Any]) -> None:
+            nonlocal waiting
+            error = future.exception()
+            value = future.result() if error is None else None
+            if not isinstance(error, ActorDown):
+                found.append(value if isinstance(value, _ANSWERS) else None)
+            waiting -= 1
+            if not waiting:
+                done(found)
+
         def arrived(future: Future[Any]) -> None:
-            self._loop.call_soon_threadsafe(answered, future)
+            try:
+                self._loop.call_soon_threadsafe(answered, future)
+            except RuntimeError:  # the router's loop has ended
+                return
 
         for ref in others:
-            ref.ask(claim, timeout=CLAIM_LIMIT).add_done_callback(arrived)
+            ref.ask(order, timeout=CLAIM_LIMIT).add_done_callback(arrived)
+        if not others:
+            done(found)

@@ -7,6 +7,7 @@ from typing import Final
 
 from callboard.mqtt.auth import Authenticator, Security
 from callboard.mqtt.bridge_settings import BridgeSettings
+from callboard.mqtt.claims import SessionPolicy
 from callboard.mqtt.door import NetworkLimits
 from callboard.mqtt.hooks import Hooks
 from callboard.mqtt.limits import Limits
@@ -34,6 +35,8 @@ class RouterConfig:
         sys_interval: seconds between two publications of `$SYS` topics; 0 publishes none.
         directory: of the journal; None keeps everything in memory only.
         name: of the router, for `$SYS`, the console and logs.
+        sessions: what becomes of a lasting session here whose client connects to another router
+            of the cluster.
     """
 
     listeners: tuple[ListenerSettings, ...] = (ListenerSettings("127.0.0.1:0"),)
@@ -48,6 +51,7 @@ class RouterConfig:
     sys_interval: float = 10.0
     directory: "Path | str | os.PathLike[str] | None" = None
     name: str = "callboard"
+    sessions: SessionPolicy = SessionPolicy.TAKE_OVER
 
     def network_limits(self) -> NetworkLimits:
         """Return the limits of connections, with what the router tells its clients of them."""

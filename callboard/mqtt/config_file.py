@@ -148,6 +148,7 @@ def make_config(
         sys_interval=table.sys_interval,
         directory=None if table.directory is None else folder / table.directory,
         name=table.name,
+        sessions=table.cluster.sessions,
     )
     try:
         for listener in config.listeners:

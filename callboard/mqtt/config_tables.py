@@ -6,6 +6,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from callboard.mqtt.acl import parse_rule
 from callboard.mqtt.ban import BanList
+from callboard.mqtt.claims import SessionPolicy
 from callboard.mqtt.datalog import SEGMENT_BYTES, SEGMENT_COUNT
 from callboard.mqtt.errors import ListenError
 from callboard.mqtt.hub_door import TopicMap
@@ -195,6 +196,12 @@ class BridgeTable(TlsTable):
     reconnect_delay: float = Field(default=1.0, gt=0)
 
 
+class ClusterTable(_Table):
+    """`[cluster]`: what routers of one cluster have to do with one another."""
+
+    sessions: SessionPolicy = SessionPolicy.TAKE_OVER
+
+
 class DoorTable(_Table):
     """`[[door]]`: which topics of MQTT are topics of the cluster."""
 
@@ -238,4 +245,5 @@ class ConfigTable(_Table):
     rules: list[RuleTable] = []
     bridges: list[BridgeTable] = []
     node: NodeTable = NodeTable()
+    cluster: ClusterTable = ClusterTable()
     door: list[DoorTable] = []

@@ -11,7 +11,7 @@ from callboard.mqtt.packet import V4, V5, ConnAck, Disconnect
 from callboard.mqtt.packet import Connect as ConnectPacket
 from callboard.mqtt.properties import Properties
 from callboard.mqtt.reason_code import DISCONNECT_CODES, ReasonCode
-from callboard.mqtt.record import SessionClosed, SessionOpened
+from callboard.mqtt.record import HandedOver, SessionClosed, SessionOpened
 from callboard.mqtt.session import HISTORY, Session
 from callboard.mqtt.subscribing import leave
 from callboard.mqtt.topic import is_valid_topic
@@ -61,6 +61,9 @@ def connect(machine: "RouterMachine", link: Link) -> None:
     connection = Connection(link, session)
     session.connection = connection
     session.expires_at = None
+    session.offer = None
+    if not link.is_local:
+        session.stamp = machine.make_stamp()
     size = machine.limits.inflight
     if packet.properties is not None and packet.properties.receive_maximum:
         size = min(size, packet.properties.receive_maximum)
@@ -123,7 +126,9 @@ def set_expiry(machine: "RouterMachine", session: Session, expiry: float) -> Non
     was_durable = session.is_durable
     session.is_durable = machine.is_durable and session.expiry > 0
     if session.is_durable:
-        record = SessionOpened(session.client_id, session.expiry, session.expires_at)
+        record = SessionOpened(
+            session.client_id, session.expiry, session.expires_at, session.stamp
+        )
         machine.records.append(record)
     elif was_durable:
         machine.records.append(SessionClosed(session.client_id))
@@ -208,7 +213,9 @@ def disconnect(
         session.expires_at = machine.now + session.expiry
         machine.arm(session.expires_at, session.client_id)
         if session.is_durable:
-            record = SessionOpened(session.client_id, session.expiry, session.expires_at)
+            record = SessionOpened(
+                session.client_id, session.expiry, session.expires_at, session.stamp
+            )
             machine.records.append(record)
     else:
         end_session(machine, session)
@@ -230,6 +237,7 @@ def _pull_back(machine: "RouterMachine", session: Session) -> None:
 
 def end_session(machine: "RouterMachine", session: Session) -> None:
     """Forget all of a session; a will that waits is published."""
+    machine.adopted.pop(session.client_id, None)
     wills.publish_waiting(machine, session.client_id)
     for topic_filter in list(session.subscriptions):
         if session.requests[topic_filter].group is not None:
@@ -243,26 +251,24 @@ def end_session(machine: "RouterMachine", session: Session) -> None:
         machine.records.append(SessionClosed(session.client_id))
 
 
-def give_up(machine: "RouterMachine", client_id: str, *, is_clean: bool) -> bool:
-    """End what another router takes over; returns False if the session stays here.
+def forget_handed(machine: "RouterMachine", client_id: str) -> None:
+    """Forget what another router has taken, and has told so."""
+    del machine.handed[client_id]
+    if machine.is_durable:
+        machine.records.append(HandedOver(client_id, ""))
 
-    A lasting session stays, unless its client starts clean there.
-    """
-    connection = machine.connections.get(client_id)
-    session = machine.graveyard.get(client_id) if connection is None else connection.session
-    if session is None:
-        return True
-    if session.expiry > 0 and not is_clean:
-        return False
-    if connection is None:
-        del machine.graveyard[client_id]
+
+def give_up(machine: "RouterMachine", client_id: str) -> None:
+    """End a client's session, and its connection, for one elsewhere."""
+    session = machine.graveyard.pop(client_id, None)
+    if session is not None:
         end_session(machine, session)
-    else:
-        set_expiry(machine, session, 0.0)
+    connection = machine.connections.get(client_id)
+    if connection is not None:
+        set_expiry(machine, connection.session, 0.0)
         reason = ReasonCode.SESSION_TAKEN_OVER
         disconnect(machine, connection, reason, has_will=True, is_told=True)
     machine.notify()
-    return True
 
 
 def _return_unacknowledged(
@@ -284,6 +290,9 @@ def expire(machine: "RouterMachine", client_id: str) -> None:
     will = machine.wills.get(client_id)
     if will is not None and will[0] <= machine.now:
         wills.publish_waiting(machine, client_id)
+    handed = machine.handed.get(client_id)
+    if handed is not None and handed.expires_at <= machine.now:
+        forget_handed(machine, client_id)
     session = machine.graveyard.get(client_id)
     if session is None or session.expires_at is None:
         return

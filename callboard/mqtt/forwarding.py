@@ -209,6 +209,10 @@ def send(  # noqa: C901, PLR0912
     qos = subscription.qos
     extra = subscription.identifier
     retain = request.is_retained
+    if run.recipient is not None and (
+        request.group is not None or run.recipient != session.client_id
+    ):
+        return count
     if not retain:
         if subscription.no_local and run.publisher == session.client_id:
             return count

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from callboard.mqtt import acknowledging, publishing
 from callboard.mqtt.codec import decode
+from callboard.mqtt.connecting import set_expiry
 from callboard.mqtt.connection import Connection
 from callboard.mqtt.errors import ProtocolViolation
 from callboard.mqtt.message import Form, Run
@@ -231,6 +232,6 @@ def _take_disconnect(
         if expiry and not session.expiry:
             msg = "a DISCONNECT wants a session to last that was to end with its connection"
             raise ProtocolViolation(msg)
-        machine.set_expiry(session, float(expiry))
+        set_expiry(machine, session, float(expiry))
     has_will = packet.reason_code == ReasonCode.DISCONNECT_WITH_WILL
     machine.disconnect(connection, ReasonCode.NORMAL_DISCONNECTION, has_will=has_will)

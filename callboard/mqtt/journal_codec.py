@@ -3,8 +3,9 @@
 | kind | fields |
 |---|---|
 | publish | a run, filters, payloads, client id, packet ids |
+| carried | a run, filters, payloads, the only client id that gets it |
 | retain | a run and its payload; the topic alone removes it |
-| open | client id, expiry, expires |
+| open | client id, expiry, expires, stamp |
 | close | client id |
 | subscribe | client id, filter, QoS, options, since, until, identifier, number |
 | unsubscribe | client id, filter |
@@ -15,6 +16,8 @@
 | received, released, releasing | client id, packet ids |
 | returned | filter, numbers |
 | will | client id, topic, payload, QoS, retain, properties, due; the client id alone drops it |
+| adopted | client id, offer |
+| handed | client id, offer, stamp, records, expires |
 | begin | number |
 | end | whole |
 
@@ -35,7 +38,9 @@ from callboard.mqtt.packet import Will
 from callboard.mqtt.properties import Place, read_properties, write_properties
 from callboard.mqtt.record import (
     Acknowledged,
+    Adopted,
     Copied,
+    HandedOver,
     JournalRecord,
     Moved,
     Published,
@@ -87,6 +92,13 @@ ReadRecord = JournalRecord | SentBefore
 def encode_record(record: JournalRecord, epoch: float) -> tuple[str, Sequence[Any]]:  # noqa: C901
     """Return a record's kind and fields, which CBOR can hold."""
     match record:
+        case Published() if record.run.recipient is not None:
+            return "carried", (
+                *_run_fields(record.run, epoch),
+                record.run.filters,
+                record.run.payloads,
+                record.run.recipient,
+            )
         case Published():
             return "publish", (
                 *_run_fields(record.run, epoch),
@@ -108,6 +120,7 @@ def encode_record(record: JournalRecord, epoch: float) -> tuple[str, Sequence[An
                 record.client_id,
                 record.expiry,
                 None if when is None else when + epoch,
+                record.stamp,
             )
         case SessionClosed():
             return "close", (record.client_id,)
@@ -129,6 +142,17 @@ def encode_record(record: JournalRecord, epoch: float) -> tuple[str, Sequence[An
             return "will", _will_fields(record, epoch)
         case WillDropped():
             return "will", (record.client_id,)
+        case Adopted():
+            return "adopted", (record.client_id, record.offer)
+        case HandedOver():
+            expires = record.expires_at + epoch
+            return "handed", (
+                record.client_id,
+                record.offer,
+                record.stamp,
+                record.records,
+                expires,
+            )
         case SnapshotBegun():
             return "begin", (record.number,)
         case SnapshotEnded():
@@ -226,6 +250,19 @@ def _published(fields: Sequence[Any], epoch: float) -> Published:
     return Published(run, client_id, tuple(packet_ids))
 
 
+def _carried(fields: Sequence[Any], epoch: float) -> Published:
+    *about, filters, payloads, recipient = fields
+    record = _published((*about, filters, payloads, "", ()), epoch)
+    record.run.recipient = recipient
+    return record
+
+
+def _handed(fields: Sequence[Any], epoch: float) -> HandedOver:
+    client_id, offer, stamp, records, expires = fields
+    kept = tuple((kind, tuple(values)) for kind, values in records)
+    return HandedOver(client_id, offer, stamp, kept, expires - epoch)
+
+
 def _retained(fields: Sequence[Any], epoch: float) -> Retained:
     if len(fields) == 1:
         return Retained(fields[0], None)
@@ -239,8 +276,9 @@ def _copied(fields: Sequence[Any], epoch: float) -> Copied:
 
 
 def _opened(fields: Sequence[Any], epoch: float) -> SessionOpened:
-    client_id, expiry, expires = fields
-    return SessionOpened(client_id, expiry, None if expires is None else expires - epoch)
+    client_id, expiry, expires, *stamp = fields
+    when = None if expires is None else expires - epoch
+    return SessionOpened(client_id, expiry, when, *stamp)
 
 
 def _subscribed(fields: Sequence[Any], _epoch: float) -> Subscribed:
@@ -269,6 +307,7 @@ def _will(fields: Sequence[Any], epoch: float) -> WillKept | WillDropped:
 
 _DECODERS: Final[dict[str, Callable[[Sequence[Any], float], ReadRecord]]] = {
     "publish": _published,
+    "carried": _carried,
     "retain": _retained,
     "copy": _copied,
     "open": _opened,
@@ -283,6 +322,8 @@ _DECODERS: Final[dict[str, Callable[[Sequence[Any], float], ReadRecord]]] = {
     "releasing": lambda fields, _: Releasing(fields[0], tuple(fields[1])),
     "returned": lambda fields, _: Returned(fields[0], tuple(fields[1])),
     "will": _will,
+    "adopted": lambda fields, _: Adopted(*fields),
+    "handed": _handed,
     "begin": lambda fields, _: SnapshotBegun(*fields),
     "end": lambda fields, _: SnapshotEnded(*fields),
 }

@@ -49,7 +49,14 @@ from callboard.mqtt.message import Run
 from callboard.mqtt.meters import Meters
 from callboard.mqtt.packet import Will
 from callboard.mqtt.reason_code import ReasonCode
-from callboard.mqtt.record import JournalRecord, Published, Received, Retained
+from callboard.mqtt.record import (
+    Adopted,
+    HandedOver,
+    JournalRecord,
+    Published,
+    Received,
+    Retained,
+)
 from callboard.mqtt.retained import RetainedMessages
 from callboard.mqtt.routes import Route, Routes
 from callboard.mqtt.session import Session
@@ -94,6 +101,8 @@ class RouterMachine:
         retained: the last messages of topics.
         wills: those that wait: when, and what, by client id.
         brakes: what publishers wait for.
+        adopted: sessions that are copies of another router's until it has let go of them.
+        handed: sessions that other routers took, until they have told so.
         number: of the next message.
         now: the time of this turn, in seconds of a clock that does not jump.
     """
@@ -107,6 +116,7 @@ class RouterMachine:
         chance: Chance,
         now: float = 0.0,
         events: deque[LinkEvent] | None = None,
+        make_stamp: Callable[[], int] = lambda: 0,
     ) -> None:
         """Make an empty router.
 
@@ -117,10 +127,12 @@ class RouterMachine:
             chance: for shared subscriptions with the strategy *random*.
             now: the time.
             events: where links put their events, if it is there already.
+            make_stamp: gives each connect a number above those before, in all the cluster.
         """
         self.limits = limits or Limits()
         self.is_durable = is_durable
         self.make_client_id = make_client_id
+        self.make_stamp = make_stamp
         self.chance = chance
         self.now = now
         self.events: deque[LinkEvent] = deque() if events is None else events
@@ -132,6 +144,8 @@ class RouterMachine:
         self.retained = RetainedMessages(self.limits.retained)
         self.wills: dict[str, tuple[float, Will]] = {}
         self.brakes = Brakes(self)
+        self.adopted: dict[str, Adopted] = {}
+        self.handed: dict[str, HandedOver] = {}
         self.number = 0
         self.meters = Meters()
         #: Requests that messages of the events at hand have woken.
@@ -157,11 +171,7 @@ class RouterMachine:
         """When a will, the end of a session or a look at slow readers is due next."""
         due = self._deadlines[0][0] if self._deadlines else None
         look = self.brakes.due
-        return (
-            min(due, look)
-            if due is not None and look is not None
-            else (look if due is None else due)
-        )
+        return min((when for when in (due, look) if when is not None), default=None)
 
     def run_inner(self, now: float) -> Turn:
         """Take events and send to connections that are ready: one turn."""
@@ -389,7 +399,3 @@ class RouterMachine:
         connecting.disconnect(
             self, connection, reason, has_will=has_will, is_told=is_told, text=text
         )
-
-    def set_expiry(self, session: Session, expiry: float) -> None:
-        """Set for how long a session lives without its client."""
-        connecting.set_expiry(self, session, expiry)

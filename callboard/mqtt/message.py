@@ -80,6 +80,8 @@ class Run:
         size: bytes of the longest, as it came in.
         weight: bytes in memory.
         expires_at: the time after which they are not sent; None is never.
+        recipient: the only client id that gets them: its session brought them from another
+            router; None is everybody.
     """
 
     __slots__ = (
@@ -94,6 +96,7 @@ class Run:
         "properties",
         "publisher",
         "qos",
+        "recipient",
         "retain",
         "size",
         "topic",
@@ -129,6 +132,7 @@ class Run:
         self.expires_at = expires_at
         self.number = 0
         self.filters: tuple[str, ...] = ()
+        self.recipient: str | None = None
         self._forms: dict[object, Form] | None = None
         self._payloads: list[bytes] | None = None
 

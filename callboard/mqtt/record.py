@@ -5,7 +5,9 @@ reads, retained messages, lasting sessions and what they have acknowledged, and 
 on the router's clock, numbers count messages over all the router's life.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from callboard.mqtt.message import Run
 from callboard.mqtt.packet import Will
@@ -43,11 +45,15 @@ class Retained:
 
 @dataclass(frozen=True, slots=True)
 class SessionOpened:
-    """A session lasts from here on; `expires_at` is None while its client is connected."""
+    """A session lasts from here on; `expires_at` is None while its client is connected.
+
+    `stamp` says when its client was connected last, among all routers of a cluster.
+    """
 
     client_id: str
     expiry: float
     expires_at: float | None
+    stamp: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +162,31 @@ class WillDropped:
 
 
 @dataclass(frozen=True, slots=True)
+class Adopted:
+    """A lasting session is a copy of another router's, by its offer; "" makes it our own."""
+
+    client_id: str
+    offer: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """A session went to the router that took an offer; "" when it has told that it has it.
+
+    Attributes:
+        stamp: of the session.
+        records: messages that came behind the offer, as `journal_codec` encodes them.
+        expires_at: when nobody will ask for them any more.
+    """
+
+    client_id: str
+    offer: str
+    stamp: int = 0
+    records: tuple[tuple[str, Sequence[Any]], ...] = ()
+    expires_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotBegun:
     """What follows is all that there is; before it comes to its end, it is nothing."""
 
@@ -186,6 +217,8 @@ JournalRecord = (
     | Returned
     | WillKept
     | WillDropped
+    | Adopted
+    | HandedOver
     | SnapshotBegun
     | SnapshotEnded
 )

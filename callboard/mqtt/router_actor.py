@@ -6,11 +6,12 @@ below, and one message lets the actor take a turn. When there is nothing to do, 
 
 import logging
 import secrets
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from actors.actor import Actor
 from actors.dispatch import handler
@@ -18,9 +19,10 @@ from actors.errors import CallboardError
 from actors.exit_reason import ExitReason
 from callboard.commitlog import LogError
 from callboard.mqtt.auth import AuthGate
-from callboard.mqtt.cluster import ROUTERS, ClaimSession, ClusterGate
+from callboard.mqtt.claim_orders import Answer, ClaimSession, ConfirmSession, SettleSession
+from callboard.mqtt.claims import Claims, Stamps
+from callboard.mqtt.cluster import ROUTERS, ClusterGate
 from callboard.mqtt.config import RouterConfig
-from callboard.mqtt.connecting import give_up
 from callboard.mqtt.edge import Edge
 from callboard.mqtt.errors import JournalFailed
 from callboard.mqtt.journal import MOST_PACKET, RouterJournal
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from actors.reminder import Reminder
 
 log = logging.getLogger("callboard.mqtt")
+T = TypeVar("T")
 
 
 class Turn:
@@ -90,6 +93,11 @@ def make_client_id() -> str:
     return f"auto-{secrets.token_hex(12)}"
 
 
+def make_offer_name() -> str:
+    """Return a name for an offer to another router, which nobody gives again."""
+    return secrets.token_hex(12)
+
+
 class RouterActor(Actor):
     """Runs a `RouterMachine` on a thread of its own; a sync of the disk may hold it up."""
 
@@ -101,7 +109,10 @@ class RouterActor(Actor):
         self._mailbox = mailbox
         self._config = config
         self._journal: RouterJournal | None = None
+        self._stamps = Stamps(time.time_ns)
         self.edge: Edge | None = None
+        self._claims: Claims | None = None
+        self._failure: LogError | None = None
         self._reminder: Reminder | None = None
         self._due: float | None = None
         self.machine = RouterMachine(
@@ -111,6 +122,7 @@ class RouterActor(Actor):
             chance=self._runner.random,
             now=self._runner.now(),
             events=mailbox.events,
+            make_stamp=self._stamps.make,
         )
         mailbox.attach(self._cell)
 
@@ -138,24 +150,75 @@ class RouterActor(Actor):
         gate = AuthGate(config.security, config.authenticator, config.hooks.subscribe)
         network = config.network_limits()
         self.edge = Edge(self._mailbox, self._runner.loop, network, gate, config.hooks)
-        node = self._cell.runtime.node
-        group = node.group(ROUTERS)
-        self.edge.door.gate = ClusterGate(gate, group, self.me, self._runner.loop)
+        group = self._cell.runtime.node.group(ROUTERS)
+        self._claims = Claims(
+            self.machine,
+            policy=config.sessions,
+            stamps=self._stamps,
+            address=self._address,
+            make_name=make_offer_name,
+        )
+        cluster = ClusterGate(
+            gate,
+            self._claims,
+            group,
+            self.me,
+            loop=self._runner.loop,
+            settle=self._settle_beside,
+        )
+        self.edge.door.gate = cluster
         try:
             await self.edge.open(config.listeners)
         except CallboardError as error:
             return error
         group.join(self.me)
         self._mailbox.poke()  # wills and sessions of the router before may be due
+        cluster.resolve_all()
         return None
 
+    # --- other routers; see `claims` ---
+
     @handler
-    def claim(self, order: ClaimSession) -> str:
-        """Give a session up that a client takes elsewhere; returns where it is if it stays."""
-        is_given_up = give_up(self.machine, order.client_id, is_clean=order.is_clean)
-        self._mailbox.poke()
-        if is_given_up or self.edge is None or not self.edge.listeners:
-            return ""
+    def claim(self, order: ClaimSession) -> Answer:
+        """Answer a router that a client came to; the answer is durable."""
+        return self._answered(Claims.asked, order)
+
+    @handler
+    def confirm(self, order: ConfirmSession) -> Answer:
+        """Let go of a session, durable here before the answer goes out."""
+        return self._answered(Claims.confirmed, order)
+
+    @handler
+    def settled(self, order: SettleSession) -> None:
+        """Forget a session that is elsewhere."""
+        self._answered(Claims.settled, order)
+
+    def _answered(self, decide: Callable[[Claims, Any], T], order: Any) -> T | None:
+        """Decide about an order of another router between two turns."""
+        if self._claims is None:
+            return None
+        self._settle()
+        answer = decide(self._claims, order)
+        self._settle()
+        return answer
+
+    def _settle(self) -> None:
+        """Take the events that are there, and make what was done durable."""
+        self.turn(TURN)
+        while self.machine.events:
+            self.turn(TURN)
+
+    def _settle_beside(self) -> None:
+        """Do that beside the actor's messages, which a journal that fails has to end."""
+        try:
+            self._settle()
+        except LogError:
+            self._mailbox.poke()
+            raise
+
+    def _address(self) -> str:
+        """Return where clients find this router."""
+        assert self.edge is not None
         return self.edge.listeners[0].address
 
     @handler(concurrent=True)
@@ -180,6 +243,8 @@ class RouterActor(Actor):
         """Run the machine once; what it wants is carried out in its order."""
         mailbox, machine = self._mailbox, self.machine
         mailbox.is_poked = False
+        if self._failure is not None:
+            raise self._failure
         try:
             records, transmits, alerts = machine.run_inner(self._runner.now())
         except Exception:  # noqa: BLE001  # one client's packets must not end the router for all
@@ -190,7 +255,8 @@ class RouterActor(Actor):
         if records and self._journal is not None:
             try:
                 self._journal.write(records, machine)
-            except LogError:
+            except LogError as error:
+                self._failure = error
                 self._cut_all()
                 raise
         for link, notifications in transmits:

@@ -1,7 +1,7 @@
 """What the router knows of a client id: the part that can outlive a connection."""
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from callboard.mqtt.message import variable
 from callboard.mqtt.packet import Subscription as SubscriptionPacket
@@ -60,6 +60,18 @@ class Subscription:
         return replace(self, until=until)
 
 
+class Offer(NamedTuple):
+    """A session that another router may take.
+
+    Attributes:
+        name: of this offer.
+        number: the router's next message when it was made.
+    """
+
+    name: str
+    number: int
+
+
 class Session:
     """One client id's state.
 
@@ -81,6 +93,8 @@ class Session:
         history: what happened last: (wall clock, what).
         expires_at: when it ends; while the client is away.
         is_durable: whether it survives the router.
+        stamp: when its client was connected last, among all routers of a cluster.
+        offer: what another router was offered last, while nothing came in between.
     """
 
     __slots__ = (
@@ -93,8 +107,10 @@ class Session:
         "history",
         "is_durable",
         "leaving",
+        "offer",
         "received_or_none",
         "requests",
+        "stamp",
         "subscriptions",
         "tracker",
         "window_or_none",
@@ -117,6 +133,8 @@ class Session:
         self.window_or_none: Window | None = None
         self.received_or_none: set[int] | None = None
         self.history: tuple[tuple[float, str], ...] = ()
+        self.stamp = 0
+        self.offer: Offer | None = None
 
     @property
     def window(self) -> Window:

@@ -1,5 +1,6 @@
 """All that has to outlive a router, as records: what the journal is cut down to."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from callboard.mqtt import wills
@@ -44,19 +45,21 @@ def snapshot(machine: "RouterMachine") -> list[JournalRecord]:
     records += [Retained(run.topic, run) for run in machine.retained]
     records += [Published(run) for run in _needed(machine, sessions)]
     for session in sessions:
-        records += _records_of(machine, session)
+        records += session_records(machine, session)
     for name, group in machine.groups.items():
         if group.returned:
             numbers = tuple(run.number + index for run, index in group.returned)
             records.append(Returned(name, numbers))
     records += wills.records(machine)
+    records += machine.adopted.values()
+    records += machine.handed.values()
     records.append(SnapshotEnded(is_whole=True))
     return records
 
 
 def _needed(machine: "RouterMachine", sessions: list[Session]) -> list[Run]:
     """Return the messages that lasting sessions have not acknowledged, or not read."""
-    found: dict[int, Run] = {}
+    found: dict[Run, None] = {}
     places: dict[DataLog, int] = {}
     for session in sessions:
         for request in (*session.requests.values(), *session.tracker.requests):
@@ -66,21 +69,34 @@ def _needed(machine: "RouterMachine", sessions: list[Session]) -> list[Run]:
             places[log] = min(places.get(log, request.offset), request.offset)
         window = session.window
         for _, sent in (*window.inflight.items(), *window.resend.items()):
-            found[sent.run.number] = sent.run
+            found[sent.run] = None
     for log, offset in places.items():
         for segment in log.segments:
             for run, start in zip(segment.runs, segment.starts, strict=True):
                 if start + run.count > offset and run.qos:
-                    found[run.number] = run
+                    found[run] = None
     for group in machine.groups.values():
-        found.update((run.number, run) for run, _ in group.returned)
-    return [found[number] for number in sorted(found)]
+        found.update((run, None) for run, _ in group.returned)
+    return in_order(found)
 
 
-def _records_of(machine: "RouterMachine", session: Session) -> list[JournalRecord]:
+def in_order(runs: Iterable[Run]) -> list[Run]:
+    """Return runs by their numbers, each message once.
+
+    One that was sent because it is retained may be there alone and among those it came with.
+    """
+    found: list[Run] = []
+    for run in sorted(runs, key=lambda run: (run.number, -run.count)):
+        if not found or run.number >= found[-1].number + found[-1].count:
+            found.append(run)
+    return found
+
+
+def session_records(machine: "RouterMachine", session: Session) -> list[JournalRecord]:
+    """Return the records of one session, without the messages that they name."""
     client_id, window = session.client_id, session.window
     records: list[JournalRecord] = [
-        SessionOpened(client_id, session.expiry, session.expires_at)
+        SessionOpened(client_id, session.expiry, session.expires_at, session.stamp)
     ]
     unread = {request.subscription: request for request in session.tracker.requests}
     for ended in session.leaving:

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 from callboard.simulation.dump import Dump
 from tests.simulation.channel_life import ChannelLife
 from tests.simulation.life import Life
+from tests.simulation.mqtt_cluster_life import MqttClusterLife
 from tests.simulation.mqtt_life import MqttLife
 from tests.simulation.store_life import StoreLife
 from tests.simulation.topic_life import TopicLife
@@ -23,6 +24,7 @@ LIVES: Final[dict[str, Any]] = {
     "channels": ChannelLife,
     "stores": StoreLife,
     "mqtt": MqttLife,
+    "mqtt-cluster": MqttClusterLife,
 }
 """What can be lived: classes with `run`, and a cluster or `seconds` and `lines`."""
 

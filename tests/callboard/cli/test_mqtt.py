@@ -12,7 +12,9 @@ import pytest
 
 from callboard import Endpoint, Node
 from callboard.cli import main
+from callboard.mqtt.cluster import ROUTERS
 from callboard.mqtt.packet import V5, Publish
+from callboard.mqtt.properties import Properties
 from callboard.mqtt.scrypt import PasswordHash
 from tests.callboard.mqtt.caller import Caller
 
@@ -44,7 +46,7 @@ def router(file):
 
 
 @contextlib.contextmanager
-def running(*arguments):
+def running(*arguments, ends_with=0):
     python_path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with subprocess.Popen(
         [sys.executable, "-m", "callboard", "mqtt", "run", *map(str, arguments), "--json"],
@@ -57,7 +59,7 @@ def running(*arguments):
             yield json.loads(process.stdout.readline()) | {"process": process}
             process.send_signal(signal.SIGTERM)
             process.communicate(timeout=30)
-            assert process.returncode == 0
+            assert process.returncode == ends_with
         finally:
             process.kill()
 
@@ -113,6 +115,45 @@ def test_a_router_joins_a_cluster_and_opens_its_door(tmp_path):
             endpoint.publish("/mqtt/back", "y")
             assert caller.hear_packets(1)[0].payload == b"y"
         endpoint.shutdown()
+
+
+def test_a_session_moves_to_the_router_of_another_process_and_survives_its_end(tmp_path):
+    lasting = {"clean_start": False, "properties": Properties(session_expiry_interval=100)}
+    with Node("hub") as node:
+        port = node.listen("127.0.0.1")
+        files = [tmp_path / f"{name}.toml" for name in "ab"]
+        for path in files:
+            path.write_text(
+                f'directory = "{path.stem}"\n[[listeners]]\naddress = "127.0.0.1:0"\n'
+                f'[node]\njoin = ["basp://127.0.0.1:{port}"]\n'
+            )
+        with running(files[0]) as one:
+            with running(files[1], ends_with=-signal.SIGKILL) as two:
+                node.group(ROUTERS).ready(2).result(10)
+                with Caller(port_of(one), "ann", V5, **lasting) as ann:
+                    ann.subscribe("t", 1)
+                with Caller(port_of(one), "p", V5) as publisher:
+                    publisher.say(Publish("t", b"x", 1, packet_id=1))
+                    publisher.hear_packets(1)
+                ann = came_in(two, "ann", **lasting)
+                (message,) = ann.hear_packets(1)
+                assert (ann.greeting.session_present, message.payload) == (True, b"x")
+                ann.socket.close()
+                two["process"].kill()
+            with running(files[1]) as two:
+                again = came_in(two, "ann", **lasting)
+                assert again.greeting.session_present is True
+                assert again.hear_packets(1)[0].dup is True  # it was not acknowledged
+                again.socket.close()
+
+
+def came_in(router, client_id, **fields):
+    """Return a client that was let in; while routers look for each other they are busy."""
+    while True:
+        caller = Caller(port_of(router), client_id, V5, **fields)
+        if not caller.greeting.reason_code and caller.greeting.session_present:
+            return caller
+        caller.socket.close()
 
 
 def test_a_router_runs_without_a_file():

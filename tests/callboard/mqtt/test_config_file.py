@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from callboard.mqtt import SessionPolicy
 from callboard.mqtt.config_file import (
     MqttConfigError,
     find_function,
@@ -73,6 +74,9 @@ password = "them"
   filter = "a/#"
   direction = "out"
 
+[cluster]
+sessions = "refer"
+
 [node]
 join = ["basp://127.0.0.1:4222"]
 
@@ -115,6 +119,7 @@ def test_a_file_sets_everything(tmp_path):
     assert (config.limits.acknowledge_patience, config.limits.max_hold) == (30, 600)
     assert (config.network.message_rate, config.network.reader_patience) == (100, 0)
     assert config.security.users["ann"].verify(b"secret")
+    assert config.sessions is SessionPolicy.REFER
     assert config.security.bans.entries == ("host:192.0.2.0/24",)
     assert config.security.acl[0].deny == ("down/secret",)
     assert config.hooks.publish is print

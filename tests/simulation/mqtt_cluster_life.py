@@ -1,0 +1,336 @@
+"""One random life of a cluster of MQTT routers, by seed: clients that move between them.
+
+Clients with lasting sessions connect now here, now there, publish and read on; what routers say
+to one another is late or lost, they are cut off from each other for a while, and those with a
+journal crash at any point of a hand-over. Messages do not go from router to router, so a client
+is owed what its router took while it had the session. Then all that ends, and these must hold:
+
+- at no time two routers have the session of a client, and at the end one has;
+- no session is lost, with all of its subscriptions;
+- a message with QoS 2 is taken once by all routers together, and delivered once;
+- one with QoS 1 is delivered at least once.
+"""
+
+import heapq
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from callboard.mqtt.claim_orders import Answer, Order, SettleSession
+from callboard.mqtt.claims import Ruling, Steps
+from callboard.mqtt.packet import V4, V5
+from callboard.mqtt.reason_code import ReasonCode
+from callboard.mqtt.topic import matches
+from tests.simulation.mqtt_client import Message, SimulatedClient
+from tests.simulation.mqtt_cluster_router import ClusterRouter, Crash
+from tests.simulation.rules import Violation
+
+TOPICS = ("a", "a/b", "b/b", "c")
+FILTERS = ("a", "a/#", "+/b", "#", "c")
+
+ROUND = 0.05
+"""Seconds."""
+
+ANSWER_ROUNDS = 12
+"""Rounds after which an order counts as not answered."""
+
+PATIENCE = 4_000
+"""Rounds within which all is delivered when nothing disturbs it."""
+
+
+class MqttClusterLife:
+    """Lives one seed; `run` raises `Violation` for what must not be."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.seconds = 0.0
+        self.ticks = 0
+        self.trace: list[str] = []
+        self.messages: dict[bytes, Message] = {}
+        #: By payload: who was owed it, for each time that a router took it for good.
+        self.taken: dict[bytes, list[set[str]]] = {}
+        self.perhaps_taken: set[bytes] = set()
+        self.moves = 0
+        self._loss = self.random.choice((0.0, 0.05, 0.3))
+        self._slowest = self.random.choice((1, 5, 15))
+        self._cut: set[frozenset[int]] = set()
+        self._queue: list[tuple[int, int, Callable[[], None]]] = []
+        self._count = itertools.count()
+        self._numbers: Counter[tuple[str, str]] = Counter()
+        self.routers = [
+            ClusterRouter(self, number) for number in range(self.random.choice((2, 2, 3)))
+        ]
+        self.clients: list[SimulatedClient] = []
+        self._connecting: dict[str, int] = {}
+
+    def lines(self) -> list[str]:
+        """Return what happened."""
+        return self.trace
+
+    def note(self, *what: object) -> None:
+        """Write down what happens."""
+        self.trace.append(f"{self.ticks} {self.seconds:.2f} {' '.join(map(str, what))}")
+
+    def run(self) -> "MqttClusterLife":
+        """Live the life of this seed."""
+        for number in range(self.random.randint(2, 4)):
+            chance = random.Random(f"{self.seed} {number}")
+            version = self.random.choice((V4, V5))
+            client = SimulatedClient(f"c{number}", version, chance, lambda: self.ticks)
+            client.subscribe(self.random.sample(FILTERS, self.random.randint(1, 3)), 2)
+            self.clients.append(client)
+        for _ in range(self.random.randint(60, 200)):
+            self._act()
+            for _ in range(self.random.choice((1, 3, 10))):
+                self._round()
+        self._rest()
+        self._check_end()
+        return self
+
+    # --- what happens ---
+
+    def _act(self) -> None:
+        actions: dict[Callable[[], None], int] = {
+            self._publish: 10,
+            self._move: 10,
+            self._lose: 3,
+            self._dawdle: 2,
+            self._cut_off: 2,
+            self._crash: 2,
+        }
+        self.random.choices(list(actions), list(actions.values()))[0]()
+
+    def _publish(self) -> None:
+        client = self.random.choice(self.clients)
+        topic = self.random.choice(TOPICS)
+        qos = 1 + sum(map(ord, client.name + topic)) % 2
+        for _ in range(self.random.choice((1, 4, 20))):
+            self._numbers[client.name, topic] += 1
+            number = self._numbers[client.name, topic]
+            message = Message(client.name, topic, number, qos, retain=False)
+            self.messages[message.payload] = message
+            client.waiting.append(message)
+
+    def _move(self) -> None:
+        client = self.random.choice(self.clients)
+        self._connect(client, self.random.choice(self.routers))
+
+    def _lose(self) -> None:
+        client = self.random.choice(self.clients)
+        client.lose(tells=self.random.random() < 0.7)
+
+    def _dawdle(self) -> None:
+        client = self.random.choice(self.clients)
+        client.is_slow = not client.is_slow
+
+    def _cut_off(self) -> None:
+        pair = frozenset(each.number for each in self.random.sample(self.routers, 2))
+        self._cut ^= {pair}
+        self.note("cut off are", *map(sorted, self._cut))
+
+    def _crash(self) -> None:
+        router = self.random.choice(self.routers)
+        if router.is_up and router.is_durable:
+            router.crashes_at = self.random.randrange(4)
+
+    # --- clients at routers ---
+
+    def _connect(self, client: SimulatedClient, router: ClusterRouter) -> None:
+        """Let a client come to a router, whatever becomes of its connection before."""
+        client.lose(tells=self.random.random() < 0.5)
+        attempt = self._connecting[client.name] = next(self._count)
+        self.note(client.name, "comes to", router.number)
+        if not router.is_up:
+            return
+
+        def ruled(ruling: Ruling) -> None:
+            self.note(client.name, "at", router.number, "gets", ruling.reason_code.name)
+            if ruling.reason_code not in {ReasonCode.SUCCESS, ReasonCode.SERVER_BUSY}:
+                raise Violation(f"{client.name} was refused with {ruling.reason_code!r}")
+            if not ruling.reason_code and self._connecting.get(client.name) == attempt:
+                self.moves += 1
+                client.connect(router)
+
+        steps = router.claims.claim(client.name, is_clean=False)
+        self._guarded(router, self._advance, router, router.life_number, steps, None, ruled)
+
+    def _advance(
+        self,
+        router: ClusterRouter,
+        life: int,
+        steps: Steps,
+        answers: list[Answer] | None,
+        done: Callable[[Ruling], None],
+    ) -> None:
+        if router.life_number != life:
+            return
+        try:
+            order = steps.send(answers)  # type: ignore[arg-type]
+        except StopIteration as end:
+            router.settle()
+            done(end.value)
+            return
+        router.settle()
+        others = [each for each in self.routers if each is not router]
+        if isinstance(order, SettleSession):
+            for each in others:
+                self._carry(router, each, order, lambda _: None)
+            self._advance(router, life, steps, [], done)
+            return
+        found: dict[int, Answer] = {}
+        is_over = False
+
+        def finish() -> None:
+            nonlocal is_over
+            if not is_over:
+                is_over = True
+                told = [found.get(each.number) for each in others]
+                self._guarded(router, self._advance, router, life, steps, told, done)
+
+        def answered(number: int, answer: Answer) -> None:
+            found[number] = answer
+            if len(found) == len(others):
+                finish()
+
+        for each in others:
+            self._carry(router, each, order, lambda a, n=each.number: answered(n, a))
+        self._later(ANSWER_ROUNDS, finish)
+
+    def _carry(
+        self,
+        source: ClusterRouter,
+        target: ClusterRouter,
+        order: Order,
+        back: Callable[[Answer], None],
+    ) -> None:
+        """Take an order to another router and its answer back, if the network does."""
+
+        def arrive() -> None:
+            if not target.is_up:
+                return
+            answer = self._guarded(target, target.take, order)
+            if answer is not None and self._goes_through(source, target):
+                self._later(self.random.randint(0, self._slowest), lambda: back(answer))
+
+        if self._goes_through(source, target):
+            self._later(self.random.randint(0, self._slowest), arrive)
+
+    def _goes_through(self, source: ClusterRouter, target: ClusterRouter) -> bool:
+        pair = frozenset((source.number, target.number))
+        return pair not in self._cut and self.random.random() >= self._loss
+
+    def _guarded(self, router: ClusterRouter, call: Callable[..., Any], *args: Any) -> Any:
+        """Call something of a router, which may crash in it."""
+        try:
+            return call(*args)
+        except Crash:
+            self.note("router", router.number, "crashes")
+            router.crash()
+            self._later(self.random.choice((1, 10, 60)), router.start)
+            return None
+
+    def _later(self, rounds: int, call: Callable[[], None]) -> None:
+        heapq.heappush(self._queue, (self.ticks + 1 + rounds, next(self._count), call))
+
+    # --- time ---
+
+    def _round(self) -> None:
+        """Let everybody do something."""
+        self.ticks += 1
+        self.seconds += ROUND
+        while self._queue and self._queue[0][0] <= self.ticks:
+            heapq.heappop(self._queue)[2]()
+        for client in self.clients:
+            if not client.is_slow:
+                client.publish()
+                client.read()
+        for router in self.routers:
+            if router.is_up:
+                self._guarded(router, router.settle)
+            if router.is_up and self.ticks % 20 == router.number:
+                for client_id in list(router.machine.adopted):
+                    steps = router.claims.resolve(client_id)
+                    life = router.life_number
+                    self._guarded(
+                        router, self._advance, router, life, steps, None, lambda _: None
+                    )
+        self._check_always()
+
+    def _rest(self) -> None:
+        self.note("rest")
+        self._loss, self._cut, self._slowest = 0.0, set(), 1
+        for client in self.clients:
+            client.is_slow = False
+        for router in self.routers:
+            router.crashes_at = None
+        for _ in range(PATIENCE):
+            for client in self.clients:
+                if client.link is None and self.random.random() < 0.05:
+                    self._connect(client, self.random.choice(self.routers))
+                client.answer(all_of_them=True)
+            self._round()
+            if self._is_at_rest():
+                return
+        raise Violation(f"not everything is delivered after {PATIENCE} rounds")
+
+    def _is_at_rest(self) -> bool:
+        return all(router.is_up and router.machine.is_idle for router in self.routers) and all(
+            client.is_connected
+            and client.link is not None
+            and not client.link.incoming
+            and not client.link.outgoing
+            and not client.waiting
+            and not client.session.outgoing
+            and not client.session.asked
+            and not client._answers
+            for client in self.clients
+        )
+
+    # --- what must hold ---
+
+    def _check_always(self) -> None:
+        for client in self.clients:
+            if client.problems:
+                raise Violation(client.problems[0])
+            owners = [
+                router.number
+                for router in self.routers
+                if router.is_up and router.claims.owns(client.name)
+            ]
+            if len(owners) > 1:
+                raise Violation(f"the session of {client.name} is at routers {owners}")
+
+    def _check_end(self) -> None:
+        lost = sum(router.machine.meters.lost for router in self.routers)
+        if lost:
+            raise Violation(f"{lost} messages were lost to retention")
+        for client in self.clients:
+            self._check_client(client)
+        for payload, message in self.messages.items():
+            count = len(self.taken.get(payload, ()))
+            least = payload not in self.perhaps_taken
+            if message.qos == 2 and not least <= count <= 1:
+                raise Violation(f"{message} was taken {count} times")
+
+    def _check_client(self, client: SimulatedClient) -> None:
+        owners = [each for each in self.routers if each.claims.owns(client.name)]
+        if len(owners) != 1:
+            raise Violation(f"{len(owners)} routers have the session of {client.name}")
+        session = owners[0].claims.session(client.name)
+        assert session is not None
+        wanted = {wish.topic_filter for wish in client.session.wishes}
+        if set(session.subscriptions) != wanted:
+            raise Violation(f"{client.name} has {list(session.subscriptions)}, not {wanted}")
+        counts = Counter(payload for _, _, payload, _ in client.taken)
+        for payload, message in self.messages.items():
+            owed = any(client.name in names for names in self.taken.get(payload, ()))
+            count = counts[payload]
+            if owed and not count:
+                raise Violation(f"{client.name} did not get {message}")
+            if message.qos == 2 and count > 1:
+                raise Violation(f"{client.name} got {message} {count} times")
+            if count and not any(matches(message.topic, each) for each in wanted):
+                raise Violation(f"{client.name} got {message}, which it never wanted")

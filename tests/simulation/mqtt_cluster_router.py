@@ -1,0 +1,173 @@
+"""A router of a simulated cluster: machine, claims and journal, which may crash at any step."""
+
+import itertools
+import random
+from typing import TYPE_CHECKING, Any
+
+from callboard.mqtt.claim_orders import Answer, ClaimSession, ConfirmSession, Order
+from callboard.mqtt.claims import Claims, SessionPolicy, Stamps
+from callboard.mqtt.journal import RouterJournal
+from callboard.mqtt.limits import Limits
+from callboard.mqtt.machine import RouterMachine
+from callboard.mqtt.message import Run
+from callboard.mqtt.routes import Route
+from callboard.mqtt.session import Session
+from callboard.simulation.disk import SimulatedDisk
+
+if TYPE_CHECKING:
+    from tests.simulation.mqtt_cluster_life import MqttClusterLife
+
+
+class Crash(Exception):
+    """The router is no more."""
+
+
+class WatchedMachine(RouterMachine):
+    """Tells which messages it took, and who is owed them."""
+
+    watched: list[tuple[bytes, set[str]]]
+
+    def append(
+        self,
+        run: Run,
+        route: Route,
+        session: Session | None = None,
+        received: tuple[int, ...] = (),
+    ) -> None:
+        """Append messages, and note whose sessions here have a filter for them."""
+        super().append(run, route, session, received)
+        sessions = [each.session for each in self.connections.values()]
+        sessions += self.graveyard.values()
+        owed = {
+            each.client_id
+            for each in sessions
+            if each.client_id not in self.adopted
+            and any(name in each.subscriptions for name in run.filters)
+        }
+        self.watched += [(payload, owed) for payload in run.payloads]
+
+
+class ClusterRouter:
+    """One router; `crashes_at` is the step at which it crashes when it comes there next.
+
+    Steps: 0 before it writes its journal, 1 before the sync, 2 behind it, 3 behind that and
+    with some of what it says.
+    """
+
+    def __init__(self, life: "MqttClusterLife", number: int) -> None:
+        self.life = life
+        self.number = number
+        self.is_up = False
+        self.life_number = 0
+        self.crashes_at: int | None = None
+        self.disk = SimulatedDisk(life.seed + number)
+        chance = self.random = random.Random(f"{life.seed} router {number}")
+        self.is_durable = chance.random() < 0.7
+        #: Its clock is wrong by so many seconds.
+        self.skew = chance.choice((0.0, 0.0, -30.0, 500.0))
+        self.limits = Limits(
+            inflight=chance.choice((1, 3, 20, 100)),
+            delivery_quota=chance.choice((2, 10, 1_000)),
+        )
+        self._names = itertools.count()
+        self.start()
+
+    def start(self) -> None:
+        """Begin, with what the journal has."""
+        stamps = Stamps(lambda: int((1e9 + self.life.seconds + self.skew) * 1e9))
+        self.machine = WatchedMachine(
+            self.limits,
+            is_durable=self.is_durable,
+            make_client_id=lambda: f"auto-{next(self._names)}",
+            chance=self.random,
+            now=self.life.seconds,
+            make_stamp=stamps.make,
+        )
+        self.machine.watched = []
+        self._journal: RouterJournal | None = None
+        if self.is_durable:
+            self._journal = RouterJournal(
+                "/mqtt",
+                now=lambda: self.life.seconds,
+                disk=self.disk,
+                wall_clock=lambda: int((1e9 + self.life.seconds) * 1e9),
+                least_growth=self.random.choice((3_000, 100_000)),
+                segment_bytes=2_000,
+            )
+            self._journal.restore(self.machine)
+        self.claims = Claims(
+            self.machine,
+            policy=SessionPolicy.TAKE_OVER,
+            stamps=stamps,
+            address=lambda: f"router-{self.number}",
+            make_name=lambda: f"{self.number}-{next(self._names)}",
+        )
+        self.is_up = True
+
+    def crash(self) -> None:
+        """Be no more, with what the disk had not been told to keep."""
+        self.is_up = False
+        self.life_number += 1
+        self.crashes_at = None
+        self.disk.crash()
+        for client in self.life.clients:
+            link = client.link
+            if link is not None and link._mailbox is self:
+                client.lose(tells=False)
+
+    def post(self, event: Any) -> None:
+        """Take an event of a link."""
+        if self.is_up:
+            self.machine.events.append(event)
+
+    def take(self, order: Order) -> Answer:
+        """Take an order of another router; the answer is durable."""
+        self.settle()
+        answer: Answer = None
+        if isinstance(order, ClaimSession):
+            answer = self.claims.asked(order)
+        elif isinstance(order, ConfirmSession):
+            answer = self.claims.confirmed(order)
+        else:
+            self.claims.settled(order)
+        self.settle()
+        return answer
+
+    def settle(self) -> None:
+        """Take turns until the events are taken.
+
+        Raises:
+            Crash: the router's time has come.
+        """
+        while True:
+            self._turn()
+            if self.machine.is_idle:
+                return
+
+    def _turn(self) -> None:
+        turn = self.machine.run_inner(self.life.seconds)
+        step = self.crashes_at
+        if step == 0 and turn.records:
+            raise Crash
+        if turn.records and self._journal is not None:
+            if step == 1:  # the disk may keep it all the same
+                self.life.perhaps_taken |= {payload for payload, _ in self.machine.watched}
+                self._journal._log.flush = self._die  # type: ignore[method-assign]
+            self._journal.write(turn.records, self.machine)
+        for payload, owed in self.machine.watched:
+            self.life.taken.setdefault(payload, []).append(owed)
+        self.machine.watched.clear()
+        if step == 2 and turn.records:
+            raise Crash
+        transmits = turn.transmits
+        is_last = step == 3 and bool(turn.records)
+        if is_last:
+            transmits = transmits[: self.random.randint(0, len(transmits))]
+        for link, notifications in transmits:
+            link.deliver(notifications)
+        if is_last:
+            raise Crash
+
+    @staticmethod
+    def _die() -> None:
+        raise Crash

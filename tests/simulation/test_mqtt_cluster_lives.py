@@ -1,0 +1,88 @@
+"""Some random lives of clusters of MQTT routers on every change, and bugs they must find."""
+
+from typing import Any
+
+import pytest
+
+from callboard.mqtt import handover
+from callboard.mqtt.claim_orders import SessionConfirmed, Verdict
+from callboard.mqtt.claims import Claims
+from tests.simulation.mqtt_cluster_life import MqttClusterLife
+from tests.simulation.rules import Violation
+
+SEEDS = range(7000, 7012)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_session_is_on_one_router_whatever_is_lost_or_crashes(seed: int) -> None:
+    MqttClusterLife(seed).run()
+
+
+def test_sessions_move_in_random_lives() -> None:
+    assert sum(MqttClusterLife(seed).run().moves for seed in range(3)) > 10
+
+
+def forget_late(machine: Any, session: Any, records: Any) -> None:
+    """Leave out what came in behind the offer."""
+
+
+def own_at_once(self: Any, client_id: str) -> Any:
+    """Use a copy before the other router has let go."""
+    handover.own(self.machine, self.session(client_id))
+    yield from ()
+    return True
+
+
+def let_go_at_once(self: Any, session: Any) -> Any:
+    """End the session with the offer."""
+    offer = OFFER(self, session)
+    handover.hand_over(self.machine, session)
+    self.machine.handed.clear()
+    return offer
+
+
+def drop_what_is_in_doubt(self: Any, client_id: str) -> Any:
+    """Give a copy up when its confirmation is not answered."""
+    done = yield from RESOLVE(self, client_id)
+    if not done and client_id in self.machine.adopted:
+        self._end(self.session(client_id))
+    return done
+
+
+def say_yes(self: Any, order: Any) -> SessionConfirmed:
+    """Confirm an offer that does not hold any more."""
+    return SessionConfirmed(Verdict.YES)
+
+
+def forget_received(records: Any, *rest: Any) -> Any:
+    """Leave out the identifiers of QoS 2 messages that a client has not released."""
+    return ENCODED(records, [each for each in rest[0] if type(each).__name__ != "Received"])
+
+
+OFFER = Claims._offer
+RESOLVE = Claims._resolve
+ENCODED = handover._encoded
+
+BUGS = [
+    (handover, "add_late", forget_late, "did not get"),
+    (Claims, "_resolve", own_at_once, "is at routers"),
+    (Claims, "_offer", let_go_at_once, "is lost|routers have"),
+    (Claims, "_resolve", drop_what_is_in_doubt, "is lost|routers have"),
+    (Claims, "confirmed", say_yes, "is at routers"),
+    (handover, "_encoded", forget_received, "times"),
+]
+
+
+@pytest.mark.parametrize(("owner", "name", "bug", "finding"), BUGS)
+def test_a_planted_bug_of_hand_overs_is_found(
+    owner: Any, name: str, bug: Any, finding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, name, bug)
+
+    with pytest.raises(Violation, match=finding):
+        _live_all(range(60))
+
+
+def _live_all(seeds: range) -> None:
+    for seed in seeds:
+        MqttClusterLife(seed).run()
