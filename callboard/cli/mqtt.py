@@ -81,6 +81,9 @@ def passwd(
             help="The password; asked for when it is left out.", envvar="MQTT_PASSWORD"
         ),
     ] = None,
+    scram: Annotated[
+        bool, typer.Option("--scram", help="Add what the method SCRAM-SHA-256 takes.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print a user's entry for the configuration file, with the hash of a password.
@@ -94,7 +97,7 @@ def passwd(
 
     if password is None:
         password = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
-    typer.echo(user_entry(name, password, as_json=as_json))
+    typer.echo(user_entry(name, password, with_scram=scram, as_json=as_json))
 
 
 @mqtt_app.command()

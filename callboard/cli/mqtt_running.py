@@ -26,12 +26,15 @@ from callboard.mqtt.config_file import (
     MqttConfigError,
     find_function,
     make_config,
+    make_limits,
     make_maps,
     make_security,
     read_config_file,
 )
 from callboard.mqtt.config_tables import ConfigTable, ListenerTable
+from callboard.mqtt.errors import MqttError
 from callboard.mqtt.hub_door import MqttDoor
+from callboard.mqtt.scram import make_keys
 from callboard.mqtt.scrypt import hash_password
 from callboard.operation.logs import set_up_logging
 
@@ -131,17 +134,20 @@ def _node(table: ConfigTable, folder: Path) -> Node:
 
 @contextlib.contextmanager
 def _reloads(file: Path, router: Router) -> Iterator[None]:
-    """Let SIGHUP take over users, topic rules and bans."""
+    """Let SIGHUP take over users, topic rules, bans and limits."""
 
     def reload() -> None:
         try:
-            security = make_security(read_config_file(file))
+            table = read_config_file(file)
+            limits, network = make_limits(table)
+            router.reload(make_security(table), limits=limits, network=network)
         except MqttConfigError as error:
             for line in error.lines:
                 log.error("%s; nothing was changed", line)
-            return
-        router.reload(security)
-        log.warning("%s: users, topic rules and bans were read again", file)
+        except MqttError as error:
+            log.error("%s: %s; nothing was changed", file, error)  # noqa: TRY400
+        else:
+            log.warning("%s: users, topic rules, bans and limits were read again", file)
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         threading.Thread(target=reload, name="mqtt-reload", daemon=True).start()
@@ -165,9 +171,20 @@ def _introduce(router: Router, *, as_json: bool) -> None:
     sys.stdout.flush()
 
 
-def user_entry(name: str, password: str, *, as_json: bool) -> str:
-    """Return an entry of `[[users]]`, or the same as JSON."""
-    line = str(hash_password(password.encode()))
+def user_entry(name: str, password: str, *, with_scram: bool, as_json: bool) -> str:
+    """Return an entry of `[[users]]`, or the same as JSON.
+
+    Raises:
+        Failure: the password cannot be used with SCRAM.
+    """
+    entry = {"name": name, "password": str(hash_password(password.encode()))}
+    if with_scram:
+        try:
+            entry["scram"] = str(make_keys(password))
+        except ValueError as error:
+            step = "choose another password, or leave --scram out"
+            raise Failure(why=str(error), step=step, code=MISUSED) from error
     if as_json:
-        return json.dumps({"name": name, "password": line})
-    return f'[[users]]\nname = {json.dumps(name)}\npassword = "{line}"'
+        return json.dumps(entry)
+    lines = [f"{key} = {json.dumps(value)}" for key, value in entry.items()]
+    return "\n".join(["[[users]]", *lines])

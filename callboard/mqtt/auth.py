@@ -1,33 +1,42 @@
-"""Who comes in: users with passwords, a function of yours, certificates, bans.
+"""Who comes in: users with passwords, a function of yours, certificates, methods, bans.
 
-A CONNECT is looked at in this order: the ban list; then the function, if there is one, which
-decides alone; else the certificate of a client that showed one and gave no name; else the table
-of users; else, without a table, everybody is let in. A wrong password takes as long as a right
-one, and so does a name that nobody has.
+A CONNECT is looked at in this order: the ban list; then the authentication method that it names
+(`authentication`), which decides alone; else the function, if there is one, which decides alone
+as well; else the certificate of a client that showed one and gave no name; else the table of
+users; else, without a table and without methods, everybody is let in. A wrong password takes as
+long as a right one, and so does a name that nobody has.
 """
 
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from callboard.mqtt.acl import AclEntry, TenantAccess, TopicAccess
+from callboard.mqtt.authentication import Authentication, Exchange
 from callboard.mqtt.ban import BanList
-from callboard.mqtt.door import Admission, Door, Peer
+from callboard.mqtt.client_access import Client, Ruled, SubscribeHook, Unruled
+from callboard.mqtt.door import NO_SUCH_METHOD, Admission, Door, Peer
 from callboard.mqtt.link import Access
 from callboard.mqtt.packet import Connect
 from callboard.mqtt.rate import Limiter
 from callboard.mqtt.reason_code import ReasonCode
+from callboard.mqtt.scram import SCRAM, ScramExchange, ScramKeys
 from callboard.mqtt.scrypt import PasswordHash, hash_password
+
+if TYPE_CHECKING:
+    from callboard.mqtt.remote_link import RemoteLink
 
 _LOG: Final = logging.getLogger(__name__)
 MOST_WAITING: Final = 1_000
 """Clients whose password is waiting to be checked; further ones are told that we are busy."""
 CHECKERS: Final = 2
 """Threads that check passwords; scrypt takes 16 MiB for each."""
+TOO_MANY: Final = Admission(ReasonCode.SERVER_BUSY, "too many logins; try again later")
 MOST_HOSTS: Final = 10_000
 """Hosts of which failed logins are remembered; then the oldest is forgotten."""
 
@@ -49,27 +58,12 @@ class Credentials:
     peer: Peer
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
-    """Somebody who is in, for hooks.
-
-    Attributes:
-        client_id: of the session.
-        username: None if it gave none.
-        address: where it comes from.
-    """
-
-    client_id: str
-    username: str | None
-    address: str
-
-
-SubscribeHook = Callable[[Client, str, int], int | None]
-"""Called with a client, a filter and the QoS; returns the QoS or a reason code, or None."""
 Verdict = bool | ReasonCode | Admission
 """What a function says: yes or no; a reason; or all of it."""
 Authenticator = Callable[[Credentials], Verdict | Awaitable[Verdict]]
 """A function that lets clients in; it may be async."""
+AuthenticationMethod = Callable[[Credentials], Exchange]
+"""Begins an exchange with a client that named the method."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +71,8 @@ class Security:
     """Who may do what; replaced as a whole on a reload.
 
     Attributes:
-        users: hashes of passwords, by name. Empty lets everybody in.
+        users: hashes of passwords, by name. Empty, and with no method, lets everybody in.
+        scram: keys for the method SCRAM-SHA-256, by name; empty for those who have none.
         anonymous: lets clients without a name in beside the users.
         acl: topics; empty allows all of them to everybody who is in.
         bans: who is not let in.
@@ -85,6 +80,7 @@ class Security:
     """
 
     users: Mapping[str, PasswordHash] = field(default_factory=dict)
+    scram: Mapping[str, ScramKeys] = field(default_factory=dict)
     anonymous: bool = False
     acl: tuple[AclEntry, ...] = ()
     bans: BanList = field(default_factory=BanList)
@@ -96,62 +92,7 @@ class Security:
         return TenantAccess(tenant, rules) if tenant else rules
 
 
-class _Unruled:
-    """The access of all clients that no rule is about when they come in."""
-
-    __slots__ = ()
-
-    is_open = True
-
-    def may_publish(self, _topic: str) -> bool:
-        """Say yes."""
-        return True
-
-    def may_subscribe(self, _topic_filter: str, qos: int) -> int:
-        """Grant it."""
-        return qos
-
-    def may_receive(self, _topic: str) -> bool:
-        """Say yes."""
-        return True
-
-
-_UNRULED: Final = Admission(access=_Unruled())
-
-
-class _Ruled:
-    """The access of a client that rules or hooks are about; a reload makes another one."""
-
-    __slots__ = ("_client", "_hook", "_rules", "is_open")
-
-    def __init__(
-        self, client: Client, rules: Access | None, hook: SubscribeHook | None
-    ) -> None:
-        self._client = client
-        self._rules = rules
-        self._hook = hook
-        #: Whether no topic is closed to this client.
-        self.is_open = rules is None
-
-    def may_publish(self, topic: str) -> bool:
-        """Whether this client may publish there."""
-        return self._rules is None or self._rules.may_publish(topic)
-
-    def may_subscribe(self, topic_filter: str, qos: int) -> int:
-        """Return the QoS or a reason code; the hook is asked about what the rules grant."""
-        granted = qos if self._rules is None else self._rules.may_subscribe(topic_filter, qos)
-        if self._hook is None or granted >= ReasonCode.UNSPECIFIED_ERROR:
-            return granted
-        try:
-            answer = self._hook(self._client, topic_filter, granted)
-        except Exception:  # noqa: BLE001  (a function of the user's)
-            _LOG.exception("the subscribe hook failed for client %r", self._client.client_id)
-            return ReasonCode.UNSPECIFIED_ERROR
-        return granted if answer is None else int(answer)
-
-    def may_receive(self, topic: str) -> bool:
-        """Whether messages of a topic may go to this client."""
-        return self._rules is None or self._rules.may_receive(topic)
+_UNRULED: Final = Admission(access=Unruled())
 
 
 class AuthGate:
@@ -162,15 +103,22 @@ class AuthGate:
         security: Security | None = None,
         authenticator: Authenticator | None = None,
         subscribe_hook: SubscribeHook | None = None,
+        methods: Mapping[str, AuthenticationMethod] | None = None,
     ) -> None:
         self.security = security or Security()
         self.authenticator = authenticator
+        self.methods = dict(methods or {})
         self.subscribe_hook = subscribe_hook
         self._pool = ThreadPoolExecutor(CHECKERS, "mqtt-password")
         self._nobody: PasswordHash | None = None
         self._waiting = 0
         self._tasks: set[asyncio.Future[None]] = set()
         self._failures: dict[str, Limiter] = {}
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether clients have to show who they are, by a password or a method."""
+        return bool(self.security.users or self.security.scram or self.methods)
 
     def close(self) -> None:
         """Forget those who wait."""
@@ -185,19 +133,21 @@ class AuthGate:
         security = self.security
         username, properties = connect.username, connect.properties
         if security.bans.entries and security.bans.holds(
-            connect.client_id, username or "", peer
+            connect.client_id, peer.user or username or "", peer
         ):
             return Admission(ReasonCode.BANNED)
+        if peer.user is not None:
+            return self._admission(peer.user, connect, peer)
         if properties is not None and properties.authentication_method is not None:
-            return Admission(ReasonCode.BAD_AUTHENTICATION_METHOD, "no such method here")
+            return NO_SUCH_METHOD
         if self.authenticator is not None:
             return self._ask(self.authenticator, connect, peer, answer)
         if username is None:
             name = peer.certificate.get("commonName", "")
-            if name or security.anonymous or not security.users:
+            if name or security.anonymous or not self.is_guarded:
                 return self._admission(name, connect, peer)
             return Admission(ReasonCode.NOT_AUTHORIZED, "a user name is needed")
-        if not security.users:
+        if not self.is_guarded:
             return self._admission(username, connect, peer)
         return self._check_password(connect, peer, answer)
 
@@ -209,10 +159,39 @@ class AuthGate:
         access = self._access(user, client_id, connect, peer)
         return Admission(access=access, client_id=client_id if peer.tenant else None)
 
-    def _access(self, user: str, client_id: str, connect: Connect, peer: Peer) -> _Ruled:
+    def _access(self, user: str, client_id: str, connect: Connect, peer: Peer) -> Ruled:
         rules = self.security.access(user, client_id, peer.tenant)
         client = Client(client_id, connect.username, peer.address)
-        return _Ruled(client, rules, self.subscribe_hook)
+        return Ruled(client, rules, self.subscribe_hook)
+
+    # --- a method ---
+
+    def authenticate(
+        self, connect: Connect, remote: "RemoteLink"
+    ) -> Authentication | Admission:
+        """Begin with a client whose CONNECT names a method, or say why not."""
+        peer = remote.peer
+        name = connect.properties.authentication_method if connect.properties else None
+        method = self.methods.get(name or "")
+        if method is None and name == SCRAM and self.security.scram:
+            method = self._scram
+        if self.security.bans.holds(connect.client_id, connect.username or "", peer):
+            return Admission(ReasonCode.BANNED)
+        if method is None:
+            return NO_SUCH_METHOD
+        if self._has_failed_often(peer):
+            return TOO_MANY
+        shown = Credentials(connect.client_id, connect.username, connect.password, peer)
+        return Authentication(
+            remote,
+            connect,
+            partial(method, shown),
+            self._later,
+            partial(self._note_failure, peer),
+        )
+
+    def _scram(self, _shown: Credentials) -> Exchange:
+        return ScramExchange(self.security.scram.get)
 
     # --- a function ---
 
@@ -265,7 +244,7 @@ class AuthGate:
         self, connect: Connect, peer: Peer, answer: Callable[[Admission], None]
     ) -> Admission | None:
         if self._waiting >= MOST_WAITING or self._has_failed_often(peer):
-            return Admission(ReasonCode.SERVER_BUSY, "too many logins; try again later")
+            return TOO_MANY
         self._later(self._verify(connect, peer, answer))
         return None
 
@@ -286,17 +265,18 @@ class AuthGate:
         if right and known is not None:
             answer(self._admission(connect.username or "", connect, peer))
             return
-        self._note_failure(peer, loop.time())
+        self._note_failure(peer)
         answer(Admission(ReasonCode.BAD_USER_NAME_OR_PASSWORD))
 
     def _has_failed_often(self, peer: Peer) -> bool:
         known = self._failures.get(peer.host)
         return known is not None and known.owes(asyncio.get_running_loop().time())
 
-    def _note_failure(self, peer: Peer, now: float) -> None:
+    def _note_failure(self, peer: Peer) -> None:
         most = self.security.login_failures
         if not most:
             return
+        now = asyncio.get_running_loop().time()
         known = self._failures.get(peer.host)
         if known is None:
             if len(self._failures) >= MOST_HOSTS:
@@ -304,7 +284,7 @@ class AuthGate:
             known = self._failures[peer.host] = Limiter(most / 60, 0, burst=most)
         known.spend(1, 0, now)
 
-    def _later(self, work: "Awaitable[None]") -> None:
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -319,23 +299,26 @@ class AuthGate:
         self.security = security
         for remote in list(door.links):
             link = remote.link
-            if link is None or not isinstance(link.access, _Unruled | _Ruled):
+            if link is None or not isinstance(link.access, Unruled | Ruled):
                 continue
             connect, peer = link.connect, remote.peer
-            user = connect.username
+            user = connect.username if peer.user is None else peer.user
             if user is None:
                 user = peer.certificate.get("commonName", "")
             if security.bans.holds(connect.client_id, user, peer):
                 remote.end(ReasonCode.ADMINISTRATIVE_ACTION)
-            elif self._is_gone(user, peer):
+            elif self._is_gone(user, peer, remote.proof):
                 remote.end(ReasonCode.NOT_AUTHORIZED)
             else:
                 link.access = self._access(user, connect.client_id, connect, peer)
                 link.access_changed()
 
-    def _is_gone(self, user: str, peer: Peer) -> bool:
+    def _is_gone(self, user: str, peer: Peer, proof: Authentication | None = None) -> bool:
         security = self.security
-        if self.authenticator is not None or not security.users or user in security.users:
+        if proof is not None:
+            has_keys = proof.method != SCRAM or SCRAM in self.methods or user in security.scram
+            return not has_keys
+        if self.authenticator is not None or not self.is_guarded or user in security.users:
             return False
         if user:
             return peer.certificate.get("commonName") != user

@@ -1,11 +1,12 @@
 """What a router is made of: ports, limits, users, where it keeps its journal."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from callboard.mqtt.auth import Authenticator, Security
+from callboard.mqtt.auth import AuthenticationMethod, Authenticator, Security
 from callboard.mqtt.bridge_settings import BridgeSettings
 from callboard.mqtt.claims import SessionPolicy
 from callboard.mqtt.door import NetworkLimits
@@ -28,6 +29,7 @@ class RouterConfig:
         network: of connections; packet size and keep-alive are those of `limits`.
         security: users, topics and bans.
         authenticator: a function that lets clients in; it stands above the users.
+        methods: of enhanced authentication, by name; see `authentication`.
         hooks: functions on the way of packets.
         rules: functions that make messages of messages.
         bridges: other brokers that messages go to and come from.
@@ -44,6 +46,7 @@ class RouterConfig:
     network: NetworkLimits = field(default_factory=NetworkLimits)
     security: Security = field(default_factory=Security)
     authenticator: Authenticator | None = None
+    methods: Mapping[str, AuthenticationMethod] = field(default_factory=dict)
     hooks: Hooks = field(default_factory=Hooks)
     rules: tuple[Rule, ...] = ()
     bridges: tuple[BridgeSettings, ...] = ()

@@ -21,7 +21,6 @@ from callboard.mqtt.config import RouterConfig
 from callboard.mqtt.config_tables import (
     BridgeTable,
     ConfigTable,
-    LimitsTable,
     ListenerTable,
     TlsTable,
 )
@@ -32,6 +31,7 @@ from callboard.mqtt.hub_door import TopicMap
 from callboard.mqtt.limits import CustomSegment, Limits
 from callboard.mqtt.listener import ListenerSettings
 from callboard.mqtt.rules import Rule
+from callboard.mqtt.scram import ScramKeys
 from callboard.mqtt.scrypt import PasswordHash
 from proxies.tls import Tls
 
@@ -121,18 +121,14 @@ def make_config(
         MqttConfigError: a function cannot be found, or an address lacks what it needs.
     """
     find = find or find_function
-    limits, network = _limits(table.limits)
-    custom = tuple(
-        CustomSegment(each.filter, each.max_segment_size, each.max_segment_count)
-        for each in table.segments
-    )
-    limits = replace(limits, custom_segments=custom)
+    limits, network = make_limits(table)
     config = RouterConfig(
         listeners=tuple(_listener(each, folder) for each in table.listeners),
         limits=limits,
         network=network,
         security=make_security(table),
         authenticator=find(table.hooks.connect) if table.hooks.connect else None,
+        methods={name: find(text) for name, text in table.auth.methods.items()},
         hooks=Hooks(
             **{
                 name: find(text)
@@ -163,13 +159,37 @@ def make_config(
 def make_security(table: ConfigTable) -> Security:
     """Return users, topics and bans of a file: what a reload takes over."""
     return Security(
-        users={each.name: PasswordHash.parse(each.password) for each in table.users},
+        users={
+            each.name: PasswordHash.parse(each.password)
+            for each in table.users
+            if each.password is not None
+        },
+        scram={
+            each.name: ScramKeys.parse(each.scram)
+            for each in table.users
+            if each.scram is not None
+        },
         anonymous=table.auth.anonymous,
         acl=tuple(
             AclEntry(each.user, tuple(each.allow), tuple(each.deny)) for each in table.acl
         ),
         bans=BanList(table.auth.bans),
         login_failures=table.auth.login_failures,
+    )
+
+
+def make_limits(table: ConfigTable) -> tuple[Limits, NetworkLimits]:
+    """Return the limits of a file: what a reload takes over, too."""
+    given = {LIMIT_KEYS[key]: value for key, value in table.limits if value is not None}
+    given["custom_segments"] = tuple(
+        CustomSegment(each.filter, each.max_segment_size, each.max_segment_count)
+        for each in table.segments
+    )
+    of_router = {each.name for each in fields(Limits)}
+    of_network = {each.name for each in fields(NetworkLimits)}
+    return (
+        replace(Limits(), **{key: given[key] for key in given.keys() & of_router}),
+        replace(NetworkLimits(), **{key: given[key] for key in given.keys() & of_network}),
     )
 
 
@@ -194,16 +214,6 @@ def find_function(text: str) -> Callable[..., Any]:
         raise MqttConfigError([f"{text} is no function"])
     function: Callable[..., Any] = found
     return function
-
-
-def _limits(table: LimitsTable) -> tuple[Limits, NetworkLimits]:
-    given = {LIMIT_KEYS[key]: value for key, value in table if value is not None}
-    of_router = {each.name for each in fields(Limits)}
-    of_network = {each.name for each in fields(NetworkLimits)}
-    return (
-        replace(Limits(), **{key: given[key] for key in given.keys() & of_router}),
-        replace(NetworkLimits(), **{key: given[key] for key in given.keys() & of_network}),
-    )
 
 
 def _tls(table: TlsTable, folder: Path, *, mutual: bool) -> Tls | None:

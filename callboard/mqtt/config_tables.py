@@ -12,6 +12,7 @@ from callboard.mqtt.errors import ListenError
 from callboard.mqtt.hub_door import TopicMap
 from callboard.mqtt.limits import ShareStrategy
 from callboard.mqtt.listener import ListenerSettings
+from callboard.mqtt.scram import ScramKeys
 from callboard.mqtt.scrypt import PasswordHash
 from callboard.mqtt.topic import is_valid_filter, is_valid_topic
 from proxies.tls import Tls
@@ -42,6 +43,11 @@ def _check_rule(text: str) -> str:
 
 def _check_hash(text: str) -> str:
     PasswordHash.parse(text)
+    return text
+
+
+def _check_scram(text: str) -> str:
+    ScramKeys.parse(text)
     return text
 
 
@@ -127,10 +133,18 @@ class LimitsTable(_Table):
 
 
 class UserTable(_Table):
-    """`[[users]]`."""
+    """`[[users]]`: a password, keys for SCRAM-SHA-256, or both."""
 
     name: str = Field(min_length=1)
-    password: Annotated[str, AfterValidator(_check_hash)]
+    password: Annotated[str, AfterValidator(_check_hash)] | None = None
+    scram: Annotated[str, AfterValidator(_check_scram)] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> "UserTable":
+        if self.password is None and self.scram is None:
+            msg = f"the user {self.name!r} has neither a password nor scram"
+            raise ValueError(msg)
+        return self
 
 
 class AuthTable(_Table):
@@ -139,6 +153,7 @@ class AuthTable(_Table):
     anonymous: bool = False
     bans: list[Annotated[str, AfterValidator(_check_ban)]] = []
     login_failures: int = Field(default=20, ge=0)
+    methods: dict[str, Function] = {}
 
 
 class AclTable(_Table):

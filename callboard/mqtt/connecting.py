@@ -58,7 +58,7 @@ def connect(machine: "RouterMachine", link: Link) -> None:
     is_present = session is not None
     if session is None:
         session = Session(client_id)
-    connection = Connection(link, session)
+    connection = Connection(link, session, machine.limits)
     session.connection = connection
     session.expires_at = None
     session.offer = None
@@ -162,6 +162,8 @@ def _connack(
         assigned_client_identifier=None if packet.client_id else session.client_id,
         topic_alias_maximum=limits.topic_alias_maximum or None,
         server_keep_alive=keep_alive,
+        authentication_method=asked.authentication_method,
+        authentication_data=asked.authentication_data,
     )
     return encode(ConnAck(is_present, 0, properties), V5)
 

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from callboard.mqtt.limits import Limits
 from callboard.mqtt.link import Access, Link, Notification
 from callboard.mqtt.packet import V5, Will
 from callboard.mqtt.properties import Properties
@@ -26,6 +27,7 @@ class Connection:
         aliases_in: topics by the alias that the client gave them.
         aliases_out: aliases that we gave topics.
         largest: bytes of a packet that the client takes; None is no limit.
+        limits: that held when it connected, some of which it was told.
         packets_in: from the client, since it connected.
         dropped: messages that were too large for the client.
         held: what it sent while others wait for readers of it; None while it is not held.
@@ -44,6 +46,7 @@ class Connection:
         "is_v5",
         "keep_alive",
         "largest",
+        "limits",
         "link",
         "out",
         "packets_in",
@@ -53,8 +56,9 @@ class Connection:
         "will",
     )
 
-    def __init__(self, link: Link, session: Session) -> None:
+    def __init__(self, link: Link, session: Session, limits: Limits) -> None:
         connect = link.connect
+        self.limits = limits
         properties = connect.properties or _NONE
         self.link = link
         self.session = session

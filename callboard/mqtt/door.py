@@ -16,6 +16,7 @@ from callboard.mqtt.reason_code import ReasonCode, reason_text
 if TYPE_CHECKING:
     import asyncio
 
+    from callboard.mqtt.authentication import Authentication
     from callboard.mqtt.remote_link import RemoteLink
 
 
@@ -31,6 +32,7 @@ class Peer(NamedTuple):
         listener: the address of the listener that it came to.
         certificate: subject of its certificate, name to value; empty without one.
         tenant: the organisation in it, on a listener for tenants.
+        user: whom it has proved to be by a method of authentication; None without one.
     """
 
     address: str = ""
@@ -38,6 +40,7 @@ class Peer(NamedTuple):
     listener: str = ""
     certificate: Mapping[str, str] = _NO_CERTIFICATE
     tenant: str = ""
+    user: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,9 @@ class Admission:
     client_id: str | None = None
 
 
+NO_SUCH_METHOD: Final = Admission(
+    ReasonCode.BAD_AUTHENTICATION_METHOD, "no such authentication method here"
+)
 ADMITTED = Admission()
 """A client that may do everything."""
 
@@ -166,6 +172,7 @@ class Door:
         links: all connections, admitted or not.
         gate: may be replaced while connections are open.
         make_screen: makes the screen of a connection, if there are hooks.
+        authenticate: begins what a CONNECT with an authentication method asks for, or refuses.
     """
 
     def __init__(
@@ -182,10 +189,20 @@ class Door:
         self.figures = Figures()
         self.links: set[RemoteLink] = set()
         self.make_screen: Callable[[RemoteLink], Screen | None] | None = None
+        self.authenticate: Callable[[Connect, RemoteLink], Authentication | Admission] = (
+            lambda _connect, _remote: NO_SUCH_METHOD
+        )
         #: Set when the last connection has left, for who waits for that.
         self.emptied: asyncio.Event | None = None
         self.holding = Holding(self.limits.reader_patience, clock)
         self._connections = Limiter(self.limits.connection_rate, 0)
+
+    def set_limits(self, limits: NetworkLimits) -> None:
+        """Let other limits hold, for connections that come from here on."""
+        if limits.connection_rate != self.limits.connection_rate:
+            self._connections = Limiter(limits.connection_rate, 0)
+        self.limits = limits
+        self.holding.patience = limits.reader_patience
 
     def limiter(self) -> Limiter | None:
         """Return the rate limits of one connection."""

@@ -35,6 +35,7 @@ class Edge:
     ) -> None:
         self.gate = gate or AuthGate()
         self.door = Door(mailbox, loop.time, limits, self.gate)
+        self.door.authenticate = self.gate.authenticate
         if hooks is not None and (hooks.publish or hooks.deliver):
             self.door.make_screen = partial(HookScreen, hooks)
         self.listeners: list[Listener] = []
@@ -64,9 +65,14 @@ class Edge:
 
     def _refuse_unguarded(self, settings: ListenerSettings) -> None:
         scheme, host, _ = settings.parse()
-        security = self.gate.security
+        gate = self.gate
         has_certificates = settings.tls is not None and settings.tls.mutual
-        guards = (self.gate.authenticator, security.users, security.anonymous, has_certificates)
+        guards = (
+            gate.authenticator,
+            gate.is_guarded,
+            gate.security.anonymous,
+            has_certificates,
+        )
         if scheme != "unix" and not any(guards) and not is_loopback(host):
             msg = (
                 f"{settings.address} is reached from other machines, and everybody may do "

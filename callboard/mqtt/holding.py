@@ -44,6 +44,7 @@ class Holding:
     """Who is full, and who waits for it.
 
     Attributes:
+        patience: seconds; may be set anew.
         full: readers that hold publishers up at the moment, and since when.
         passed_over: times that a reader was too slow to be waited for.
     """
@@ -57,7 +58,7 @@ class Holding:
         """
         self.full: dict[Held, float] = {}
         self.passed_over = 0
-        self._patience = patience
+        self.patience = patience
         self._clock = clock
         self._held: set[Held] = set()
         self._readers: dict[Held, _Reader] = {}
@@ -65,7 +66,7 @@ class Holding:
 
     def begin(self, reader: Held, later: Callable[[float, Callable[[], None]], None]) -> None:
         """Take note that a reader is full; `later` arms a timer."""
-        if not self._patience or reader in self.full:
+        if not self.patience or reader in self.full:
             return
         now = self._clock()
         record = self._readers.get(reader)
@@ -78,7 +79,7 @@ class Holding:
         self.full[reader] = now
         if not self._is_armed:
             self._is_armed = True
-            later(self._patience, lambda: self._look(later))
+            later(self.patience, lambda: self._look(later))
 
     def end(self, reader: Held) -> None:
         """Take note that a reader takes more."""
@@ -118,13 +119,13 @@ class Holding:
         """Give up on readers that took nothing for too long."""
         now = self._clock()
         for reader, since in list(self.full.items()):
-            if now - since >= self._patience:
+            if now - since >= self.patience:
                 del self.full[reader]
                 self._pass_over(self._readers[reader], now)
         self._release()
         self._is_armed = bool(self.full)
         if self._is_armed:
-            later(self._patience, lambda: self._look(later))
+            later(self.patience, lambda: self._look(later))
 
     def _pass_over(self, record: _Reader, now: float) -> None:
         self.passed_over += 1

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from callboard.mqtt.auth import Client, SubscribeHook
+from callboard.mqtt.client_access import Client, SubscribeHook
 from callboard.mqtt.codec import decode, encode
 from callboard.mqtt.framing import body_start, packet_end
 from callboard.mqtt.local_link import Message

@@ -18,6 +18,7 @@ from callboard.mqtt.message import Form, Run
 from callboard.mqtt.packet import (
     V4,
     V5,
+    Auth,
     Disconnect,
     Packet,
     PingReq,
@@ -218,6 +219,8 @@ def take_packet(
             acknowledging.take_one(machine, connection, packet)
         case Disconnect():
             _take_disconnect(machine, connection, packet)
+        case Auth() if connection.link.authenticate is not None:
+            connection.link.authenticate(packet)
         case _:
             msg = f"a client sent a {type(packet).__name__}, which it may not"
             raise ProtocolViolation(msg)

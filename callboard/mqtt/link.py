@@ -23,6 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from callboard.mqtt.packet import Auth
 from callboard.mqtt.packet import Connect as ConnectPacket
 from callboard.mqtt.reason_code import ReasonCode
 
@@ -214,6 +215,7 @@ class Link(LinkTx, LinkRx):
         peer: who it is, for logs and the console: an address.
         is_local: true for links within the process, which may publish to `$SYS`.
         client_id: what the session has, also if the router chose it; empty before.
+        authenticate: takes AUTH packets of a client whose CONNECT named a method.
         is_full: the router holds the client, and has enough of its packets; set by the router,
             which calls `wake` when it takes more.
     """
@@ -222,6 +224,7 @@ class Link(LinkTx, LinkRx):
         "_device_data",
         "_mailbox",
         "access",
+        "authenticate",
         "client_id",
         "connect",
         "connection",
@@ -252,6 +255,7 @@ class Link(LinkTx, LinkRx):
         self.peer = peer
         self.is_local = is_local
         self.client_id = ""
+        self.authenticate: Callable[[Auth], None] | None = None
         self.is_woken = False
         self.is_full = False
         self.incoming: list[bytes] = []

@@ -98,8 +98,9 @@ def _resolve(
     machine: "RouterMachine", connection: Connection, topic: bytes, alias: int
 ) -> bytes:
     """Return the topic of an alias, or give a topic one."""
-    if alias > machine.limits.topic_alias_maximum:
-        msg = f"the alias {alias} is above the limit of {machine.limits.topic_alias_maximum}"
+    most = connection.limits.topic_alias_maximum
+    if alias > most:
+        msg = f"the alias {alias} is above the limit of {most}"
         raise ProtocolViolation(msg, ReasonCode.TOPIC_ALIAS_INVALID)
     known = connection.aliases_in
     if known is None:
@@ -148,8 +149,8 @@ def receive(
         seen: set[int] = set()
         fresh = [at for at in fresh if not (ids[at] in seen or seen.add(ids[at]))]  # type: ignore[func-returns-value]
     new = ids if len(fresh) == len(ids) else tuple(ids[at] for at in fresh)
-    if connection.is_v5 and len(received) + len(new) > machine.limits.receive_maximum:
-        most = machine.limits.receive_maximum
+    most = connection.limits.receive_maximum
+    if connection.is_v5 and len(received) + len(new) > most:
         msg = f"more than {most} messages with QoS 2 are not released; the receive maximum"
         raise ProtocolViolation(msg, ReasonCode.RECEIVE_MAXIMUM_EXCEEDED)
     received.update(new)

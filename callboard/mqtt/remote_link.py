@@ -1,58 +1,27 @@
 """The life of one client's connection, from its CONNECT to its end.
 
-States, changed only here and by one thread::
-
-    WAITING    nothing has come yet; a CONNECT has to, in time
-    ADMITTING  the gate thinks about the CONNECT; reading is paused
-    OPEN       a link with the router: chunks go in, notifications come out
-    CLOSING    the last bytes are on their way out; nothing is read any more
-    CLOSED     the wire is gone
-
-Order: chunks reach the router in the order of their bytes, with one wake-up for each read; what
-the router gives is written in its order. After the `Unschedule` marker the router is told
-`Ready` as soon as the wire takes more, so a slow client holds up to one buffer of the router
-and one of the wire. Pure but for the wire and the clock it is given.
+`link_state` has its states. Chunks reach the router in the order of their bytes, with one
+wake-up for each read; what the router gives is written in its order. After the `Unschedule`
+marker the router is told `Ready` as soon as the wire takes more, so a slow client holds up to
+one buffer of the router and one of the wire. Pure but for the wire and the clock it is given.
 """
 
-import enum
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
-from callboard.mqtt.codec import decode, encode
+from callboard.mqtt.authentication import Authentication
+from callboard.mqtt.codec import decode
 from callboard.mqtt.door import Admission, Door, Peer
 from callboard.mqtt.errors import RemoteMqttError
 from callboard.mqtt.framing import body_start, packet_end
 from callboard.mqtt.link import UNSCHEDULE, Disconnected, Link, Notification
+from callboard.mqtt.link_state import State
 from callboard.mqtt.network import Network
-from callboard.mqtt.packet import V4, V5, ConnAck, Connect, PacketType
-from callboard.mqtt.properties import Properties
-from callboard.mqtt.reason_code import ReasonCode, return_code
-
-
-class Wire(Protocol):
-    """What carries the bytes; all calls come from one thread."""
-
-    is_full: bool
-    """Whether more was written than the other side has taken."""
-
-    def write(self, data: bytes) -> None:
-        """Send bytes, in order."""
-
-    def pause(self) -> None:
-        """Read nothing until `resume`."""
-
-    def resume(self) -> None:
-        """Read on."""
-
-    def close(self) -> None:
-        """Close once everything written has left."""
-
-    def abort(self) -> None:
-        """Close at once."""
-
-    def later(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call something once, in a while."""
+from callboard.mqtt.packet import V4, V5, Connect, PacketType
+from callboard.mqtt.reason_code import ReasonCode
+from callboard.mqtt.refusal import level_of, refusal
+from callboard.mqtt.wire import Wire
 
 
 class _Pause:
@@ -68,16 +37,6 @@ class _Pause:
 
 _OURS: Final = _Pause.TURN | _Pause.RATE | _Pause.READERS | _Pause.HELD
 """While one of these holds, silence is not the client's."""
-
-
-class State(enum.Enum):
-    """See the module."""
-
-    WAITING = "waiting"
-    ADMITTING = "admitting"
-    OPEN = "open"
-    CLOSING = "closing"
-    CLOSED = "closed"
 
 
 class RemoteLink:
@@ -97,6 +56,7 @@ class RemoteLink:
         "_wire",
         "link",
         "peer",
+        "proof",
         "screen",
         "state",
         "tracer",
@@ -115,6 +75,8 @@ class RemoteLink:
         self._wire = wire
         self._network = Network(limits.packet_size, limits.packets_per_read)
         self._limiter = door.limiter()
+        #: What the client proves who it is with; None if its CONNECT names no method.
+        self.proof: Authentication | None = None
         #: While the gate thinks about it.
         self._connect: Connect | None = None
         self._early = b""
@@ -152,7 +114,7 @@ class RemoteLink:
         elif self.state is State.WAITING:
             self._open(chunk)
         elif self.state is State.ADMITTING:
-            self._early += chunk
+            self._take_early(chunk)
         if self._network.is_full and self.state in {State.OPEN, State.ADMITTING}:
             self._pause(_Pause.TURN)
             self._wire.later(0, self._read_on)
@@ -241,7 +203,16 @@ class RemoteLink:
         assert isinstance(connect, Connect)
         self.state = State.ADMITTING
         self._network.minimal = connect.version >= V5
-        self._early = chunk[size:]
+        if connect.properties is None or connect.properties.authentication_method is None:
+            self._early = chunk[size:]
+            self.admit(connect)
+        elif size < len(chunk):
+            self.refuse(V5, ReasonCode.PROTOCOL_ERROR, "more than a CONNECT with a method")
+        else:
+            self._authenticate(connect)
+
+    def admit(self, connect: Connect) -> None:
+        """Let the gate decide about a client, which has proved who it is if it has to."""
         self._connect = connect
         admission = self._door.admit(connect, self.peer, self._admitted)
         if admission is None:
@@ -254,7 +225,7 @@ class RemoteLink:
         if self.state is not State.ADMITTING or connect is None:
             return
         if admission.reason_code:
-            self._refuse(connect.version, admission.reason_code, admission.text)
+            self.refuse(connect.version, admission.reason_code, admission.text)
             return
         if admission.client_id is not None:
             connect = replace(connect, client_id=admission.client_id)
@@ -268,23 +239,18 @@ class RemoteLink:
         self.state = State.OPEN
         self._patience = 1.5 * self._door.keep_alive(connect)
         self._silent_since = self._door.clock()
+        if self.proof is not None:
+            link.authenticate = self.proof.take
         link.begin()
         early, self._early = self._early, b""
         if early:
             self._push(early)
         self._resume(_Pause.ADMISSION)
 
-    def _refuse(self, version: int, reason: ReasonCode, text: str = "") -> None:
+    def refuse(self, version: int, reason: ReasonCode, text: str = "") -> None:
+        """Answer the CONNECT with a refusal, and close."""
         self._door.figures.count_refusal(reason)
-        if version >= V5:
-            is_elsewhere = reason is ReasonCode.USE_ANOTHER_SERVER
-            said = Properties(
-                reason_string=text or None, server_reference=text if is_elsewhere else None
-            )
-            answer = encode(ConnAck(reason_code=reason, properties=said), V5)
-        else:
-            answer = encode(ConnAck(reason_code=return_code(reason)), V4)
-        self._write(answer)
+        self._write(refusal(version, reason, text))
         self._close()
 
     def _refuse_bytes(self, error: RemoteMqttError, chunk: bytes = b"") -> None:
@@ -293,10 +259,35 @@ class RemoteLink:
             self._pause(_Pause.END)
             self.link.disconnect(error.reason_code, is_told=True)
         elif error.reason_code is ReasonCode.UNSUPPORTED_PROTOCOL_VERSION:
-            self._refuse(V5 if _level(chunk) > V5 else V4, error.reason_code, str(error))
+            self.refuse(V5 if level_of(chunk) > V5 else V4, error.reason_code, str(error))
         elif self.state in {State.WAITING, State.ADMITTING}:
             self._door.figures.count_refusal(error.reason_code)
             self._close()
+
+    # --- a client that proves who it is ---
+
+    def _authenticate(self, connect: Connect) -> None:
+        begun = self._door.authenticate(connect, self)
+        if isinstance(begun, Admission):
+            self.refuse(V5, begun.reason_code, begun.text)
+        else:
+            assert connect.properties is not None
+            self.proof = begun
+            begun.start(connect.properties.authentication_data)
+
+    def _take_early(self, chunk: bytes) -> None:
+        """Take what comes before the client is in."""
+        if self.proof is None:
+            self._early += chunk
+            return
+        try:
+            self.proof.receive(chunk)
+        except RemoteMqttError as error:
+            self.refuse(V5, error.reason_code, str(error))
+
+    def think(self) -> None:
+        """Read nothing while a step of the client's proof takes its time."""
+        self._pause(_Pause.ADMISSION)
 
     # --- bytes ---
 
@@ -329,9 +320,11 @@ class RemoteLink:
         self._wire.write(data)
 
     def answer(self, data: bytes) -> None:
-        """Write an acknowledgement that a screen gives in the router's place."""
-        self._door.figures.bytes_out += len(data)
-        self._wire.write(data)
+        """Write a packet that does not come from the router."""
+        if self.state is State.ADMITTING or self.state is State.OPEN:
+            self._door.figures.bytes_out += len(data)
+            self._wire.write(data)
+            self._resume(_Pause.ADMISSION)
 
     # --- pauses ---
 
@@ -352,7 +345,7 @@ class RemoteLink:
     def _resume(self, why: int) -> None:
         if self._pauses and self._pauses & why:
             self._pauses &= ~why
-            if not self._pauses and self.state is State.OPEN:
+            if not self._pauses and self.state in {State.OPEN, State.ADMITTING}:
                 self._wire.resume()
 
     def _read_on(self) -> None:
@@ -396,10 +389,3 @@ class RemoteLink:
         return (
             f"<RemoteLink {self.client_id or '?'} from {self.peer.address} {self.state.value}>"
         )
-
-
-def _level(connect: bytes) -> int:
-    """Return the protocol level of a CONNECT that was refused for it."""
-    start = body_start(connect)
-    name = int.from_bytes(connect[start : start + 2], "big")
-    return connect[start + 2 + name]

@@ -11,7 +11,7 @@ class RetainedMessages:
 
     def __init__(self, most: int) -> None:
         self._tree: TopicTree[Run] = TopicTree()
-        self._most = most
+        self.most = most
         #: Messages that were not kept because there were too many topics.
         self.refused = 0
 
@@ -28,7 +28,7 @@ class RetainedMessages:
     def keep(self, message: Run) -> bool:
         """Keep a message instead of what was there; returns False when there is no room."""
         topic = message.topic.decode()
-        if len(self._tree) >= self._most and topic not in self._tree.values:
+        if len(self._tree) >= self.most and topic not in self._tree.values:
             self.refused += 1
             return False
         self._tree.set(topic, message)

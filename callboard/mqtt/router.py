@@ -11,6 +11,7 @@ were ready, and what the turn gives is written at once.
 import asyncio
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final, Self, TypeVar
 
 from actors.errors import ActorDown, CallboardError
@@ -19,12 +20,21 @@ from callboard.mqtt.annex import Annex
 from callboard.mqtt.auth import Security
 from callboard.mqtt.bridge import Bridge
 from callboard.mqtt.config import RouterConfig
+from callboard.mqtt.door import NetworkLimits
 from callboard.mqtt.edge import Edge
 from callboard.mqtt.errors import ListenError, RouterClosed
+from callboard.mqtt.limits import Limits
 from callboard.mqtt.link import LinkEvent
 from callboard.mqtt.local_link import LocalLink, Message
 from callboard.mqtt.machine import RouterMachine
-from callboard.mqtt.router_actor import Call, Leave, Mailbox, OpenPorts, RouterActor
+from callboard.mqtt.router_actor import (
+    Call,
+    Leave,
+    Mailbox,
+    OpenPorts,
+    RouterActor,
+    check_journal,
+)
 from callboard.mqtt.rules import RuleRunner
 from callboard.mqtt.shadow import last_message
 from proxies.node import Node
@@ -169,13 +179,41 @@ class Router:
             raise RouterClosed(msg)
         return self._actor
 
-    def reload(self, security: Security) -> None:
-        """Let other users, rules and bans hold, for connected clients as well.
+    def reload(
+        self,
+        security: Security | None = None,
+        *,
+        limits: Limits | None = None,
+        network: NetworkLimits | None = None,
+    ) -> None:
+        """Let something of the configuration be other than before; the rest stays.
+
+        Args:
+            security: users, rules and bans; they hold for connected clients as well.
+            limits: for clients that connect from here on, and logs that are made.
+            network: limits of connections that come from here on.
 
         Raises:
+            JournalFailed: larger packets are allowed than fit into the journal.
             RouterClosed: it does not run.
         """
-        self.call(self.edge.reload, security)
+        config = replace(
+            self.config,
+            security=security or self.config.security,
+            limits=limits or self.config.limits,
+            network=network or self.config.network,
+        )
+        check_journal(config)
+        self.call(self._reload, config)
+        self.config = config
+
+    def _reload(self, config: RouterConfig) -> None:
+        if config.security is not self.config.security:
+            self.edge.reload(config.security)
+        machine = self.machine
+        machine.limits = machine.routes.limits = config.limits
+        machine.retained.most = config.limits.retained
+        self.edge.door.set_limits(config.network_limits())
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
         """Call a function on the router's thread and return what it returns.

@@ -98,6 +98,21 @@ def make_offer_name() -> str:
     return secrets.token_hex(12)
 
 
+def check_journal(config: RouterConfig) -> None:
+    """Look whether all packets that the limits allow fit into the journal, if there is one.
+
+    Raises:
+        JournalFailed: they do not.
+    """
+    size = config.limits.packet_size
+    if config.directory is not None and size > MOST_PACKET:
+        msg = (
+            f"packets of {size:,} bytes do not fit into a journal; allow at most "
+            f"{MOST_PACKET:,}, or leave the directory out"
+        )
+        raise JournalFailed(msg)
+
+
 class RouterActor(Actor):
     """Runs a `RouterMachine` on a thread of its own; a sync of the disk may hold it up."""
 
@@ -134,20 +149,20 @@ class RouterActor(Actor):
     async def open_ports(self, _: OpenPorts) -> CallboardError | None:
         """Open the listeners, and clients come; returns why it cannot be done."""
         config = self._config
+        try:
+            check_journal(config)
+        except JournalFailed as error:
+            return error
         if config.directory is not None:
-            if config.limits.packet_size > MOST_PACKET:
-                msg = (
-                    f"packets of {config.limits.packet_size:,} bytes do not fit into a "
-                    f"journal; allow at most {MOST_PACKET:,}, or leave the directory out"
-                )
-                return JournalFailed(msg)
             try:
                 self._journal = RouterJournal(Path(config.directory), now=self._runner.now)
                 self._journal.restore(self.machine)
             except LogError as error:
                 msg = f"the journal in {config.directory} cannot be used: {error}"
                 return JournalFailed(msg)
-        gate = AuthGate(config.security, config.authenticator, config.hooks.subscribe)
+        gate = AuthGate(
+            config.security, config.authenticator, config.hooks.subscribe, config.methods
+        )
         network = config.network_limits()
         self.edge = Edge(self._mailbox, self._runner.loop, network, gate, config.hooks)
         group = self._cell.runtime.node.group(ROUTERS)

@@ -26,7 +26,8 @@ class Routes:
     """All logs, by filter and by topic."""
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+        #: Those of logs that are made from here on.
+        self.limits = limits
         #: Logs of filters without wildcards, which are topics, and of those with.
         self._literal: dict[str, DataLog] = {}
         self._wild: dict[str, DataLog] = {}
@@ -52,11 +53,11 @@ class Routes:
             held = next(
                 (
                     custom
-                    for custom in self._limits.custom_segments
+                    for custom in self.limits.custom_segments
                     if custom.topic_filter == topic_filter
                     or matches(topic_filter, custom.topic_filter)
                 ),
-                self._limits,
+                self.limits,
             )
             log = DataLog(topic_filter, held.segment_bytes, held.segment_count)
             if has_wildcard(topic_filter):

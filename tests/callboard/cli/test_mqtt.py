@@ -15,6 +15,7 @@ from callboard.cli import main
 from callboard.mqtt.cluster import ROUTERS
 from callboard.mqtt.packet import V5, Publish
 from callboard.mqtt.properties import Properties
+from callboard.mqtt.scram import ScramKeys, make_keys
 from callboard.mqtt.scrypt import PasswordHash
 from tests.callboard.mqtt.caller import Caller
 
@@ -88,9 +89,11 @@ def test_a_router_runs_by_its_file_and_is_looked_into(router, file, capsys):
         assert main([*trace, "--json"]) == 0
         assert '"packet": "Publish"' in capsys.readouterr().out
 
-        file.write_text(FILE + '[auth]\nbans = ["client:c1"]\n')
+        file.write_text(FILE + '[auth]\nbans = ["client:c1"]\n[limits]\nreceive_maximum = 7\n')
         router["process"].send_signal(signal.SIGHUP)
         assert caller.hear_packets(1)[0].reason_code == 0x98
+    with Caller(port_of(router), "c2", V5) as caller:
+        assert caller.greeting.properties.receive_maximum == 7
 
 
 def test_a_router_joins_a_cluster_and_opens_its_door(tmp_path):
@@ -203,6 +206,19 @@ def test_a_password_entry_has_the_hash(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == ["[[users]]", 'name = "ann"']
     assert PasswordHash.parse(lines[2].split('"')[1]).verify(b"secret")
+
+
+def test_a_password_entry_has_keys_for_scram_when_they_are_asked_for(capsys):
+    command = ["mqtt", "passwd", "ann", "--scram", "--json", "--password"]
+    assert main([*command, "secret"]) == 0
+    entry = json.loads(capsys.readouterr().out)
+    keys = ScramKeys.parse(entry["scram"])
+    assert make_keys("secret", count=keys.count, salt=keys.salt) == keys
+    assert PasswordHash.parse(entry["password"]).verify(b"secret")
+
+    assert main([*command, "\u0007"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "leave --scram out" in line
 
 
 def test_a_console_that_is_not_there_is_one_line(capsys):

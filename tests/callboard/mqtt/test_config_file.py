@@ -15,6 +15,7 @@ from callboard.mqtt.config_file import (
 )
 from callboard.mqtt.hub_door import TopicMap
 from callboard.mqtt.limits import CustomSegment, ShareStrategy
+from callboard.mqtt.scram import make_keys
 from callboard.mqtt.scrypt import hash_password
 
 HASH = hash_password(b"secret", cost=2)
@@ -208,6 +209,23 @@ def test_a_reload_reads_users_rules_and_bans(tmp_path):
     assert security.anonymous
     assert security.access("ann", "c").may_publish("up/c")
     assert not security.access("ann", "c").may_publish("down/secret")
+
+
+def test_users_may_have_keys_for_scram_and_methods_are_functions(tmp_path):
+    keys = make_keys("secret", count=4096)
+    text = (
+        '[[listeners]]\naddress = "127.0.0.1:0"\n[auth.methods]\nriddle = "builtins:str"\n'
+        f'[[users]]\nname = "ann"\nscram = "{keys}"\n'
+    )
+
+    config = make_config(read_config_file(write(tmp_path, text)), tmp_path)
+
+    assert config.methods == {"riddle": str}
+    assert (config.security.users, config.security.scram) == ({}, {"ann": keys})
+    (line,) = lines_of(tmp_path, text.replace("SCRAM-SHA-256$", "SCRAM-SHA-1$"))
+    assert "passwd --scram" in line
+    (line,) = lines_of(tmp_path, text[: text.index("scram")])
+    assert "neither a password nor scram" in line
 
 
 def test_the_door_is_a_map_of_topics(tmp_path):

@@ -8,10 +8,10 @@ from callboard.mqtt.codec import encode
 from callboard.mqtt.door import Admission
 from callboard.mqtt.framing import find_frames
 from callboard.mqtt.link import UNSCHEDULE
+from callboard.mqtt.link_state import State
 from callboard.mqtt.packet import V4, V5, ConnAck, PingReq, PingResp, Publish
 from callboard.mqtt.properties import Properties
 from callboard.mqtt.reason_code import ReasonCode
-from callboard.mqtt.remote_link import State
 from tests.callboard.mqtt.edge import ConnectEvent, DeviceData, Disconnect, Edge, Ready
 
 PUBLISH = encode(Publish("a", b"x"), 4)
