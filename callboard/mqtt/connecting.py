@@ -58,6 +58,7 @@ def connect(machine: "RouterMachine", link: Link) -> None:
     is_present = session is not None
     if session is None:
         session = Session(client_id)
+        session.history = machine.histories.take(client_id)
     connection = Connection(link, session, machine.limits)
     session.connection = connection
     session.expires_at = None
@@ -240,6 +241,7 @@ def _pull_back(machine: "RouterMachine", session: Session) -> None:
 def end_session(machine: "RouterMachine", session: Session) -> None:
     """Forget all of a session; a will that waits is published."""
     machine.adopted.pop(session.client_id, None)
+    machine.histories.keep(session.client_id, session.history)
     wills.publish_waiting(machine, session.client_id)
     for topic_filter in list(session.subscriptions):
         if session.requests[topic_filter].group is not None:

@@ -59,7 +59,7 @@ from callboard.mqtt.record import (
 )
 from callboard.mqtt.retained import RetainedMessages
 from callboard.mqtt.routes import Route, Routes
-from callboard.mqtt.session import Session
+from callboard.mqtt.session import Histories, Session
 from callboard.mqtt.share import Chance, ShareGroup
 from callboard.mqtt.subscribing import all_left
 from callboard.mqtt.tracker import Cause, DataRequest, Status
@@ -101,8 +101,7 @@ class RouterMachine:
         retained: the last messages of topics.
         wills: those that wait: when, and what, by client id.
         brakes: what publishers wait for.
-        adopted: sessions that are copies of another router's until it has let go of them.
-        handed: sessions that other routers took, until they have told so.
+        adopted, handed: sessions on their way from and to other routers; see `claims`.
         number: of the next message.
         now: the time of this turn, in seconds of a clock that does not jump.
     """
@@ -148,6 +147,7 @@ class RouterMachine:
         self.handed: dict[str, HandedOver] = {}
         self.number = 0
         self.meters = Meters()
+        self.histories = Histories()
         #: Requests that messages of the events at hand have woken.
         self.notifications: list[DataRequest] = []
         self.records: list[JournalRecord] = []
@@ -220,12 +220,8 @@ class RouterMachine:
                 if connection.session.has_shared:
                     self.wake_groups(connection.session)
             elif isinstance(event, Disconnect):
-                self.disconnect(
-                    connection,
-                    event.reason_code,
-                    has_will=event.has_will,
-                    is_told=event.is_told,
-                )
+                reason, has_will = event.reason_code, event.has_will
+                self.disconnect(connection, reason, has_will=has_will, is_told=event.is_told)
             elif isinstance(event, AccessChanged):
                 connection.forget_answers()
 

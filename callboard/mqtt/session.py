@@ -60,6 +60,32 @@ class Subscription:
         return replace(self, until=until)
 
 
+KEPT = 1_000
+"""Clients without a session whose history is kept."""
+
+History = tuple[tuple[float, str], ...]
+"""What happened to a client last: (the router's clock, what)."""
+
+
+class Histories:
+    """What happened to clients whose sessions are over; those that came first go first."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, History] = {}
+
+    def keep(self, client_id: str, history: History) -> None:
+        """Keep the history of a session that is over."""
+        kept = self._kept
+        kept.pop(client_id, None)
+        kept[client_id] = history
+        if len(kept) > KEPT:
+            del kept[next(iter(kept))]
+
+    def take(self, client_id: str) -> History:
+        """Return the history of a client that begins a session."""
+        return self._kept.pop(client_id, ())
+
+
 class Offer(NamedTuple):
     """A session that another router may take.
 
@@ -132,7 +158,7 @@ class Session:
         self.window_size = 0
         self.window_or_none: Window | None = None
         self.received_or_none: set[int] | None = None
-        self.history: tuple[tuple[float, str], ...] = ()
+        self.history: History = ()
         self.stamp = 0
         self.offer: Offer | None = None
 

@@ -75,7 +75,7 @@ def test_a_hash_may_not_ask_for_all_memory():
         PasswordHash.parse(f"scrypt${1 << 30}$8$1$YQ==$YQ==")
 
 
-def test_the_table_of_users_lets_in_who_has_the_password():
+def test_static_table_of_users_lets_in_who_has_the_password():
     with running(USERS) as router:
         assert greeting(router, username="ann", password=b"secret") == 0
         assert greeting(router, username="ann", password=b"wrong") == 0x86

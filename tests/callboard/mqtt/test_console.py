@@ -90,7 +90,7 @@ def test_prometheus_metrics_tell_publishes_connections_and_failures(router, call
     assert "callboard_mqtt_refused_total " in text
 
 
-def test_sys_topics_are_retained_and_follow_the_counts():
+def test_meters_are_pushed_by_a_timer_as_retained_sys_topics():
     with (
         Router(RouterConfig(sys_interval=0.05)) as router,
         Caller(router.port, "sys", V4) as caller,

@@ -12,7 +12,7 @@ def run(payloads: list[bytes]) -> Run:
     return Run.of_payloads(b"t", payloads, qos=1, publisher="p")
 
 
-def test_messages_are_found_by_their_offset_over_segment_borders() -> None:
+def test_readv_finds_messages_by_their_offset_over_segment_borders() -> None:
     log = DataLog("t", segment_bytes=1500, segment_count=100)
     log.readers = 1
     for first in range(0, 60, 3):
@@ -29,7 +29,7 @@ def test_messages_are_found_by_their_offset_over_segment_borders() -> None:
     assert log.weight > 60 * 120
 
 
-def test_a_cursor_below_the_head_jumps_to_it() -> None:
+def test_commit_log_read_below_the_head_jumps_to_it() -> None:
     log = DataLog("t", segment_bytes=1, segment_count=3)
     log.readers = 1
     for number in range(10):
@@ -41,7 +41,7 @@ def test_a_cursor_below_the_head_jumps_to_it() -> None:
     assert segment.runs[number].payloads == [b"\7"]
 
 
-def test_a_reader_that_is_too_slow_is_told_what_it_lost() -> None:
+def test_cursor_jump_alert_tells_what_was_lost_to_retention() -> None:
     limits = Limits(segment_bytes=2000, segment_count=2, inflight=1, acknowledge_patience=0)
     stage = Stage(limits)
     publisher = stage.client("p")
@@ -74,7 +74,7 @@ def test_a_log_that_all_have_read_is_empty(stage) -> None:
     assert (log.start, log.end, log.weight) == (50, 50, 0)
 
 
-def test_a_topic_is_appended_to_the_log_of_each_filter_that_matches(stage) -> None:
+def test_datalog_appends_a_publish_to_the_log_of_each_filter_that_matches(stage) -> None:
     publisher = stage.client("p")
     for number, topic_filter in enumerate(("a/b", "a/+", "#", "c")):
         stage.client(str(number)).subscribe(topic_filter)
@@ -86,7 +86,7 @@ def test_a_topic_is_appended_to_the_log_of_each_filter_that_matches(stage) -> No
 
 
 @pytest.mark.parametrize("topic_filter", ["t/1", "t/+", "#"])
-def test_known_topics_learn_of_filters_that_appear_later(stage, topic_filter) -> None:
+def test_datalog_topic_cache_is_extended_when_a_new_filter_appears(stage, topic_filter) -> None:
     publisher, late = stage.client("p"), stage.client("late")
     publisher.publish("t/1")
 
@@ -109,7 +109,7 @@ def test_offsets_go_on_when_a_log_is_emptied() -> None:
     assert log.find(2)[0] == 2
 
 
-def test_segments_are_dropped_oldest_first() -> None:
+def test_commit_log_segments_above_the_count_are_dropped_oldest_first() -> None:
     log = DataLog("t", segment_bytes=1, segment_count=2)
     log.readers = 1
     starts = []
@@ -119,7 +119,7 @@ def test_segments_are_dropped_oldest_first() -> None:
     assert starts == [0, 0, 1, 2, 3]
 
 
-def test_custom_segments_hold_for_the_filters_that_they_cover() -> None:
+def test_commit_log_custom_segments_hold_for_the_filters_that_they_cover() -> None:
     custom = (CustomSegment("big/#", 5_000, 3), CustomSegment("#", 2_000, 2))
     stage = Stage(Limits(custom_segments=custom))
     stage.client("c").subscribe("big/+", "big", "small")
@@ -129,3 +129,16 @@ def test_custom_segments_hold_for_the_filters_that_they_cover() -> None:
     }
 
     assert sizes == {"big/+": (5_000, 3), "big": (5_000, 3), "small": (2_000, 2)}
+
+
+def test_commit_log_begins_a_new_segment_when_the_active_one_reaches_the_maximum() -> None:
+    one = run([b"x"])
+    log = DataLog("t", segment_bytes=2 * one.weight, segment_count=100)
+    log.readers = 1
+    counts = []
+    for _ in range(5):
+        log.append(run([b"x"]))
+        counts.append(len(log.segments))
+
+    assert counts == [1, 1, 2, 2, 3]
+    assert [segment.base for segment in log.segments] == [0, 2, 4]

@@ -76,7 +76,7 @@ def encode_subscribe(topic: str) -> bytes:
 
 
 @pytest.mark.parametrize("version", [V4, V5])
-def test_publishes_are_acknowledged_by_their_qos(stage, version) -> None:
+def test_device_data_publish_is_acknowledged_by_its_qos(stage, version) -> None:
     client = stage.client("p", version=version, answers=False)
     one = client.message("t", b"", 1, packet_id=7)
     two = client.message("t", b"", 2, packet_id=8)
@@ -88,7 +88,7 @@ def test_publishes_are_acknowledged_by_their_qos(stage, version) -> None:
     assert [(type(each), each.packet_id) for each in released] == [(PubComp, 8)]
 
 
-def test_qos_2_published_twice_before_its_release_is_delivered_once(stage) -> None:
+def test_pubrel_ends_a_qos_2_publish_that_is_delivered_once(stage) -> None:
     publisher = stage.client("p", answers=False)
     subscriber = stage.client("s")
     subscriber.subscribe("t", qos=2)
@@ -104,7 +104,7 @@ def test_qos_2_published_twice_before_its_release_is_delivered_once(stage) -> No
 
 
 @pytest.mark.parametrize("kind", [PubAck, PubRec])
-def test_acknowledgements_may_come_in_any_order(stage, kind) -> None:
+def test_puback_and_pubrec_may_come_in_any_order(stage, kind) -> None:
     qos = 1 if kind is PubAck else 2
     publisher = stage.client("p")
     subscriber = stage.client("s", answers=False)
@@ -164,7 +164,7 @@ def test_a_refused_qos_2_message_is_over(stage) -> None:
 
 
 @pytest.mark.parametrize("version", [V4, V5])
-def test_not_more_is_in_flight_than_the_window_holds(version) -> None:
+def test_inflight_holds_no_more_than_the_window(version) -> None:
     stage = Stage(Limits(inflight=10))
     publisher = stage.client("p")
     subscriber = stage.client("s", version=version, answers=False)
@@ -192,7 +192,7 @@ def test_the_window_is_not_above_the_clients_receive_maximum(stage) -> None:
     assert [type(each) for each in subscriber.send(PubComp(first[0].packet_id))] == [Publish]
 
 
-def test_packet_identifiers_wrap_and_skip_those_in_use(stage) -> None:
+def test_inflight_packet_identifiers_wrap_and_skip_those_in_use(stage) -> None:
     publisher = stage.client("p")
     subscriber = stage.client("s", answers=False)
     subscriber.subscribe("t", qos=1)
@@ -208,7 +208,7 @@ def test_packet_identifiers_wrap_and_skip_those_in_use(stage) -> None:
     assert ids == [*range(65_530, 65_536), *range(2, 16)]
 
 
-def test_pings_are_answered(stage) -> None:
+def test_pingreq_is_answered_with_pingresp(stage) -> None:
     assert stage.client("c").send(PingReq()) == [PingResp()]
 
 
@@ -222,7 +222,7 @@ def test_what_follows_a_disconnect_in_a_chunk_is_not_taken(stage) -> None:
     assert subscriber.payloads() == [b"before"]
 
 
-def test_messages_before_a_bad_topic_in_the_batch_still_wake_readers(stage) -> None:
+def test_device_data_before_a_bad_topic_in_the_batch_still_wakes_readers(stage) -> None:
     subscriber = stage.client("s")
     subscriber.subscribe("t")
     client = stage.client("c", version=V4)
@@ -329,3 +329,36 @@ def test_the_packets_of_a_client_are_counted_whatever_way_they_take(stage) -> No
     )
 
     assert stage.machine.connections["c"].packets_in == 19
+
+
+@pytest.mark.parametrize("version", [V4, V5])
+def test_pubrel_flags_are_checked(stage, version) -> None:
+    client = stage.client("c", version=version)
+
+    client.send(b"\x60\x02\x00\x01")
+
+    assert client.end is not None
+    assert client.end.reason_code == ReasonCode.MALFORMED_PACKET
+
+
+@pytest.mark.parametrize("packet", [b"\x20\x02\0\0", b"\x90\x03\0\1\0", b"\xd0\0", b"\xf0\0"])
+def test_packets_that_only_a_router_sends_end_the_connection(stage, packet) -> None:
+    client = stage.client("c", version=V4)
+
+    client.send(packet)
+
+    assert client.end is not None
+    assert "c" not in stage.machine.connections
+
+
+def test_inflight_is_a_fifo_of_packet_id_filter_and_place(stage) -> None:
+    publisher = stage.client("p")
+    reader = stage.client("r", answers=False)
+    reader.subscribe("a", "b", qos=1)
+    for topic in ("a", "b", "a"):
+        publisher.publish(topic, topic.encode(), 1)
+
+    window = stage.machine.connections["r"].session.window
+    held = [(key, sent.topic_filter, sent.start) for key, sent in window.inflight.items()]
+    assert held == [(1, "a", 0), (2, "b", 0), (3, "a", 0)]
+    assert [sent.run.number for sent in window.inflight.values()] == [0, 1, 2]

@@ -18,7 +18,7 @@ def router():
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_a_local_link_publishes_and_receives_like_any_client(router, qos):
+def test_broker_gives_a_local_link_in_process_that_publishes_and_subscribes(router, qos):
     with router.link("reader") as reader, router.link("writer") as writer:
         assert reader.connected.result(5) is False
         assert reader.subscribe("a/#", qos=qos).result(5) == (qos,)
@@ -41,7 +41,7 @@ def test_more_than_a_queue_waits_in_the_router_and_nothing_is_lost(router):
         assert [int(reader.recv(5).payload) for _ in range(count)] == list(range(count))
 
 
-def test_unsubscribe_and_shadow_of_a_local_link(router):
+def test_local_link_unsubscribes_and_shadow_is_the_last_message_of_a_filters_log(router):
     with router.link() as link:
         link.subscribe("a").result(5)
         link.publish("a", b"1", qos=1).result(5)
@@ -134,3 +134,15 @@ def test_a_rule_that_fails_is_counted_and_the_others_go_on():
 
         assert done.wait(5)
         assert router.rules.failures == 1
+
+
+def test_local_link_has_try_forms_and_recv_with_a_deadline(router):
+    with router.link() as link:
+        link.subscribe("a").result(5)
+
+        assert link.try_recv() is None
+        with pytest.raises(TimeoutError):
+            link.recv(0.01)
+        done = link.publish("a", b"1", qos=1)  # returns at once
+        assert link.recv(5).payload == b"1"
+        assert done.result(5) == (0,)

@@ -159,7 +159,7 @@ class Renaming:
         return Admission(client_id=f"acme.{connect.client_id}")
 
 
-def test_more_connections_than_the_rate_are_refused():
+def test_next_connection_above_the_rate_is_refused():
     edge = Edge(connection_rate=1).connect(V5)
     second = Edge(connection_rate=1)
     second.remote._door = edge.door

@@ -54,7 +54,7 @@ def test_retain_handling_says_when_they_are_sent(stage, handling, first, again) 
     assert (len(got_first), len(client.payloads())) == (first, again)
 
 
-def test_subscribing_again_in_3_1_1_sends_them_again(stage) -> None:
+def test_subscribing_again_in_3_1_1_sends_retained_messages_again(stage) -> None:
     stage.client("p").publish("t", b"x", retain=True)
     client = stage.client("c", version=V4)
     for _ in range(2):

@@ -10,6 +10,8 @@ from callboard import Node
 from callboard.commitlog import LogFailed
 from callboard.mqtt import Router, RouterConfig
 from callboard.mqtt.codec import encode
+from callboard.mqtt.datalog import CursorJump
+from callboard.mqtt.edge import Edge
 from callboard.mqtt.errors import JournalFailed, ListenError, RouterClosed
 from callboard.mqtt.journal import RouterJournal
 from callboard.mqtt.limits import Limits
@@ -64,7 +66,7 @@ def exchange(port: int) -> None:
         assert reader.hear(8 * 50) == sent
 
 
-def test_a_router_is_embedded_with_a_with_block() -> None:
+def test_broker_is_embeddable_and_runs_until_it_is_stopped() -> None:
     with Router() as router:
         exchange(router.port)
         assert router.call(lambda: router.machine.meters.delivered) == 50
@@ -115,7 +117,7 @@ def test_a_router_is_an_actor_of_a_node_that_is_there() -> None:
         assert str(down.result(5).reason) == "normal"
 
 
-def test_a_router_without_a_listener_does_not_start() -> None:
+def test_broker_refuses_to_start_with_no_listener_configured() -> None:
     with pytest.raises(ListenError, match="needs a listener"):
         Router(RouterConfig(listeners=()))
 
@@ -186,3 +188,48 @@ def test_packets_that_fit_into_no_journal_are_refused_at_the_start(tmp_path) -> 
 
     with pytest.raises(JournalFailed, match="allow at most 8,388,608"):
         Router(config).start()
+
+
+def test_broker_builds_the_router_before_its_listeners(tmp_path, monkeypatch) -> None:
+    config = RouterConfig(directory=tmp_path)
+    with Router(config) as router, router.link("keeper", session_expiry=100) as link:
+        link.subscribe("t", qos=1).result(5)
+    found = []
+    opening = Edge.open
+
+    async def noted(edge: Edge, listeners) -> None:
+        found.append(list(again.call(lambda: again.machine.graveyard)))
+        await opening(edge, listeners)
+
+    monkeypatch.setattr(Edge, "open", noted)
+    again = Router(config)
+    with again:
+        assert found == [["keeper"]]
+
+
+def test_alerts_reach_who_follows_the_nodes_events() -> None:
+    limits = Limits(segment_bytes=2_000, segment_count=2, inflight=1, acknowledge_patience=0)
+
+    async def play(node: Node, router: Router) -> object:
+        events = aiter(node.events())
+        following = asyncio.ensure_future(next_alert(events))
+        await asyncio.sleep(0)
+        with Caller(router.port, "slow") as slow, router.link() as link:
+            slow.subscribe("t", 1)
+            for _ in range(100):
+                link.publish("t", bytes(100), qos=1)
+            await asyncio.to_thread(slow.hear, 107)
+            slow.say(PubAck(1))
+            return await asyncio.wait_for(following, 10)
+
+    with Node() as node, Router(RouterConfig(limits=limits), node=node) as router:
+        alert = asyncio.run(play(node, router))
+    assert (alert.client_id, alert.topic_filter) == ("slow", "t")
+    assert alert.lost > 0
+
+
+async def next_alert(events) -> CursorJump:
+    async for event in events:
+        if isinstance(event, CursorJump):
+            return event
+    raise AssertionError

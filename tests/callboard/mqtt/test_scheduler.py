@@ -4,7 +4,8 @@ import pytest
 
 from callboard.mqtt.limits import Limits
 from callboard.mqtt.link import UNSCHEDULE
-from callboard.mqtt.machine import MOST_EVENTS, MOST_READY
+from callboard.mqtt.machine import MOST_EVENTS, MOST_READY, RouterMachine
+from callboard.mqtt.message import Run
 from callboard.mqtt.packet import PubAck
 from callboard.mqtt.tracker import Cause, Status, Tracker
 from tests.callboard.mqtt.stage import Stage
@@ -15,7 +16,7 @@ CAUGHT_UP, FULL = Status.CAUGHT_UP, Status.INFLIGHT_FULL
 
 @pytest.mark.parametrize("cause", list(Cause))
 @pytest.mark.parametrize("status", list(Status))
-def test_transitions_of_the_scheduler(status, cause) -> None:
+def test_scheduler_transitions(status, cause) -> None:
     wakes = {
         Cause.INIT: {BUSY},
         Cause.READY: {BUSY},
@@ -35,7 +36,7 @@ def status_of(stage: Stage, client_id: str) -> Status:
     return stage.machine.connections[client_id].session.tracker.status
 
 
-def test_a_request_is_in_the_tracker_or_among_the_waiters_and_never_both(stage) -> None:
+def test_data_request_is_in_the_tracker_or_among_the_waiters_and_never_both(stage) -> None:
     publisher = stage.client("p")
     reader = stage.client("r", answers=False, receive_maximum=1)
     reader.subscribe("t", qos=1)
@@ -59,7 +60,7 @@ def test_a_request_is_in_the_tracker_or_among_the_waiters_and_never_both(stage) 
     assert status_of(stage, "r") is CAUGHT_UP
 
 
-def test_a_link_that_does_not_read_is_unscheduled_until_it_is_ready() -> None:
+def test_consume_buffer_full_unschedules_a_link_until_it_is_ready() -> None:
     stage = Stage(Limits(delivery_quota=100))
     publisher = stage.client("p")
     slow, quick = stage.client("slow", reads=False), stage.client("quick")
@@ -111,7 +112,7 @@ def test_answers_to_a_client_that_never_reads_are_bounded(monkeypatch) -> None:
     assert "c" not in stage.machine.connections
 
 
-def test_a_polled_connection_goes_to_the_back() -> None:
+def test_readyqueue_is_served_in_turn() -> None:
     stage = Stage()
     publisher = stage.client("p")
     readers = [stage.client(f"r{number}", reads=False) for number in range(3)]
@@ -126,7 +127,9 @@ def test_a_polled_connection_goes_to_the_back() -> None:
     assert stage.machine.is_idle
 
 
-def test_a_turn_takes_so_many_events_and_serves_so_many_connections(stage) -> None:
+def test_run_inner_takes_up_to_500_events_then_serves_up_to_100_ready_connections(
+    stage,
+) -> None:
     clients = [stage.client(f"c{number}") for number in range(150)]
     for client in clients:
         for _ in range(4):
@@ -139,14 +142,14 @@ def test_a_turn_takes_so_many_events_and_serves_so_many_connections(stage) -> No
     assert len(stage.machine.ready) == MOST_EVENTS // 4 - MOST_READY
 
 
-def test_a_turn_without_anything_to_do_is_idle(stage) -> None:
+def test_run_inner_without_anything_to_do_is_idle(stage) -> None:
     stage.client("c")
 
     assert stage.machine.is_idle
     assert stage.machine.run_inner(1.0) == ([], [], [])
 
 
-def test_many_filters_of_one_connection_are_all_served(stage) -> None:
+def test_consume_serves_many_filters_of_one_connection_in_rounds(stage) -> None:
     publisher, reader = stage.client("p"), stage.client("r")
     for number in range(150):
         reader.subscribe(f"t/{number}")
@@ -154,3 +157,112 @@ def test_many_filters_of_one_connection_are_all_served(stage) -> None:
     publisher.send(*(publisher.message(f"t/{number}") for number in range(150)))
 
     assert len(reader.messages()) == 150
+
+
+def test_tracker_has_the_requests_of_a_connection_and_says_why_it_is_paused(stage) -> None:
+    publisher = stage.client("p")
+    reader = stage.client("r", answers=False, receive_maximum=1)
+    tracker = stage.machine.connections["r"].session.tracker
+    seen = [(tracker.status, list(tracker.requests))]
+    reader.subscribe("a", "b", qos=1)
+    seen.append((tracker.status, list(tracker.requests)))
+    publisher.send(*(publisher.message(topic, b"", 1) for topic in ("a", "b", "a")))
+
+    requests = stage.machine.connections["r"].session.requests
+    assert seen == [(CAUGHT_UP, []), (CAUGHT_UP, [])]
+    assert tracker.status is FULL
+    assert set(tracker.requests) == set(requests.values())
+
+
+def test_readyqueue_has_a_connection_at_most_once_and_at_the_back_after_its_turn(stage) -> None:
+    publisher, reader = stage.client("p"), stage.client("r")
+    other = stage.client("o")
+    for number in range(120):
+        reader.subscribe(f"t/{number}")
+    other.subscribe("t/1")
+    for number in range(120):
+        publisher.push(publisher.message(f"t/{number}"))
+    machine = stage.machine
+
+    machine.run_inner(0.0)  # a hundred rounds are over before it has read all
+
+    assert [each.client_id for each in machine.ready] == ["r"]
+    publisher.push(publisher.message("t/1"))
+    turn = machine.run_inner(0.0)
+    assert [link.client_id for link, _ in turn.transmits] == ["r", "o"]
+    assert machine.is_idle
+
+
+def test_waiters_are_all_taken_at_the_next_append(stage) -> None:
+    readers = [stage.client(f"r{number}") for number in range(3)]
+    for reader in readers:
+        reader.subscribe("t")
+    log, publisher = stage.machine.routes.get("t"), stage.client("p")
+    before = len(log.waiters)
+
+    run = Run.of_payloads(b"t", [b"x"], qos=0, publisher="p")
+    stage.machine.append(run, stage.machine.route_of(b"t"))
+
+    assert (before, len(log.waiters)) == (3, 0)
+    assert len(stage.machine.notifications) == 3
+    del publisher
+
+
+def test_notifications_reach_trackers_after_the_whole_packet_batch(stage, monkeypatch) -> None:
+    publisher, reader = stage.client("p"), stage.client("r")
+    reader.subscribe("a", "b")
+    handed = []
+    notify = RouterMachine.notify
+
+    def noted(machine: RouterMachine) -> None:
+        handed.append([each.log.topic_filter for each in machine.notifications])
+        notify(machine)
+
+    monkeypatch.setattr(RouterMachine, "notify", noted)
+    publisher.send(*(publisher.message(topic) for topic in ("a", "b", "a", "b")))
+
+    assert handed == [["a", "b"]]
+    assert len(reader.messages()) == 4
+
+
+def test_ackslog_is_flushed_whole_before_messages_when_a_connection_is_consumed(stage) -> None:
+    client = stage.client("c")
+    client.subscribe("t", qos=0)
+
+    client.push(
+        *(client.message("t", b"x", 1) for _ in range(300)),
+        *(client.message("t", b"x", 2) for _ in range(300)),
+        b"\xc0\x00",
+    )
+    stage.run()
+
+    kinds = [type(each).__name__ for each in client.got()]
+    assert kinds[:601] == ["PubAck"] * 300 + ["PubRec"] * 300 + ["PingResp"]
+    assert kinds[601:901] == ["Publish"] * 300
+
+
+def test_consume_inflight_full_pauses_until_an_incoming_ack(stage) -> None:
+    publisher = stage.client("p")
+    reader = stage.client("r", answers=False, receive_maximum=2)
+    reader.subscribe("t", qos=1)
+    publisher.send(*(publisher.message("t", b"", 1) for _ in range(3)))
+    paused = status_of(stage, "r")
+
+    sent = reader.messages()
+    more = reader.send(PubAck(sent[0].packet_id))
+
+    assert (paused, len(sent), len(more)) == (FULL, 2, 1)
+    assert status_of(stage, "r") is CAUGHT_UP
+
+
+def test_consume_partial_read_goes_to_the_back_after_a_sweep_of_200(stage) -> None:
+    publisher, reader = stage.client("p"), stage.client("r")
+    reader.subscribe("a", "b")
+    publisher.send(
+        *(publisher.message("a") for _ in range(250)),
+        *(publisher.message("b") for _ in range(9)),
+    )
+
+    topics = [each.topic for each in reader.messages()]
+
+    assert topics == ["a"] * 200 + ["b"] * 9 + ["a"] * 50

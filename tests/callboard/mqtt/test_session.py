@@ -3,19 +3,23 @@
 import pytest
 
 from callboard.mqtt.limits import Limits
+from callboard.mqtt.link import Link
 from callboard.mqtt.packet import (
     V4,
     V5,
     ConnAck,
+    Connect,
     Disconnect,
     PubAck,
     PubComp,
     Publish,
     PubRec,
     PubRel,
+    Will,
 )
 from callboard.mqtt.properties import Properties
 from callboard.mqtt.reason_code import ReasonCode
+from callboard.mqtt.session import KEPT, Histories
 from tests.callboard.mqtt.stage import Stage, connack
 
 LASTING = pytest.mark.parametrize(
@@ -66,7 +70,9 @@ def test_a_clean_start_ends_the_session_before(stage, lasting) -> None:
 
 @LASTING
 @pytest.mark.parametrize("qos", [1, 2])
-def test_redelivery_keeps_order_and_identifiers(stage, lasting, qos) -> None:
+def test_inflight_is_retransmitted_from_the_lowest_unacknowledged_on(
+    stage, lasting, qos
+) -> None:
     publisher = stage.client("p")
     first = stage.client("s", answers=False, **lasting)
     first.subscribe("t", qos=qos)
@@ -90,7 +96,7 @@ def test_redelivery_keeps_order_and_identifiers(stage, lasting, qos) -> None:
 
 
 @LASTING
-def test_qos_2_is_released_again_until_the_client_completes(stage, lasting) -> None:
+def test_connect_sends_pending_pubrels_again_until_pubcomp(stage, lasting) -> None:
     publisher = stage.client("p")
     first = stage.client("s", answers=False, **lasting)
     first.subscribe("t", qos=2)
@@ -231,7 +237,9 @@ def test_connect_checks_max_connections(version, code) -> None:
     ("version", "clean", "code"),
     [(V4, True, 0), (V4, False, 2), (V5, True, 0), (V5, False, 0)],
 )
-def test_an_empty_client_id_is_assigned_or_refused(stage, version, clean, code) -> None:
+def test_assigned_client_id_in_mqtt_5_and_a_refusal_in_3_1_1(
+    stage, version, clean, code
+) -> None:
     client = stage.client("", version=version, clean=clean)
 
     answer = connack(client)
@@ -297,3 +305,92 @@ def test_a_second_connect_ends_the_connection_whatever_is_in_it(stage) -> None:
 
         assert isinstance(answer, Disconnect)
         assert client.end is not None
+
+
+def test_connection_has_the_metadata_of_its_client(stage) -> None:
+    will = Will("gone", b"x", 1, properties=Properties())
+    client = stage.client("s", expiry=60, clean=False, will=will, topic_alias_maximum=5)
+    client.subscribe("a/+", qos=1, identifier=7)
+    client.publish("t", b"x", topic_alias=2)
+    stage.client("p").publish("a/b", b"x")
+
+    connection = stage.machine.connections["s"]
+    session = connection.session
+    assert (connection.client_id, connection.will, session.expiry) == ("s", will, 60)
+    assert list(session.subscriptions) == ["a/+"]
+    assert session.subscriptions["a/+"].identifier == b"\x0b\x07"
+    assert connection.aliases_in == {2: b"t"}
+    assert list(connection.aliases_out) == [b"a/b"]
+    assert [what for _, what in session.history] == ["connected"]
+
+
+def test_graveyard_keeps_tracker_subscriptions_and_unacked_pubrels_by_client_id(stage) -> None:
+    client = stage.client("s", clean=False, expiry=60, answers=False)
+    client.subscribe("a", "b", qos=2)
+    stage.client("p").publish("a", b"x", 2)
+    (message,) = client.messages()
+    client.send(PubRec(message.packet_id))
+    tracker = stage.machine.connections["s"].session.tracker
+    client.lose()
+
+    kept = stage.machine.graveyard["s"]
+    assert kept.tracker is tracker
+    assert list(kept.subscriptions) == ["a", "b"]
+    assert list(kept.window.releasing) == [message.packet_id]
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_graveyard_metrics_are_kept_with_and_without_a_clean_session(stage, clean) -> None:
+    for _ in range(2):
+        stage.client("s", clean=clean, expiry=0 if clean else 60).lose()
+
+    stage.client("s", clean=True)
+
+    history = stage.machine.connections["s"].session.history
+    assert [what.partition(":")[0] for _, what in history] == [
+        "connected",
+        "disconnected",
+    ] * 2 + ["connected"]
+
+
+def test_histories_of_clients_that_are_gone_are_bounded() -> None:
+    histories = Histories()
+    for number in range(KEPT + 5):
+        histories.keep(str(number), ((0.0, "connected"),))
+
+    assert histories.take("4") == ()
+    assert histories.take("5") == ((0.0, "connected"),)
+    assert histories.take("5") == ()
+
+
+def test_connect_puts_the_connack_straight_into_the_link_and_all_parts_are_there(stage) -> None:
+    link = Link(stage, Connect("s", version=V4), lambda: None)
+    link.begin()
+
+    stage.machine.run_inner(0.0)
+    turn = stage.machine.run_inner(0.0)
+
+    connection = link.connection
+    assert turn == ([], [], [])
+    assert connection is stage.machine.connections["s"]
+    assert connection.session.connection is connection
+    assert (connection.link, connection.acks) == (link, [])
+    assert connection.session.tracker.requests == []
+
+
+def test_disconnect_pulls_waiters_back_into_the_tracker_and_unacked_messages_back(
+    stage,
+) -> None:
+    client = stage.client("s", clean=False, expiry=60, answers=False)
+    client.subscribe("t", qos=1)
+    log = stage.machine.routes.get("t")
+    stage.client("p").publish("t", b"x", 1)
+    (message,) = client.messages()
+    waiting = list(log.waiters)
+
+    client.lose()
+
+    session = stage.machine.graveyard["s"]
+    assert (session.tracker.requests, list(log.waiters)) == (waiting, [])
+    assert list(session.window.resend) == [message.packet_id]
+    assert "s" not in stage.machine.connections

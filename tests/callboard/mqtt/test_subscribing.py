@@ -57,7 +57,7 @@ def test_subscribing_again_replaces_the_options(stage) -> None:
     assert [(each.payload, each.qos) for each in client.messages()] == [(b"0", 0), (b"1", 1)]
 
 
-def test_a_subscription_begins_at_the_end_of_the_log(stage) -> None:
+def test_data_request_starts_at_the_log_end_at_subscribe(stage) -> None:
     publisher = stage.client("p")
     reader = stage.client("reader")
     reader.subscribe("t")
@@ -260,7 +260,9 @@ def test_two_groups_get_all_messages_each(stage) -> None:
 
 
 @pytest.mark.parametrize("strategy", list(ShareStrategy))
-def test_every_strategy_gives_each_message_to_one_member(strategy) -> None:
+def test_shared_groups_roundrobin_random_and_sticky_give_each_message_to_one_member(
+    strategy,
+) -> None:
     stage = Stage(Limits(share_strategy=strategy))
     publisher = stage.client("p")
     members = [stage.client(f"m{number}") for number in range(3)]
@@ -277,7 +279,7 @@ def test_every_strategy_gives_each_message_to_one_member(strategy) -> None:
     assert (60 in counts) is (strategy is ShareStrategy.STICKY)
 
 
-def test_a_member_with_a_full_window_leaves_messages_to_others(stage) -> None:
+def test_consume_skips_a_shared_request_when_the_window_is_full(stage) -> None:
     publisher = stage.client("p")
     slow = stage.client("slow", answers=False, receive_maximum=1)
     quick = stage.client("quick")
@@ -317,7 +319,7 @@ def test_unacknowledged_shared_messages_go_to_another_member_when_a_session_ends
     assert sorted(other.payloads()) == [b"\0", b"\1", b"\2"]
 
 
-def test_no_retained_messages_for_shared_subscriptions(stage) -> None:
+def test_shared_groups_get_no_retained_messages(stage) -> None:
     stage.client("p").publish("t", b"kept", retain=True)
     member = stage.client("m")
     member.subscribe("$share/g/t")
@@ -351,3 +353,26 @@ def test_filters_that_leave_together_still_send_a_message_once(stage) -> None:
     rest = client.send(PubAck(first.packet_id))
 
     assert [each.payload[0] for each in (first, *rest)] == [0, 1, 2]
+
+
+def test_unsubscribe_removes_the_request_the_waiter_and_the_group_membership(stage) -> None:
+    client, other = stage.client("c"), stage.client("o")
+    for each in (client, other):
+        each.subscribe("a", "$share/g/b")
+    session = stage.machine.connections["c"].session
+
+    client.unsubscribe("a", "$share/g/b")
+
+    log = stage.machine.routes.get("a")
+    assert (session.requests, session.subscriptions) == ({}, {})
+    assert ([each.session.client_id for each in log.waiters], log.readers) == (["o"], 1)
+    assert [each.client_id for each in stage.machine.groups["$share/g/b"].members] == ["o"]
+
+
+def test_a_topic_that_begins_with_a_dollar_is_matched_by_filters_that_do(stage) -> None:
+    client = stage.client("c")
+    client.subscribe("$x/#", "$x/+")
+
+    client.publish("$x/1", b"once")
+
+    assert client.payloads() == [b"once"]

@@ -1,0 +1,79 @@
+"""A link: the two buffers between a client and the router, and the wake-ups beside them."""
+
+from collections import deque
+from typing import Any
+
+from callboard.mqtt.link import (
+    UNSCHEDULE,
+    Connect,
+    DeviceData,
+    Disconnect,
+    Disconnected,
+    Link,
+    LinkRx,
+    LinkTx,
+    Ready,
+)
+from callboard.mqtt.packet import Connect as ConnectPacket
+from callboard.mqtt.reason_code import ReasonCode
+
+
+class Ends:
+    """A router's mailbox, and the other side's wake-ups."""
+
+    def __init__(self) -> None:
+        self.events: deque[Any] = deque()
+        self.wakes = 0
+        self.link = Link(self, ConnectPacket("c"), self.wake)
+
+    def post(self, event: Any) -> None:
+        self.events.append(event)
+
+    def wake(self) -> None:
+        self.wakes += 1
+
+
+def test_linktx_sends_events_and_packets_towards_the_router() -> None:
+    ends = Ends()
+    link = ends.link
+    assert isinstance(link, LinkTx)
+
+    link.begin()
+    link.push(b"packet")
+    link.notify()
+    link.ready()
+    link.disconnect(ReasonCode.KEEP_ALIVE_TIMEOUT)
+
+    assert [type(event) for event in ends.events] == [Connect, DeviceData, Ready, Disconnect]
+    assert all(event.link is link for event in ends.events)
+    assert link.swap() == [b"packet"]
+
+
+def test_linkrx_gives_notifications_of_the_router_in_their_order() -> None:
+    ends = Ends()
+    link = ends.link
+    assert isinstance(link, LinkRx)
+    end = Disconnected(ReasonCode.NORMAL_DISCONNECTION)
+
+    link.deliver([b"1", UNSCHEDULE])
+    link.deliver([b"2", end])
+
+    assert link.take() == [b"1", UNSCHEDULE, b"2", end]
+    assert link.take() == []
+
+
+def test_shared_buffers_are_taken_whole_and_the_channel_carries_wake_ups_only() -> None:
+    ends = Ends()
+    link = ends.link
+    for number in range(100):
+        link.push(bytes([number]))
+    link.notify()  # once after a read, however much came
+    for number in range(100):
+        link.deliver([bytes([number])])
+
+    event = ends.events.popleft()
+    assert (type(event), len(ends.events), ends.wakes) == (DeviceData, 0, 1)
+    assert len(link.swap()) == len(link.take()) == 100
+    assert (link.incoming, link.outgoing) == ([], [])
+    link.deliver([b"more"])
+    assert ends.wakes == 2
