@@ -16,9 +16,12 @@ from callboard.endpoint.topic_filter import TopicFilter
 __all__ = ["SubscriptionTable"]
 
 S = TypeVar("S")
+_Subscribers = tuple[S, ...] | dict[S, None]
 
 #: Results that are kept; a publisher with ever new topics empties them at this number.
 _KEPT: Final = 4096
+#: Subscribers of one prefix that stand in a tuple, which takes a quarter of a dictionary.
+_FEW: Final = 8
 
 
 class SubscriptionTable(Generic[S]):
@@ -32,8 +35,8 @@ class SubscriptionTable(Generic[S]):
     """
 
     def __init__(self) -> None:
-        # Dictionaries as ordered sets: subscribers are served in the order they came.
-        self._by_prefix: dict[str, dict[S, None]] = {}
+        # In the order they came, in which they are served.
+        self._by_prefix: dict[str, _Subscribers[S]] = {}
         self._prefixes: dict[S, dict[str, None]] = {}
         self._lengths: Counter[int] = Counter()
         self._ordered_lengths: tuple[int, ...] = ()
@@ -45,13 +48,17 @@ class SubscriptionTable(Generic[S]):
         text = checked_topic(prefix)
         known = self._by_prefix.get(text)
         if known is None:
-            self._by_prefix[text] = {subscriber: None}
+            self._by_prefix[text] = (subscriber,)
             self._count_length(len(text), 1)
             self._filter = None
         elif subscriber in known:
             return False
-        else:
+        elif isinstance(known, dict):
             known[subscriber] = None
+        elif len(known) < _FEW:
+            self._by_prefix[text] = (*known, subscriber)
+        else:
+            self._by_prefix[text] = dict.fromkeys((*known, subscriber))
         self._prefixes.setdefault(subscriber, {})[text] = None
         self._matched.clear()
         return True
@@ -62,7 +69,10 @@ class SubscriptionTable(Generic[S]):
         known = self._by_prefix.get(text)
         if known is None or subscriber not in known:
             return False
-        del known[subscriber]
+        if isinstance(known, dict):
+            del known[subscriber]
+        else:
+            self._by_prefix[text] = known = tuple(each for each in known if each != subscriber)
         if not known:
             del self._by_prefix[text]
             self._count_length(len(text), -1)

@@ -95,3 +95,19 @@ def test_subscribers_of_shorter_prefixes_come_first(prefixes):
         table.add(prefix, prefix)
 
     assert table.match("/a/b") == ("", "/a", "/a/b")
+
+
+def test_many_subscribers_of_one_prefix_are_served_in_the_order_they_came():
+    table = SubscriptionTable()
+    many = list(range(subscriptions._FEW + 5))
+    assert all(table.add("/a", who) for who in many)
+    assert not any(table.add("/a", who) for who in many)
+    assert table.match("/a/b") == tuple(many)
+
+    for who in (0, 7, 9):
+        assert table.remove("/a", who)
+        many.remove(who)
+    assert not table.remove("/a", 7)
+    assert table.match("/a/b") == tuple(many)
+    assert [table.discard(who) for who in many] == [1] * len(many)
+    assert (table.match("/a/b"), len(table)) == ((), 0)
