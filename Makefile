@@ -1,10 +1,10 @@
 # callboard: every target sets up what it needs in .venv, from locks with hashes, and touches nothing outside this folder.
 #   PYTHON=/path/to/python3   the interpreter for .venv (default: the newest python3 that works, 3.11 or newer)
 #   JOBS=3                    processes of make test
-#   ARGS="…"                  more arguments for run, test, faults, fuzz and bench
+#   ARGS="…"                  more arguments for run, test, faults, fuzz, bench and growth
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test thespian faults fuzz simulate search check bench docs lock clean
+.PHONY: help setup run test thespian faults fuzz simulate search check bench growth docs lock clean
 .DELETE_ON_ERROR:
 
 SEEDS ?= 0:100
@@ -46,6 +46,9 @@ check: .venv/.dev ## format, lint, types and the rules of who may import whom
 
 bench: .venv/.run .venv/.spark ## measure callboard and its rivals in one run (ARGS="local_ask --quick" for a part)
 	@$(python) -m benchmarks $(ARGS)
+
+growth: .venv/.run ## measure how cost grows, to 1,000,000 actors, and draw it (ARGS="actors --most 10000" for a part)
+	@$(python) -m benchmarks.growth $(ARGS)
 
 docs: .venv/.docs ## build the documentation in docs/_build
 	@$(python) -m sphinx -W --keep-going --quiet -b html docs docs/_build

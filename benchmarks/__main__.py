@@ -8,8 +8,9 @@ nothing that it started outlives it. Peers are installed before anything is time
 cannot be is told, not an error. A measure that misses a floor, or a tenth of the ratio that was
 recorded last, is taken once more; if all its runs together still do, the command fails.
 
-A full run writes `docs/benchmarks/results.json` and the chart beside it; a quick one, or one of
-named measures, prints only, and writes where `--json` says.
+A full run writes `docs/benchmarks/results.json`, the chart beside it and the table of
+`docs/performance.md`; a quick one, or one of named measures, prints only, and writes where
+`--json` says.
 """
 
 import argparse
@@ -25,10 +26,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from benchmarks import page
 from benchmarks.chart import draw
 from benchmarks.floors import FLOORS, complaints, recorded
 from benchmarks.measure import Measure, PeerMissingError
-from benchmarks.processes import ROOT, RunFailedError, run_bounded
+from benchmarks.processes import RunFailedError, run_bounded
 from benchmarks.results import Result, Taken, spoken
 from benchmarks.surroundings import machine, versions
 
@@ -74,7 +76,7 @@ MEASURES = (
     "pipeline_micro_batch",
     "pipeline_round",
 )
-PUBLISHED = ROOT / "docs" / "benchmarks" / "results.json"
+PUBLISHED = page.RESULTS
 RUN_LIMIT = 60.0
 """Seconds for one run; the longest takes about twenty on a quiet machine."""
 
@@ -106,6 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if target is not None:  # after each one: a run takes long, and may be stopped
             write(target, report, results)
     if target is not None:
+        if target == PUBLISHED:
+            page.renew()
         console.print(f"written: {escape(str(target))}")
     for complaint in missed:
         console.print(escape(complaint), style="red")

@@ -3,7 +3,8 @@
     python -m benchmarks.growth [SCALE…] [--most SIZE] [--json FILE]
 
 Each size is measured once, in a process of its own that is stopped after a limit. A full run
-writes `docs/benchmarks/growth.json` and a picture for each scale beside it.
+writes `docs/benchmarks/growth.json`, a picture for each scale beside it, and the table of
+`docs/performance.md`.
 """
 
 import argparse
@@ -18,14 +19,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from benchmarks import page
 from benchmarks.curves import draw
-from benchmarks.processes import ROOT, RunFailedError, run_bounded
+from benchmarks.processes import RunFailedError, run_bounded
 from benchmarks.results import significant, spoken
 from benchmarks.scale import Scale
 from benchmarks.surroundings import machine, versions
 
 SCALES: Final = ("actors", "nodes", "subscriptions", "payloads", "connections")
-PUBLISHED: Final = ROOT / "docs" / "benchmarks" / "growth.json"
+OURS: Final = ("callboard", "Python")
 LIMIT: Final = 900.0
 """Seconds for one size."""
 
@@ -34,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what is asked for; 1 when a size could not be measured."""
     options = parse(arguments)
     console = Console(stderr=True)
-    report: dict[str, Any] = {"machine": machine(), "versions": versions(), "scales": {}}
+    ours = {name: version for name, version in versions().items() if name in OURS}
+    report: dict[str, Any] = {"machine": machine(), "versions": ours, "scales": {}}
     failed = False
     for name in options.scales or SCALES:
         scale: Scale = import_module(f"benchmarks.scales.{name}").SCALE
@@ -44,14 +47,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report["scales"][name] = {
             "title": scale.title,
             "size": scale.size,
-            "limit": scale.limit,
+            "is_binary": scale.is_binary,
             "points": points,
             "troubles": troubles,
         }
     is_full = not options.scales and options.most is None
-    target: Path | None = options.json or (PUBLISHED if is_full else None)
+    target: Path | None = options.json or (page.GROWTH if is_full else None)
     if target is not None:
         write(target, report)
+        if target == page.GROWTH:
+            page.renew()
         console.print(f"written: {escape(str(target))}")
     return int(failed)
 
@@ -89,10 +94,11 @@ def grow(
 
 def table(scale: Scale, points: list[dict[str, float]]) -> Table:
     """Show one scale as people read it."""
-    names = [name for name in (points[0] if points else {}) if name != "size"]
+    names = list(dict.fromkeys(name for point in points for name in point if name != "size"))
     shown = Table(scale.size, *names, title=scale.title)
     for point in points:
-        shown.add_row(f"{point['size']:,}", *(spoken(point[name]) for name in names))
+        told = (spoken(point[name]) if name in point else "" for name in names)
+        shown.add_row(f"{point['size']:,}", *told)
     return shown
 
 
@@ -102,7 +108,9 @@ def write(target: Path, report: dict[str, Any]) -> None:
     target.write_text(json.dumps(report, indent=2) + "\n")
     for name, scale in report["scales"].items():
         picture = target.with_name(f"{target.stem}-{name}.svg")
-        picture.write_text(draw(scale["title"], scale["size"], scale["points"]))
+        if scale["points"]:
+            how = {"is_binary": scale["is_binary"]}
+            picture.write_text(draw(scale["title"], scale["size"], scale["points"], **how))
 
 
 if __name__ == "__main__":

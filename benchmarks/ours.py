@@ -1,6 +1,6 @@
 """callboard's side: the actors that are measured, and the node process that they talk to.
 
-    python -m benchmarks.ours [--join ADDRESS] [--offer]
+    python -m benchmarks.ours [--join ADDRESS] [--offer] [--largest BYTES]
 
 runs a node until stdin closes and prints its address. `--join` links it to another node first,
 `--offer` registers an echo and a sink there.
@@ -15,10 +15,13 @@ from contextlib import contextmanager
 from subprocess import Popen
 
 from benchmarks.processes import RunFailedError, serving
-from callboard import Actor, ActorRef, CallboardError, Node, handler
+from callboard import Actor, ActorRef, CallboardError, Limits, Node, handler
 
 LIMIT = 50.0
 """Seconds for one measure."""
+
+LARGEST = Limits().payload
+"""Bytes of the largest message, unless a measure says otherwise."""
 
 WINDOW = 100
 """Asks outstanding at once in the pipelined measure."""
@@ -156,9 +159,10 @@ def ask_in_sequence(ask: Callable, count: int) -> None:
 
 
 @contextmanager
-def remote_partner(name: str) -> Iterator[tuple[Node, ActorRef]]:
+def remote_partner(name: str, largest: int = LARGEST) -> Iterator[tuple[Node, ActorRef]]:
     """Start another process with a node and give ours and the actor of that name there."""
-    with serving(node_program("--offer")) as (_, address), Node() as node:
+    program = node_program("--offer", "--largest", str(largest))
+    with serving(program) as (_, address), Node(limits=Limits(payload=largest)) as node:
         yield node, node.remote_actor(f"{address}/{name}")
 
 
@@ -210,8 +214,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--join")
     parser.add_argument("--offer", action="store_true")
+    parser.add_argument("--largest", type=int, default=LARGEST)
     options = parser.parse_args(arguments)
-    with Node() as node:
+    with Node(limits=Limits(payload=options.largest)) as node:
         node.listen("127.0.0.1", 0)
         if options.offer:
             node.register("echo", node.spawn(Echo))

@@ -1,17 +1,18 @@
 """Nodes of one simulated star: what it takes until all know each other, and for an ask across.
 
-Simulated nodes run the code of real ones on virtual time, in one process and one thread.
+Simulated nodes run the code of real ones on virtual time, in one process and one thread. Each
+node finds a path to each other one, so there are as many paths as pairs, in both directions.
 """
 
 import gc
 import time
 
 from benchmarks.processes import RunFailedError
-from benchmarks.scale import Scale, resident
+from benchmarks.scale import Processor, Scale, each, resident
 from callboard import Actor, handler
 from callboard.simulation import Cluster
 
-ASKS = 50
+ASKS = 500
 LIMIT = 300.0
 
 
@@ -30,11 +31,12 @@ def measure(size: int) -> dict[str, float]:
     before = resident()
     cluster = Cluster(0)
     try:
-        started = time.perf_counter()
+        processor, started = Processor(), time.perf_counter()
         nodes = cluster(size, topology="star", names="n")
         seconds = time.perf_counter() - started
+        used = processor.figures()
         gc.collect()
-        occupied = resident() - before
+        whole = resident()
         across = nodes[-1].ref(str(nodes[size // 2 - (size == 2)].spawn(Echo)))
         if across.ask(-1).result(LIMIT) != -1:
             message = "wrong answer"
@@ -45,17 +47,21 @@ def measure(size: int) -> dict[str, float]:
         asked = time.perf_counter() - started
     finally:
         cluster.close()
+    paths = size * (size - 1)
     return {
-        "seconds until all know each other": seconds,
-        "KiB a node": occupied / size / 1024,
-        "ms of an ask over two hops": asked / ASKS * 1e3,
+        "paths found/s": paths / seconds,
+        "asks over the hub/s": ASKS / asked,
+        "bytes of the process": whole,
+        **each("bytes of a node", whole - before, size),
+        **each("bytes of a path", whole - before, paths),
+        "seconds until all know all": seconds,
+        **used,
     }
 
 
 SCALE = Scale(
-    title="nodes of one simulated star",
+    title="Nodes of a star in one simulator",
     size="nodes",
     sizes=(2, 10, 30, 100, 300, 1_000),
     run=measure,
-    limit="The interpreter, by the square of the nodes: all greet all others.",
 )

@@ -2,14 +2,17 @@
 
 import time
 
+import psutil
+
 from benchmarks.ours import LIMIT, remote_partner
 from benchmarks.processes import RunFailedError
-from benchmarks.scale import Scale
+from benchmarks.scale import Processor, Scale, resident_at_most
 from callboard import Actor, ActorRef, handler
 
-SIZES = (8, 64, 512, 4_096, 32_768, 262_144, 2_097_152, 16_000_000)
+SIZES = (8, 64, 512, 4_096, 32_768, 262_144, 2_097_152, 16_777_216)
 BYTES = 1 << 30
 MOST = 100_000
+LARGEST = SIZES[-1] + 1024
 
 
 class Sender(Actor):
@@ -41,17 +44,37 @@ class Sender(Actor):
 def measure(size: int) -> dict[str, float]:
     """Send messages of this size."""
     count = max(20, min(MOST, BYTES // 4 // size))
-    with remote_partner("sink") as (node, partner):
+    with remote_partner("sink", LARGEST) as (node, partner):
         sender = node.spawn(Sender, partner)
         sender.ask((size, max(1, count // 10))).result(LIMIT)
+        both = (psutil.Process(), *psutil.Process().children())
+        processor = Processor(*both)
         took = float(sender.ask((size, count)).result(LIMIT))
-    return {"messages/s": count / took, "MB/s": count * size / took / 1e6}
+        used = processor.figures()
+        most = list(map(resident_at_most, both))
+    return {
+        "messages/s": count / took,
+        "bytes sent/s": count * size / took,
+        "bytes copied within a process/s": copied(size),
+        "bytes of the sender, at most": most[0],
+        "bytes of the receiver, at most": most[1],
+        **used,
+    }
+
+
+def copied(size: int) -> float:
+    """Return how many bytes a second this machine copies into fresh memory, in such pieces."""
+    content, count = bytearray(size), max(5, min(MOST, BYTES // 4 // size))
+    started = time.perf_counter()
+    for _ in range(count):
+        bytes(content)
+    return count * size / (time.perf_counter() - started)
 
 
 SCALE = Scale(
-    title="size of a message to another process",
+    title="Size of a message to another process",
     size="bytes",
     sizes=SIZES,
     run=measure,
-    limit="Small ones: the interpreter. Large ones: fresh memory, which is copied into.",
+    is_binary=True,
 )
