@@ -7,7 +7,6 @@ import queue
 import shutil
 import subprocess
 import threading
-from pathlib import Path
 
 import aiomqtt
 import paho.mqtt.client as paho
@@ -17,6 +16,7 @@ from paho.mqtt.properties import Properties
 
 from callboard.mqtt import Router, RouterConfig
 from callboard.mqtt.listener import ListenerSettings
+from tests.interop.npm_modules import node
 
 TIMEOUT = 20
 
@@ -223,18 +223,15 @@ client.subscribe('n/+', {qos: 2}, (error, granted) => {
 @pytest.mark.parametrize("version", ["4", "5"])
 @pytest.mark.parametrize("scheme", ["mqtt", "ws"])
 def test_npm_mqtt_speaks_both_versions_on_both_transports(router, version, scheme):
-    node = shutil.which("node")
-    modules = os.environ.get("NODE_PATH") or _npm_root()
-    if node is None or modules is None or not (Path(modules) / "mqtt").is_dir():
-        pytest.skip("npm's mqtt is not installed (npm install --global mqtt)")
+    program, modules = node()
     port = web_port(router) if scheme == "ws" else router.port
     done = subprocess.run(
-        [node, "-e", NODE, "script", f"{scheme}://127.0.0.1:{port}", version],
+        [program, "-e", NODE, "script", f"{scheme}://127.0.0.1:{port}", version],
         capture_output=True,
         text=True,
         timeout=TIMEOUT,
         check=False,
-        env={**os.environ, "NODE_PATH": modules},
+        env={**os.environ, "NODE_PATH": str(modules)},
     )
 
     assert done.returncode == 0, done.stderr
@@ -242,13 +239,3 @@ def test_npm_mqtt_speaks_both_versions_on_both_transports(router, version, schem
     assert sorted(got) == list(range(90))
     for qos in range(3):  # it hands QoS 2 on when it is released, so behind the others
         assert [n for n in got if n % 3 == qos] == list(range(qos, 90, 3))
-
-
-def _npm_root():
-    npm = shutil.which("npm")
-    if npm is None:
-        return None
-    found = subprocess.run(
-        [npm, "root", "--global"], capture_output=True, text=True, timeout=TIMEOUT, check=False
-    )
-    return found.stdout.strip() or None
