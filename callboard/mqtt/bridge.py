@@ -5,8 +5,8 @@ waits in the router, in the session of the bridge's local link, while the broker
 reached; what was sent and not acknowledged is sent again, so it arrives at least once as long
 as this process lives.
 
-Nothing goes round: each side is asked for no messages that the bridge itself published. The
-remote broker has to speak MQTT 5, which knows how to ask.
+Nothing goes round: each side is asked for no messages that the bridge itself published. MQTT
+3.1.1 cannot ask for that, so a bridge that speaks it carries nothing in that it carries out.
 """
 
 import asyncio
@@ -26,6 +26,7 @@ from callboard.mqtt.framing import body_start, packet_end
 from callboard.mqtt.local_link import LocalLink, Message
 from callboard.mqtt.network import Network
 from callboard.mqtt.packet import (
+    V4,
     V5,
     ConnAck,
     Connect,
@@ -85,6 +86,7 @@ class Bridge:
         self._writer: asyncio.StreamWriter | None = None
         self._local: LocalLink | None = None
         self._heard = 0.0
+        self._version = V5 if settings.version == "5" else V4
 
     async def run(self) -> None:
         """Connect again and again, until cancelled."""
@@ -113,7 +115,7 @@ class Bridge:
             self._local = None
         if self._writer is not None:
             with contextlib.suppress(Exception):
-                self._writer.write(encode(Disconnect(), V5))
+                self._writer.write(encode(Disconnect(), self._version))
             self._writer.close()
             self._writer = None
 
@@ -155,14 +157,18 @@ class Bridge:
             settings.keep_alive,
             settings.username,
             settings.password,
-            version=V5,
-            properties=Properties(session_expiry_interval=SESSION),
+            version=self._version,
+            properties=self._said(Properties(session_expiry_interval=SESSION)),
         )
+
+    def _said(self, properties: Properties) -> Properties | None:
+        """Return properties as the remote broker can be told them."""
+        return properties if self._version == V5 else None
 
     async def _greet(self, reader: asyncio.StreamReader, network: Network) -> list[Packet]:
         """Wait for the CONNACK; returns what came behind it."""
         while True:
-            packets = _packets(await _chunk(reader, network))
+            packets = self._packets(await _chunk(reader, network))
             if packets:
                 break
         greeting = packets[0]
@@ -191,16 +197,27 @@ class Bridge:
                 self._say(replace(packet, dup=True))
 
     def _subscribe_there(self) -> None:
+        is_v5 = self._version == V5  # no local, retain as published
         if self._inward:
             wanted = tuple(
-                Subscription(each.topic_filter, each.qos, True, True)  # noqa: FBT003
-                for each in self._inward
+                Subscription(each.topic_filter, each.qos, is_v5, is_v5) for each in self._inward
             )
             self._say(Subscribe(next(self._ids), wanted))
 
+    def _packets(self, chunk: bytes) -> list[Packet]:
+        """Return the packets in a chunk of whole ones."""
+        found: list[Packet] = []
+        position = 0
+        while position < len(chunk):
+            end = packet_end(chunk, position)
+            body = chunk[body_start(chunk, position) : end]
+            found.append(decode(chunk[position], body, self._version))
+            position = end
+        return found
+
     async def _read(self, reader: asyncio.StreamReader, network: Network) -> None:
         while True:
-            for packet in _packets(await _chunk(reader, network)):
+            for packet in self._packets(await _chunk(reader, network)):
                 self._take(packet)
             self._heard = asyncio.get_running_loop().time()
 
@@ -216,7 +233,7 @@ class Bridge:
     def _say(self, packet: Packet) -> None:
         if self._writer is None:
             return
-        self._writer.write(encode(packet, V5))
+        self._writer.write(encode(packet, self._version))
 
     # --- to the remote broker ---
 
@@ -257,7 +274,7 @@ class Bridge:
             qos,
             message.retain,
             packet_id=packet_id,
-            properties=_carried(message.properties),
+            properties=self._said(_carried(message.properties)),
         )
         if qos:
             self._inflight[packet_id] = packet
@@ -333,13 +350,3 @@ async def _chunk(reader: asyncio.StreamReader, network: Network) -> bytes:
         msg = "it closed the connection"
         raise LinkClosed(msg)
     return network.receive(data)
-
-
-def _packets(chunk: bytes) -> list[Packet]:
-    found: list[Packet] = []
-    position = 0
-    while position < len(chunk):
-        end = packet_end(chunk, position)
-        found.append(decode(chunk[position], chunk[body_start(chunk, position) : end], V5))
-        position = end
-    return found

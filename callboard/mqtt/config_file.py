@@ -247,6 +247,7 @@ def _bridge(table: BridgeTable, folder: Path) -> BridgeSettings:
         None if table.password is None else table.password.encode(),
         _tls(table, folder, mutual=False)
         or (Tls() if table.address.startswith("tls") else None),
+        table.version,
         table.keep_alive,
         table.reconnect_delay,
     )

@@ -207,6 +207,7 @@ class BridgeTable(TlsTable):
     client_id: str = "callboard-bridge"
     username: str | None = None
     password: str | None = None
+    version: Literal["5", "3.1.1"] = "5"
     keep_alive: int = Field(default=60, ge=1, le=65_535)
     reconnect_delay: float = Field(default=1.0, gt=0)
 

@@ -56,6 +56,19 @@ def split_share(topic_filter: str) -> tuple[str, str]:
     return group, plain
 
 
+def overlap(one: str, other: str) -> bool:
+    """Whether some topic matches both of two valid filters without shares."""
+    levels, others = one.split("/"), other.split("/")
+    for a, b in zip(levels, others, strict=False):
+        if "#" in {a, b}:
+            return True
+        if a != b and "+" not in {a, b}:
+            return False
+    longer = max(levels, others, key=len)
+    rest = longer[min(len(levels), len(others)) :]
+    return not rest or rest == ["#"]
+
+
 def has_wildcard(topic_filter: str) -> bool:
     """Whether a filter can match more than the one name that it spells."""
     return "+" in topic_filter or "#" in topic_filter

@@ -43,11 +43,14 @@ def wait_for(router):
     )
 
 
-def test_a_bridge_carries_messages_both_ways_with_every_qos():
-    with running() as far, running(to(far.port)) as near:
+@pytest.mark.parametrize("version", ["5", "3.1.1"])
+def test_a_bridge_carries_messages_both_ways_with_every_qos(version):
+    with running() as far, running(to(far.port, version=version)) as near:
         wait_for(near)
         wait_until(lambda: far.call(far.machine.routes.get, "in/#") is not None)
         wait_until(lambda: near.call(near.machine.routes.get, "out/#") is not None)
+        versions = far.call(lambda: {c.is_v5 for c in far.machine.connections.values()})
+        assert versions == {version == "5"}
         with far.link() as there, near.link() as here:
             there.subscribe("near/#", qos=2).result(5)
             here.subscribe("far/#", qos=2).result(5)
@@ -131,7 +134,8 @@ def test_a_refused_bridge_says_why_and_tries_again(caplog):
         wait_until(lambda: caplog.text.count("not authorized") >= 2)
 
 
-def test_mosquitto_is_bridged(tmp_path):
+@pytest.mark.parametrize("version", ["5", "3.1.1"])
+def test_mosquitto_is_bridged(tmp_path, version):
     tool = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
     if tool is None:
         pytest.skip("mosquitto is not installed")
@@ -144,7 +148,8 @@ def test_mosquitto_is_bridged(tmp_path):
         try:
             round_trip = (BridgeTopics("in/#", "in"), BridgeTopics("out/#", "out"))
             back = (BridgeTopics("out/#", "in"), BridgeTopics("in/#", "out"))
-            one, two = to(port, round_trip), to(port, back, client_id="other")
+            one = to(port, round_trip, version=version)
+            two = to(port, back, version=version, client_id="other")
             with running(one) as near, running(two) as other:
                 wait_for(near)
                 wait_for(other)
@@ -171,3 +176,13 @@ def _echo(here, there):
 def test_an_address_that_is_none_is_refused(address):
     with pytest.raises(ListenError, match="no broker's address"):
         BridgeSettings(address).parse()
+
+
+def test_what_mqtt_3_1_1_would_bring_back_is_refused():
+    round_trip = (BridgeTopics("a/#", "in"), BridgeTopics("+/b", "out"))
+    with pytest.raises(ListenError, match=r"\+/b back from a/#: MQTT 3.1.1 cannot tell"):
+        to(1, round_trip, version="3.1.1").parse()
+
+    assert to(1, round_trip).parse() == ("127.0.0.1", 1, False)
+    apart = (BridgeTopics("a/#", "in"), BridgeTopics("+/b", "out", prefix="here/"))
+    assert to(1, apart, version="3.1.1").parse() == ("127.0.0.1", 1, False)

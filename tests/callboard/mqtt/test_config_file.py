@@ -71,6 +71,7 @@ qos = 2
 address = "tls://broker.example:8883"
 username = "us"
 password = "them"
+version = "3.1.1"
   [[bridges.topics]]
   filter = "a/#"
   direction = "out"
@@ -127,6 +128,7 @@ def test_a_file_sets_everything(tmp_path):
     assert (config.rules[0].function, config.rules[0].qos) == (str, 2)
     assert config.bridges[0].parse() == ("broker.example", 8883, True)
     assert config.bridges[0].topics[0].direction == "out"
+    assert config.bridges[0].version == "3.1.1"
 
 
 def test_all_mistakes_are_told_with_their_key(tmp_path):

@@ -10,6 +10,7 @@ from callboard.mqtt.topic import (
     is_valid_filter,
     is_valid_topic,
     matches,
+    overlap,
     split_share,
 )
 
@@ -111,3 +112,25 @@ def test_trees_are_empty_when_everything_is_removed(filters, topics) -> None:
     assert (len(tree), len(names)) == (0, 0)
     assert not tree._root.below
     assert not names._root.below
+
+
+@given(FILTERS, FILTERS, TOPICS)
+def test_filters_overlap_where_a_topic_matches_both(one, other, topic) -> None:
+    if matches(topic, one) and matches(topic, other):
+        assert overlap(one, other)
+    assert overlap(one, other) is overlap(other, one)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("a/b", "a/b", True),
+        ("a/+", "+/b", True),
+        ("a", "a/#", True),
+        ("a/b", "a", False),
+        ("a/+", "b/#", False),
+        ("+/b", "a/c", False),
+    ],
+)
+def test_overlapping_filters_are_told(one, other, expected) -> None:
+    assert overlap(one, other) is expected
