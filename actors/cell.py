@@ -278,7 +278,9 @@ class Cell(Interleaving):
 
     def handle_other(self, message: Any, sender: Sender | None) -> None:
         """Handle what no `@handler` takes: calls, signals, Thespian's own styles."""
-        if isinstance(message, Call):
+        if message.__class__ is Envelope:
+            self._open(message, sender)
+        elif isinstance(message, Call):
             self._call(message, sender)
         elif isinstance(message, Resume | Urgent):  # marks: each stands for one of either kind
             self.resume_one()
@@ -288,8 +290,6 @@ class Cell(Interleaving):
                 self.end = self.end or (ExitReason.NORMAL, "")
         elif isinstance(message, LinkExit):
             self._linked_actor_ended(message)
-        elif isinstance(message, Envelope):
-            self._open(message, sender)
         elif not self.actor.handle_thespian_style(message):
             self.unexpected(message, sender)
         elif sender is not None and sender.expects:

@@ -41,9 +41,9 @@ class TraceContext(NamedTuple):
     state: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that would take twice the time to make one
 class Envelope:
-    """A message and what travels with it.
+    """A message and what travels with it; nothing changes it.
 
     Attributes:
         deadline: when an ask's time is over, on the clock of the node's runner.

@@ -246,25 +246,26 @@ class Runner:
 
     def _run_ready(self, me: int) -> bool:
         """Run a batch of what is ready, without the role lock; False when the role is lost."""
-        take = self.ready.popleft
+        ready = self.ready
+        take = ready.popleft
         until = self.now() + SHORTEST_TURN
-        while True:
-            for _ in range(CELLS_A_TURN):
-                try:
-                    runnable = take()
-                except IndexError:
+        left = CELLS_A_TURN
+        while ready:  # nobody else takes from it
+            self.turns += 1
+            self.current = runnable = take()
+            try:
+                runnable.run()
+            except BaseException:  # noqa: BLE001  # sys.exit() in a task ends no node
+                log.exception("a turn of %r failed", runnable)
+            if self._holder != me:
+                self.times.stuck.pop(me, None)
+                return False
+            left -= 1
+            if not left:
+                if self._posted or self.closed or self.now() >= until:
                     return True
-                self.turns += 1
-                self.current = runnable
-                try:
-                    runnable.run()
-                except BaseException:  # noqa: BLE001  # sys.exit() in a task ends no node
-                    log.exception("a turn of %r failed", runnable)
-                if self._holder != me:
-                    self.times.stuck.pop(me, None)
-                    return False
-            if self._posted or self.closed or self.now() >= until:
-                return True
+                left = CELLS_A_TURN
+        return True
 
     def _run_timed(self, me: int) -> bool:
         """Run a batch and count its time: the watcher samples no actor that may block."""

@@ -11,6 +11,10 @@ key name             value
 Unknown keys are ignored and kept, so that they can be sent on. A trace context that is not
 well-formed is ignored too, as the W3C recommendation on trace context (section 2.3) demands.
 
+A deadline that travels alone, as nearly all do, is written in four bytes even where fewer would
+hold it: such options are the same ten bytes but for the number, at the end of the payload,
+and are found there without a look at the rest: :func:`write_deadline`, :func:`split_deadline`.
+
 A sender writes the message once, before it knows when it leaves, and appends the options then:
 ``PayloadCodec.append_options``. A reader that knows no options never looks at them:
 ``PayloadCodec.decode_message``. Otherwise :func:`has_options` tells by the first byte whether
@@ -23,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
+from basp import cbor_tags
 from basp.errors import MalformedPayload
 from basp.plain_cbor import is_natural
 
@@ -30,11 +35,15 @@ __all__ = [
     "DEADLINE_MS",
     "IDEMPOTENCY_KEY",
     "KEY_LIMIT",
+    "LONGEST_ALONE",
     "NO_OPTIONS",
     "TRACE_CONTEXT",
+    "WITH_OPTIONS",
     "DispatchOptions",
     "has_options",
     "read_options",
+    "split_deadline",
+    "write_deadline",
 ]
 
 DEADLINE_MS: Final = 1
@@ -52,7 +61,14 @@ _TRACE_PARENT: Final = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?",
     re.ASCII,
 )
-_WITH_OPTIONS: Final = b"\x82"
+#: First byte of a payload that has options.
+WITH_OPTIONS: Final = 0x82
+_DEADLINE_ALONE: Final = (
+    b"\xd9" + cbor_tags.PAIRS.to_bytes(2, "big") + bytes((0x82, DEADLINE_MS, 0x1A))
+)
+_DEADLINE_SIZE: Final = len(_DEADLINE_ALONE) + 4
+#: Milliseconds that four bytes hold: 49 days.
+LONGEST_ALONE: Final = 0xFFFF_FFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,4 +159,22 @@ def _read_trace(context: object) -> tuple[str, str]:
 
 def has_options(payload: bytes) -> bool:
     """Tell whether options follow the message of a dispatch."""
-    return payload[:1] == _WITH_OPTIONS
+    return payload[:1] == bytes((WITH_OPTIONS,))
+
+
+def write_deadline(milliseconds: int) -> bytes:
+    """Write the options that hold nothing but a deadline of at most ``LONGEST_ALONE``."""
+    return _DEADLINE_ALONE + milliseconds.to_bytes(4, "big")
+
+
+def split_deadline(payload: bytes) -> tuple[bytes, int] | None:
+    """Take a deadline that seems to stand alone off the end of a payload.
+
+    Returns the payload without options, and milliseconds. If what is left of the payload can
+    be read as one message, the bytes at its end were its options: no item of CBOR is the
+    beginning of another one. If not, they were part of something else.
+    """
+    start = len(payload) - _DEADLINE_SIZE
+    if not payload.startswith(_DEADLINE_ALONE, start):
+        return None
+    return b"\x81" + payload[1:start], int.from_bytes(payload[-4:], "big")

@@ -18,9 +18,17 @@ import cbor2
 
 from basp.cbor_decoding import PairHook, refuse_tag, tag_callbacks
 from basp.cbor_encoding import EncoderTable, Unserializable, head
-from basp.errors import MalformedPayload, NotSerializable
+from basp.errors import MalformedPayload, NotSerializable, RemoteProtocolError
 from basp.flat_record import NOT_FLAT, ONE_BYTE, UNSIGNED_WIDTHS, read_flat_record
-from basp.options import NO_OPTIONS, has_options
+from basp.options import (
+    DEADLINE_MS,
+    LONGEST_ALONE,
+    NO_OPTIONS,
+    WITH_OPTIONS,
+    has_options,
+    split_deadline,
+    write_deadline,
+)
 from basp.plain_cbor import parse_whole, remote_error
 from basp.registry import MessageRegistry
 
@@ -109,10 +117,17 @@ class PayloadCodec:
         try:
             body = encoders[type(message)](message, 0)
             if options:
-                return b"\x82" + body + encoders[dict](dict(options), 0)
+                return b"\x82" + body + self._write_options(options)
         except _CANNOT as cause:
             raise self._explain(message, options, cause) from None
         return b"\x81" + body
+
+    def _write_options(self, options: Mapping[int, object]) -> bytes:
+        if len(options) == 1:
+            left = options.get(DEADLINE_MS)
+            if type(left) is int and 0 <= left <= LONGEST_ALONE:
+                return write_deadline(left)
+        return self._encoders[dict](dict(options), 0)
 
     def append_options(self, payload: bytes, options: Mapping[int, object]) -> bytes:
         """Add options to a payload that was written without; the message is not touched.
@@ -128,7 +143,7 @@ class PayloadCodec:
             raise ValueError(msg)
         plain = dict(options)
         try:
-            return b"".join((b"\x82", payload[1:], self._encoders[dict](plain, 0)))
+            return b"".join((b"\x82", payload[1:], self._write_options(plain)))
         except (Unserializable, UnicodeEncodeError, AttributeError) as cause:
             raise self._explain(None, plain, cause) from None
 
@@ -160,11 +175,8 @@ class PayloadCodec:
         """
         size = len(payload)
         if size < 2 or payload[0] != 0x81:
-            if has_options(payload):
-                message, options = self.decode(payload)
-                if self._with_options is None or not options:
-                    return message
-                return self._with_options(message, options)
+            if size and payload[0] == WITH_OPTIONS:
+                return self._decode_with_options(payload)
             msg = f"payload of {size:,} B is not an array of one message and its options"
             raise MalformedPayload(msg)
         first = payload[1]
@@ -194,6 +206,21 @@ class PayloadCodec:
             if size - start == int.from_bytes(payload[2:start], "big"):
                 return payload[start:]
         return parse_whole(self._loads, payload[1:], 1)[0]
+
+    def _decode_with_options(self, payload: bytes) -> object:
+        found = split_deadline(payload)
+        if found is not None:
+            try:
+                message = self.decode_message(found[0])
+            except RemoteProtocolError:
+                pass  # no message; or one that cannot be made, which is told below
+            else:
+                take = self._with_options
+                return message if take is None else take(message, {DEADLINE_MS: found[1]})
+        message, options = self.decode(payload)
+        if self._with_options is None or not options:
+            return message
+        return self._with_options(message, options)
 
     def _explain(
         self, message: object, options: Mapping[int, object] | None, cause: Exception

@@ -76,6 +76,8 @@ class Connector:
             runner, network, self._open_dialed, self._is_linked, self._is_paired
         )
         self._acceptor = Acceptor(runner, self._open_accepted, self._connections)
+        #: Bytes of the largest payload; also at hand for every message that leaves.
+        self.payload_limit = self.limits.payload
         #: What each new link tells its peer once it is proven.
         self.upper_state = b""
         runner.before_poll.append(self._flush)
@@ -88,6 +90,7 @@ class Connector:
     @limits.setter
     def limits(self, limits: Limits) -> None:
         self._acceptor.gate = Gate(limits)
+        self.payload_limit = limits.payload
 
     @property
     def tls(self) -> "ssl.SSLContext | None":
@@ -178,7 +181,7 @@ class Connector:
 
     def adopt(self, sock: socket.socket, *, dialer: bool) -> None:
         """Make a link of a connection that is there already, such as one of a socket pair."""
-        config = LinkConfig(self._node_id, payload_limit=self.limits.payload)
+        config = LinkConfig(self._node_id, payload_limit=self.payload_limit)
         self._open(sock, config, None, dialer=dialer)
 
     def _is_linked(self, peer: "NodeId") -> bool:
@@ -194,9 +197,7 @@ class Connector:
     # --- connections ---
 
     def _open_dialed(self, dial: Dial, sock: "socket.socket | TlsSocket") -> Wire:
-        config = LinkConfig(
-            self._node_id, secret=dial.secret, payload_limit=self.limits.payload
-        )
+        config = LinkConfig(self._node_id, secret=dial.secret, payload_limit=self.payload_limit)
         return self._open(sock, config, dial.endpoint, dialer=True)
 
     def _open_accepted(

@@ -93,7 +93,8 @@ class Incoming:
                 continue
             if not is_ordered:
                 if source != ordered_source:
-                    ordered_source, order = source, self._order_of(source)
+                    ordered_source = source
+                    order = self._orders.get(source) or self._order_of(source)
                 if order is None:
                     self._refuse_stranger(frame)
                     continue
@@ -209,14 +210,15 @@ class Incoming:
         data, source, payload = frame[2], frame[3], frame[7]
         arrivals = self._accounts.arrivals_of(source, data >> EPOCH_SHIFT & _EPOCH_BITS)
         arrivals.delivered += 1
-        waiting = self._outgoing.pending.get(data & MESSAGE_ID_MASK)
+        outgoing = self._outgoing
+        waiting = outgoing.pending.get(data & MESSAGE_ID_MASK)
         if waiting is None or waiting[1] != source:
             self._runtime.counters.late_answers += 1
             return
-        del self._outgoing.pending[data & MESSAGE_ID_MASK]
+        del outgoing.pending[data & MESSAGE_ID_MASK]
         future = waiting[0]
         try:
-            value = self._outgoing.codec.decode_message(payload)
+            value = outgoing.codec.decode_message(payload)
         except RemoteProtocolError as error:
             future.set_exception(error_of(failure_of(error)))
             return

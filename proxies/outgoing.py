@@ -25,7 +25,7 @@ from basp.header import (
     RESPONSE,
     Operation,
 )
-from basp.options import DispatchOptions, read_options
+from basp.options import DEADLINE_MS, DispatchOptions, read_options
 from basp.payload import PayloadCodec
 from basp.registry import DEFAULT_REGISTRY, MessageRegistry
 from proxies.errors import MessageTooLarge, NotSerializable
@@ -56,6 +56,7 @@ class Outgoing:
         self._router = broker.router
         self._wires = broker.wires
         self._accounts = broker.accounts
+        self._connector = broker.connector
         self._message_ids = itertools.count(1)
         self.codec: PayloadCodec
         self.use_registry(DEFAULT_REGISTRY)
@@ -149,14 +150,15 @@ class Outgoing:
             NotSerializable: it holds something that cannot travel.
             MessageTooLarge: it is larger than the receiver accepts.
         """
-        options = None
-        if message.__class__ is Envelope:
-            message, options = message.message, self._options_of(message)
         try:
-            payload = self.codec.encode(message, options)
+            if message.__class__ is Envelope:
+                message, options = message.message, self._options_of(message)
+                payload = self.codec.encode(message, options)
+            else:
+                payload = self.codec.encode(message)
         except LocalProtocolError as error:
             raise NotSerializable(str(error)) from None
-        limit = self._broker.connector.limits.payload
+        limit = self._connector.payload_limit
         if len(payload) > limit:
             msg = (
                 f"a {type(message).__qualname__} of {len(payload):,} B exceeds the limit of "
@@ -170,10 +172,19 @@ class Outgoing:
         left = None
         if envelope.deadline is not None:
             left = max(0, round(1000 * (envelope.deadline - self._runtime.runner.now())))
+            if envelope.trace is None:
+                return {DEADLINE_MS: left}
         return DispatchOptions(left, *(envelope.trace or ())).to_map()
 
     def _open_options(self, message: object, options: Mapping[int, object]) -> object:
         """Make an envelope of what came with a message; a strange trace is left out."""
+        if (
+            len(options) == 1 and DEADLINE_MS in options
+        ):  # as nearly always: nothing else to read
+            left = options[DEADLINE_MS]
+            if type(left) is int and 0 <= left <= LONGEST_DEADLINE_MS:
+                COMPANY.used = True
+                return Envelope(message, None, self._runtime.runner.now() + left / 1000)
         found = read_options(options)
         left, parent, state = found.deadline_ms, found.trace_parent, found.trace_state
         deadline = None
@@ -191,8 +202,9 @@ class Outgoing:
             message_id = next(self._message_ids) & MESSAGE_ID_MASK
         asker.message_id = message_id
         self.pending[message_id] = (asker, node)
-        if asker.deadline is not None:
-            self._runtime.runner.awake_by(asker.deadline)
+        runner = self._runtime.runner
+        if runner.sleeping and asker.deadline is not None:
+            runner.awake_by(asker.deadline)
         return message_id
 
     # --- answers ---
@@ -213,13 +225,14 @@ class Outgoing:
 
     def _send_response(self, node: bytes, number: int, message_id: int, payload: bytes) -> None:
         with self._lock:
-            wire = self.wire_to(node)
+            hop = self._router.next_hops.get(node)
+            wire = None if hop is None else self._wires.get(hop)
             if wire is None:
                 again = partial(self._send_response, node, number, message_id, payload)
                 if not self.hold(node, again):
                     self.undeliverable += 1
                 return
-            account = self._accounts.account(node)
+            account = self._accounts.accounts.get(node) or self._accounts.account(node)
             position = account.offset + account.sent & POSITION_MASK
             account.sent += 1
             data = RESPONSE | position << POSITION_SHIFT | message_id

@@ -89,6 +89,16 @@ def test_polling_that_pays_again_is_soon_done_each_time(world):
     assert not world.sleeps(SHORT)
 
 
+def test_what_is_there_at_the_first_look_says_nothing_of_waiting(world):
+    world.wait(SHORT)
+    pause = 0
+    for _ in range(12):
+        assert not world.sleeps(0.0)
+        world.wait(0.001)
+        pause = min(2 * pause + FIRST_PAUSE, LONGEST_PAUSE)
+        assert all(world.sleeps(SHORT) for _ in range(pause + 1))
+
+
 def test_a_turn_that_took_long_is_followed_by_sleep(world):
     world.wait(SHORT)
 

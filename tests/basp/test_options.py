@@ -9,11 +9,14 @@ from basp.options import (
     DEADLINE_MS,
     IDEMPOTENCY_KEY,
     KEY_LIMIT,
+    LONGEST_ALONE,
     NO_OPTIONS,
     TRACE_CONTEXT,
     DispatchOptions,
     has_options,
     read_options,
+    split_deadline,
+    write_deadline,
 )
 from basp.payload import PayloadCodec
 from tests.basp.message_types import Point, make_registry
@@ -57,6 +60,44 @@ def test_golden_bytes():
 
     text = PARENT.encode().hex()
     assert payload.hex() == f"826161d9bf0686011903e8027837{text}03416b"
+
+
+@pytest.mark.parametrize("milliseconds", [0, 5, 60_000, LONGEST_ALONE])
+@pytest.mark.parametrize("message", [5, "a", b"x" * 5000, Point(1, "a"), [1, {"a": 2}]])
+def test_a_deadline_alone_is_ten_bytes_at_the_end(message, milliseconds):
+    plain, seen = CODEC.encode(message), []
+    codec = PayloadCodec(make_registry(), with_options=lambda *found: seen.append(found))
+
+    payload = CODEC.encode(message, {DEADLINE_MS: milliseconds})
+    codec.decode_message(payload)
+
+    assert payload == b"\x82" + plain[1:] + write_deadline(milliseconds)
+    assert split_deadline(payload) == (plain, milliseconds)
+    assert seen == [(message, {DEADLINE_MS: milliseconds})]
+    assert CODEC.decode(payload) == (message, {DEADLINE_MS: milliseconds})
+    assert CODEC.decode_message(payload) == message
+
+
+def test_a_deadline_beyond_four_bytes_travels_too():
+    left = LONGEST_ALONE + 1
+
+    assert CODEC.decode(CODEC.encode("a", {DEADLINE_MS: left})) == ("a", {DEADLINE_MS: left})
+
+
+@given(st.binary(max_size=9), st.integers(0, LONGEST_ALONE))
+def test_an_option_that_ends_like_a_deadline_is_no_deadline(before, milliseconds):
+    sent, seen = {IDEMPOTENCY_KEY: before + write_deadline(milliseconds)}, []
+    codec = PayloadCodec(make_registry(), with_options=lambda *found: seen.append(found))
+
+    codec.decode_message(CODEC.encode("a", sent))
+
+    assert seen == [("a", sent)]
+
+
+def test_a_deadline_behind_no_message_is_refused():
+    for broken in (b"\x82" + write_deadline(5), b"\x82\x62a" + write_deadline(5)):
+        with pytest.raises(MalformedPayload):
+            CODEC.decode_message(broken)
 
 
 def test_a_message_without_options_stays_as_it_is():

@@ -93,7 +93,8 @@ def test_derived_fields_and_zones_survive_as_equals():
 
 def test_golden_bytes():
     assert CODEC.encode(5).hex() == "8105"
-    assert CODEC.encode("a", {1: 1000}).hex() == "826161d9bf0682011903e8"
+    assert CODEC.encode("a", {1: 1000}).hex() == "826161d9bf0682011a000003e8"
+    assert CODEC.encode("a", {2: 1000}).hex() == "826161d9bf0682021903e8"
     assert CODEC.encode({"a": 1, b"b": 2}).hex() == "81a2616101416202"
     assert CODEC.encode({5: 1}).hex() == "81d9bf06820501"
     assert CODEC.encode(Point(1, "a")).hex() == "81d9bf078265706f696e74a261780161796161"
