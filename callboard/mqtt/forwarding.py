@@ -289,9 +289,10 @@ def merge(
 ) -> tuple[int, bytes, bool] | None:
     """Decide about a message that several filters of a session match: it is sent once.
 
-    The subscription that is the oldest sends it, with the highest QoS and all identifiers;
-    returns these and retain-as-published, or None for the others. Who is the oldest depends on
-    nothing that changes while messages wait, so none is sent twice or never.
+    The oldest subscription sends it, of those with QoS 1 or 2 if there are any (what those with
+    QoS 0 have read is in no journal), with the highest QoS and all identifiers; returns these
+    and retain-as-published, or None for the others. Who sends depends on nothing that changes
+    while messages wait, so none is sent twice or never.
     """
     qos = 0
     identifiers: list[bytes] = []
@@ -306,7 +307,7 @@ def merge(
             continue
         if each.no_local and run.publisher == session.client_id:
             continue
-        if (each.since, each.topic_filter) < (oldest.since, oldest.topic_filter):
+        if _age(each) < _age(oldest):
             oldest = each
         qos = max(qos, each.qos)
         retain = retain or each.retain_as_published
@@ -315,6 +316,10 @@ def merge(
     if oldest.topic_filter != subscription.topic_filter:
         return None
     return qos, b"".join(sorted(set(identifiers))), retain
+
+
+def _age(subscription: Subscription) -> tuple[bool, int, str]:
+    return not subscription.qos, subscription.since, subscription.topic_filter
 
 
 def _particular_form(

@@ -61,8 +61,17 @@ def _judge(machine: "RouterMachine", connection: Connection, asked: Subscription
 
 def _accept(machine: "RouterMachine", session: Session, subscription: Subscription) -> None:
     topic_filter = subscription.topic_filter
-    existing = session.subscriptions.get(topic_filter)
+    before = existing = session.subscriptions.get(topic_filter)
     group, plain = split_share(topic_filter)
+    if (
+        existing is not None
+        and bool(existing.qos) != bool(subscription.qos)
+        and not group
+        and session.has_overlaps
+        and session.tracker.requests
+    ):  # who sends what several filters match must not change while messages wait
+        leave(machine, session, topic_filter)
+        existing = None
     if existing is not None:
         subscription = replace(subscription, since=existing.since)
         log = session.requests[topic_filter].log
@@ -86,7 +95,7 @@ def _accept(machine: "RouterMachine", session: Session, subscription: Subscripti
         number = session.requests[topic_filter].place(machine.number)
         machine.records.append(Subscribed(session.client_id, subscription, number))
     handling = subscription.retain_handling
-    if not group and (handling == 0 or (handling == 1 and existing is None)):
+    if not group and (handling == 0 or (handling == 1 and before is None)):
         send_retained(session, subscription, machine.retained.match(plain, machine.now))
 
 

@@ -327,3 +327,21 @@ def test_numbers_of_messages_that_were_not_kept_are_not_used_again(durable) -> N
     again = durable.client("s", **LASTING)
     durable.client("p").publish("t", b"new", 1)
     assert again.payloads() == [b"new"]
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.parametrize("cuts", [False, True])
+def test_a_filter_with_qos_0_takes_no_message_from_one_with_qos_1(
+    durable, crashes, cuts
+) -> None:
+    reader = durable.client("s", **LASTING)
+    reader.subscribe("a/#", qos=0)
+    reader.subscribe("a/b", qos=1)
+    reader.lose()
+    durable.client("p").publish("a/b", b"x", 1)
+    if cuts:
+        durable.journal._cut(durable.machine)
+    if crashes:
+        durable.crash()
+
+    assert durable.client("s", **LASTING).payloads() == [b"x"]

@@ -376,3 +376,23 @@ def test_a_topic_that_begins_with_a_dollar_is_matched_by_filters_that_do(stage) 
     client.publish("$x/1", b"once")
 
     assert client.payloads() == [b"once"]
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 1), (1, 0)])
+def test_another_qos_for_a_filter_neither_doubles_nor_loses_what_waits(
+    stage, before, after
+) -> None:
+    reader = stage.client("r", answers=False, receive_maximum=1, clean=False, expiry=60)
+    reader.subscribe("held", "a/b", qos=1)
+    reader.subscribe("a/#", qos=before)
+    publisher = stage.client("p")
+    publisher.send(publisher.message("held", b"held", 1), publisher.message("a/b", b"1", 1))
+    reader.subscribe("a/#", qos=after)
+    publisher.publish("a/b", b"2", 1)
+
+    reader.answers = True
+    for message in reader.messages():
+        reader._answer(message)
+    stage.run()
+
+    assert reader.payloads() == [b"1", b"2"]
