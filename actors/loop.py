@@ -10,6 +10,7 @@ handler does.
 import asyncio
 import contextlib
 import contextvars
+import selectors
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -120,6 +121,18 @@ class RunnerLoop(asyncio.SelectorEventLoop):
         """Asyncio tells that a timer is cancelled."""
         assert isinstance(handle, _LoopTimer)
         handle.timer.cancel()
+
+    def watch(self, descriptor: int, callback: Callable[[int], object]) -> None:
+        """Call with the events whenever a descriptor can be read, until `unwatch`.
+
+        The runner calls it within its poll, with the role lock held: no handle is made, and no
+        turn of the run queue is taken. It must not block, unless the runner may.
+        """
+        self._runner.selector.register(descriptor, selectors.EVENT_READ, callback)
+
+    def unwatch(self, descriptor: int) -> None:
+        """Call no more."""
+        self._runner.selector.unregister(descriptor)
 
     def _process_events(self, event_list: Any) -> None:
         super()._process_events(event_list)  # type: ignore[misc]

@@ -10,6 +10,8 @@ import asyncio
 import select
 from typing import Any, Final, Protocol
 
+from actors.loop import RunnerLoop
+
 READABLE: Final = 1
 """Also when the other side has closed, or the connection broke."""
 WRITABLE: Final = 4
@@ -49,7 +51,10 @@ class EpollPoller:
         self.loop = loop
         self._epoll: Any = select.epoll()
         self._owners: dict[int, Polled] = {}
-        loop.add_reader(self._epoll.fileno(), self._look)
+        if isinstance(loop, RunnerLoop):
+            loop.watch(self._epoll.fileno(), self._look)
+        else:
+            loop.add_reader(self._epoll.fileno(), self._look)
 
     def watch(self, descriptor: int, owner: Polled, events: int) -> None:
         """Tell the owner of a descriptor of these events from here on; 0 forgets it."""
@@ -67,11 +72,14 @@ class EpollPoller:
     def close(self) -> None:
         """Watch nothing any more."""
         if not self._epoll.closed:
-            self.loop.remove_reader(self._epoll.fileno())
+            if isinstance(self.loop, RunnerLoop):
+                self.loop.unwatch(self._epoll.fileno())
+            else:
+                self.loop.remove_reader(self._epoll.fileno())
             self._epoll.close()
             self._owners.clear()
 
-    def _look(self) -> None:
+    def _look(self, _events: int = 0) -> None:
         owners = self._owners
         for descriptor, events in self._epoll.poll(0, MOST_EVENTS):
             owner = owners.get(descriptor)

@@ -167,10 +167,8 @@ class SocketStream:
                 self._poller.loop.call_soon(self._end)
 
     def abort(self) -> None:
-        """Close at once."""
-        self._is_closing = True
-        self.pause()
-        self._poller.loop.call_soon(self._end)
+        """Close at once: there may be no loop any more that would do it later."""
+        self._end()
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         """Call something once, in a while."""

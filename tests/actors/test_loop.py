@@ -2,6 +2,8 @@
 
 import asyncio
 import contextvars
+import os
+import selectors
 import sys
 import threading
 
@@ -144,3 +146,26 @@ def test_an_error_of_a_callback_is_told(run, caplog):
     run(go)
 
     assert "pop from empty list" in caplog.text
+
+
+def test_who_watches_a_descriptor_is_called_by_the_poll_until_it_does_not(run):
+    async def go():
+        loop, told = asyncio.get_running_loop(), asyncio.Event()
+        reading, writing = os.pipe()
+        events = []
+
+        def ready(mask):
+            events.append((mask, os.read(reading, 1)))
+            told.set()
+
+        loop.watch(reading, ready)
+        os.write(writing, b"a")
+        await told.wait()
+        loop.unwatch(reading)
+        os.write(writing, b"b")
+        await asyncio.sleep(0.001)
+        os.close(reading)
+        os.close(writing)
+        return events
+
+    assert run(go) == [(selectors.EVENT_READ, b"a")]

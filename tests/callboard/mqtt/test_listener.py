@@ -3,6 +3,7 @@
 import socket
 import ssl
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import trustme
@@ -170,6 +171,20 @@ def test_a_connection_that_says_nothing_ends_though_the_system_keeps_it_for_a_wh
     ):
         assert silent.recv(1) == b""
         assert router.call(lambda: router.edge.door.figures.timeouts) == 1
+
+
+def test_who_is_cut_off_is_cut_off_at_once():
+    with running(ListenerSettings("127.0.0.1:0")) as router, Caller(router.port, "c") as caller:
+
+        def cut():
+            (remote,) = router.edge.door.links
+            before = set(Path("/dev/fd").iterdir())
+            remote.cut()
+            return before - set(Path("/dev/fd").iterdir())
+
+        assert len(router.call(cut)) >= 1
+        assert caller.socket.recv(1) == b""
+        assert router.call(lambda: len(router.edge.door.links)) == 0
 
 
 def test_a_connect_that_comes_in_pieces_is_put_together():
