@@ -1,7 +1,8 @@
 """The BASP broker: one node's end of the protocol, put together.
 
 - `outgoing`: from proxies and answers to wires
-- `incoming`: the frames of one read, to mailboxes or on to other nodes
+- `incoming`: the frames of one read, to mailboxes
+- `forwarding`: … or on to other nodes
 - `lifetimes`: announce, release and down keep the proxies of all nodes true
 - `paths`: links, routes, and what follows from their changes
 - `unrouted`: what waits for a path or for a dial
@@ -28,6 +29,7 @@ from proxies.address import Endpoint, actor_text
 from proxies.connector import Connector
 from proxies.departed import Departed
 from proxies.events import NodeDown
+from proxies.forwarding import Forwarding
 from proxies.incoming import Incoming
 from proxies.lifetimes import Lifetimes
 from proxies.outgoing import Outgoing
@@ -75,6 +77,7 @@ class Broker:
         self.connector = Connector(runtime.runner, network, node_id, self)
         self.connector.upper_state = write_plain([name])
         self.outgoing = Outgoing(self)
+        self.forwarding = Forwarding(self)
         self.incoming = Incoming(self)
         self.lifetimes = Lifetimes(self)
         self.paths = Paths(self)
@@ -156,12 +159,12 @@ class Broker:
     @property
     def passages(self) -> deque[Passage]:
         """The latest asks that were forwarded for others."""
-        return self.incoming.passages
+        return self.forwarding.passages
 
     @property
     def forwarded(self) -> int:
         """Frames that went on to other nodes."""
-        return self.incoming.forwarded
+        return self.forwarding.forwarded
 
     @property
     def undeliverable(self) -> int:

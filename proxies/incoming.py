@@ -1,19 +1,16 @@
 """In: what becomes of the frames of one read. On the runner, with its role.
 
 Dispatches for this node are decoded and put into mailboxes, control frames go to whom they
-concern, frames for other nodes go on unchanged.
+concern, frames for other nodes go on (`proxies.forwarding`).
 """
 
 import logging
-from collections import deque
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from actors.envelope import Envelope
 from actors.errors import ActorDown, NodeClosed
 from actors.reference import ActorRef
 from basp.errors import BaspError, MalformedPayload, RemoteProtocolError
-from basp.frame import repack_frame
 from basp.header import (
     EPOCH_COUNT,
     EPOCH_SHIFT,
@@ -31,7 +28,6 @@ from basp.path_order import PathOrder
 from proxies.arrival import RemoteAsker, RemoteTeller
 from proxies.events import MessagesLost, Undeliverable
 from proxies.messages import Failure, LinkActors, StopActor, error_of, failure_of
-from proxies.stats import Passage
 from proxies.wire import Wire
 
 if TYPE_CHECKING:
@@ -46,9 +42,6 @@ _DISPATCH: Final = int(Operation.DISPATCH_MESSAGE)
 _EPOCH_BITS: Final = EPOCH_COUNT - 1
 _NEVER: Final = float("inf")
 
-PASSAGES: Final = 256
-"""Asks of others that a node remembers to have forwarded."""
-
 
 class Incoming:
     """What arrives at a node or passes through."""
@@ -59,11 +52,10 @@ class Incoming:
         self._node_id = broker.node_id
         self._accounts = broker.accounts
         self._outgoing = broker.outgoing
+        self._forwarding = broker.forwarding
         self._orders: dict[bytes, PathOrder] = {}
         #: Orders that have a timer, and when the next one is due.
         self._armed: dict[PathOrder, float] = {}
-        self.passages: deque[Passage] = deque(maxlen=PASSAGES)
-        self.forwarded = 0
         #: True when the node is about to close: asks of other nodes fail at once.
         self.refuses_asks = False
 
@@ -83,12 +75,16 @@ class Incoming:
         last: tuple[int, bytes, int] | None = None
         order: PathOrder | None = None
         ordered_source = b""
+        passing: list[Frame] = []
         for frame in frames:
             operation, _, data, source, destination, source_actor, number, payload = frame
             if destination != me:
-                self._forward(frame)
+                passing.append(frame)
                 continue
             if operation != _DISPATCH:
+                if passing:  # before routes may change
+                    self._forwarding.forward(passing)
+                    passing = []
                 self.take_control(wire, frame)
                 continue
             if not is_ordered:
@@ -136,6 +132,8 @@ class Incoming:
                 cell.post(message, sender)
             else:
                 cell.post_urgent(message, sender)
+        if passing:
+            self._forwarding.forward(passing)
 
     def _refusal(self) -> NodeClosed:
         return NodeClosed(
@@ -182,29 +180,6 @@ class Incoming:
         if self._armed.get(order, _NEVER) <= now:
             del self._armed[order]
         self._released(wire, order, source, order.tick(now))
-
-    def _forward(self, frame: "Frame") -> None:
-        destination = frame[4]
-        wire = self._outgoing.wire_to(destination)
-        if wire is None:
-            with self._broker.lock:
-                is_held = self._outgoing.hold(destination, partial(self._forward, frame))
-            if not is_held:
-                self._outgoing.undeliverable += 1
-                self._runtime.emit(Undeliverable(frame[3], destination))
-            return
-        self.forwarded += 1
-        wire.write(repack_frame(frame))
-        if frame[0] == _DISPATCH and frame[2] & MESSAGE_ID_MASK:
-            self.passages.append(
-                Passage(
-                    frame[3],
-                    destination,
-                    frame[2] & MESSAGE_ID_MASK,
-                    bool(frame[2] & RESPONSE),
-                    int(self._runtime.runner.now() * 1e9),
-                )
-            )
 
     def _take_response(self, frame: "Frame") -> None:
         data, source, payload = frame[2], frame[3], frame[7]
