@@ -12,6 +12,10 @@ from tests.simulation.mqtt_client import SimulatedClient
 from tests.simulation.rules import Violation
 
 
+ROUNDING = 0.001
+"""Seconds that a time may change by on its way through the journal."""
+
+
 class Fate(Enum):
     """What is known of a will."""
 
@@ -88,7 +92,7 @@ class Wills:
             if each.link is not None:  # it is taken over
                 each.end(now)
             elif each.noticed_at is not None and not each.is_challenged:
-                is_due = now >= each.noticed_at + each.delay
+                is_due = now >= each.noticed_at + each.delay + ROUNDING
                 each.fate = Fate.DUE if is_due and each.is_confirmed else each.fate
             each.is_challenged = True
         made = None if delay is None else KnownWill(client, len(self.all), delay)
