@@ -136,16 +136,18 @@ class Brakes:
     def _behind(self, log: DataLog) -> Iterator[DataRequest]:
         """Iterate over the requests of connected readers that are half of a log behind."""
         half = max(1, log.segment_count // 2)
-        if len(log.segments) <= half or not self._machine.limits.acknowledge_patience:
+        if log.in_memory <= half or not self._machine.limits.acknowledge_patience:
             return
-        line = log.segments[-half].base
+        head, line = log.head if log.shelved else 0, log.segments[-half].base
         for connection in self._machine.connections.values():
             for request in connection.session.tracker.requests:
-                if request.log is log and request.offset < line and request.subscription.qos:
+                if request.log is not log or not head <= request.offset < line:
+                    continue  # what is shelved waits for its readers without a brake
+                if request.subscription.qos:
                     yield request
         for group in self._machine.groups.values():
             request = group.request
-            if request.log is log and group.is_idle and request.offset < line:
+            if request.log is log and group.is_idle and head <= request.offset < line:
                 yield request
 
     def _forget_passed(self) -> None:
@@ -255,7 +257,7 @@ class Brakes:
         """Let logs keep what was put into them for readers to come, for a while."""
         self.grace = self._machine.now + self._machine.limits.acknowledge_patience
         for log in logs:
-            log.most = max(GUARD * log.segment_count, len(log.segments) + 1)
+            log.most = max(GUARD * log.segment_count, log.in_memory + 1)
 
     def laggards(self) -> set[str]:
         """Return the client ids of readers that hold others up, or are passed over."""
@@ -286,7 +288,9 @@ def _is_behind(log: DataLog, request: DataRequest) -> bool:
     """Whether a reader is there, and more than a quarter of its log behind."""
     quarter = max(1, log.segment_count // 4)
     segments = log.segments
-    if len(segments) <= quarter or request.offset >= segments[-quarter].base:
+    if log.in_memory <= quarter or request.offset >= segments[-quarter].base:
+        return False
+    if log.shelved and request.offset < log.head:
         return False
     session, group = request.session, request.group
     if session is not None:

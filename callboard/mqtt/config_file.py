@@ -55,6 +55,7 @@ LIMIT_KEYS: Final = {
     "max_segment_count": "segment_count",
     "acknowledge_patience": "acknowledge_patience",
     "max_hold": "max_hold",
+    "max_journal_size": "journal_bytes",
     "share_strategy": "share_strategy",
     "max_packets_per_read": "packets_per_read",
     "connect_timeout": "connect_timeout",

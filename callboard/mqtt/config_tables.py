@@ -122,6 +122,7 @@ class LimitsTable(_Table):
     max_segment_count: int | None = Field(default=None, ge=1)
     acknowledge_patience: float | None = Field(default=None, ge=0)
     max_hold: float | None = Field(default=None, ge=0)
+    max_journal_size: int | None = Field(default=None, ge=0)
     share_strategy: ShareStrategy | None = None
     max_packets_per_read: int | None = Field(default=None, gt=0)
     connect_timeout: float | None = Field(default=None, ge=0)

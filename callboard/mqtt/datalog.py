@@ -3,7 +3,8 @@
 Each message is appended to the log of each filter that matches its topic; readers keep offsets.
 A segment is complete at a size; when there are too many, the oldest goes, and a reader that was
 not there yet jumps: what it missed is counted and told (`CursorJump`). When all readers have
-read everything, the log is emptied, so a flow that is kept up with takes no memory.
+read everything, the log is emptied, so a flow that is kept up with takes no memory. With a
+journal the oldest segments are shelved for lasting sessions, and read back from there.
 """
 
 from bisect import bisect_right
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from callboard.mqtt.message import Run
+from callboard.mqtt.segment import Segment, Shelf
 
 if TYPE_CHECKING:
     from callboard.mqtt.tracker import DataRequest
@@ -37,18 +39,6 @@ class CursorJump:
     lost: int
 
 
-class Segment:
-    """A part of a log: runs, and the offsets of their first messages."""
-
-    __slots__ = ("base", "runs", "starts", "weight")
-
-    def __init__(self, base: int) -> None:
-        self.base = base
-        self.runs: list[Run] = []
-        self.starts: list[int] = []
-        self.weight = 0
-
-
 class DataLog:
     """The log of a plain filter.
 
@@ -57,7 +47,9 @@ class DataLog:
         start: the offset of the oldest message that is there.
         end: the offset of the next one.
         is_swollen: whether more than half of its segments are in use; see `brake`.
-        most: segments above which the oldest goes.
+        most: segments in memory, above which the oldest goes.
+        has_shelves: whether segments are shelved when they go, for lasting sessions.
+        shelved: how many are; they come first in `segments`.
         waiters: requests that have read everything, parked here until the next append.
         readers: requests there are in all, waiting or not, also those of clients that are away.
     """
@@ -65,6 +57,7 @@ class DataLog:
     __slots__ = (
         "durable_readers",
         "end",
+        "has_shelves",
         "is_swollen",
         "last",
         "most",
@@ -72,6 +65,7 @@ class DataLog:
         "segment_bytes",
         "segment_count",
         "segments",
+        "shelved",
         "topic_filter",
         "waiters",
     )
@@ -81,7 +75,11 @@ class DataLog:
         topic_filter: str,
         segment_bytes: int = SEGMENT_BYTES,
         segment_count: int = SEGMENT_COUNT,
+        *,
+        has_shelves: bool = False,
     ) -> None:
+        self.has_shelves = has_shelves
+        self.shelved = 0
         self.topic_filter = topic_filter
         self.segment_bytes = segment_bytes
         self.segment_count = self.most = segment_count
@@ -101,6 +99,16 @@ class DataLog:
         return self.segments[0].base
 
     @property
+    def in_memory(self) -> int:
+        """How many segments are not shelved."""
+        return len(self.segments) - self.shelved
+
+    @property
+    def head(self) -> int:
+        """The offset of the oldest message in memory."""
+        return self.segments[self.shelved].base
+
+    @property
     def weight(self) -> int:
         """Bytes in memory, estimated."""
         return sum(segment.weight for segment in self.segments)
@@ -117,17 +125,40 @@ class DataLog:
                 segment = Segment(self.end)
                 segments.append(segment)
                 self.trim()
-                self.is_swollen = len(segments) > self.segment_count // 2
+                self.is_swollen = self.in_memory > self.segment_count // 2
         segment.runs.append(run)
-        segment.starts.append(self.end)
+        segment.starts.append(self.end)  # type: ignore[attr-defined]  # a list in memory
         segment.weight += run.weight
         self.end += run.count
         self.last = run
 
     def trim(self) -> None:
-        """Drop the oldest segments if there are too many."""
-        if len(self.segments) > self.most:
-            del self.segments[: -self.most]
+        """Shelve or drop the oldest segments in memory if there are too many."""
+        while self.in_memory > self.most:
+            segment = self.segments[self.shelved]
+            if self.has_shelves and not segment.shelve():
+                break  # it is being written
+            if segment.places():
+                self.shelved += 1
+            else:
+                del self.segments[self.shelved]
+
+    def drop_shelved(self, before: int) -> None:
+        """Drop shelved messages before an offset."""
+        while self.shelved and self.segments[1].base <= before:
+            del self.segments[0]
+            self.shelved -= 1
+        if self.shelved:
+            self.segments[0].drop_before(before)
+
+    def restore_shelved(self, span: int, starts: list[int], shelf: Shelf) -> None:
+        """Put a shelved segment behind those that are there, into a log with nothing else."""
+        segment = Segment(self.end)
+        segment.put_on_shelf([self.end + start for start in starts], shelf)
+        self.segments.insert(self.shelved, segment)
+        self.shelved += 1
+        self.end += span
+        self.segments[-1].base = self.end
 
     def relax(self) -> None:
         """Keep no more than the log's segments: nobody is waited for."""
@@ -140,10 +171,11 @@ class DataLog:
         segments = self.segments
         if len(segments) > 1:
             del segments[:-1]
+            self.shelved = 0
         segment = segments[0]
         segment.base = self.end
         segment.runs.clear()
-        segment.starts.clear()
+        segment.starts = []
         segment.weight = 0
 
     def release(self) -> None:
@@ -162,5 +194,11 @@ class DataLog:
             return segment.base, segment, 0
         if len(segments) > 1:
             bases = [each.base for each in segments]
-            segment = segments[bisect_right(bases, offset) - 1]
+            at = bisect_right(bases, offset) - 1
+            segment = segments[at]
+            if segment.shelf is not None:
+                found = segment.find(offset)
+                if found is None:
+                    return self.find(segments[at + 1].base)
+                return found[0], segment, found[1]
         return offset, segment, bisect_right(segment.starts, offset) - 1

@@ -2,7 +2,8 @@
 
 A sweep takes at most `SWEEP` messages of one filter; of a run that needs no change it is a
 slice and a join. A connection is paused when its link is full (Busy), when its window is full
-(InflightFull) or when it has read everything (Caughtup).
+(InflightFull), when it has read everything (Caughtup) or what is next has to be fetched from
+the journal (Fetching).
 """
 
 from enum import Enum
@@ -37,6 +38,7 @@ class Outcome(Enum):
     PARTIAL = 1
     BUFFER_FULL = 2
     INFLIGHT_FULL = 3
+    FETCHING = 4
 
 
 def consume(machine: "RouterMachine", connection: Connection) -> None:
@@ -88,6 +90,8 @@ def _pause(machine: "RouterMachine", connection: Connection, outcome: Outcome) -
         tracker.status = Status.BUSY
         connection.out.append(UNSCHEDULE)
         machine.meters.unscheduled += 1
+    elif outcome is Outcome.FETCHING:
+        tracker.status = Status.FETCHING
     else:
         tracker.status = Status.INFLIGHT_FULL
     for request in [each for each in tracker.requests if each.group is not None]:
@@ -121,7 +125,9 @@ def _send_again(connection: Connection, session: Session) -> bool:
     return True
 
 
-def forward(machine: "RouterMachine", connection: Connection, request: DataRequest) -> Outcome:
+def forward(  # noqa: C901  (every way in which a sweep ends)
+    machine: "RouterMachine", connection: Connection, request: DataRequest
+) -> Outcome:
     """Send messages of one request: at most `SWEEP`, or a burst of a shared one."""
     group = request.group
     budget = SWEEP if group is None else group.burst
@@ -144,8 +150,11 @@ def forward(machine: "RouterMachine", connection: Connection, request: DataReque
             _tell_jump(machine, request, at - offset)
             request.offset = offset = at
             continue
+        if segment.is_away:
+            machine.fetches.want(log, segment, connection)
+            return Outcome.FETCHING
         runs, starts = segment.runs, segment.starts
-        while number < len(runs) and budget > 0 and offset < end:
+        while number < len(runs) and budget > 0 and starts[number] <= offset < end:
             run = runs[number]
             index = offset - starts[number]
             count = min(run.count - index, budget, end - offset)

@@ -66,7 +66,13 @@ def export_session(machine: "RouterMachine", session: Session) -> EncodedRecords
 
 
 def weight_of(session: Session) -> int:
-    """Return the bytes of the messages that would go along, estimated."""
+    """Return the bytes of the messages that would go along, estimated.
+
+    Shelved ones are too many to go: a session that has not read these stays where it is.
+    """
+    requests = (*session.requests.values(), *session.tracker.requests)
+    if any(each.log.shelved and each.offset < each.log.head for each in requests):
+        return sys.maxsize
     return sum(run.weight for run in _unread(session, 0))
 
 
@@ -129,7 +135,7 @@ def _behind(log: DataLog, offset: int) -> list[Run]:
     """Return the runs of a log with messages from an offset on."""
     return [
         run
-        for segment in log.segments
+        for segment in log.segments[log.shelved :]
         for run, start in zip(segment.runs, segment.starts, strict=True)
         if start + run.count > offset
     ]
@@ -141,7 +147,7 @@ def _left_to_nobody(session: Session, since: int) -> list[Returned]:
     for group in _lone_groups(session):
         log, offset = group.request.log, group.request.offset
         numbers = [run.number + index for run, index in group.returned]
-        for segment in log.segments:
+        for segment in log.segments[log.shelved :]:
             for run, start in zip(segment.runs, segment.starts, strict=True):
                 if run.qos and run.recipient is None:
                     first = max(0, offset - start)

@@ -5,18 +5,25 @@ after it are of messages that a crash does not take. When the log has grown to s
 what is still needed, a snapshot is written behind it, and what is before that is removed.
 """
 
+import logging
 import time as clocks
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from callboard.commitlog import CommitLog
+from callboard.commitlog import CommitLog, LogCorrupt, Record
 from callboard.commitlog.disk import Disk
+from callboard.mqtt import shelving
+from callboard.mqtt.fetching import Fetch
 from callboard.mqtt.journal_codec import decode_record, encode_record
 from callboard.mqtt.machine import RouterMachine
-from callboard.mqtt.record import JournalRecord, Published, Retained, SnapshotEnded
+from callboard.mqtt.message import Run
+from callboard.mqtt.record import JournalRecord, Published, Retained, Shelved, SnapshotEnded
 from callboard.mqtt.recovery import Recovery
 from callboard.mqtt.snapshot import snapshot
+
+logger = logging.getLogger("callboard.mqtt")
 
 SEGMENT_BYTES: Final = 16 << 20
 """Bytes of a file of the journal; whole files are removed."""
@@ -26,6 +33,9 @@ LEAST_GROWTH: Final = 32 << 20
 
 GROWTH: Final = 4
 """How many times what is needed the journal may be."""
+
+FAR: Final = 1_000
+"""Records that are rather read than sought past."""
 
 RECORD_BYTES: Final = 64
 """What a record takes beside its payloads, for the account of growth."""
@@ -76,12 +86,61 @@ class RouterJournal:
             LogCorrupt: something durable is damaged.
         """
         recovery = Recovery()
-        for record in self._log.read(self._log.start):
-            recovery.apply(decode_record(record.topic, record.payload, self._epoch))
+        for record in self._log.read(self._last_snapshot()):
+            read = decode_record(record.topic, record.payload, self._epoch)
+            if isinstance(read, Published):
+                read.run.place = record.offset + 1
+            recovery.apply(read)
             self._grown += RECORD_BYTES + len(record.data)
         if recovery.is_torn:
             self._append([SnapshotEnded(is_whole=False)])
+        for run in self._read_shelved(recovery.state.places_on_the_way()):
+            recovery.state.copy(run)
         recovery.install(machine)
+
+    def _last_snapshot(self) -> int:
+        """Return where the newest whole snapshot begins; what is shelved stands before it."""
+        start = self._log.start
+        begun: int | None = None
+        for record in self._log.read(start):
+            if record.topic == "begin":
+                begun = record.offset
+            elif record.topic == "end" and begun is not None:
+                start, begun = (begun if record.payload[0] else start), None
+        return start
+
+    def fetch(self, fetches: list[Fetch], machine: RouterMachine) -> None:
+        """Read shelved messages back, and give them to a machine."""
+        for log, segment in fetches:
+            runs: list[Run] = []
+            try:
+                if segment in log.segments:  # or it was dropped meanwhile
+                    runs = self._read_shelved(segment.places())
+            except LogCorrupt:
+                logger.exception("shelved messages of %s cannot be read", log.topic_filter)
+            machine.fetches.arrived(segment, runs)
+
+    def _read_shelved(self, places: Sequence[int]) -> list[Run]:
+        runs: list[Run] = []
+        for first, last in _stretches(places):
+            records = {
+                record.offset: record
+                for record in self._log.readv(first, last - first + 1).records
+            }
+            for place in places[len(runs) : bisect_right(places, last)]:
+                if place not in records:
+                    msg = f"record {place} of the MQTT journal is not there"
+                    raise LogCorrupt(msg)
+                runs.append(self._run_of(records[place]))
+        return runs
+
+    def _run_of(self, record: Record) -> Run:
+        read = decode_record(record.topic, record.payload, self._epoch)
+        if not isinstance(read, Published):
+            msg = f"record {record.offset} of the MQTT journal is no message"
+            raise LogCorrupt(msg)
+        read.run.place = record.offset + 1
+        return read.run
 
     def write(self, records: list[JournalRecord], machine: RouterMachine) -> None:
         """Make records durable; all of them are when it returns.
@@ -99,23 +158,53 @@ class RouterJournal:
             [fields for _, fields in encoded], topic=[kind for kind, _ in encoded]
         ).start
         self._log.flush()
+        for place, record in enumerate(records, first + 1):
+            if type(record) is Published:
+                record.run.place = place
         self._grown += sum(map(_weight, records))
         return first
 
     def _cut(self, machine: RouterMachine) -> None:
-        """Write what is needed behind all the rest, and remove the rest."""
+        """Write what is needed behind all the rest, and remove the rest but what is shelved."""
         self._grown = 0
-        first = self._append(snapshot(machine))
+        self._drop_oldest(machine)
+        records = snapshot(machine)
+        first = self._append(records)
         self._needed = self._grown
-        self._log.trim(before=first)
+        self._log.trim(before=shelving.oldest_place(machine, first))
+        shelving.move_places(machine, first, records)
         self._grown = 0
+
+    def _drop_oldest(self, machine: RouterMachine) -> None:
+        """Drop the oldest shelved messages if the journal is too large."""
+        left = machine.limits.journal_bytes
+        for segment in reversed(self._log.segments):
+            left -= segment.bytes
+            if left < 0:
+                shelving.drop_older(machine, segment.end)
+                return
 
     def close(self) -> None:
         """Let others write it."""
         self._log.close()
 
 
+def _stretches(places: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Return the first and last of places that are near to each other."""
+    first = last = None
+    for place in places:
+        if first is None or last is None or place - last > FAR:
+            if first is not None and last is not None:
+                yield first, last
+            first = place
+        last = place
+    if first is not None and last is not None:
+        yield first, last
+
+
 def _weight(record: JournalRecord) -> int:
     if isinstance(record, Published | Retained) and record.run is not None:
         return RECORD_BYTES + record.run.weight
+    if isinstance(record, Shelved):
+        return RECORD_BYTES + 16 * len(record.places)
     return RECORD_BYTES

@@ -18,6 +18,7 @@
 | will | client id, topic, payload, QoS, retain, properties, due; the client id alone drops it |
 | adopted | client id, offer |
 | handed | client id, offer, stamp, records, expires |
+| shelved | filter, span, starts, counts, numbers, places |
 | begin | number |
 | end | whole |
 
@@ -52,6 +53,7 @@ from callboard.mqtt.record import (
     SentOut,
     SessionClosed,
     SessionOpened,
+    Shelved,
     SnapshotBegun,
     SnapshotEnded,
     Subscribed,
@@ -152,6 +154,15 @@ def encode_record(record: JournalRecord, epoch: float) -> tuple[str, Sequence[An
                 record.stamp,
                 record.records,
                 expires,
+            )
+        case Shelved():
+            return "shelved", (
+                record.topic_filter,
+                record.span,
+                record.starts,
+                record.counts,
+                record.numbers,
+                record.places,
             )
         case SnapshotBegun():
             return "begin", (record.number,)
@@ -324,6 +335,7 @@ _DECODERS: Final[dict[str, Callable[[Sequence[Any], float], ReadRecord]]] = {
     "will": _will,
     "adopted": lambda fields, _: Adopted(*fields),
     "handed": _handed,
+    "shelved": lambda fields, _: Shelved(*fields),
     "begin": lambda fields, _: SnapshotBegun(*fields),
     "end": lambda fields, _: SnapshotEnded(*fields),
 }

@@ -54,6 +54,8 @@ class Limits:
         segment_count: of each filter's log; above it the oldest segment is lost to who has not
             read it.
         custom_segments: for logs of some filters; the first that fits holds.
+        journal_bytes: of the journal, if there is one; above it the oldest messages go that
+            lasting sessions have not read and memory does not hold. 0 keeps none of these.
         share_strategy: for all shared subscriptions.
         acknowledge_patience: seconds for which publishers wait for a reader with QoS 1 or 2
             that is half of its log behind, and takes and acknowledges nothing; 0 waits for
@@ -77,6 +79,7 @@ class Limits:
     segment_bytes: int = SEGMENT_BYTES
     segment_count: int = SEGMENT_COUNT
     custom_segments: tuple[CustomSegment, ...] = ()
+    journal_bytes: int = 1 << 30
     share_strategy: ShareStrategy = ShareStrategy.ROUND_ROBIN
     acknowledge_patience: float = 5.0
     max_hold: float = 0.0

@@ -16,6 +16,8 @@ States of a connection (`Status`, in its tracker):
 | Ready | consumed: all read | Caughtup |
 | Ready | consumed: link full | Busy |
 | Ready | consumed: window full | InflightFull |
+| Ready | consumed: what is next is in the journal alone | Fetching |
+| Fetching | it was fetched; an acknowledgement, something to acknowledge | Ready |
 
 A connection whose session begins with it is Caughtup: there is nothing that it could read. A
 connection is in the ready queue exactly while it is Ready. Nobody but `schedule` and
@@ -32,6 +34,7 @@ from callboard.mqtt.brake import Brakes
 from callboard.mqtt.connection import Connection
 from callboard.mqtt.datalog import CursorJump, DataLog
 from callboard.mqtt.errors import RemoteMqttError
+from callboard.mqtt.fetching import Fetch, Fetches
 from callboard.mqtt.forwarding import consume
 from callboard.mqtt.ingest import take_chunk
 from callboard.mqtt.limits import Limits
@@ -55,10 +58,10 @@ from callboard.mqtt.record import (
     JournalRecord,
     Published,
     Received,
-    Retained,
 )
-from callboard.mqtt.retained import RetainedMessages
+from callboard.mqtt.retained import RetainedMessages, retain
 from callboard.mqtt.routes import Route, Routes
+from callboard.mqtt.segment import UNWRITTEN
 from callboard.mqtt.session import Histories, Session
 from callboard.mqtt.share import Chance, ShareGroup
 from callboard.mqtt.subscribing import all_left
@@ -81,11 +84,13 @@ class Turn(NamedTuple):
         records: to make durable, all or none.
         transmits: notifications, by link.
         alerts: what somebody should know of.
+        fetches: what to read from the journal then.
     """
 
     records: list[JournalRecord]
     transmits: list[tuple[Link, list[Notification]]]
     alerts: list[CursorJump]
+    fetches: list[Fetch]
 
 
 class RouterMachine:
@@ -101,6 +106,7 @@ class RouterMachine:
         retained: the last messages of topics.
         wills: those that wait: when, and what, by client id.
         brakes: what publishers wait for.
+        fetches: what readers wait for.
         adopted, handed: sessions on their way from and to other routers; see `claims`.
         number: of the next message.
         now: the time of this turn, in seconds of a clock that does not jump.
@@ -138,13 +144,14 @@ class RouterMachine:
         self.ready: deque[Connection] = deque()
         self.connections: dict[str, Connection] = {}
         self.graveyard: dict[str, Session] = {}
-        self.routes = Routes(self.limits)
+        self.routes = Routes(self.limits, has_journal=is_durable)
         self.groups: dict[str, ShareGroup] = {}
         self.retained = RetainedMessages(self.limits.retained)
         self.wills: dict[str, tuple[float, Will]] = {}
         self.brakes = Brakes(self)
         self.adopted: dict[str, Adopted] = {}
         self.handed: dict[str, HandedOver] = {}
+        self.fetches = Fetches(self)
         self.number = 0
         self.meters = Meters()
         self.histories = Histories()
@@ -199,7 +206,8 @@ class RouterMachine:
                 transmits.append((connection.link, connection.out))
                 connection.out = []
         touched.clear()
-        turn = Turn(self.records, transmits, self.alerts)
+        fetches, self.fetches.wanted = self.fetches.wanted, []
+        turn = Turn(self.records, transmits, self.alerts, fetches)
         self.records, self.transmits, self.alerts = [], [], []
         return turn
 
@@ -304,7 +312,7 @@ class RouterMachine:
         meters.published += run.count
         meters.published_bytes += run.count * run.size
         if run.retain:
-            self._retain(run)
+            retain(self, run)
         is_awaited = False
         for log in route.logs:
             log.append(run)
@@ -316,6 +324,7 @@ class RouterMachine:
             if log.durable_readers:
                 is_awaited = True
         if is_awaited and run.qos:
+            run.place = UNWRITTEN
             if received and session is not None and session.is_durable:
                 self.records.append(Published(run, session.client_id, received))
             else:
@@ -330,15 +339,6 @@ class RouterMachine:
             ProtocolViolation: it is no topic.
         """
         return self.routes.cache.get(topic) or self.routes.find(topic)
-
-    def _retain(self, run: Run) -> None:
-        topic = run.topic.decode()
-        if run.payloads[-1]:
-            message = run if run.count == 1 else run.single(run.count - 1)
-            if self.retained.keep(message) and self.is_durable:
-                self.records.append(Retained(run.topic, message))
-        elif self.retained.remove(topic) and self.is_durable:
-            self.records.append(Retained(run.topic, None))
 
     # --- requests ---
 

@@ -76,6 +76,8 @@ class Run:
         publisher: the client id, for no-local.
         filters: the names of the plain filters that match, when they were published.
         number: of the first message, counted over all messages of the router.
+        place: 1 more than the number of its record in the journal; 0 if it is not there, -1
+            while it is on its way.
         count: how many.
         size: bytes of the longest, as it came in.
         weight: bytes in memory.
@@ -93,6 +95,7 @@ class Run:
         "form",
         "key",
         "number",
+        "place",
         "properties",
         "publisher",
         "qos",
@@ -131,6 +134,7 @@ class Run:
         self.retain = retain
         self.expires_at = expires_at
         self.number = 0
+        self.place = 0
         self.filters: tuple[str, ...] = ()
         self.recipient: str | None = None
         self._forms: dict[object, Form] | None = None

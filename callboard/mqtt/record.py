@@ -146,6 +146,27 @@ class Returned:
 
 
 @dataclass(frozen=True, slots=True)
+class Shelved:
+    """In a snapshot: a part of a filter's log of which the journal has the messages.
+
+    Attributes:
+        topic_filter: of the log.
+        span: how many offsets it covers.
+        starts: of its runs, from its beginning.
+        counts: messages of each run.
+        numbers: of their first messages.
+        places: of their records in the journal; these stand before the snapshot.
+    """
+
+    topic_filter: str
+    span: int
+    starts: list[int]
+    counts: list[int]
+    numbers: list[int]
+    places: list[int]
+
+
+@dataclass(frozen=True, slots=True)
 class WillKept:
     """A client has a will; `when` it is due, None while the client is connected."""
 
@@ -215,6 +236,7 @@ JournalRecord = (
     | Released
     | Releasing
     | Returned
+    | Shelved
     | WillKept
     | WillDropped
     | Adopted

@@ -14,6 +14,7 @@ from callboard.mqtt.journal_codec import ReadRecord
 from callboard.mqtt.message import Run
 from callboard.mqtt.record import SnapshotBegun, SnapshotEnded
 from callboard.mqtt.saved_state import SavedGroup, SavedSession, SavedState
+from callboard.mqtt.segment import Shelf
 from callboard.mqtt.session import Session
 from callboard.mqtt.subscribing import join
 from callboard.mqtt.topic import split_share
@@ -63,12 +64,7 @@ class Recovery:
         machine.handed = state.handed
         for each in state.handed.values():
             machine.arm(each.expires_at, each.client_id)
-        for run in state.runs:
-            for topic_filter in run.filters:
-                log = machine.routes.get(topic_filter)
-                if log is not None:
-                    log.most = sys.maxsize  # until places are known, so that losses are told
-                    log.append(run)
+        _fill_logs(machine, state)
         starts = [run.number for run in state.runs]
         for client_id, saved in state.sessions.items():
             session = machine.graveyard[client_id]
@@ -78,6 +74,24 @@ class Recovery:
             _set_group(machine, name, saved_group, state.runs, starts)
         machine.brakes.restore()
         wills.restore(machine, state.wills)
+
+
+def _fill_logs(machine: "RouterMachine", state: SavedState) -> None:
+    """Put messages into the logs of sessions: those that are shelved, then the others."""
+    behind: dict[str, int] = {}
+    for each in state.shelved:
+        log = machine.routes.get(each.topic_filter)
+        if log is not None:
+            shelf = Shelf(each.counts, each.numbers, each.places)
+            log.restore_shelved(each.span, each.starts, shelf)
+            if each.numbers:
+                behind[each.topic_filter] = each.numbers[-1]
+    for run in state.runs:
+        for topic_filter in run.filters:
+            log = machine.routes.get(topic_filter)
+            if log is not None and run.number > behind.get(topic_filter, -1):
+                log.most = sys.maxsize  # until places are known, so that losses are told
+                log.append(run)
 
 
 def revive(machine: "RouterMachine", client_id: str, saved: SavedSession) -> Session:
@@ -113,9 +127,9 @@ def revive(machine: "RouterMachine", client_id: str, saved: SavedSession) -> Ses
 def offset_of(log: DataLog, number: int) -> int:
     """Return the offset of the first message in a log from a number on."""
     for segment in log.segments:
-        for run, start in zip(segment.runs, segment.starts, strict=True):
-            if run.number + run.count > number:
-                return start + max(0, number - run.number)
+        for entry in segment.entries():
+            if entry.number + entry.many > number:
+                return entry.start + max(0, number - entry.number)
     return log.end
 
 

@@ -1,9 +1,14 @@
 """The last message of each topic that was published to be kept."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from callboard.mqtt.message import Run
+from callboard.mqtt.record import Retained
 from callboard.mqtt.topic import TopicTree
+
+if TYPE_CHECKING:
+    from callboard.mqtt.machine import RouterMachine
 
 
 class RetainedMessages:
@@ -47,3 +52,14 @@ class RetainedMessages:
         for run in expired:
             self._tree.remove(run.topic.decode())
         return [run for run in found if run not in expired] if expired else found
+
+
+def retain(machine: "RouterMachine", run: Run) -> None:
+    """Keep the last message of a run for its topic; an empty one removes what was kept."""
+    topic = run.topic.decode()
+    if run.payloads[-1]:
+        message = run if run.count == 1 else run.single(run.count - 1)
+        if machine.retained.keep(message) and machine.is_durable:
+            machine.records.append(Retained(run.topic, message))
+    elif machine.retained.remove(topic) and machine.is_durable:
+        machine.records.append(Retained(run.topic, None))

@@ -261,23 +261,30 @@ class RouterActor(Actor):
         if self._failure is not None:
             raise self._failure
         try:
-            records, transmits, alerts = machine.run_inner(self._runner.now())
+            turn = machine.run_inner(self._runner.now())
         except Exception:  # noqa: BLE001  # one client's packets must not end the router for all
             log.exception("a turn of the MQTT router failed")
             self._blame()
             mailbox.poke()
             return
-        if records and self._journal is not None:
+        if turn.records and self._journal is not None:
             try:
-                self._journal.write(records, machine)
+                self._journal.write(turn.records, machine)
             except LogError as error:
                 self._failure = error
                 self._cut_all()
                 raise
-        for link, notifications in transmits:
+        for link, notifications in turn.transmits:
             link.deliver(notifications)
-        for alert in alerts:
+        for alert in turn.alerts:
             self._cell.runtime.emit(alert)
+        if turn.fetches and self._journal is not None:
+            self._journal.fetch(turn.fetches, machine)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Take another turn at once, or when something is due."""
+        mailbox, machine = self._mailbox, self.machine
         if not machine.is_idle:
             if not mailbox.is_poked:
                 mailbox.poke()

@@ -25,9 +25,10 @@ class Route(NamedTuple):
 class Routes:
     """All logs, by filter and by topic."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, *, has_journal: bool = False) -> None:
         #: Those of logs that are made from here on.
         self.limits = limits
+        self._has_journal = has_journal
         #: Logs of filters without wildcards, which are topics, and of those with.
         self._literal: dict[str, DataLog] = {}
         self._wild: dict[str, DataLog] = {}
@@ -59,7 +60,12 @@ class Routes:
                 ),
                 self.limits,
             )
-            log = DataLog(topic_filter, held.segment_bytes, held.segment_count)
+            log = DataLog(
+                topic_filter,
+                held.segment_bytes,
+                held.segment_count,
+                has_shelves=self._has_journal and self.limits.journal_bytes > 0,
+            )
             if has_wildcard(topic_filter):
                 self._wild[topic_filter] = log
                 self._tree.add(topic_filter, log)

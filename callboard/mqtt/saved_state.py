@@ -27,6 +27,7 @@ from callboard.mqtt.record import (
     SentOut,
     SessionClosed,
     SessionOpened,
+    Shelved,
     SnapshotBegun,
     SnapshotEnded,
     Subscribed,
@@ -71,6 +72,7 @@ class SavedState:
     groups: dict[str, SavedGroup] = field(default_factory=dict)
     retained: dict[bytes, Run] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
+    shelved: list[Shelved] = field(default_factory=list)
     wills: dict[str, tuple[Will, float | None]] = field(default_factory=dict)
     adopted: dict[str, Adopted] = field(default_factory=dict)
     handed: dict[str, HandedOver] = field(default_factory=dict)
@@ -83,7 +85,7 @@ class SavedState:
             case Published():
                 self._publish(record)
             case Copied():
-                self._copy(record.run)
+                self.copy(record.run)
             case Retained(run=None):
                 self.retained.pop(record.topic, None)
             case Retained():
@@ -99,6 +101,8 @@ class SavedState:
             case Returned():
                 if record.topic_filter in self.groups:
                     self.groups[record.topic_filter].returned += record.numbers
+            case Shelved():
+                self.shelved.append(record)
             case WillKept():
                 self.wills[record.client_id] = record.will, record.when
             case WillDropped():
@@ -126,13 +130,26 @@ class SavedState:
         if session is not None:
             session.received.update(record.packet_ids)
 
-    def _copy(self, run: Run) -> None:
+    def copy(self, run: Run) -> None:
         """Keep a message that is in flight, in its place, if it is not there."""
         runs = self.runs
         at = bisect_right(runs, run.number, key=_number_of)
         if not at or run.number >= runs[at - 1].number + runs[at - 1].count:
             runs.insert(at, run)
         self._count(run)
+
+    def places_on_the_way(self) -> list[int]:
+        """Return where the journal has messages that are on their way, and on a shelf."""
+        numbers = {each.number for s in self.sessions.values() for each in s.inflight.values()}
+        for group in self.groups.values():
+            numbers.update(group.returned)
+        places = set()
+        for shelved in self.shelved:
+            for number in numbers:
+                at = bisect_right(shelved.numbers, number) - 1
+                if at >= 0 and number < shelved.numbers[at] + shelved.counts[at]:
+                    places.add(shelved.places[at])
+        return sorted(places)
 
     def _open(self, record: SessionOpened) -> None:
         session = self.sessions.get(record.client_id)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from callboard.mqtt import wills
+from callboard.mqtt import shelving, wills
 from callboard.mqtt.datalog import DataLog
 from callboard.mqtt.forwarding import tell_jumps
 from callboard.mqtt.message import Run
@@ -41,9 +41,12 @@ def snapshot(machine: "RouterMachine") -> list[JournalRecord]:
     ]
     for session in sessions:  # places do not say any more what is missing before them
         tell_jumps(machine, session)
+    unread = shelving.first_unread(sessions)
+    shelving.drop_read(machine, unread)
     records: list[JournalRecord] = [SnapshotBegun(machine.number)]
     records += [Retained(run.topic, run) for run in machine.retained]
-    records += [Published(run) for run in _needed(machine, sessions)]
+    records += shelving.records(machine)
+    records += [Published(run) for run in _needed(machine, sessions, unread)]
     for session in sessions:
         records += session_records(machine, session)
     for name, group in machine.groups.items():
@@ -57,21 +60,17 @@ def snapshot(machine: "RouterMachine") -> list[JournalRecord]:
     return records
 
 
-def _needed(machine: "RouterMachine", sessions: list[Session]) -> list[Run]:
-    """Return the messages that lasting sessions have not acknowledged, or not read."""
+def _needed(
+    machine: "RouterMachine", sessions: list[Session], unread: dict[DataLog, int]
+) -> list[Run]:
+    """Return what lasting sessions have not acknowledged, or not read and is not shelved."""
     found: dict[Run, None] = {}
-    places: dict[DataLog, int] = {}
     for session in sessions:
-        for request in (*session.requests.values(), *session.tracker.requests):
-            if request.is_retained or not request.subscription.qos:
-                continue
-            log = request.log
-            places[log] = min(places.get(log, request.offset), request.offset)
         window = session.window
         for _, sent in (*window.inflight.items(), *window.resend.items()):
             found[sent.run] = None
-    for log, offset in places.items():
-        for segment in log.segments:
+    for log, offset in unread.items():
+        for segment in log.segments[log.shelved :]:
             for run, start in zip(segment.runs, segment.starts, strict=True):
                 if start + run.count > offset and run.qos:
                     found[run] = None

@@ -21,6 +21,7 @@ class Status(Enum):
     BUSY = "ConnectionBusy"
     CAUGHT_UP = "ConnectionCaughtup"
     INFLIGHT_FULL = "InflightFull"
+    FETCHING = "Fetching"
 
 
 class Cause(Enum):
@@ -32,6 +33,7 @@ class Cause(Enum):
     FRESH_DATA = "FreshData"
     INCOMING_ACK = "IncomingAck"
     ACKS = "Acks"
+    FETCHED = "Fetched"
 
 
 class DataRequest:
@@ -70,7 +72,7 @@ class DataRequest:
         if self.offset >= self.log.end:
             return following
         offset, segment, index = self.log.find(self.offset)
-        return segment.runs[index].number + offset - segment.starts[index]
+        return segment.number_at(index) + offset - segment.starts[index]
 
 
 class Tracker:
@@ -97,6 +99,8 @@ class Tracker:
             wakes = status is Status.CAUGHT_UP
         elif cause is Cause.INCOMING_ACK or cause is Cause.ACKS:
             wakes = status is not Status.BUSY
+        elif cause is Cause.FETCHED:
+            wakes = status is Status.FETCHING
         else:
             wakes = status is Status.BUSY
         if wakes:

@@ -167,6 +167,8 @@ class ClusterRouter:
             link.deliver(notifications)
         if is_last:
             raise Crash
+        if self._journal is not None:
+            self._journal.fetch(turn.fetches, self.machine)
 
     @staticmethod
     def _die() -> None:

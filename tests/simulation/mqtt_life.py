@@ -63,12 +63,16 @@ class MqttLife:
         )
         self.has_small_logs = self.more.random() < 0.4
         if self.has_small_logs:
+            has_shelves = self.is_durable and self.more.random() < 0.7
             self.limits = replace(
                 self.limits,
                 inflight=self.more.choice((1, 3, 20)),
-                segment_bytes=self.more.choice((8_000, 20_000)),
+                segment_bytes=self.more.choice(
+                    (1_500, 3_000) if has_shelves else (8_000, 20_000)
+                ),
                 segment_count=self.more.choice((2, 4, 10)),
                 acknowledge_patience=self.more.choice((5.0, 1e9, 1e9)),
+                journal_bytes=has_shelves << 30,
             )
         self.wills = Wills()
         self.watcher = SimulatedClient("watcher", V5, self.more, lambda: self.ticks)
@@ -158,6 +162,8 @@ class MqttLife:
         for link, notifications in transmits:
             link.deliver(notifications)
         self.alerts += turn.alerts
+        if self._journal is not None:
+            self._journal.fetch(turn.fetches, self.machine)
         if not self.machine.events:
             self.wills.turned(self.seconds)
 
@@ -232,7 +238,7 @@ class MqttLife:
             self._restart: 2,
         }
         self.random.choices(list(actions), list(actions.values()))[0]()
-        if self.has_small_logs and self.more.random() < 0.1:
+        if self.has_small_logs and self.more.random() < 0.15:
             self._publish_much()
         if self.more.random() < 0.1:
             self._leave()

@@ -11,7 +11,6 @@ from callboard.mqtt.properties import Properties
 from tests.simulation.mqtt_client import SimulatedClient
 from tests.simulation.rules import Violation
 
-
 ROUNDING = 0.001
 """Seconds that a time may change by on its way through the journal."""
 

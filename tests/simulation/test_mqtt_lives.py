@@ -9,6 +9,8 @@ from callboard.mqtt import forwarding, ingest, publishing, subscribing, wills
 from callboard.mqtt.brake import Brakes
 from callboard.mqtt.journal import RouterJournal
 from callboard.mqtt.machine import RouterMachine
+from callboard.mqtt.saved_state import SavedState
+from callboard.mqtt.segment import Segment, Shelf
 from callboard.mqtt.tracker import Tracker
 from callboard.mqtt.window import Window
 from tests.simulation.mqtt_life import MqttLife
@@ -78,6 +80,12 @@ def hold_all(self: Any, connection: Any, chunks: list[bytes]) -> list[bytes]:
     return []
 
 
+def shelve_nothing(self: Any) -> bool:
+    """Forget messages that the journal has."""
+    self.put_on_shelf((), Shelf((), (), ()))
+    return True
+
+
 LEAVE: Callable[..., None] = subscribing.leave
 
 BUGS = [
@@ -89,8 +97,10 @@ BUGS = [
     (Window, "connection_lost", resend_backwards, "behind number", 2),
     (Tracker, "put_first", put_last, "behind number", 116),
     (RouterMachine, "notify", lambda self: self.notifications.clear(), "in 0 places", 0),
-    (Brakes, "_behind", look_for_nobody, "though it was there", 9),
+    (Brakes, "_behind", look_for_nobody, "though it was there", 20_019),
     (Brakes, "sift", hold_all, "not everything|though it was there", 2),
+    (Segment, "shelve", shelve_nothing, "did not get|no member", 3),
+    (SavedState, "places_on_the_way", lambda _: [], "did not get|no member", 21_605),
     (wills, "keep", lambda *_: None, "was not said", 1),
     (wills, "_drop", lambda *_: None, "was said", 1),
     (ingest.acknowledging, "_released", lambda *_: None, "not everything|times|did not", 0),

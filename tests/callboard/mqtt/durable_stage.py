@@ -39,6 +39,7 @@ class DurableStage(Stage):
                 self.journal.write(turn.records, self.machine)
             for link, notifications in turn.transmits:
                 link.deliver(notifications)
+            self.journal.fetch(turn.fetches, self.machine)
             if self.machine.is_idle:
                 return
 

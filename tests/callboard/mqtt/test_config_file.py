@@ -43,6 +43,7 @@ share_strategy = "sticky"
 message_rate = 100
 reader_patience = 0
 acknowledge_patience = 30
+max_journal_size = 1000000
 max_hold = 600
 
 [auth]
@@ -118,6 +119,7 @@ def test_a_file_sets_everything(tmp_path):
     assert config.limits.packet_size == config.network_limits().packet_size == 4096
     assert config.limits.receive_maximum == 50
     assert config.limits.share_strategy is ShareStrategy.STICKY
+    assert config.limits.journal_bytes == 1_000_000
     assert (config.limits.acknowledge_patience, config.limits.max_hold) == (30, 600)
     assert (config.network.message_rate, config.network.reader_patience) == (100, 0)
     assert config.security.users["ann"].verify(b"secret")

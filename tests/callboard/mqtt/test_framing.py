@@ -50,11 +50,16 @@ def test_the_end_of_the_last_whole_packet_is_found_wherever_a_read_ends(parts, d
 
 
 @given(st.binary(max_size=200))
+@example(b"\0\0\0\0\0\x80\0")  # a good one, and one whose length takes too many bytes
 def test_any_bytes_give_frames_or_a_typed_error(data):
     try:
         frames = find_frames(data, LIMIT)
     except (MalformedPacket, ProtocolViolation):
         return
+    if frames.need < 0:
+        with pytest.raises((MalformedPacket, ProtocolViolation)):
+            find_frames(data[frames.end :], LIMIT)
+        data, frames = data[: frames.end], frames._replace(need=0)
     assert frames == plain(data)
 
 

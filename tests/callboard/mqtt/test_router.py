@@ -15,6 +15,7 @@ from callboard.mqtt.edge import Edge
 from callboard.mqtt.errors import JournalFailed, ListenError, RouterClosed
 from callboard.mqtt.journal import RouterJournal
 from callboard.mqtt.limits import Limits
+from callboard.mqtt.local_link import Message
 from callboard.mqtt.packet import (
     V4,
     ConnAck,
@@ -99,6 +100,27 @@ def test_publishers_are_not_read_while_a_reader_is_half_a_log_behind() -> None:
 
     assert (meters.published, meters.lost, meters.passed_over) == (2000, 0, 0)
     assert meters.braked > 1
+
+
+def test_a_session_that_was_away_reads_more_than_memory_holds(tmp_path) -> None:
+    limits = Limits(segment_bytes=1 << 14, segment_count=2)
+    config = RouterConfig(directory=tmp_path / "journal", limits=limits, sys_interval=0)
+    with Router(config) as router:
+        options = {"clean_start": False, "session_expiry": 1000}
+        with router.link("away", **options) as link:
+            link.subscribe("t", qos=1).result(5)
+        with router.link("writer") as writer:
+            for number in range(40):
+                many = [Message("t", bytes([number]) * 200, 1) for _ in range(10)]
+                writer.publish_all(many)[-1].result(5)
+        assert router.call(lambda: router.machine.routes.get("t").shelved) > 0
+
+        with router.link("away", **options) as link:
+            got = [link.recv(5).payload[0] for _ in range(400)]
+        lost = router.call(lambda: router.machine.meters.lost)
+
+    assert got == [number for number in range(40) for _ in range(10)]
+    assert lost == 0
 
 
 def test_a_router_is_embedded_with_async_with() -> None:

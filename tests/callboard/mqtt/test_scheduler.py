@@ -22,8 +22,9 @@ def test_scheduler_transitions(status, cause) -> None:
         Cause.READY: {BUSY},
         Cause.NEW_FILTER: {CAUGHT_UP},
         Cause.FRESH_DATA: {CAUGHT_UP},
-        Cause.INCOMING_ACK: {CAUGHT_UP, FULL},
-        Cause.ACKS: {CAUGHT_UP, FULL},
+        Cause.INCOMING_ACK: {CAUGHT_UP, FULL, Status.FETCHING},
+        Cause.ACKS: {CAUGHT_UP, FULL, Status.FETCHING},
+        Cause.FETCHED: {Status.FETCHING},
     }
     tracker = Tracker()
     tracker.status = status
@@ -146,7 +147,7 @@ def test_run_inner_without_anything_to_do_is_idle(stage) -> None:
     stage.client("c")
 
     assert stage.machine.is_idle
-    assert stage.machine.run_inner(1.0) == ([], [], [])
+    assert stage.machine.run_inner(1.0) == ([], [], [], [])
 
 
 def test_consume_serves_many_filters_of_one_connection_in_rounds(stage) -> None:

@@ -371,7 +371,7 @@ def test_connect_puts_the_connack_straight_into_the_link_and_all_parts_are_there
     turn = stage.machine.run_inner(0.0)
 
     connection = link.connection
-    assert turn == ([], [], [])
+    assert turn == ([], [], [], [])
     assert connection is stage.machine.connections["s"]
     assert connection.session.connection is connection
     assert (connection.link, connection.acks) == (link, [])

@@ -1,0 +1,69 @@
+"""Shelved messages are read back from the journal between two turns.
+
+A connection that comes to a segment which is not in memory is paused (Fetching), and the turn
+says what it wants. The driver reads it and calls `arrived`, which lets the connection go on.
+The segments that were fetched last stay in memory, since a reader takes one window at a time.
+"""
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from callboard.mqtt.connection import Connection
+from callboard.mqtt.datalog import DataLog
+from callboard.mqtt.message import Run
+from callboard.mqtt.segment import Segment, Shelf
+from callboard.mqtt.tracker import Cause
+
+if TYPE_CHECKING:
+    from callboard.mqtt.machine import RouterMachine
+
+MOST_FETCHED: Final = 32
+"""Shelved segments in memory, about 32 MiB: so many readers catch up and read nothing twice."""
+
+
+class Fetch(NamedTuple):
+    """What somebody wants of the journal."""
+
+    log: DataLog
+    segment: Segment
+
+
+class Fetches:
+    """What is being fetched, and for whom.
+
+    Attributes:
+        wanted: since the last turn.
+    """
+
+    def __init__(self, machine: "RouterMachine") -> None:
+        self.wanted: list[Fetch] = []
+        self._machine = machine
+        self._waiting: dict[Segment, dict[Connection, None]] = {}
+        self._here: deque[Segment] = deque()
+
+    def want(self, log: DataLog, segment: Segment, connection: Connection) -> None:
+        """Let a connection wait for a segment."""
+        waiting = self._waiting.get(segment)
+        if waiting is None:
+            waiting = self._waiting[segment] = {}
+            self.wanted.append(Fetch(log, segment))
+        waiting[connection] = None
+
+    def arrived(self, segment: Segment, runs: list[Run]) -> None:
+        """Take the messages of a segment; none if they could not be read, so they are lost."""
+        if runs:
+            segment.runs = runs
+            segment.weight += sum(run.weight for run in runs)
+            self._here.append(segment)
+            if len(self._here) > MOST_FETCHED:
+                gone = self._here.popleft()
+                gone.weight -= sum(run.weight for run in gone.runs)
+                gone.runs = []
+        else:
+            segment.put_on_shelf((), Shelf((), (), ()))
+        machine = self._machine
+        for connection in self._waiting.pop(segment):
+            if connection.session.connection is connection:
+                machine.schedule(connection.session, Cause.FETCHED)
+                if connection.session.has_shared:
+                    machine.wake_groups(connection.session)
