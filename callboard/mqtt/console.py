@@ -207,6 +207,7 @@ def config_view(config: RouterConfig) -> Table:
         "name": config.name,
         "directory": None if config.directory is None else str(config.directory),
         "listeners": [listener.address for listener in config.listeners],
+        "sessions": config.sessions.value,
         "limits": limits,
         "network": asdict(config.network),
         "users": sorted({*config.security.users, *config.security.scram}),

@@ -98,6 +98,7 @@ def hand_over(machine: "RouterMachine", session: Session) -> HandedOver:
     session.window_or_none = None
     end_session(machine, session)
     machine.handed[client_id] = handed
+    machine.meters.handed_over += 1
     machine.arm(expires_at, client_id)
     return handed
 
@@ -207,6 +208,7 @@ def own(machine: "RouterMachine", session: Session) -> None:
     """Take note that an adopted session is our own, so newer than all copies of it."""
     client_id = session.client_id
     del machine.adopted[client_id]
+    machine.meters.adopted += 1
     session.stamp = machine.make_stamp()
     if session.is_durable:
         opened = SessionOpened(client_id, session.expiry, session.expires_at, session.stamp)

@@ -24,6 +24,8 @@ class Meters:
         unscheduled: times that a link was full.
         wills: published.
         taken_over: sessions that a second connection took from the first.
+        adopted: sessions that came from other routers of the cluster.
+        handed_over: sessions that went to other routers.
         violations: connections that ended because the client broke a rule.
     """
 
@@ -43,4 +45,6 @@ class Meters:
     unscheduled: int = 0
     wills: int = 0
     taken_over: int = 0
+    adopted: int = 0
+    handed_over: int = 0
     violations: int = 0

@@ -18,6 +18,8 @@ _COUNTED: Final = {
     "braked": "waits of publishers for readers with QoS 1 or 2 that are far behind",
     "passed_over": "readers with QoS 1 or 2 that were far behind and did nothing",
     "taken_over": "sessions that a second connection took from the first",
+    "adopted": "sessions that came from other routers of the cluster",
+    "handed_over": "sessions that went to other routers",
     "violations": "connections that ended because the client broke a rule",
     "wills": "wills that were published",
 }
@@ -34,6 +36,11 @@ def router_metrics(machine: RouterMachine, door: Door) -> list[Metric]:
         gauge("callboard_mqtt_connections", "clients now", len(machine.connections)),
         gauge(
             "callboard_mqtt_sessions_away", "sessions of absent clients", len(machine.graveyard)
+        ),
+        gauge(
+            "callboard_mqtt_sessions_in_doubt",
+            "copies of sessions that their routers have not let go of",
+            len(machine.adopted),
         ),
         gauge("callboard_mqtt_filters", "filters that somebody reads", len(machine.routes)),
         gauge("callboard_mqtt_retained", "retained messages", len(machine.retained)),

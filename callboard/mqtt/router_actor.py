@@ -27,7 +27,7 @@ from callboard.mqtt.edge import Edge
 from callboard.mqtt.errors import JournalFailed
 from callboard.mqtt.journal import MOST_PACKET, RouterJournal
 from callboard.mqtt.link import Disconnect, LinkEvent
-from callboard.mqtt.machine import RouterMachine
+from callboard.mqtt.machine import MOST_EVENTS, RouterMachine
 from callboard.mqtt.reason_code import ReasonCode
 
 if TYPE_CHECKING:
@@ -219,8 +219,9 @@ class RouterActor(Actor):
 
     def _settle(self) -> None:
         """Take the events that are there, and make what was done durable."""
-        self.turn(TURN)
-        while self.machine.events:
+        for _ in range(len(self.machine.events) // MOST_EVENTS + 1):
+            self.turn(TURN)
+        while self.machine.records:  # of a turn that failed
             self.turn(TURN)
 
     def _settle_beside(self) -> None:

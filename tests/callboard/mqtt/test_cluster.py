@@ -92,6 +92,8 @@ def test_a_session_that_moved_reads_on_at_its_new_router_alone(routers) -> None:
     with ann(one) as first:
         first.subscribe("t", 1)
     with ann(two) as second:
+        assert one.call(lambda: one.machine.meters.handed_over) == 1
+        assert two.call(lambda: two.machine.meters.adopted) == 1
         publish(one, b"at one")
         publish(two, b"at two")
         (message,) = second.hear_packets(1)

@@ -68,6 +68,7 @@ def test_consolelink_config_hides_secrets_and_readyqueue_is_short(router, caller
     config = ask(router, "/config")
 
     assert config["limits"]["share_strategy"] == "round-robin"
+    assert config["sessions"] == "take over"
     assert config["acl"][0]["allow"] == ["#", "$SYS/#"]
     assert ask(router, "/readyqueue")["count"] == 0
     assert "/router" in ask(router, "/")
