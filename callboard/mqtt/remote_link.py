@@ -322,6 +322,8 @@ class RemoteLink:
     def answer(self, data: bytes) -> None:
         """Write a packet that does not come from the router."""
         if self.state is State.ADMITTING or self.state is State.OPEN:
+            if self.tracer is not None:
+                self.tracer("out", data)
             self._door.figures.bytes_out += len(data)
             self._wire.write(data)
             self._resume(_Pause.ADMISSION)

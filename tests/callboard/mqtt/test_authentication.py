@@ -4,10 +4,14 @@ import asyncio
 import socket
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from callboard.mqtt import AclEntry, Router, RouterConfig, Security
+from callboard.mqtt.auth import AuthGate
 from callboard.mqtt.authentication import Challenge, Proved
 from callboard.mqtt.ban import BanList
+from callboard.mqtt.codec import encode
 from callboard.mqtt.errors import ListenError
 from callboard.mqtt.listener import ListenerSettings
 from callboard.mqtt.packet import (
@@ -26,6 +30,7 @@ from callboard.mqtt.properties import Properties
 from callboard.mqtt.reason_code import ReasonCode
 from callboard.mqtt.scram import SCRAM, ScramExchange, make_keys
 from tests.callboard.mqtt.caller import Caller
+from tests.callboard.mqtt.edge import ConnectEvent, Edge
 from tests.callboard.mqtt.test_scram import proof
 
 CONTINUE, AGAIN = ReasonCode.CONTINUE_AUTHENTICATION, ReasonCode.REAUTHENTICATE
@@ -154,8 +159,6 @@ class _Glued:
         self.inner, self.packet = inner, packet
 
     def sendall(self, _data):
-        from callboard.mqtt.codec import encode
-
         hello = Connect("c", version=V5, properties=said(b"ann"))
         publish = Publish(self.packet.topic, properties=Properties())
         self.inner.sendall(encode(hello, V5) + encode(publish, V5))
@@ -222,6 +225,45 @@ def test_a_host_whose_proofs_fail_often_has_to_wait():
                 reasons.append(answer.reason_code)
 
         assert reasons == [0x87] * 3 + [ReasonCode.SERVER_BUSY]
+
+
+RIGHT = Auth(CONTINUE, said(b"reward"))
+packets = st.sampled_from(
+    [
+        RIGHT,
+        Auth(CONTINUE, said(b"no")),
+        Auth(CONTINUE, said(b"reward", "other")),
+        Auth(AGAIN, said(b"ann")),
+        Auth(0, said(b"ann")),
+        PingReq(),
+        Publish("a", properties=Properties()),
+        Disconnect(properties=Properties()),
+    ]
+)
+reads = st.lists(st.lists(packets, min_size=1, max_size=2), max_size=4)
+
+
+@given(reads, st.integers(1, 50))
+def test_nobody_comes_in_but_by_the_right_steps_one_at_a_time(reads, cut):
+    gate = AuthGate(Security(login_failures=0), methods=METHODS)
+    edge = Edge(gate)
+    edge.door.authenticate = gate.authenticate
+    edge.connect(V5, properties=said(b"ann"))
+    assert edge.wire.written == encode(Auth(CONTINUE, said(b"drawer")), V5)
+
+    for read in reads:
+        data = b"".join(encode(packet, V5) for packet in read)
+        for piece in (data[:cut], data[cut:]) if len(read) == 1 else (data,):
+            edge.remote.receive(piece)
+    gate.close()
+
+    is_in = bool(reads) and reads[0] == [RIGHT]
+    assert edge.router.kinds().count(ConnectEvent) == is_in
+    assert edge.wire.is_closed == (bool(reads) and not is_in)
+    if is_in:
+        # What comes later goes to the router, which hands AUTH packets back.
+        later = b"".join(encode(packet, V5) for read in reads[1:] for packet in read)
+        assert b"".join(edge.remote.link.swap()) == later
 
 
 # --- again ---
