@@ -111,6 +111,7 @@ class Runner:
         self._spares: list[threading.Lock] = []
         self._started = False
         self._ended = False
+        self._clearing: set[int] = set()  # threads that run what came after the end
         self._open_wake_up()
 
     # --- from any thread ---
@@ -359,13 +360,20 @@ class Runner:
 
     def _run_leftovers(self) -> None:
         """Run cells after the end: they fail the asks and count the messages that come late."""
-        while self.ready:
-            try:
-                runnable = self.ready.popleft()
-            except IndexError:  # another thread was faster
-                return
-            if runnable is not self.loop:
-                runnable.run()
+        me = threading.get_ident()
+        if me in self._clearing:
+            return  # further up this stack is who takes what has just come
+        self._clearing.add(me)
+        try:
+            while self.ready:
+                try:
+                    runnable = self.ready.popleft()
+                except IndexError:  # another thread was faster
+                    return
+                if runnable is not self.loop:
+                    runnable.run()
+        finally:
+            self._clearing.discard(me)
 
     # --- from the watcher ---
 

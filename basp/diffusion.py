@@ -17,6 +17,7 @@ before it would not have stated that it has no path, and each node on the way na
 rest.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Final
 
@@ -39,13 +40,15 @@ class Diffusion:
             may come back with the same one, which nobody would send a second time.
     """
 
-    __slots__ = ("_self_id", "active", "statements")
+    __slots__ = ("_self_id", "_sought", "active", "statements")
 
     def __init__(self, self_id: NodeId) -> None:
         """Begin with nothing stated and nothing sought."""
         self._self_id = self_id
         self.active: set[NodeId] = set()
         self.statements: dict[NodeId, Statement] = {}
+        # How many others seek a destination, those out of reach included.
+        self._sought: Counter[NodeId] = Counter()
 
     def take(
         self, statements: list[Statement], best: Mapping[NodeId, PathVector]
@@ -56,8 +59,9 @@ class Diffusion:
             held = self.statements.get(said.node)
             if said.node == self._self_id or (held is not None and held.stamp >= said.stamp):
                 continue
-            self.statements.pop(said.node, None)  # the latest last
+            self._drop(said.node)  # the latest last
             self.statements[said.node] = said
+            self._sought.update(said.seeking)
             news.append(said)
         excess = len(self.statements) - len(best) - len(self.active) - GONE_LIMIT
         if excess > 0:
@@ -67,8 +71,16 @@ class Diffusion:
                 if node != self._self_id and not self._is_near(node, best)
             ]
             for node in gone[:excess]:
-                del self.statements[node]
+                self._drop(node)
         return news
+
+    def _drop(self, node: NodeId) -> None:
+        """Forget what another node stated."""
+        said = self.statements.pop(node, None)
+        for destination in () if said is None else said.seeking:
+            self._sought[destination] -= 1
+            if not self._sought[destination]:
+                del self._sought[destination]
 
     def restate(
         self, best: Mapping[NodeId, PathVector], neighbors: Collection[NodeId], stamp: int
@@ -82,22 +94,30 @@ class Diffusion:
         if not self.active and not self.statements:
             return None
         own = self.statements.get(self._self_id) or Statement(self._self_id, 0)
+        lacked = own.seeking | own.missing
+        misleads = any(node not in best or not _is_far(best[node]) for node in own.beyond) or (
+            bool(lacked or own.beyond) and own.neighbors != set(neighbors)
+        )
+        holds = not misleads and self.active <= own.seeking
+
+        def is_stated(node: NodeId) -> bool:
+            if node not in best:
+                return node in lacked
+            return not _is_far(best[node]) or node in own.beyond
+
+        # Mostly all that anybody seeks is stated; who of them is in reach takes longer to see.
+        if holds and all(map(is_stated, self._sought.keys() - self.active - {self._self_id})):
+            return None
         sought: set[NodeId] = set()
         for node, said in self.statements.items():
             if said.seeking and node != self._self_id and self._is_near(node, best):
                 sought |= said.seeking
         sought -= self.active
         sought.discard(self._self_id)
+        if holds and all(map(is_stated, sought)):
+            return None
         missing = frozenset(sought - best.keys())
         beyond = frozenset(node for node in sought & best.keys() if _is_far(best[node]))
-        lacked = own.seeking | own.missing
-        misleads = any(node not in best or not _is_far(best[node]) for node in own.beyond) or (
-            bool(lacked or own.beyond) and own.neighbors != set(neighbors)
-        )
-        if not misleads and (
-            self.active <= own.seeking and missing <= lacked and beyond <= own.beyond
-        ):
-            return None
         own = Statement(
             self._self_id,
             stamp,
@@ -124,7 +144,10 @@ class Diffusion:
             if said is None:
                 return False
             if destination in said.seeking or destination in said.missing:
-                todo += said.neighbors - reached
+                for node in said.neighbors - reached:
+                    if node not in self.statements:
+                        return False  # at once: of many neighbors most have not answered yet
+                    todo.append(node)
                 reached |= said.neighbors
             elif destination not in said.beyond:
                 return False

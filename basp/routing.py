@@ -19,7 +19,7 @@ sure, see :mod:`basp.diffusion`.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from basp.diffusion import Diffusion
 from basp.errors import LocalProtocolError, MalformedPayload
@@ -239,6 +239,7 @@ class Router:
             self._stamp += 1
         changes.lost += self._diffusion.find_lost()
         offers: dict[NodeId, tuple[bytes, bytes]] = {}  # the same for all neighbors
+        written: tuple[tuple[list[Any], ...], bytes] = (), b""
         for peer, told in self._told.items():
             announced, withdrawn = self._compare(
                 peer, told, self._best if peer == fresh else changed
@@ -248,18 +249,31 @@ class Router:
             else:
                 said = [*([] if own is None else [own]), *([] if peer == source else news)]
             passed_on = [] if peer in (source, fresh) else cuts or []
-            if not (announced or withdrawn or said or passed_on):
+            content = announced, withdrawn, passed_on, said
+            if not any(content):
                 continue
-            for destination in announced:
-                if destination not in offers:
-                    offers[destination] = self._offer(destination)
-            offered = [offers[destination] for destination in announced]
-            payload = join_update(
-                [vector for vector, _ in offered],
-                write_rest(withdrawn, passed_on, said),
-                [name for _, name in offered],
-            )
-            changes.updates.append((peer, payload))
+            if content != written[0]:
+                written = content, self._write(*content, offers)
+            changes.updates.append((peer, written[1]))
+
+    def _write(
+        self,
+        announced: list[NodeId],
+        withdrawn: list[NodeId],
+        cuts: list[Cut],
+        said: list[Statement],
+        offers: dict[NodeId, tuple[bytes, bytes]],
+    ) -> bytes:
+        """Write an update; paths that were written for another neighbor are in ``offers``."""
+        for destination in announced:
+            if destination not in offers:
+                offers[destination] = self._offer(destination)
+        offered = [offers[destination] for destination in announced]
+        return join_update(
+            [vector for vector, _ in offered],
+            write_rest(withdrawn, cuts, said),
+            [name for _, name in offered],
+        )
 
     def _choose(self, touched: Iterable[NodeId], changes: Changes) -> list[NodeId]:
         """Choose the best paths of ``touched`` anew; return those that changed."""

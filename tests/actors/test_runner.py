@@ -248,3 +248,19 @@ def test_an_ask_that_is_made_while_a_poll_begins_is_not_overlooked():
     runner.discard()
 
     assert timeouts == [pytest.approx(SWEEP_INTERVAL)]
+
+
+def test_any_number_of_cells_can_be_left_over_when_a_node_ends(runtime):
+    """Each of them posts something as it ends, which wakes the runner that is over."""
+    runner, ran = runtime.runner, []
+
+    class Left:
+        def run(self):
+            ran.append(self)
+            runner.post(ran.clear)
+
+    runtime.close()
+    runner.ready.extend(Left() for _ in range(5_000))
+    runner.schedule(Left())
+
+    assert len(ran) == 5_001

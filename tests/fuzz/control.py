@@ -26,6 +26,7 @@ def _updates() -> list[bytes]:
     """Let a peer's router speak: updates as they really are, with paths, cuts, whatever."""
     peer, made = Router(PEER), []
     others = [NodeId(bytes([number]) * 18) for number in range(1, 6)]
+    peer.names.update({node: "ä" * number for number, node in enumerate(others)})
     for changes in (
         *(peer.add_peer(node) for node in (ME, *others)),
         *(peer.remove_peer(node) for node in others[:3]),
