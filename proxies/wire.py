@@ -1,6 +1,6 @@
 """One TCP connection of a node: a socket, its write buffer, and the link machine above it.
 
-Frames are collected and written once a turn, or as soon as 64 KiB are there. Writing is
+Frames are collected and written once a turn, or as soon as many bytes are there. Writing is
 possible from any thread (under the wire's lock); everything else happens on the runner with
 its role.
 """
@@ -32,6 +32,11 @@ READ_SIZE: Final = 65536
 
 WRITE_SIZE: Final = 65536
 """Bytes that are written at once instead of at the end of the turn."""
+
+FIRST_WRITE: Final = 2048
+"""As many bytes are written at once when a turn begins, then twice as many each time: the peer
+begins while the turn goes on, and a flood is soon written in the largest portions.
+"""
 
 WAITING_LIMIT: Final = 64 * 1024 * 1024
 """Bytes that may wait for a peer that does not read: senders on other threads then wait.
@@ -93,6 +98,7 @@ class Wire:
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._frames: list[bytes] = []
+        self._write_at = FIRST_WRITE
         self._rest: memoryview | None = None
         self._timer: Timer | None = None
         self._pause: Timer | None = None
@@ -129,8 +135,11 @@ class Wire:
                 if self.waiting > 3 * WAITING_LIMIT:
                     self._give_up()
                 return
-            if waiting >= WRITE_SIZE or (at_once and not self._runner.is_runner_thread()):
-                self._flush()  # it wakes the runner itself, if the socket is full
+            if waiting >= self._write_at:
+                self._flush_early()
+                return
+            if at_once and not self._runner.is_runner_thread():
+                self._flush()
                 return
             if self._is_dirty:
                 return
@@ -148,8 +157,8 @@ class Wire:
             if self._is_blocked or not self.is_open:
                 if self.waiting > 3 * WAITING_LIMIT:
                     self._give_up()
-            elif self.waiting >= WRITE_SIZE:
-                self._flush()
+            elif self.waiting >= self._write_at:
+                self._flush_early()
             elif not self._is_dirty:
                 self._is_dirty = True
                 self._dirty_wires.append(self)
@@ -191,8 +200,15 @@ class Wire:
         """Write what was collected in this turn."""
         with self._lock:
             self._is_dirty = False
+            self._write_at = FIRST_WRITE
             if not self._is_blocked and self.is_open:
                 self._flush()
+
+    def _flush_early(self) -> None:
+        """Write before the turn is over, which wakes the runner if the socket is full."""
+        if self._write_at < WRITE_SIZE:
+            self._write_at *= 2
+        self._flush()
 
     def _flush(self) -> None:
         """Write until all is out or the socket is full; with the lock held."""

@@ -32,7 +32,8 @@ class Bench:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         self.far.settimeout(10)
         link = Link(LinkConfig(A), dialer=True, nonce=bytes(16), now=0.0, pairs=LinkPairs())
-        self.wire = Wire(self.runner, _Plain(ours), link, None, self.carry_out, self.dirty)
+        self.plain = _Plain(ours)
+        self.wire = Wire(self.runner, self.plain, link, None, self.carry_out, self.dirty)
         self.runner.before_poll.append(self.flush)
         self.runner.start()
 
@@ -67,6 +68,10 @@ class _Plain:
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
+        self.take = sock.send
+
+    def send(self, data: bytes | memoryview) -> int:
+        return self.take(data)
 
     def setsockopt(self, *_: object) -> None:
         pass
@@ -181,3 +186,24 @@ def test_writing_to_a_closed_wire_has_no_effect(bench):
     bench.wire.flush()
 
     assert bench.far.recv(10) == b""
+
+
+def test_a_turn_writes_early_and_then_in_ever_larger_portions(bench):
+    sent: list[int] = []
+
+    def send(data):
+        sent.append(len(data))
+        return len(data)
+
+    def turn(frames: int, done: threading.Event) -> None:
+        for _ in range(frames):
+            bench.wire.write(bytes(128))
+        bench.runner.post(done.set)  # behind the end of this turn
+
+    bench.plain.take = send
+    ends = [threading.Event(), threading.Event()]
+    for frames, end in zip((1000, 20), ends, strict=True):
+        bench.runner.post(turn, frames, end)
+        assert end.wait(5)
+
+    assert sent == [2048, 4096, 8192, 16384, 32768, 1000 * 128 - 63488, 2048, 512]
