@@ -58,21 +58,25 @@ def taken(report: dict[str, Any]) -> Iterator[str]:
 
 
 def peers(measures: dict[str, Any]) -> Iterator[str]:
-    """Write the table of us beside each peer, a line for each pair."""
+    """Write the table of us beside each peer, a line for each pair, or for us alone."""
     yield from head("measure", "unit", "callboard", "peer", "its figure", "we are", "made by")
     for name, measure in measures.items():
         figures = {each["name"]: each["median"] for each in measure["subjects"]}
+        compared = {
+            each["against"] for each in measure["subjects"] if each["ratio"] is not None
+        }
         for each in measure["subjects"]:
-            if each["ratio"] is None:
+            if each["median"] is None or each["name"] in compared:
                 continue
-            ours = each["against"]
+            ours = each["against"] or each["name"]
+            beside = ["", "", ""]
+            if each["ratio"] is not None:
+                beside = [each["name"], spoken(each["median"]), f"{each['ratio']:.3g}x"]
             yield row(
                 measure["title"] + ours.removeprefix("callboard"),
                 measure["unit"],
                 spoken(figures[ours]),
-                each["name"],
-                spoken(each["median"]),
-                f"{each['ratio']:.3g}x",
+                *beside,
                 f"`{name}`",
             )
 

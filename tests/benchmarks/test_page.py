@@ -14,15 +14,24 @@ def test_the_page_shows_the_published_figures():
     assert page.rewritten(text, RESULTS, GROWTH) == text, "run: python -m benchmarks.page"
 
 
-def test_every_ratio_has_a_line_and_what_has_no_peer_has_none():
-    lines = list(page.peers(RESULTS["measures"]))
-    ratios = [
-        each["ratio"]
-        for measure in RESULTS["measures"].values()
-        for each in measure["subjects"]
+def test_every_ratio_has_a_line_and_so_has_what_no_peer_was_measured_beside():
+    def subject(name, against, median, ratio):
+        return {"name": name, "against": against, "median": median, "ratio": ratio}
+
+    subjects = [
+        subject("callboard, one", None, 10.0, None),
+        subject("callboard, two", None, 20.0, None),
+        subject("callboard, three", None, None, None),
+        subject("CAF", "callboard, one", 5.0, 2.0),
+        subject("xoscar", "callboard, one", 4.0, 2.5),
+        subject("missing", "callboard, two", None, None),
     ]
-    assert len(lines) == 2 + sum(ratio is not None for ratio in ratios)
-    assert all(line.count("|") == 8 for line in lines)
+    lines = page.peers({"asks": {"title": "asks", "unit": "1/s", "subjects": subjects}})
+    assert list(lines)[2:] == [
+        "| asks, two | 1/s | 20 |  |  |  | `asks` |",
+        "| asks, one | 1/s | 10 | CAF | 5 | 2x | `asks` |",
+        "| asks, one | 1/s | 10 | xoscar | 4 | 2.5x | `asks` |",
+    ]
 
 
 def test_every_scale_is_published_to_its_largest_size():
