@@ -8,7 +8,9 @@ journal the oldest segments are shelved for lasting sessions, and read back from
 """
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from callboard.mqtt.message import Run
@@ -22,6 +24,9 @@ SEGMENT_BYTES: Final = 1 << 20
 
 SEGMENT_COUNT: Final = 10
 """Segments of a filter; the default of rumqttd, whose 100 MiB a segment would be too much."""
+
+
+_base_of = attrgetter("base")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +156,7 @@ class DataLog:
         if self.shelved:
             self.segments[0].drop_before(before)
 
-    def restore_shelved(self, span: int, starts: list[int], shelf: Shelf) -> None:
+    def restore_shelved(self, span: int, starts: Sequence[int], shelf: Shelf) -> None:
         """Put a shelved segment behind those that are there, into a log with nothing else."""
         segment = Segment(self.end)
         segment.put_on_shelf([self.end + start for start in starts], shelf)
@@ -193,8 +198,7 @@ class DataLog:
         if offset < segment.base:
             return segment.base, segment, 0
         if len(segments) > 1:
-            bases = [each.base for each in segments]
-            at = bisect_right(bases, offset) - 1
+            at = bisect_right(segments, offset, key=_base_of) - 1
             segment = segments[at]
             if segment.shelf is not None:
                 found = segment.find(offset)

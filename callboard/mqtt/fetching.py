@@ -17,8 +17,8 @@ from callboard.mqtt.tracker import Cause
 if TYPE_CHECKING:
     from callboard.mqtt.machine import RouterMachine
 
-MOST_FETCHED: Final = 32
-"""Shelved segments in memory, about 32 MiB: so many readers catch up and read nothing twice."""
+MOST_FETCHED: Final = 32 << 20
+"""Bytes of fetched segments in memory: 32 readers catch up and read no segment twice."""
 
 
 class Fetch(NamedTuple):
@@ -39,7 +39,8 @@ class Fetches:
         self.wanted: list[Fetch] = []
         self._machine = machine
         self._waiting: dict[Segment, dict[Connection, None]] = {}
-        self._here: deque[Segment] = deque()
+        self._here: deque[tuple[Segment, int]] = deque()
+        self._weight = 0
 
     def want(self, log: DataLog, segment: Segment, connection: Connection) -> None:
         """Let a connection wait for a segment."""
@@ -53,12 +54,12 @@ class Fetches:
         """Take the messages of a segment; none if they could not be read, so they are lost."""
         if runs:
             segment.runs = runs
-            segment.weight += sum(run.weight for run in runs)
-            self._here.append(segment)
-            if len(self._here) > MOST_FETCHED:
-                gone = self._here.popleft()
-                gone.weight -= sum(run.weight for run in gone.runs)
+            self._here.append((segment, sum(run.weight for run in runs)))
+            self._weight += self._here[-1][1]
+            while self._weight > MOST_FETCHED and len(self._here) > 1:
+                gone, weight = self._here.popleft()
                 gone.runs = []
+                self._weight -= weight
         else:
             segment.put_on_shelf((), Shelf((), (), ()))
         machine = self._machine

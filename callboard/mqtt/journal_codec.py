@@ -22,12 +22,14 @@
 | begin | number |
 | end | whole |
 
-A run is topic, number, QoS, retain, publisher, properties, expires. Options are 1 for no-local,
-2 for retain-as-published, and 4 times the retain handling. Times are seconds since 1970;
-`epoch` is what to add to the router's clock to get them. A kind is 1 for shared messages, 2
-for retained ones.
+A run is topic, number, QoS, retain, publisher, properties, expires. Columns of shelved runs are
+integers of 8 bytes. Options are 1 for no-local, 2 for retain-as-published, and 4 times the
+retain handling. Times are seconds since 1970; `epoch` is what to add to the router's clock to
+get them. A kind is 1 for shared messages, 2 for retained ones.
 """
 
+import sys
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -159,10 +161,7 @@ def encode_record(record: JournalRecord, epoch: float) -> tuple[str, Sequence[An
             return "shelved", (
                 record.topic_filter,
                 record.span,
-                record.starts,
-                record.counts,
-                record.numbers,
-                record.places,
+                *map(_packed, (record.starts, record.counts, record.numbers, record.places)),
             )
         case SnapshotBegun():
             return "begin", (record.number,)
@@ -210,6 +209,21 @@ def _sent_fields(record: SentOut) -> tuple[Any, ...]:
         sent.topic_filter,
         sent.is_shared | sent.is_retained << 1,
     )
+
+
+def _packed(column: Sequence[int]) -> bytes:
+    """Return numbers as 8 bytes each, the lowest first."""
+    numbers = array("q", column)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def _unpacked(column: bytes) -> Sequence[int]:
+    numbers = array("q", column)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
 
 
 def _will_fields(record: WillKept, epoch: float) -> tuple[Any, ...]:
@@ -335,7 +349,7 @@ _DECODERS: Final[dict[str, Callable[[Sequence[Any], float], ReadRecord]]] = {
     "will": _will,
     "adopted": lambda fields, _: Adopted(*fields),
     "handed": _handed,
-    "shelved": lambda fields, _: Shelved(*fields),
+    "shelved": lambda fields, _: Shelved(*fields[:2], *map(_unpacked, fields[2:])),
     "begin": lambda fields, _: SnapshotBegun(*fields),
     "end": lambda fields, _: SnapshotEnded(*fields),
 }

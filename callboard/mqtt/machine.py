@@ -274,10 +274,12 @@ class RouterMachine:
 
     def schedule(self, session: Session, cause: Cause) -> None:
         """Put a connection into the ready queue if this cause makes it ready."""
-        if session.connection is not None and session.tracker.wakes_for(cause):
+        if session.connection is None:
+            return
+        if session.tracker.wakes_for(cause):
             self.ready.append(session.connection)
-            if session.has_shared and cause is Cause.INCOMING_ACK:
-                self.wake_groups(session)
+        if session.has_shared and cause is Cause.INCOMING_ACK:
+            self.wake_groups(session)
 
     def touch(self, connection: Connection) -> None:
         """Send what is in a connection's `out` at the end of this turn."""

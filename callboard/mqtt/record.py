@@ -160,10 +160,10 @@ class Shelved:
 
     topic_filter: str
     span: int
-    starts: list[int]
-    counts: list[int]
-    numbers: list[int]
-    places: list[int]
+    starts: Sequence[int]
+    counts: Sequence[int]
+    numbers: Sequence[int]
+    places: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)

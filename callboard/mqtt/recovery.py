@@ -127,9 +127,9 @@ def revive(machine: "RouterMachine", client_id: str, saved: SavedSession) -> Ses
 def offset_of(log: DataLog, number: int) -> int:
     """Return the offset of the first message in a log from a number on."""
     for segment in log.segments:
-        for entry in segment.entries():
-            if entry.number + entry.many > number:
-                return entry.start + max(0, number - entry.number)
+        found = segment.offset_of(number)
+        if found is not None:
+            return found
     return log.end
 
 

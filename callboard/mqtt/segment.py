@@ -8,21 +8,13 @@ those with QoS 0, which the journal never had, are gaps.
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from callboard.mqtt.message import Run
 
 UNWRITTEN: Final = -1
 """The place of a run on its way into the journal."""
-
-
-class Entry(NamedTuple):
-    """A run's first offset, number of messages, and the number of the first."""
-
-    start: int
-    many: int
-    number: int
 
 
 class Shelf(NamedTuple):
@@ -102,13 +94,19 @@ class Segment:
             self.put_on_shelf(self.starts[gone:], Shelf(*(column[gone:] for column in shelf)))
             self.runs = runs
 
-    def entries(self) -> Iterator[Entry]:
-        """Iterate over what is known of all runs, here or not."""
-        if self.shelf is not None:
-            yield from map(Entry, self.starts, self.shelf.counts, self.shelf.numbers)
+    def offset_of(self, number: int) -> int | None:
+        """Return the offset of the first message from a number on; None if all are older."""
+        if self.shelf is None:
+            if not self.runs or self.runs[-1].number + self.runs[-1].count <= number:
+                return None
+            counts: Sequence[int] = [run.count for run in self.runs]
+            numbers: Sequence[int] = [run.number for run in self.runs]
         else:
-            for start, run in zip(self.starts, self.runs, strict=True):
-                yield Entry(start, run.count, run.number)
+            counts, numbers = self.shelf.counts, self.shelf.numbers
+        at = max(bisect_right(numbers, number) - 1, 0)
+        while at < len(numbers) and numbers[at] + counts[at] <= number:
+            at += 1
+        return self.starts[at] + max(0, number - numbers[at]) if at < len(numbers) else None
 
     def find(self, offset: int) -> tuple[int, int] | None:
         """Return the first offset from this one on that is here, and the index of its run."""

@@ -4,7 +4,8 @@ Records of shelved messages stay where they are when the journal is cut down, so
 written once; what is between them stays as well, until the journal is too large.
 """
 
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
 
 from callboard.mqtt.datalog import DataLog
 from callboard.mqtt.record import JournalRecord, Published, Shelved
@@ -12,6 +13,10 @@ from callboard.mqtt.session import Session
 
 if TYPE_CHECKING:
     from callboard.mqtt.machine import RouterMachine
+
+
+PART: Final = 50_000
+"""Runs in one record, which has to fit into the journal."""
 
 
 def first_unread(sessions: list[Session]) -> dict[DataLog, int]:
@@ -48,10 +53,12 @@ def records(machine: "RouterMachine") -> list[Shelved]:
             segment = log.segments[at]
             shelf = segment.shelf
             assert shelf is not None
-            span = log.segments[at + 1].base - segment.base
-            starts = [start - segment.base for start in segment.starts]
-            columns = (starts, list(shelf.counts), list(shelf.numbers), list(shelf.places))
-            found.append(Shelved(log.topic_filter, span, *columns))
+            borders = [segment.base, *segment.starts[PART::PART], log.segments[at + 1].base]
+            for part, (base, end) in enumerate(pairwise(borders)):
+                runs = slice(part * PART, (part + 1) * PART)
+                starts = [start - base for start in segment.starts[runs]]
+                columns = (column[runs] for column in shelf)
+                found.append(Shelved(log.topic_filter, end - base, starts, *columns))
     return found
 
 

@@ -6,7 +6,7 @@ from callboard.mqtt.limits import Limits
 from callboard.mqtt.link import UNSCHEDULE
 from callboard.mqtt.machine import MOST_EVENTS, MOST_READY, RouterMachine
 from callboard.mqtt.message import Run
-from callboard.mqtt.packet import PubAck
+from callboard.mqtt.packet import PubAck, Publish, PubRel
 from callboard.mqtt.tracker import Cause, Status, Tracker
 from tests.callboard.mqtt.stage import Stage
 
@@ -267,3 +267,18 @@ def test_consume_partial_read_goes_to_the_back_after_a_sweep_of_200(stage) -> No
     topics = [each.topic for each in reader.messages()]
 
     assert topics == ["a"] * 200 + ["b"] * 9 + ["a"] * 50
+
+
+def test_an_acknowledgement_wakes_a_group_though_its_member_is_ready_already(stage) -> None:
+    member = stage.client("m", answers=False, receive_maximum=1)
+    member.subscribe("$share/g/t", qos=1)
+    member.publish("u", b"", 2, packet_id=9)
+    publisher = stage.client("p")
+    for payload in (b"1", b"2"):
+        publisher.publish("t", payload, 1)
+    (first,) = member.messages()
+
+    # The PUBREL makes it ready, so that the PUBACK behind it does not.
+    got = member.send(PubRel(9), PubAck(first.packet_id))
+
+    assert [each.payload for each in got if isinstance(each, Publish)] == [b"2"]

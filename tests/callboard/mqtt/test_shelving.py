@@ -2,6 +2,7 @@
 
 import pytest
 
+from callboard.mqtt import fetching, shelving
 from callboard.mqtt.limits import Limits
 from callboard.mqtt.packet import PubAck, Publish
 from tests.callboard.mqtt.durable_stage import LASTING, DurableStage
@@ -56,6 +57,21 @@ def test_a_session_that_is_away_has_more_than_memory_holds(qos, crashes, least_g
 
     assert numbers_in(reader.messages()) == list(range(300))
     assert durable.lost == 0
+
+
+def test_segments_of_many_runs_are_written_in_parts_and_few_stay_in_memory(monkeypatch) -> None:
+    monkeypatch.setattr(shelving, "PART", 2)
+    monkeypatch.setattr(fetching, "MOST_FETCHED", 4_000)
+    durable = durable_with(3_000)
+    away(durable)
+    flood(durable.client("p"), range(300))
+    durable.crash()
+
+    reader = durable.client("r", **LASTING)
+
+    assert numbers_in(reader.messages()) == list(range(300))
+    segments = durable.machine.routes.get("t").segments
+    assert sum(bool(segment.runs) for segment in segments) < 6
 
 
 def test_reading_goes_on_where_it_was_after_a_crash() -> None:
