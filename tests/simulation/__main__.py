@@ -1,7 +1,7 @@
 """Live lives by seed: `python -m tests.simulation --seeds 0:1000 --jobs 2 [--record]`.
 
-`--life nodes` (the default), `topics`, `channels`, `stores`, `mqtt` or `mqtt-cluster` says what
-is lived. A
+`--life nodes` (the default), `topics`, `channels`, `stores`, `mqtt`, `mqtt-cluster` or
+`mqtt-partition` says what is lived. A
 life that breaks a rule prints its seed and the command that replays it, and leaves its events
 in `build/.callboard/failures/`, those of topics in `build/topics/.callboard/failures/`, and so
 on. `--seeds N` lives one life and prints its events; where such a file of it exists, it says
@@ -28,6 +28,7 @@ RECORDS = {
     "stores": "stores.json",
     "mqtt": "mqtt.json",
     "mqtt-cluster": "mqtt-cluster.json",
+    "mqtt-partition": "mqtt-partition.json",
 }
 """Files of `docs/reliability` that hold the seeds of each kind of life."""
 

@@ -9,6 +9,7 @@ from tests.simulation.channel_life import ChannelLife
 from tests.simulation.life import Life
 from tests.simulation.mqtt_cluster_life import MqttClusterLife
 from tests.simulation.mqtt_life import MqttLife
+from tests.simulation.mqtt_partition_life import MqttPartitionLife
 from tests.simulation.store_life import StoreLife
 from tests.simulation.topic_life import TopicLife
 
@@ -25,6 +26,7 @@ LIVES: Final[dict[str, Any]] = {
     "stores": StoreLife,
     "mqtt": MqttLife,
     "mqtt-cluster": MqttClusterLife,
+    "mqtt-partition": MqttPartitionLife,
 }
 """What can be lived: classes with `run`, and a cluster or `seconds` and `lines`."""
 

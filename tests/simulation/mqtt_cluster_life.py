@@ -79,7 +79,7 @@ class MqttClusterLife:
         for number in range(self.random.randint(2, 4)):
             chance = random.Random(f"{self.seed} {number}")
             version = self.random.choice((V4, V5))
-            client = SimulatedClient(f"c{number}", version, chance, lambda: self.ticks)
+            client = self._make_client(f"c{number}", version, chance)
             self.clients.append(client)
             for topic_filter in self.random.sample(FILTERS, self.random.randint(1, 3)):
                 self._subscribe(client, topic_filter)
@@ -90,6 +90,9 @@ class MqttClusterLife:
         self._rest()
         self._check_end()
         return self
+
+    def _make_client(self, name: str, version: int, chance: random.Random) -> SimulatedClient:
+        return SimulatedClient(name, version, chance, lambda: self.ticks)
 
     # --- what happens ---
 
@@ -191,7 +194,7 @@ class MqttClusterLife:
             done(end.value)
             return
         router.settle()
-        others = [each for each in self.routers if each is not router]
+        others = self._others(router)
         if isinstance(order, SettleSession):
             for each in others:
                 self._carry(router, each, order, lambda _: None)
@@ -214,7 +217,11 @@ class MqttClusterLife:
 
         for each in others:
             self._carry(router, each, order, lambda a, n=each.number: answered(n, a))
-        self._later(ANSWER_ROUNDS, finish)
+        self._later(ANSWER_ROUNDS if others else 0, finish)
+
+    def _others(self, router: ClusterRouter) -> list[ClusterRouter]:
+        """Return the routers that one counts on."""
+        return [each for each in self.routers if each is not router]
 
     def _carry(
         self,

@@ -8,6 +8,7 @@ from callboard.mqtt import handover
 from callboard.mqtt.claim_orders import SessionConfirmed, Verdict
 from callboard.mqtt.claims import Claims
 from tests.simulation.mqtt_cluster_life import MqttClusterLife
+from tests.simulation.mqtt_partition_life import MqttPartitionLife
 from tests.simulation.rules import Violation
 
 SEEDS = range(7000, 7012)
@@ -16,6 +17,12 @@ SEEDS = range(7000, 7012)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_session_is_on_one_router_whatever_is_lost_or_crashes(seed: int) -> None:
     MqttClusterLife(seed).run()
+
+
+def test_after_a_partition_one_router_has_the_session_of_each_client() -> None:
+    lives = [MqttPartitionLife(seed).run() for seed in range(8)]
+
+    assert sum(life.begun_anew for life in lives) > 0
 
 
 def test_sessions_move_in_random_lives() -> None:

@@ -1,0 +1,70 @@
+"""One random life of a cluster of MQTT routers whose nodes lose each other, by seed.
+
+Routers forget those that they are cut off from, or that are down, as nodes do that have lost
+another one. So a client may begin anew here while its session is there. When the partition is
+over and clients have connected again, each has one session, at one router.
+"""
+
+import random
+
+from callboard.mqtt.packet import ConnAck
+from tests.simulation.mqtt_client import SimulatedClient
+from tests.simulation.mqtt_cluster_life import MqttClusterLife
+from tests.simulation.mqtt_cluster_router import ClusterRouter
+from tests.simulation.rules import Violation
+
+
+class MqttPartitionLife(MqttClusterLife):
+    """A life in which nodes are lost, and found again."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.begun_anew = 0
+        self._rests = 0
+
+    def _make_client(self, name: str, version: int, chance: random.Random) -> SimulatedClient:
+        return ForgivingClient(name, version, chance, lambda: self.ticks)
+
+    def _others(self, router: ClusterRouter) -> list[ClusterRouter]:
+        return [
+            each
+            for each in super()._others(router)
+            if each.is_up and frozenset((each.number, router.number)) not in self._cut
+        ]
+
+    def _is_at_rest(self) -> bool:
+        """Let everybody connect twice more: with each, sessions of before are found."""
+        if not super()._is_at_rest():
+            return False
+        self._rests += 1
+        for client in self.clients if self._rests <= 2 else ():
+            client.lose()
+        return self._rests > 2
+
+    def _check_always(self) -> None:
+        """Check nothing: while routers are apart, each may have a session of a client."""
+
+    def _check_end(self) -> None:
+        for client in self.clients:
+            assert isinstance(client, ForgivingClient)
+            self.begun_anew += client.begun_anew
+            owners = [each.number for each in self.routers if each.claims.owns(client.name)]
+            copies = [
+                each.number for each in self.routers if client.name in each.machine.adopted
+            ]
+            if len(owners) != 1 or copies:
+                raise Violation(f"{client.name} is owned by {owners}, with copies at {copies}")
+
+
+class ForgivingClient(SimulatedClient):
+    """A client that begins anew when its session is not there."""
+
+    begun_anew = 0
+
+    def _begin(self, packet: ConnAck) -> None:
+        if self.has_session and not packet.session_present:
+            self.begun_anew += 1
+            self.has_session = False
+            self.session.outgoing.clear()
+            self.session.received.clear()
+        super()._begin(packet)
