@@ -37,6 +37,9 @@ P = ParamSpec("P")
 DEFAULT_TIMEOUT = 60.0
 """Seconds that an ask may take unless it says otherwise."""
 
+LIMIT_MARGIN = 1.0
+"""Seconds by which a limit has to come before an ask's own deadline to count."""
+
 
 class Target(Protocol):
     """Where a ref leads: the cell of a local actor, or the proxy of a remote one."""
@@ -128,10 +131,18 @@ class ActorRef(ActorAddress, Generic[A_co]):
         The future fails with `ActorDown`, `AskTimeout`, `MailboxFull`, `NodeUnreachable`,
         `UnexpectedMessage` or `RemoteError`.
         """
-        if COMPANY.used or timeout is not DEFAULT_TIMEOUT or priority != "normal":
+        if timeout is not DEFAULT_TIMEOUT or priority != "normal":
             return self._ask_in_company(message, timeout, priority)
         home = self._home  # as `set_deadline`, without the call
-        future: Future[Any] = Future(self, home.now() + DEFAULT_TIMEOUT)
+        deadline = home.now() + DEFAULT_TIMEOUT
+        if COMPANY.used:
+            cell = current_cell.get()
+            sender = None if cell is None else cell.sender
+            limit = None if sender is None else sender.deadline
+            is_limited = limit is not None and limit < deadline - LIMIT_MARGIN
+            if is_limited or COMPANY.trace.get() is not None:
+                return self._ask_in_company(message, timeout, priority)
+        future: Future[Any] = Future(self, deadline)
         future.timeout = DEFAULT_TIMEOUT
         home.fresh_asks.append(future)
         self.target.post(message, future)

@@ -23,7 +23,7 @@ from actors.exit_reason import ExitReason
 from actors.future import Future
 from actors.life import Mortal
 from actors.options import SpawnOptions, options_of
-from actors.reference import ActorRef, ReplyRef, ReplyTarget
+from actors.reference import LIMIT_MARGIN, ActorRef, ReplyRef, ReplyTarget
 from actors.runner import Runner
 from actors.signals import Down
 
@@ -38,9 +38,6 @@ FIRST_NUMBER: Final = 16
 """Actor numbers below are reserved for actors that every node has."""
 
 LAST_NUMBER: Final = 2**32 - 1
-
-LIMIT_MARGIN: Final = 1.0
-"""Seconds by which a limit has to come before an ask's own deadline to count."""
 
 SHUTDOWN_TIMEOUT: Final = 5.0
 """Seconds that closing waits for handlers that are under way."""

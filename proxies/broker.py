@@ -13,6 +13,7 @@ with its role, so routes, proxies and accounts change on one thread at a time.
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.errors import NodeUnreachable
@@ -79,6 +80,8 @@ class Broker:
         self.outgoing = Outgoing(self)
         self.forwarding = Forwarding(self)
         self.incoming = Incoming(self)
+        #: Takes the frames of one read; for the connector.
+        self.deliver: Callable[[Wire, list[Frame]], None] = self.incoming.deliver
         self.lifetimes = Lifetimes(self)
         self.paths = Paths(self)
         self.unrouted = Unrouted(self)
@@ -113,10 +116,6 @@ class Broker:
             self.runtime.runner.post(self.unrouted.watch, proxy)
 
     # --- for the connector ---
-
-    def deliver(self, wire: Wire, frames: "list[Frame]") -> None:
-        """Take the frames of one read."""
-        self.incoming.deliver(wire, frames)
 
     def link_up(self, wire: Wire, peer: "PeerIdentity") -> None:
         """A link is established."""
