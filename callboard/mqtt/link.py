@@ -206,6 +206,10 @@ class LinkRx:
             self.wake()
 
 
+def _asleep() -> None:
+    """Stand for nobody."""
+
+
 class Link(LinkTx, LinkRx):
     """Both halves for one client.
 
@@ -262,6 +266,15 @@ class Link(LinkTx, LinkRx):
         self.outgoing: list[Notification] = []
         #: The router's own record of the client, while there is one.
         self.connection: object | None = None
+
+    def let_go(self) -> None:
+        """Forget who was woken and asked: the connection is gone, and all of it goes at once.
+
+        What refers to each other would wait for the garbage collector.
+        """
+        self.wake = _asleep
+        self.authenticate = None
+        self._device_data = None
 
     def swap(self) -> list[bytes]:
         """Return all that lies in the incoming buffer, and empty it; for the router."""

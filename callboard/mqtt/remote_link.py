@@ -135,8 +135,11 @@ class RemoteLink:
         was_open = self.state is State.OPEN
         self.state = State.CLOSED
         self._door.leave(self)
-        if was_open and self.link is not None:
-            self.link.disconnect()
+        self.proof = None
+        if self.link is not None:
+            if was_open:
+                self.link.disconnect()
+            self.link.let_go()
 
     def check(self, now: float) -> None:
         """End the connection if nothing came for too long; for the one timer of all."""

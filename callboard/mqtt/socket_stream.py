@@ -121,6 +121,7 @@ class SocketStream:
         with contextlib.suppress(OSError):  # the other side has reset it
             os.close(descriptor)
         self.remote.lost()
+        del self.remote  # it refers back, and both are to go at once
 
     # --- what the link calls ---
 

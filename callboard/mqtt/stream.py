@@ -58,6 +58,7 @@ class Stream(asyncio.Protocol):
     def connection_lost(self, _error: Exception | None) -> None:
         """Tell the link."""
         self.remote.lost()
+        del self.remote  # it refers back, and both are to go at once
 
     # --- what the link calls ---
 

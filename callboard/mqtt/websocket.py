@@ -93,6 +93,7 @@ class WebSocketStream(asyncio.Protocol):
         self._stop_deadline()
         if self.remote is not None:
             self.remote.lost()
+            self.remote = None  # it refers back, and both are to go at once
 
     # --- what the link calls ---
 

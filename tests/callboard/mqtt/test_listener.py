@@ -1,5 +1,6 @@
 """Ports: TCP, TLS with and without client certificates, WebSocket, Unix sockets."""
 
+import gc
 import socket
 import ssl
 from dataclasses import replace
@@ -21,6 +22,7 @@ from callboard.mqtt.packet import (
     V5,
     ConnAck,
     Connect,
+    Disconnect,
     Publish,
     SubAck,
     Subscribe,
@@ -171,6 +173,31 @@ def test_a_connection_that_says_nothing_ends_though_the_system_keeps_it_for_a_wh
     ):
         assert silent.recv(1) == b""
         assert router.call(lambda: router.edge.door.figures.timeouts) == 1
+
+
+@pytest.mark.parametrize("version", [V4, V5])
+def test_connections_that_end_leave_nothing_for_the_garbage_collector(version):
+    count = 20
+
+    def come_and_go(router):
+        for number in range(count):
+            with Caller(router.port, f"c{number}", version) as caller:
+                caller.subscribe("a")
+                if number % 2:
+                    caller.say(Disconnect())
+                    assert caller.hear_packets(1) == []
+        while router.call(lambda: len(router.edge.door.links)):
+            pass
+
+    with running(ListenerSettings("127.0.0.1:0")) as router:
+        come_and_go(router)
+        gc.collect()
+        gc.disable()
+        try:
+            come_and_go(router)
+            assert gc.collect() < count
+        finally:
+            gc.enable()
 
 
 def test_who_is_cut_off_is_cut_off_at_once():
