@@ -69,18 +69,14 @@ def run_batch(job: Job, master: str, *, as_json: bool) -> int:
     stop = threading.Event()
     with explained(), _spark(job, master) as spark, catch_signals(stop):
         begun, before = time.monotonic(), _end_of(job.to)
-        done = threading.Thread(target=_interrupts, args=(spark, stop), daemon=True)
-        done.start()
         try:
-            job.run_batch(spark)
+            with _interrupted(spark, stop):
+                job.run_batch(spark)
         except Exception as error:  # noqa: BLE001  # Spark's errors are of many kinds
             if stop.is_set():
                 typer.echo("stopped; no results were added", err=True)
                 return FAILED
             raise _failure(error) from None
-        finally:
-            stopped = stop.is_set()
-            stop.set()
         row = {
             "query": job.title,
             "results": _end_of(job.to) - before,
@@ -89,12 +85,27 @@ def run_batch(job: Job, master: str, *, as_json: bool) -> int:
         }
         text = "{query}: {results:,} results in {seconds:.1f} s, in {to}"
         typer.echo(json.dumps(row) if as_json else text.format(**row))
-        return FAILED if stopped else 0
+        return 0
 
 
-def _interrupts(spark: Any, stop: threading.Event) -> None:
-    stop.wait()
-    spark.sparkContext.cancelAllJobs()
+@contextmanager
+def _interrupted(spark: Any, stop: threading.Event) -> Iterator[None]:
+    """Let a signal end what Spark does."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.is_set():
+            if stop.wait(_LOOK) and not ended.is_set():
+                spark.sparkContext.cancelAllJobs()
+                return
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
 
 
 def run_stream(job: Job, master: str, outlets: Outlets, *, as_json: bool) -> int:

@@ -33,6 +33,7 @@ _ALWAYS: Final = {
     "spark.sql.streaming.stopTimeout": "30s",
     # A query asks its log for more as soon as it is done.
     "spark.sql.streaming.pollingDelay": "10ms",
+    "spark.python.daemon.module": "callboard.pipeline.worker_daemon",
 }
 
 _WAREHOUSE: Final = "spark.sql.warehouse.dir"

@@ -49,7 +49,6 @@ def test_what_spark_misses_is_told_in_one_line(tmp_path, monkeypatch):
 
     monkeypatch.setattr("callboard.pipeline.spark_session.session", refuse)
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=BytesIO()))
-    monkeypatch.setattr("os.nice", lambda _: 0)
 
     assert analysis_process.main(tmp_path) == 1
 
