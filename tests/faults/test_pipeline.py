@@ -1,6 +1,6 @@
 """Each record is in the results once, whichever process of a pipeline is killed and when.
 
-`CALLBOARD_KILLS` says how many rounds there are, `CALLBOARD_SEED` chooses their moments again
+`CALLBOARD_ROUNDS` says how many rounds there are, `CALLBOARD_SEED` chooses their moments again
 as a run has printed them.
 """
 
@@ -24,7 +24,7 @@ from callboard.pipeline import SparkMissing  # noqa: E402
 from callboard.pipeline.java import find_java  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
-ROUNDS = int(os.environ.get("CALLBOARD_KILLS", "1"))
+ROUNDS = int(os.environ.get("CALLBOARD_ROUNDS", "1"))
 SEED = int(os.environ.get("CALLBOARD_SEED", random.SystemRandom().randrange(2**32)))
 ROWS = 2000
 """Records of a micro-batch."""
