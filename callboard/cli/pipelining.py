@@ -114,11 +114,12 @@ def run_stream(job: Job, master: str, outlets: Outlets, *, as_json: bool) -> int
     with ExitStack() as stack:
         stack.enter_context(explained())
         hub = stack.enter_context(outlets.joining.hub()) if outlets.publishes else None
+        if hub is not None:  # before Java takes its time
+            outlets.joining.link(hub)
         spark = stack.enter_context(_spark(job, master))
         stack.enter_context(catch_signals(stop))
         status = StatusFile(job.folder, job.title, job.log)
         if hub is not None:
-            outlets.joining.link(hub)
             stack.enter_context(_bridge(job, hub, outlets.store))
         if outlets.metrics:
             stack.callback(_serve_metrics(outlets.metrics, status).close)

@@ -31,6 +31,7 @@ class Progress:
         end: The end of the log at that time.
         watermark: The event time before which nothing is waited for, or "".
         at: When it was done, by the clock of the driver.
+        dropped: Records that came too late for its windows.
     """
 
     query: str
@@ -42,6 +43,7 @@ class Progress:
     end: int
     watermark: str
     at: str
+    dropped: int = 0
 
     @property
     def lag(self) -> int:
@@ -63,6 +65,10 @@ class Progress:
             end=max(place, _offset(sources[0].get("latestOffset"))),
             watermark=(told.get("eventTime") or {}).get("watermark", ""),
             at=told.get("timestamp", ""),
+            dropped=sum(
+                each.get("numRowsDroppedByWatermark", 0)
+                for each in told.get("stateOperators") or ()
+            ),
         )
 
     def as_message(self) -> dict[str, Any]:
@@ -93,6 +99,7 @@ class Status:
         started: When it was started.
         ended: How it ended; "" while it runs, as far as it could tell.
         rows: Records that this run has read.
+        dropped: Those of them that came too late for windows.
         last: Its last batch.
     """
 
@@ -103,6 +110,7 @@ class Status:
     started: str
     ended: str = ""
     rows: int = 0
+    dropped: int = 0
     last: Progress | None = None
 
     @property
@@ -133,8 +141,13 @@ class StatusFile:
 
     def add(self, progress: Progress) -> None:
         """Take up a batch."""
-        rows = self._status.rows + progress.rows
-        self._status = replace(self._status, rows=rows, last=progress)
+        before = self._status
+        self._status = replace(
+            before,
+            rows=before.rows + progress.rows,
+            dropped=before.dropped + progress.dropped,
+            last=progress,
+        )
         self._write()
 
     def end(self, how: str) -> None:
@@ -176,6 +189,9 @@ def metrics_of(status: Status) -> list[Metric]:
     labels = (("query", status.query),)
     metrics = [
         counter("callboard_pipeline_rows_total", "Records read.", status.rows, labels),
+        counter(
+            "callboard_pipeline_late_total", "Too late for windows.", status.dropped, labels
+        ),
         gauge("callboard_pipeline_running", "1 while it runs.", status.state == "runs", labels),
     ]
     if status.last is not None:

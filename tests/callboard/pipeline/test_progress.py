@@ -25,6 +25,7 @@ TOLD = {
     "eventTime": {"watermark": "2026-01-31T12:00:00.000Z"},
     "timestamp": "2026-01-31T12:00:10.000Z",
     "sources": [{"endOffset": {"offset": 900}, "latestOffset": '{"offset": 1000}'}],
+    "stateOperators": [{"numRowsDroppedByWatermark": 2}, {"numRowsDroppedByWatermark": 3}],
 }
 
 
@@ -37,7 +38,16 @@ def test_progress_is_read_from_what_spark_tells():
     progress = Progress.parse("rates", TOLD)
 
     assert progress == Progress(
-        "rates", 7, 300, 1234.6, 0.243, 900, 1000, "2026-01-31T12:00:00.000Z", TOLD["timestamp"]
+        "rates",
+        7,
+        300,
+        1234.6,
+        0.243,
+        900,
+        1000,
+        "2026-01-31T12:00:00.000Z",
+        TOLD["timestamp"],
+        dropped=5,
     )
     assert progress.topic == "$spark/rates/progress"
     assert progress.as_message()["lag"] == 100
@@ -54,12 +64,8 @@ def test_the_status_of_each_query_stands_beside_its_checkpoint(job, tmp_path):
 
     (status,) = read_status(tmp_path / "results")
 
-    assert (status.query, status.log, status.rows, status.pid) == (
-        "rates",
-        "/log",
-        600,
-        os.getpid(),
-    )
+    assert (status.query, status.log, status.pid) == ("rates", "/log", os.getpid())
+    assert (status.rows, status.dropped) == (600, 10)
     assert status.last.offset == 900
     assert status.state == "runs"
     file.end("done")
@@ -81,6 +87,7 @@ def test_figures_for_monitoring_tell_the_lag(job):
     text = exposition(metrics_of(file.status))
 
     assert 'callboard_pipeline_lag_rows{query="rates"} 100' in text
+    assert 'callboard_pipeline_late_total{query="rates"} 5' in text
     assert 'callboard_pipeline_rows_total{query="rates"} 300' in text
     assert 'callboard_pipeline_running{query="rates"} 1' in text
 
