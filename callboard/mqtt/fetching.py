@@ -29,14 +29,9 @@ class Fetch(NamedTuple):
 
 
 class Fetches:
-    """What is being fetched, and for whom.
-
-    Attributes:
-        wanted: since the last turn.
-    """
+    """What is being fetched, and for whom."""
 
     def __init__(self, machine: "RouterMachine") -> None:
-        self.wanted: list[Fetch] = []
         self._machine = machine
         self._waiting: dict[Segment, dict[Connection, None]] = {}
         self._here: deque[tuple[Segment, int]] = deque()
@@ -47,7 +42,7 @@ class Fetches:
         waiting = self._waiting.get(segment)
         if waiting is None:
             waiting = self._waiting[segment] = {}
-            self.wanted.append(Fetch(log, segment))
+            self._machine.wanted.append(Fetch(log, segment))
         waiting[connection] = None
 
     def arrived(self, segment: Segment, runs: list[Run]) -> None:

@@ -150,7 +150,7 @@ def forward(  # noqa: C901  (every way in which a sweep ends)
             _tell_jump(machine, request, at - offset)
             request.offset = offset = at
             continue
-        if segment.is_away:
+        if segment.shelf is not None and not segment.runs:
             machine.fetches.want(log, segment, connection)
             return Outcome.FETCHING
         runs, starts = segment.runs, segment.starts

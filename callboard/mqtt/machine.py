@@ -160,6 +160,7 @@ class RouterMachine:
         self.records: list[JournalRecord] = []
         self.transmits: list[tuple[Link, list[Notification]]] = []
         self.alerts: list[CursorJump] = []
+        self.wanted: list[Fetch] = []
         self._touched: list[Connection] = []
         self._deadlines: list[tuple[float, int, str]] = []
         self._armed = 0
@@ -206,9 +207,8 @@ class RouterMachine:
                 transmits.append((connection.link, connection.out))
                 connection.out = []
         touched.clear()
-        fetches, self.fetches.wanted = self.fetches.wanted, []
-        turn = Turn(self.records, transmits, self.alerts, fetches)
-        self.records, self.transmits, self.alerts = [], [], []
+        turn = Turn(self.records, transmits, self.alerts, self.wanted)
+        self.records, self.transmits, self.alerts, self.wanted = [], [], [], []
         return turn
 
     def _take(self, event: LinkEvent) -> None:

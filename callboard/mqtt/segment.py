@@ -51,11 +51,6 @@ class Segment:
         self.weight = 0
         self.shelf: Shelf | None = None
 
-    @property
-    def is_away(self) -> bool:
-        """Whether its messages have to be fetched before they can be read."""
-        return self.shelf is not None and not self.runs
-
     def shelve(self) -> bool:
         """Forget what the journal has; returns False if it does not have all of it yet."""
         if any(run.place == UNWRITTEN for run in self.runs):
