@@ -200,7 +200,8 @@ class Wire:
         """Write what was collected in this turn."""
         with self._lock:
             self._is_dirty = False
-            self._write_at = FIRST_WRITE
+            if not self._runner.times.stuck:  # a handler that fires a flood is in the same turn
+                self._write_at = FIRST_WRITE
             if not self._is_blocked and self.is_open:
                 self._flush()
 
