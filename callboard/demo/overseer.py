@@ -4,8 +4,7 @@ What it does about each event:
 
 - a node comes in reach: its sensors are found by name, monitored, and told the aggregator;
 - the aggregator goes down: another one is spawned on the best node in reach, and every sensor
-in reach
-  is told;
+  in reach is told;
 - a sensor goes down: it is forgotten until its node comes in reach again.
 
 At the start the first choice gets a moment to appear; later nobody is waited for.

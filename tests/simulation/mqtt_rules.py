@@ -8,6 +8,7 @@ from callboard.mqtt.tracker import Status
 from tests.simulation.rules import Violation
 
 if TYPE_CHECKING:
+    from callboard.mqtt.machine import RouterMachine
     from tests.simulation.mqtt_client import Message, SimulatedClient
     from tests.simulation.mqtt_life import MqttLife
 
@@ -17,7 +18,11 @@ def check_always(life: "MqttLife") -> None:
     for client in life.everybody:
         if client.problems:
             raise Violation(client.problems[0])
-    machine = life.machine
+    check_machine(life.machine)
+
+
+def check_machine(machine: "RouterMachine") -> None:
+    """Check what holds in a router after every step, whoever its clients are."""
     ready = Counter(map(id, machine.ready))
     if ready and max(ready.values()) > 1:
         raise Violation("a connection is in the ready queue twice")

@@ -182,6 +182,7 @@ def test_when_the_parent_is_killed_the_nodes_end_even_a_frozen_one(start):
     nodes = demo.nodes()
     assert nodes.keys() == set("ABCD")
     nodes["B"].suspend()
+    wait_for(lambda: nodes["B"].status() == psutil.STATUS_STOPPED)  # the kernel looks for that
     demo.process.kill()
     demo.process.wait()
 
