@@ -257,7 +257,7 @@ class Dialer:
             self._connect(dial, found[1:])
             return
         where = endpoint_text(dial.endpoint)
-        self._failed(dial, f"no node answers at {where} ({why}): is it running there?")
+        self._failed(dial, f"no node answers at {where} ({why}); see that it is running there")
 
     def _failed(
         self, dial: Dial, text: str, cause: BaspError | None = None, *, was_linked: bool = False

@@ -134,6 +134,20 @@ class SimulatedClient:
         self._answers = []
         self.link.begin()
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether it is connected, has everything and owes nothing."""
+        return (
+            self.is_connected
+            and self.link is not None
+            and not self.link.incoming
+            and not self.link.outgoing
+            and not self.waiting
+            and not self.session.outgoing
+            and not self.session.asked
+            and not self._answers
+        )
+
     def leave(self) -> Link | None:
         """Say DISCONNECT, and be gone; returns the link where its answer comes."""
         link, self.link = self.link, None

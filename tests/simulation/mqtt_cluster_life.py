@@ -302,15 +302,7 @@ class MqttClusterLife:
 
     def _is_at_rest(self) -> bool:
         return all(router.is_up and router.machine.is_idle for router in self.routers) and all(
-            client.is_connected
-            and client.link is not None
-            and not client.link.incoming
-            and not client.link.outgoing
-            and not client.waiting
-            and not client.session.outgoing
-            and not client.session.asked
-            and not client._answers
-            for client in self.clients
+            client.is_at_rest for client in self.clients
         )
 
     # --- what must hold ---

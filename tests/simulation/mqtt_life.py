@@ -431,14 +431,4 @@ class MqttLife:
         raise Violation(f"not everything is delivered after {PATIENCE} rounds")
 
     def _is_at_rest(self) -> bool:
-        return self.machine.is_idle and all(
-            client.is_connected
-            and client.link is not None
-            and not client.link.incoming
-            and not client.link.outgoing
-            and not client.waiting
-            and not client.session.outgoing
-            and not client.session.asked
-            and not client._answers
-            for client in self.everybody
-        )
+        return self.machine.is_idle and all(client.is_at_rest for client in self.everybody)
