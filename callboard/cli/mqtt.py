@@ -78,7 +78,8 @@ def passwd(
     password: Annotated[
         str | None,
         typer.Option(
-            help="The password; asked for when it is left out.", envvar="MQTT_PASSWORD"
+            help="The password; else it is asked for, or read from a pipe.",
+            envvar="MQTT_PASSWORD",
         ),
     ] = None,
     scram: Annotated[
@@ -88,15 +89,18 @@ def passwd(
 ) -> None:
     """Print a user's entry for the configuration file, with the hash of a password.
 
+    A terminal asks for the password twice; elsewhere it is the first line of stdin, so that it
+    need not stand in the command, which everybody on the machine can read.
+
     \b
     Examples:
       callboard mqtt passwd ann >> mqtt.toml
-      callboard mqtt passwd ann --password "$SECRET" --json
+      pass show mqtt/ann | callboard mqtt passwd ann --json
     """  # noqa: D301
-    from callboard.cli.mqtt_running import user_entry
+    from callboard.cli.mqtt_user import ask_password, user_entry
 
     if password is None:
-        password = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+        password = ask_password()
     typer.echo(user_entry(name, password, with_scram=scram, as_json=as_json))
 
 

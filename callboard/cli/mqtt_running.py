@@ -1,4 +1,4 @@
-"""The work of `callboard mqtt run`, `check` and `passwd`."""
+"""The work of `callboard mqtt run` and `check`."""
 
 import contextlib
 import json
@@ -34,8 +34,6 @@ from callboard.mqtt.config_file import (
 from callboard.mqtt.config_tables import ConfigTable, ListenerTable
 from callboard.mqtt.errors import MqttError
 from callboard.mqtt.hub_door import MqttDoor
-from callboard.mqtt.scram import make_keys
-from callboard.mqtt.scrypt import hash_password
 from callboard.operation.logs import set_up_logging
 
 log = logging.getLogger("callboard.mqtt")
@@ -169,22 +167,3 @@ def _introduce(router: Router, *, as_json: bool) -> None:
         if console is not None:
             typer.echo(f"  see into it: callboard mqtt top {console}   (Ctrl-C stops it)")
     sys.stdout.flush()
-
-
-def user_entry(name: str, password: str, *, with_scram: bool, as_json: bool) -> str:
-    """Return an entry of `[[users]]`, or the same as JSON.
-
-    Raises:
-        Failure: the password cannot be used with SCRAM.
-    """
-    entry = {"name": name, "password": str(hash_password(password.encode()))}
-    if with_scram:
-        try:
-            entry["scram"] = str(make_keys(password))
-        except ValueError as error:
-            step = "choose another password, or leave --scram out"
-            raise Failure(why=str(error), step=step, code=MISUSED) from error
-    if as_json:
-        return json.dumps(entry)
-    lines = [f"{key} = {json.dumps(value)}" for key, value in entry.items()]
-    return "\n".join(["[[users]]", *lines])

@@ -15,8 +15,6 @@ from callboard.cli import main
 from callboard.mqtt.cluster import ROUTERS
 from callboard.mqtt.packet import V5, Publish
 from callboard.mqtt.properties import Properties
-from callboard.mqtt.scram import ScramKeys, make_keys
-from callboard.mqtt.scrypt import PasswordHash
 from tests.callboard.mqtt.caller import Caller
 
 ROOT = Path(__file__).parents[3]
@@ -198,27 +196,6 @@ def test_a_port_that_cannot_be_opened_is_one_line(file, capsys):
     assert main(["mqtt", "run", str(file)]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "192.0.2.1:1 cannot be opened" in line
-
-
-def test_a_password_entry_has_the_hash(capsys):
-    assert main(["mqtt", "passwd", "ann", "--password", "secret"]) == 0
-
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == ["[[users]]", 'name = "ann"']
-    assert PasswordHash.parse(lines[2].split('"')[1]).verify(b"secret")
-
-
-def test_a_password_entry_has_keys_for_scram_when_they_are_asked_for(capsys):
-    command = ["mqtt", "passwd", "ann", "--scram", "--json", "--password"]
-    assert main([*command, "secret"]) == 0
-    entry = json.loads(capsys.readouterr().out)
-    keys = ScramKeys.parse(entry["scram"])
-    assert make_keys("secret", count=keys.count, salt=keys.salt) == keys
-    assert PasswordHash.parse(entry["password"]).verify(b"secret")
-
-    assert main([*command, "\u0007"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "leave --scram out" in line
 
 
 def test_a_console_that_is_not_there_is_one_line(capsys):
