@@ -1,5 +1,8 @@
-"""Modules that configurations name."""
+"""Configurations, and the modules that they name."""
 
+import json
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from tests.callboard.gateway.cast import Failing, Recorder
@@ -23,3 +26,20 @@ class Broken(Kept):
         super().create(args)
         error = "cannot be made"
         raise OSError(error)
+
+
+def entry(name: str, kind: str = "Kept", **more: Any) -> dict[str, Any]:
+    """Return a configuration's entry for a module of this file."""
+    return {"name": name, "module": f"{__name__}:{kind}", **more}
+
+
+def write(
+    path: Path,
+    *modules: dict[str, Any],
+    links: Iterable[tuple[str, str]] = (),
+    **more: Any,
+) -> Path:
+    """Write a configuration and return its path."""
+    shown = [{"source": source, "sink": sink} for source, sink in links]
+    path.write_text(json.dumps({"modules": list(modules), "links": shown, **more}))
+    return path

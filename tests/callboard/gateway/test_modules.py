@@ -11,16 +11,9 @@ import pytest
 
 from callboard.commitlog import LogReader
 from callboard.endpoint.hub import Hub
-from callboard.gateway import Gateway, ModuleFailed
+from callboard.gateway import ModuleFailed
 from callboard.gateway.modules import READY_MADE
 from tests.callboard.gateway.cast import LIMIT, Quiet, Recorder, eventually
-
-
-@pytest.fixture
-def gateway(node):
-    with Gateway(node) as made:
-        made.start()
-        yield made
 
 
 @pytest.fixture

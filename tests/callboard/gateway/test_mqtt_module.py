@@ -2,7 +2,7 @@
 
 import pytest
 
-from callboard.gateway import Gateway, ModuleFailed
+from callboard.gateway import ModuleFailed
 from callboard.mqtt import Router
 from tests.callboard.gateway.cast import LIMIT, Quiet, Recorder, eventually
 
@@ -12,13 +12,6 @@ pytest.importorskip("paho.mqtt.client")
 @pytest.fixture
 def router():
     with Router() as made:
-        yield made
-
-
-@pytest.fixture
-def gateway(node):
-    with Gateway(node) as made:
-        made.start()
         yield made
 
 

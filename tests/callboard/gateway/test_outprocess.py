@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from callboard.gateway import Gateway, Message, Module, ModuleFailed, ModuleOptions
+from callboard.gateway import Message, Module, ModuleFailed, ModuleOptions
 from callboard.gateway.control import (
     DETACH,
     FAILED,
@@ -48,13 +48,6 @@ class Echo(Module):
             self.fail(OSError("gone"))
             return
         self.publish(message)
-
-
-@pytest.fixture
-def gateway(node):
-    with Gateway(node) as made:
-        made.start()
-        yield made
 
 
 @pytest.fixture

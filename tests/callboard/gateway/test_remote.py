@@ -3,17 +3,10 @@
 import pytest
 
 from callboard import Node
-from callboard.gateway import Gateway, ModuleFailed, ModuleOptions, offer_module
+from callboard.gateway import ModuleFailed, ModuleOptions, offer_module
 from callboard.gateway.loaders import InvalidEntrypoint
 from callboard.gateway.remote import RemoteModule
 from tests.callboard.gateway.cast import LIMIT, Failing, Quiet, Recorder, Relay, eventually
-
-
-@pytest.fixture
-def gateway(node):
-    with Gateway(node) as made:
-        made.start()
-        yield made
 
 
 @pytest.fixture

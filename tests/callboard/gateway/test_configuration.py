@@ -1,0 +1,170 @@
+"""Gateways by configuration: files, and the mistakes in them."""
+
+import json
+
+import pytest
+
+from callboard.gateway import ConfigurationError, Gateway, ModuleFailed
+from tests.callboard.gateway.shelf import entry, write
+
+HERE = "tests.callboard.gateway.shelf"
+
+
+def test_a_file_makes_a_gateway_that_runs(tmp_path, node, shelf):
+    path = write(
+        tmp_path / "gw.json", entry("a"), entry("b", args={"k": 1}), links=[("a", "b")]
+    )
+
+    with Gateway.from_file(path, node=node) as gateway:
+        gateway.publish("a", b"hello", {"p": "v"})
+        assert shelf.made["b"].until(1)[0].properties == {"p": "v"}
+        assert shelf.made["b"].args == {"k": 1}
+        assert gateway.links() == (("a", "b"),)
+        assert [status.name for status in gateway.modules()] == ["a", "b"]
+        assert gateway.modules()[1].sources == ("a",)
+    assert shelf.made["a"].calls == ["create", "start", "destroy"]
+    assert gateway.wait(0)
+
+
+def test_toml_says_the_same(tmp_path, node, shelf):
+    path = tmp_path / "gw.toml"
+    path.write_text(
+        f"""
+        dead_letters = "sink"
+        [[loaders]]
+        type = "python"
+        name = "mine"
+        configuration = {{ path = "lib" }}
+        [[modules]]
+        name = "source"
+        loader = {{ name = "mine", entrypoint = {{ "module.path" = "{HERE}:Kept" }} }}
+        [[modules]]
+        name = "sink"
+        module = "{HERE}:Kept"
+        queue = {{ limit = 5, on_full = "drop_oldest" }}
+        restart = "transient"
+        on_error = "crash"
+        detached = true
+        [[links]]
+        source = "*"
+        sink = "sink"
+        """
+    )
+
+    with Gateway.from_file(path, node=node) as gateway:
+        gateway.publish("source", b"x")
+        shelf.made["sink"].until(1)
+        assert gateway.modules()[1].sources == ("*",)
+
+
+def test_modules_beside_the_file_can_be_imported(tmp_path, node, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "beside_gw.py").write_text(
+        "from callboard.gateway import module\n\n"
+        "@module\ndef echo(message):\n    return message\n"
+    )
+    path = tmp_path / "gw.json"
+    path.write_text(json.dumps({"modules": [{"name": "e", "module": "beside_gw:echo"}]}))
+
+    with Gateway.from_file(path, node=node) as gateway:
+        assert gateway.modules()[0].is_started
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "5", "\xff", '{"a": NaN'])
+def test_what_is_no_configuration_is_refused_with_the_files_name(tmp_path, text):
+    path = tmp_path / "gw.json"
+    path.write_bytes(text.encode("latin-1"))
+
+    with pytest.raises(ConfigurationError, match=r"gw\.json: it is"):
+        Gateway.from_file(path)
+    with pytest.raises(ConfigurationError, match="give the path"):
+        Gateway.from_file(tmp_path / "missing.toml")
+    (tmp_path / "bad.toml").write_text("a = ")
+    with pytest.raises(ConfigurationError, match=r"bad\.toml: it is no TOML"):
+        Gateway.from_file(tmp_path / "bad.toml")
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ({"modules": [{}]}, "modules.0.name: it has to be there"),
+        ({"modules": [{"name": "a"}]}, "modules.0 = 'a': give either"),
+        ({"modules": [{"name": 5, "module": "timer"}]}, "modules.0.name = 5: input should"),
+        ({"modules": [{"name": "", "module": "timer"}]}, "modules.0.name = ''"),
+        ({"modules": [entry("*")]}, "modules.0.name = '*': it stands for all"),
+        ({"modules": [entry("a"), entry("a")]}, "modules.1.name = 'a': another module"),
+        ({"modules": [entry("a", on_fire=1)]}, "modules.0.on_fire: there is no such key"),
+        ({"modules": [entry("a", args=5)]}, "modules.0.args = 5"),
+        ({"modules": [entry("a", restart="x")]}, "modules.0.restart = 'x'"),
+        ({"modules": [entry("a", queue={"limit": 0})]}, "modules.0.queue.limit = 0"),
+        ({"modules": [{"name": "a", "module": "nowhere"}]}, "names no module"),
+        ({"modules": [{"name": "a", "module": "no.such:X"}]}, "no.such cannot be imported"),
+        ({"modules": [entry("a", "Nobody")]}, "there is no module class Nobody"),
+        ({"modules": [entry("a", "made")]}, "there is no module class made"),
+        (
+            {"modules": [{"name": "a", "loader": {"name": "native"}}]},
+            "modules.0.loader.name = 'native': loader type 'native' loads code of another",
+        ),
+        ({"modules": [{"name": "a", "loader": {"name": "x"}}]}, "there is no loader type 'x'"),
+        (
+            {"modules": [{"name": "a", "loader": {"entrypoint": {"k": 1}}}]},
+            "modules.0.loader.entrypoint.k = 1: there is no such key",
+        ),
+        (
+            {"modules": [{"name": "a", "loader": {"entrypoint": {"module.path": 1}}}]},
+            "modules.0.loader.entrypoint.module.path = 1",
+        ),
+        ({"loaders": [{"type": "java", "name": "j"}]}, "loaders.0.type = 'java'"),
+        ({"loaders": [{"type": "python"}]}, "loaders.0.name: it has to be there"),
+        ({"links": [{"source": "a"}]}, "links.0.sink: it has to be there"),
+        ({"links": [{"source": "a", "sink": "b"}]}, "links.0.source = 'a': there is no module"),
+        ({"links": [{"source": "a", "sink": "b"}]}, "links.0.sink = 'b': there is no module"),
+        (
+            {"modules": [entry("a")], "links": [{"source": "a", "sink": "*"}]},
+            "links.0.sink = '*': only a source",
+        ),
+        (
+            {"modules": [entry("a")], "links": [{"source": "a", "sink": "a"}] * 2},
+            "links.1 = 'a -> a': this link is there already",
+        ),
+        ({"dead_letters": "x"}, "dead_letters = 'x': there is no module"),
+        ({"module": []}, "module: there is no such key here; there are loaders, modules"),
+        (
+            {"modules": [{"name": "t", "module": "timer", "args": {"period": 0}}]},
+            "modules.0.args.period = 0: input should be greater than 0",
+        ),
+        (
+            {"modules": [{"name": "t", "module": "timer", "args": {"perod": 1}}]},
+            "modules.0.args.perod: there is no such key here; there are period",
+        ),
+    ],
+)
+def test_a_mistake_is_told_with_file_and_path_and_nothing_is_made(
+    tmp_path, shelf, values, line
+):
+    path = tmp_path / "gw.json"
+    path.write_text(json.dumps(values))
+
+    with pytest.raises(ConfigurationError) as caught:
+        Gateway.from_file(path)
+
+    assert any(each.startswith(f"{path}: ") and line in each for each in caught.value.lines)
+    assert shelf.made == {}
+
+
+def test_all_mistakes_are_told_at_once(tmp_path):
+    path = write(tmp_path / "gw.json", entry("*"), entry("a"), entry("a"), links=[("x", "*")])
+
+    with pytest.raises(ConfigurationError) as caught:
+        Gateway.from_file(path)
+
+    assert len(caught.value.lines) == 4
+
+
+def test_a_module_that_cannot_be_created_undoes_the_whole_creation(tmp_path, node, shelf):
+    path = write(tmp_path / "gw.json", entry("a"), entry("b"), entry("c", "Broken"))
+
+    with pytest.raises(ModuleFailed, match="'c' was not created"):
+        Gateway.from_file(path, node=node)
+
+    assert shelf.made["a"].calls == shelf.made["b"].calls == ["create", "destroy"]
