@@ -129,6 +129,24 @@ class Diffusion:
         self.statements[self._self_id] = own
         return own
 
+    def awaits(self, neighbors: Collection[NodeId]) -> bool:
+        """Tell whether a neighbor has not answered yet about something that we seek.
+
+        Each will, with a path or a statement, or its link ends. Until then nothing that we
+        tell can end a search of anybody behind us: our statement names that neighbor.
+        """
+        statements = self.statements
+        return any(
+            said is None
+            or not (
+                destination in said.seeking
+                or destination in said.missing
+                or destination in said.beyond
+            )
+            for destination in self.active
+            for said in map(statements.get, neighbors)
+        )
+
     def find_lost(self) -> list[NodeId]:
         """Return the destinations that are lost for sure, and stop seeking them."""
         lost = [

@@ -14,7 +14,9 @@ has cut since: the cut itself travels to everybody, or each node would try all t
 of its neighbors, one after the other, before it believes that there is none.
 
 A node without any path is *active* for the destination until a path comes or it is lost for
-sure, see :mod:`basp.diffusion`.
+sure, see :mod:`basp.diffusion`. What others state goes on to the neighbors together, when the
+last of them has answered, or with the next update of our own: a hub would send each
+statement to each neighbor otherwise.
 """
 
 from collections.abc import Iterable
@@ -77,6 +79,7 @@ class Router:
         "_cuts",
         "_diffusion",
         "_heard",
+        "_held",
         "_self_id",
         "_stamp",
         "_told",
@@ -101,6 +104,8 @@ class Router:
         # Stamp since which a node has no link to another, the latest cut last.
         self._cuts: dict[tuple[NodeId, NodeId], int] = {}
         self._diffusion = Diffusion(self_id)
+        # Whose statements were not sent on yet, and the neighbor that told each.
+        self._held: dict[NodeId, NodeId] = {}
         self.active: set[NodeId] = self._diffusion.active
 
     @property
@@ -238,6 +243,12 @@ class Router:
         if own is not None:
             self._stamp += 1
         changes.lost += self._diffusion.find_lost()
+        if source is not None:
+            self._held.update((said.node, source) for said in news)
+        is_nothing_else = not (changed or own or cuts or fresh)
+        if is_nothing_else and self._diffusion.awaits(self._heard):
+            return
+        sources, relayed = self._release_held()
         offers: dict[NodeId, tuple[bytes, bytes]] = {}  # the same for all neighbors
         written: tuple[tuple[list[Any], ...], bytes] = (), b""
         for peer, told in self._told.items():
@@ -247,7 +258,8 @@ class Router:
             if peer == fresh:
                 said = list(self._diffusion.statements.values())
             else:
-                said = [*([] if own is None else [own]), *([] if peer == source else news)]
+                said = [] if own is None else [own]
+                said += relayed if sources - {peer} else []
             passed_on = [] if peer in (source, fresh) else cuts or []
             content = announced, withdrawn, passed_on, said
             if not any(content):
@@ -255,6 +267,15 @@ class Router:
             if content != written[0]:
                 written = content, self._write(*content, offers)
             changes.updates.append((peer, written[1]))
+
+    def _release_held(self) -> tuple[set[NodeId], list[Statement]]:
+        """Return what others stated, to be sent on now, and the neighbors that told it.
+
+        All neighbors get the same, which is written once; one that told a part of it knows.
+        """
+        held, self._held = self._held, {}
+        statements = self._diffusion.statements
+        return set(held.values()), [statements[node] for node in held if node in statements]
 
     def _write(
         self,

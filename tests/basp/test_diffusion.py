@@ -91,6 +91,39 @@ def test_a_node_that_dies_in_a_clique_is_lost_without_trying_all_dead_paths():
     assert simulation.messages < 7 * 6 * 25
 
 
+def test_what_the_neighbors_of_a_hub_state_goes_on_in_one_update_to_each():
+    simulation = simulate(30, [(0, i) for i in range(1, 30)])
+    for dead in (29, 28):  # what was stated of the first loss does not spoil the second
+        others = dead - 1
+        simulation.messages = 0
+        simulation.lost.clear()
+        simulation.cut(node(0), node(dead), late=0)
+        simulation.run()
+
+        simulation.check()
+        lost_by = {me for _, me, d in simulation.lost if d == node(dead)}
+        assert lost_by == {node(i) for i in range(dead)}
+        # The hub tells of the loss, each answers, the hub sends all answers on.
+        assert simulation.messages == 3 * others
+
+
+def test_a_neighbor_that_does_not_answer_holds_back_the_others_until_its_link_ends():
+    simulation = simulate(5, [(0, i) for i in range(1, 5)])
+    simulation.delays[node(4), node(0)] = 1000
+    simulation.cut(node(0), node(1), late=0)
+    simulation.run(simulation.now + 20)
+    rest = [node(i) for i in (0, 2, 3)]
+    assert all(simulation.routers[me].active == {node(1)} for me in rest)
+
+    simulation.cut(node(0), node(4), late=0)
+    simulation.run(simulation.now + 6 * SLOWEST)
+
+    assert {(me, d) for _, me, d in simulation.lost if me in rest} == {
+        (me, d) for me in rest for d in (node(1), node(4))
+    }
+    assert not any(simulation.routers[me].active for me in rest)
+
+
 def test_a_statement_is_renewed_when_it_could_mislead():
     me, b, c, d = (node(i) for i in range(4))
     diffusion = Diffusion(me)
