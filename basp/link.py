@@ -53,6 +53,7 @@ from basp.introduction import Introduction
 from basp.link_frames import check_neighbor, drop_error, is_for_node
 from basp.link_pairs import LinkPairs
 from basp.link_state import LinkState
+from basp.link_times import LinkTimes
 from basp.node_id import NO_NODE, NodeId, node_id_text
 
 __all__ = ["Link"]
@@ -79,8 +80,8 @@ class Link:
     """
 
     __slots__ = (
-        "_config", "_deadline", "_introduction", "_is_confirmed", "_pairs", "_parked_at",
-        "_peer_id", "_reader", "_sent_at", "heard_at", "peer", "state", "upper_state",
+        "_config", "_introduction", "_is_confirmed", "_pairs", "_parked_at", "_peer_id",
+        "_reader", "_times", "heard_at", "peer", "state", "upper_state",
     )  # fmt: skip
 
     def __init__(
@@ -102,8 +103,7 @@ class Link:
         self._introduction = Introduction(config, dialer=dialer, nonce=nonce)
         self._pairs = pairs
         self._reader = FrameReader(HANDSHAKE_LIMIT)
-        self._deadline: float | None = now + config.handshake_timeout
-        self._sent_at = now
+        self._times = LinkTimes(config, now)
         self._parked_at = now
         self._is_confirmed = False
         self._peer_id = NO_NODE
@@ -175,13 +175,13 @@ class Link:
         effects: list[Effect] = []
         if self.state is LinkState.CLOSED:
             return effects
-        if self._is_overdue(now, effects) or self.state is LinkState.INTRODUCING:
+        late = self._times.overdue(self.state, now, self.heard_at)
+        if late is not None:
+            text = f"node {self._peer_text()} in state {self.state.name.lower()}: {late}"
+            self._end(text, PeerSilent(text), effects, DropReason.TIMEOUT)
             return effects
-        config = self._config
-        # While we await the ack, a heartbeat would pass for the proof that we have it.
-        is_due = now - self._sent_at >= config.heartbeat
-        if is_due and self.state is not LinkState.AWAIT_ACK:
-            self._sent_at = now
+        if self._times.is_heartbeat_due(self.state, now):
+            self._times.heartbeat_sent(now)
             self._send(Operation.HEARTBEAT, effects)
         if self.state is LinkState.PARKED and self._is_holder_alive():
             self._drop_as_redundant(effects)
@@ -190,14 +190,7 @@ class Link:
     @property
     def next_tick_at(self) -> float:
         """Time at which :meth:`tick` has something to do."""
-        config = self._config
-        times = [] if self._deadline is None else [self._deadline]
-        if self.state is not LinkState.INTRODUCING:
-            silence = config.missed * config.heartbeat
-            times.append(self.heard_at + silence)
-            if self.state is not LinkState.AWAIT_ACK:
-                times.append(self._sent_at + config.heartbeat)
-        return min(times)
+        return self._times.next_at(self.state, self.heard_at)
 
     def close(
         self, reason: str, *, error: BaspError | None = None, drop: int = DropReason.CLOSING
@@ -268,8 +261,7 @@ class Link:
 
     def _identify(self, identity: PeerIdentity, now: float, effects: list[Effect]) -> None:
         self.peer = identity
-        self._deadline = None
-        self._sent_at = now
+        self._times.end_part(now)
         # A proven peer may send the state of its upper layers, which has no such limit.
         self._reader.payload_limit = self._config.payload_limit
         if self.is_originator:
@@ -288,7 +280,7 @@ class Link:
                 self._parked_at = now
                 effects.append(Parked(peer))
             return
-        self._deadline = now + self._config.handshake_timeout
+        self._times.begin_part(now)
         operation, payload = Operation.RESPONDER_SYN_ACK, self.upper_state
         self.state = LinkState.AWAIT_ACK
         if self.is_originator:
@@ -317,8 +309,7 @@ class Link:
         assert self.peer is not None, "established before it was identified"
         self.peer = replace(self.peer, state=frame[7])
         self.state = LinkState.ESTABLISHED
-        self._deadline = None
-        self._sent_at = now
+        self._times.end_part(now)
         effects.append(Established(self.peer))
 
     def _confirm(self, effects: list[Effect]) -> None:
@@ -338,22 +329,6 @@ class Link:
         error = drop_error(self._peer_text(), reason)
         is_wanted = reason == DropReason.CLOSING
         self._end(str(error), None if is_wanted else error, effects, None)
-
-    def _is_overdue(self, now: float, effects: list[Effect]) -> bool:
-        config = self._config
-        silence = now - self.heard_at
-        if self._deadline is not None and now >= self._deadline:
-            text = f"handshake took longer than {config.handshake_timeout:g} s"
-        elif (
-            self.state is not LinkState.INTRODUCING
-            and silence >= config.missed * config.heartbeat
-        ):
-            text = f"silent for {silence:.1f} s, {config.missed} heartbeats"
-        else:
-            return False
-        text = f"node {self._peer_text()} in state {self.state.name.lower()}: {text}"
-        self._end(text, PeerSilent(text), effects, DropReason.TIMEOUT)
-        return True
 
     def _is_holder_alive(self) -> bool:
         """Whether the established link was heard a heartbeat after this one parked."""
@@ -380,7 +355,6 @@ class Link:
             return
         self.state = LinkState.CLOSED
         self._is_confirmed = False
-        self._deadline = None
         peer = self._peer_id
         if drop is not None and peer not in {NO_NODE, self._config.node_id}:
             effects.append(
