@@ -1,19 +1,14 @@
 """`node run` in a process of its own, and the `actor` commands against it."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from actors.errors import ActorDown, NodeUnreachable
 from callboard import Node
 from callboard.cli import main
-
-ROOT = Path(__file__).parents[3]
+from tests.callboard.cli.process import start_command
 
 APP = """
 from dataclasses import dataclass
@@ -56,14 +51,7 @@ def setup(node):
 
 
 def run_node(*arguments):
-    python_path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return subprocess.Popen(
-        [sys.executable, "-m", "callboard", "node", "run", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": python_path},
-    )
+    return start_command("node", "run", *arguments)
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,6 @@
 """Secrets and certificates of commands: from files and variables, never from arguments."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +10,7 @@ from callboard import Actor, Node, Tls, handler
 from callboard.cli import main
 from callboard.cli.credentials import Credentials, read_credentials
 from callboard.cli.failure import Failure
-
-ROOT = Path(__file__).parents[3]
+from tests.callboard.cli.process import start_command
 
 
 class Echo(Actor):
@@ -112,12 +108,8 @@ def test_node_run_guards_a_public_port(capsys, tmp_path, secret_file, folder):
         "    node.register('echo', node.spawn(Echo))\n"
     )
     options = ["--secret-file", str(secret_file), "--tls", str(folder)]
-    command = [sys.executable, "-m", "callboard", "node", "run", str(app), "--json"]
-    with subprocess.Popen(
-        [*command, "--listen", "0.0.0.0:0", *options],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    with start_command(
+        "node", "run", app, "--json", "--listen", "0.0.0.0:0", *options
     ) as process:
         port = json.loads(process.stdout.readline())["address"].rpartition(":")[2]
         address = f"basp://127.0.0.1:{port}/echo"

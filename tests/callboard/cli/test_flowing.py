@@ -1,17 +1,12 @@
 """`callboard flow …`: a service in a process of its own, and what is sent to it."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from callboard.cli import main
-
-ROOT = Path(__file__).parents[3]
+from tests.callboard.cli.process import start_command
 
 RULES = """
 [[rule]]
@@ -33,15 +28,8 @@ def rules(tmp_path):
 
 @pytest.fixture
 def address(rules, tmp_path):
-    python_path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = ["flow", "serve", str(rules), "--root", str(tmp_path / "files"), "--json"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "callboard", *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": python_path},
-    ) as process:
+    command = ["flow", "serve", rules, "--root", tmp_path / "files", "--json"]
+    with start_command(*command) as process:
         try:
             yield json.loads(process.stdout.readline())["address"]
             process.send_signal(signal.SIGTERM)

@@ -1,18 +1,13 @@
 """`callboard gateway …`."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from callboard.cli import main
+from tests.callboard.cli.process import start_command
 from tests.callboard.gateway.cast import eventually
-
-ROOT = Path(__file__).parents[3]
 
 CONFIG = """
 [[modules]]
@@ -147,11 +142,7 @@ def test_a_gateway_runs_until_a_signal(config, tmp_path):
             'args = { where = { load = { ">" = 0.5 } } }', "args = { properties = {} }"
         )
     )
-    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, "-m", "callboard", "gateway", "run", str(config), "--json"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
-    ) as process:
+    with start_command("gateway", "run", config, "--json") as process:
         try:
             assert json.loads(process.stdout.readline())["modules"] == 3
             out = tmp_path / "out.jsonl"

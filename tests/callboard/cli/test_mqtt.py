@@ -2,11 +2,7 @@
 
 import contextlib
 import json
-import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,9 +11,9 @@ from callboard.cli import main
 from callboard.mqtt.cluster import ROUTERS
 from callboard.mqtt.packet import V5, Publish
 from callboard.mqtt.properties import Properties
+from tests.callboard.cli.process import start_command
 from tests.callboard.mqtt.caller import Caller
 
-ROOT = Path(__file__).parents[3]
 FILE = """
 console = "127.0.0.1:0"
 app = "app.py"
@@ -46,14 +42,7 @@ def router(file):
 
 @contextlib.contextmanager
 def running(*arguments, ends_with=0):
-    python_path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    with subprocess.Popen(
-        [sys.executable, "-m", "callboard", "mqtt", "run", *map(str, arguments), "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": python_path},
-    ) as process:
+    with start_command("mqtt", "run", *arguments, "--json") as process:
         try:
             yield json.loads(process.stdout.readline()) | {"process": process}
             process.send_signal(signal.SIGTERM)

@@ -4,18 +4,15 @@ import io
 import json
 import os
 import pty
-import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 
 from callboard.cli import main
 from callboard.mqtt.scram import ScramKeys, make_keys
 from callboard.mqtt.scrypt import PasswordHash
-
-ROOT = Path(__file__).parents[3]
+from tests.callboard.cli.process import start_command
 
 
 @pytest.fixture(autouse=True)
@@ -82,19 +79,14 @@ def test_a_pipe_without_a_password_is_wrong_use(monkeypatch, capsys, content, wh
 
 def test_a_terminal_asks_twice_and_shows_nothing():
     ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-m", "callboard", "mqtt", "passwd", "ann"],
-        stdin=theirs,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,  # without a /dev/tty it is stdin that is asked
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    ) as process:
+    # Without a /dev/tty it is stdin that is asked.
+    command = ["mqtt", "passwd", "ann"]
+    with start_command(*command, stdin=theirs, start_new_session=True) as process:
         try:
-            for prompt in (b"Password: ", b"Repeat for confirmation: "):
+            for prompt in ("Password: ", "Repeat for confirmation: "):
                 assert process.stderr.read(len(prompt)) == prompt
                 os.write(ours, b"secret\n")
-                assert process.stderr.read(1) == b"\n"
+                assert process.stderr.read(1) == "\n"
             out, rest = process.communicate(timeout=30)
         finally:
             process.kill()
@@ -102,8 +94,8 @@ def test_a_terminal_asks_twice_and_shows_nothing():
             os.close(theirs)
 
     assert process.returncode == 0
-    assert rest == b""
-    assert PasswordHash.parse(read_user(out.decode())["password"]).verify(b"secret")
+    assert rest == ""
+    assert PasswordHash.parse(read_user(out)["password"]).verify(b"secret")
 
 
 @pytest.mark.parametrize("name", ["Zoë", "😀", '"\\', "\x7f", "a\nb"])

@@ -1,20 +1,15 @@
 """`node ps`, `top`, `drain`, `check` and `actor stop` against a node in another process."""
 
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import urllib.request
-from pathlib import Path
 
 import pytest
 
 from callboard.cli import main
-
-ROOT = Path(__file__).parents[3]
+from tests.callboard.cli.process import start_command
 
 APP = """
 from callboard import Actor
@@ -53,13 +48,7 @@ def run_node():
     started = []
 
     def run(*arguments, **variables):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "callboard", "node", "run", "--json", *map(str, arguments)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
-        )
+        process = start_command("node", "run", "--json", *arguments, variables=variables)
         started.append(process)
         line = process.stdout.readline()
         return process, json.loads(line or "{}")

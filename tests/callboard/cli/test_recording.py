@@ -1,36 +1,22 @@
 """`topic record` in a process of its own."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from callboard import Endpoint, Node
 from callboard.cli import main
 from callboard.commitlog import CommitLog, LogReader
-
-ROOT = Path(__file__).parents[3]
+from tests.callboard.cli.process import start_command
 
 
 class Recorder:
     """`callboard topic record` that listens."""
 
     def __init__(self, *arguments):
-        python_path = os.pathsep.join(
-            [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        )
         command = ["topic", "record", *map(str, arguments), "--listen", "127.0.0.1:0", "--json"]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "callboard", *command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": python_path},
-        )
+        self.process = start_command(*command)
         self.address = json.loads(self.process.stderr.readline())["address"]
         self.begin = json.loads(self.process.stderr.readline())
 

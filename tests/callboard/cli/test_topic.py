@@ -2,36 +2,22 @@
 
 import io
 import json
-import os
 import queue
 import signal
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 
 from callboard.cli import main
-
-ROOT = Path(__file__).parents[3]
+from tests.callboard.cli.process import start_command
 
 
 class Subscriber:
     """`callboard topic sub` that listens, in a process of its own."""
 
     def __init__(self, *arguments):
-        python_path = os.pathsep.join(
-            [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        )
         command = ["topic", "sub", *arguments, "--listen", "127.0.0.1:0", "--json"]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "callboard", *command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": python_path},
-        )
+        self.process = start_command(*command)
         self.address = json.loads(self.process.stderr.readline())["address"]
         self._lines = queue.Queue()
         self._reader = threading.Thread(target=self._read)
