@@ -1,7 +1,6 @@
 """Restarts: which children, how often, and the end of a supervisor that gives up."""
 
 import threading
-import time
 
 import pytest
 
@@ -9,6 +8,7 @@ from actors import Actor, Child, Down, Restarted, Supervisor, handler
 from actors.errors import RemoteError
 from actors.events import ActorRestarted, ActorStarted, ActorStopped, RestartsExhausted
 from tests.actors.sample import Collector, Echo, Fail, Gate, instance
+from tests.polling import eventually
 
 
 class Fragile(Echo):
@@ -36,13 +36,6 @@ def supervise(runtime, *children, **options):
 
 def running(supervisor):
     return supervisor.call(Supervisor.children).result(5)
-
-
-def eventually(condition):
-    deadline = time.monotonic() + 5.0
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def end(runtime, ref, how):

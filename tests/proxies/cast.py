@@ -5,13 +5,13 @@ import os
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from callboard import Actor, ActorRef, Down, Exit, Node, Promise, Query, handler, message
+from tests.polling import eventually
 
 ROOT = Path(__file__).parents[2]
 
@@ -231,15 +231,6 @@ class Keyed(Actor):
 
     def total(self) -> int:
         return self.sum
-
-
-def eventually(check: Callable[[], Any], seconds: float = 8.0) -> Any:
-    """Poll until `check()` is true, and return what it returned."""
-    deadline = time.monotonic() + seconds
-    while not (found := check()):
-        assert time.monotonic() < deadline, f"not within {seconds} s: {check}"
-        time.sleep(0.002)
-    return found
 
 
 def line(*nodes: Node) -> None:

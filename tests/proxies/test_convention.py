@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 from thespian.actors import (
@@ -27,6 +26,7 @@ from actors.thespian.cell import Creation
 from proxies import Node
 from proxies.convention_messages import Create
 from proxies.errors import NotSerializable
+from tests.polling import eventually
 
 
 class Order:
@@ -103,14 +103,6 @@ class Observer(Actor):
             self.send(sender, list(self.seen))
 
 
-def until(condition, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.002)
-    return found
-
-
 class Town:
     """Some systems and the convention that they are in."""
 
@@ -133,7 +125,7 @@ class Town:
     def joined(self, system, count):
         """Wait until a system can create actors on so many others."""
         convention = system.base.neighbors.convention
-        until(lambda: len(convention._known) == count)
+        eventually(lambda: len(convention._known) == count)
 
     def end(self, system):
         self.systems.remove(system)
@@ -207,7 +199,7 @@ def test_a_parent_is_told_once_that_its_child_on_another_system_ended(pair):
 
     here.tell(baker, ActorExitRequest())
 
-    assert until(lambda: here.ask(shop, "seen", 5)) == [baker]
+    assert eventually(lambda: here.ask(shop, "seen", 5)) == [baker]
     assert here.ask(shop, "seen", 5) == [baker]
 
 
@@ -240,7 +232,7 @@ def test_a_parent_is_told_when_the_system_of_its_child_ends(pair, town):
 
     town.end(there)
 
-    assert until(lambda: here.ask(shop, "seen", 5)) == [baker]
+    assert eventually(lambda: here.ask(shop, "seen", 5)) == [baker]
 
 
 def test_a_child_exits_when_its_parents_system_is_lost(pair):
@@ -294,7 +286,7 @@ def test_a_class_that_the_other_side_has_not_listed_is_not_built(town):
 
     assert here.ask(baker, Order("bread"), 0) is None
 
-    until(lambda: there.base.runtime.counters.dead_letters)
+    eventually(lambda: there.base.runtime.counters.dead_letters)
     assert here.ask(baker, "twice", 5) == "one"
 
 
@@ -388,15 +380,15 @@ def test_actors_are_told_of_systems_that_join_and_leave(town):
     observer = here.createActor(Observer)
     here.ask(observer, "watch", 5)
     there = town.system("there")
-    until(lambda: here.ask(observer, "seen", 5) == [(True, "there")])
+    eventually(lambda: here.ask(observer, "seen", 5) == [(True, "there")])
     late = here.createActor(Observer)
     here.ask(late, "watch", 5)
 
     town.end(there)
 
     both = [(True, "there"), (False, "there")]
-    until(lambda: here.ask(observer, "seen", 5) == both)
-    until(lambda: here.ask(late, "seen", 5) == both)
+    eventually(lambda: here.ask(observer, "seen", 5) == both)
+    eventually(lambda: here.ask(late, "seen", 5) == both)
 
 
 def test_what_a_system_can_do_since_then_is_known_to_the_others(pair):
@@ -410,9 +402,9 @@ def test_what_a_system_can_do_since_then_is_known_to_the_others(pair):
             return True
         return False
 
-    until(refused)
+    eventually(refused)
     there.updateCapability("oven", True)
-    until(lambda: not refused())
+    eventually(lambda: not refused())
 
 
 def test_a_system_can_be_invited_and_dropped(town):
@@ -423,11 +415,11 @@ def test_a_system_can_be_invited_and_dropped(town):
     address = f"127.0.0.1:{there.port}"
 
     here.tell(observer, ("join", address))
-    until(lambda: here.ask(observer, "seen", 5) == [(True, "there")])
+    eventually(lambda: here.ask(observer, "seen", 5) == [(True, "there")])
     assert here.createActor(Baker).node_id == there.base.runtime.node_id
 
     here.tell(observer, ("drop", address))
-    until(lambda: (False, "there") in here.ask(observer, "seen", 5))
+    eventually(lambda: (False, "there") in here.ask(observer, "seen", 5))
     with pytest.raises(NoCompatibleSystemForActor):
         here.createActor(Baker)
 
@@ -438,11 +430,11 @@ def test_a_member_waits_for_its_leader(town):
     member = town.system("member", oven=True)
     town.joined(member, 1)
     town.end(first)
-    until(lambda: not member.base.neighbors.known())
+    eventually(lambda: not member.base.neighbors.known())
 
     again = town.system("again", joins=False, **{"Admin Port": port})
 
-    until(lambda: again.base.neighbors.known())
+    eventually(lambda: again.base.neighbors.known())
     assert again.createActor(Baker).node_id == member.base.runtime.node_id
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from callboard.cli import main
 from tests.callboard.cli.process import start_command
-from tests.callboard.gateway.cast import eventually
+from tests.polling import eventually
 
 CONFIG = """
 [[modules]]

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from callboard.commitlog import CommitLog, LogReader, Retention
+from tests.polling import eventually
 
 WRITER = """
 import sys
@@ -122,7 +123,7 @@ def without_looks(monkeypatch):
 
 
 @pytest.mark.usefixtures("without_looks")
-def test_a_writer_wakes_readers_of_the_same_folder_at_once(tmp_path, eventually):
+def test_a_writer_wakes_readers_of_the_same_folder_at_once(tmp_path):
     with CommitLog(tmp_path) as log:
         followers = [LogReader(tmp_path / ".").follow(), log.follow(0)]
         seen = []

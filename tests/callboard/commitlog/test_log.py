@@ -25,6 +25,7 @@ from callboard.commitlog import (
     Retention,
 )
 from tests.callboard.commitlog.strategies import HEADERS, KEYS, PAYLOADS, TEXTS, TIMES
+from tests.polling import eventually
 
 
 @pytest.fixture(params=["disk", "memory"])
@@ -335,7 +336,7 @@ def test_a_folder_that_is_a_file_is_an_error_of_the_log(tmp_path):
 
 
 @pytest.mark.parametrize("sync", ["none", "group", "each"])
-def test_what_is_durable_in_each_mode(tmp_path, sync, eventually):
+def test_what_is_durable_in_each_mode(tmp_path, sync):
     with CommitLog(tmp_path, sync=sync, sync_interval=0.01) as log:
         log.append("/t", 1)
         if sync == "each":

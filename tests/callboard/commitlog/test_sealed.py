@@ -21,6 +21,7 @@ from callboard.commitlog.sealed import (
 from callboard.commitlog.verify import verify
 from callboard.simulation import SimulatedDisk
 from tests.callboard.commitlog.strategies import HEADERS, KEYS, PAYLOADS, TEXTS, TIMES
+from tests.polling import eventually
 
 pytest.importorskip("pyarrow")
 
@@ -93,7 +94,7 @@ def test_a_file_of_columns_is_plain_parquet(tmp_path):
     assert file.metadata.num_rows == segment.end - segment.base
 
 
-def test_a_log_writes_the_columns_of_its_segments_by_itself(tmp_path, eventually):
+def test_a_log_writes_the_columns_of_its_segments_by_itself(tmp_path):
     with CommitLog(tmp_path, segment_bytes=2000) as log:
         fill(log)
     assert {each.columns for each in sealed_segments(tmp_path)} == {None}
@@ -110,7 +111,7 @@ def test_a_log_writes_the_columns_of_its_segments_by_itself(tmp_path, eventually
     assert columns_to_arrow(segments[3].columns).equals(whole)
 
 
-def test_retention_removes_columns_with_their_segment(tmp_path, eventually):
+def test_retention_removes_columns_with_their_segment(tmp_path):
     with CommitLog(tmp_path, retain=Retention(records=100), columns=True) as log:
         fill(log)
         eventually(lambda: all(each.columns for each in sealed_segments(tmp_path)))
@@ -188,7 +189,7 @@ def test_a_crash_leaves_whole_columns_or_none(seed):
     assert outcomes == set(range(len(segments) + 1)) != {0}
 
 
-def test_a_damaged_segment_gets_no_columns(tmp_path, eventually, caplog):
+def test_a_damaged_segment_gets_no_columns(tmp_path, caplog):
     with CommitLog(tmp_path, segment_bytes=2000) as log:
         fill(log)
     bad = sealed_segments(tmp_path)[1]
@@ -204,7 +205,7 @@ def test_a_damaged_segment_gets_no_columns(tmp_path, eventually, caplog):
     assert [each.base for each in sealed_segments(tmp_path) if not each.columns] == [bad.base]
 
 
-def test_a_full_disk_is_told_and_tried_again(tmp_path, eventually, caplog):
+def test_a_full_disk_is_told_and_tried_again(tmp_path, caplog):
     disk = SimulatedDisk()
     with CommitLog("/log", disk=disk, segment_bytes=2000) as log:
         fill(log)

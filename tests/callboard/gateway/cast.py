@@ -1,7 +1,6 @@
 """Modules that tests link."""
 
 import threading
-import time
 from typing import Any
 
 from callboard.gateway.message import Message
@@ -97,11 +96,3 @@ class Failing(Recorder):
         if message.content.startswith(b"bad"):
             error = f"cannot take {message.content!r}"
             raise ValueError(error)
-
-
-def eventually(condition: Any) -> None:
-    """Wait for a condition that nobody tells of."""
-    deadline = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)

@@ -11,7 +11,8 @@ from callboard.gateway.broker import ModuleBroker
 from callboard.gateway.errors import DuplicateModule, UnknownModule
 from callboard.gateway.handle import ModuleHandle, ModuleOptions
 from callboard.gateway.message import Message
-from tests.callboard.gateway.cast import LIMIT, Recorder, eventually
+from tests.callboard.gateway.cast import LIMIT, Recorder
+from tests.polling import eventually
 
 
 class Tally(Recorder):

@@ -5,8 +5,9 @@ import threading
 import pytest
 
 from callboard.gateway import ConfigurationError, Gateway, ModuleFailed
-from tests.callboard.gateway.cast import LIMIT, Recorder, eventually
+from tests.callboard.gateway.cast import LIMIT, Recorder
 from tests.callboard.gateway.shelf import entry, write
+from tests.polling import eventually
 
 
 def test_an_update_adds_modules_and_links(tmp_path, node, shelf):

@@ -8,7 +8,8 @@ import pytest
 from callboard.gateway.errors import UnknownModule
 from callboard.gateway.handle import TOPIC_SIZE
 from callboard.gateway.message import Message
-from tests.callboard.gateway.cast import LIMIT, Failing, Gate, Quiet, Recorder, eventually
+from tests.callboard.gateway.cast import LIMIT, Failing, Gate, Quiet, Recorder
+from tests.polling import eventually
 
 
 def test_g02_delivery_is_serial_for_each_module(broker):

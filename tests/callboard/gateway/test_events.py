@@ -5,8 +5,9 @@ import threading
 import pytest
 
 from callboard.gateway import Gateway, ModuleOptions
-from tests.callboard.gateway.cast import LIMIT, Failing, Quiet, Recorder, eventually
+from tests.callboard.gateway.cast import LIMIT, Failing, Quiet, Recorder
 from tests.callboard.gateway.shelf import entry, write
+from tests.polling import eventually
 
 
 def test_events_come_in_order_on_one_other_thread(tmp_path, node, shelf):

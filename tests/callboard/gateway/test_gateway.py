@@ -15,7 +15,8 @@ from callboard.gateway import (
     ModuleOptions,
     UnknownModule,
 )
-from tests.callboard.gateway.cast import LIMIT, Gate, Quiet, Recorder, eventually
+from tests.callboard.gateway.cast import LIMIT, Gate, Quiet, Recorder
+from tests.polling import eventually
 
 
 def test_names_are_unique_and_star_is_none(gateway):

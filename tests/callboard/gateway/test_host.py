@@ -11,7 +11,8 @@ from callboard.gateway.errors import DuplicateModule, ModuleFailed
 from callboard.gateway.handle import ModuleOptions
 from callboard.gateway.message import Message
 from callboard.gateway.module import Module, module
-from tests.callboard.gateway.cast import LIMIT, Failing, Gate, Quiet, Recorder, eventually
+from tests.callboard.gateway.cast import LIMIT, Failing, Gate, Quiet, Recorder
+from tests.polling import eventually
 
 
 class Made(Failing):

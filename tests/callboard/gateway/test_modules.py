@@ -13,7 +13,8 @@ from callboard.commitlog import LogReader
 from callboard.endpoint.hub import Hub
 from callboard.gateway import ModuleFailed
 from callboard.gateway.modules import READY_MADE
-from tests.callboard.gateway.cast import LIMIT, Quiet, Recorder, eventually
+from tests.callboard.gateway.cast import LIMIT, Quiet, Recorder
+from tests.polling import eventually
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ import pytest
 
 from callboard.gateway import ModuleFailed
 from callboard.mqtt import Router
-from tests.callboard.gateway.cast import LIMIT, Quiet, Recorder, eventually
+from tests.callboard.gateway.cast import LIMIT, Quiet, Recorder
+from tests.polling import eventually
 
 pytest.importorskip("paho.mqtt.client")
 

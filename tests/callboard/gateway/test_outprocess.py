@@ -22,7 +22,8 @@ from callboard.gateway.control import (
 )
 from callboard.gateway.loaders import InvalidEntrypoint
 from callboard.gateway.outprocess import OutProcess, channel_url
-from tests.callboard.gateway.cast import LIMIT, Quiet, Recorder, eventually
+from tests.callboard.gateway.cast import LIMIT, Quiet, Recorder
+from tests.polling import eventually
 
 pynng = pytest.importorskip("pynng")
 ROOT = Path(__file__).parents[3]

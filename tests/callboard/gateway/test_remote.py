@@ -6,7 +6,8 @@ from callboard import Node
 from callboard.gateway import ModuleFailed, ModuleOptions, offer_module
 from callboard.gateway.loaders import InvalidEntrypoint
 from callboard.gateway.remote import RemoteModule
-from tests.callboard.gateway.cast import LIMIT, Failing, Quiet, Recorder, Relay, eventually
+from tests.callboard.gateway.cast import LIMIT, Failing, Quiet, Recorder, Relay
+from tests.polling import eventually
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ import threading
 from actors.mailbox import Mailbox
 from callboard.gateway.handle import ModuleOptions
 from callboard.gateway.message import Message
-from tests.callboard.gateway.cast import LIMIT, Gate, Quiet, Relay, eventually
+from tests.callboard.gateway.cast import LIMIT, Gate, Quiet, Relay
+from tests.polling import eventually
 
 
 def test_g12_a_module_receives_what_waits_before_it_is_removed(broker):

@@ -6,7 +6,8 @@ from actors.errors import MailboxFull
 from actors.mailbox import Mailbox
 from callboard.gateway.handle import ModuleOptions
 from callboard.gateway.message import Message
-from tests.callboard.gateway.cast import LIMIT, Gate, Quiet, Recorder, eventually
+from tests.callboard.gateway.cast import LIMIT, Gate, Quiet, Recorder
+from tests.polling import eventually
 
 
 @pytest.mark.parametrize("policy", ["drop_newest", "drop_oldest", "fail"])

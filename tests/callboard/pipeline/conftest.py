@@ -1,7 +1,5 @@
 """One session of Spark for all tests of a process, and logs to read."""
 
-import time
-
 import pytest
 
 from callboard.commitlog import CommitLog
@@ -51,14 +49,3 @@ def fill(folder):
             return log.append_batch(payloads, topic=topic, **rest)
 
     return append
-
-
-@pytest.fixture
-def eventually():
-    def poll(check, seconds=10.0):
-        deadline = time.monotonic() + seconds
-        while not check():
-            assert time.monotonic() < deadline, f"not within {seconds:g} s"
-            time.sleep(0.002)
-
-    return poll

@@ -8,6 +8,7 @@ from callboard.commitlog import CommitLog
 from callboard.pipeline import InvalidSetting
 from callboard.pipeline import bridge as module
 from callboard.pipeline.bridge import Bridge
+from tests.polling import eventually
 
 
 class Taker:
@@ -64,7 +65,7 @@ def test_only_the_topics_asked_for_are_handed_on(fill, folder):
     assert (bridge.handed, bridge.position) == (2, 3)
 
 
-def test_what_is_refused_is_tried_again(fill, folder, monkeypatch, eventually):
+def test_what_is_refused_is_tried_again(fill, folder, monkeypatch):
     monkeypatch.setattr(module, "_RETRY", 0.01)
     fill([1, 2])
     taker = Taker(refusals=3)
@@ -75,7 +76,7 @@ def test_what_is_refused_is_tried_again(fill, folder, monkeypatch, eventually):
     assert taker.messages == [("/cpu", 1), ("/cpu", 2)]
 
 
-def test_a_log_may_come_later_and_grow(folder, eventually):
+def test_a_log_may_come_later_and_grow(folder):
     taker = Taker()
 
     with Bridge(folder, endpoint=taker), CommitLog(folder) as log:
@@ -90,7 +91,7 @@ def test_a_bridge_that_leads_nowhere_is_refused(folder):
         Bridge(folder)
 
 
-def test_results_reach_subscribers_and_clones(fill, folder, eventually):
+def test_results_reach_subscribers_and_clones(fill, folder):
     fill([{"rate": 0.5}], topic="/rates/cpu")
     with (
         Endpoint() as there,
