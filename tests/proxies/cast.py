@@ -160,7 +160,16 @@ class Replier(Actor):
         """Never answers."""
 
 
-class Guard(Actor):
+class Linking(Actor):
+    @handler
+    def link_to(self, msg: LinkTo) -> None:
+        if msg.undo:
+            self.unlink(msg.ref)
+        else:
+            self.link(msg.ref)
+
+
+class Guard(Linking):
     """Monitors and links others, and remembers what it was told."""
 
     trap_exit = True
@@ -174,13 +183,6 @@ class Guard(Actor):
         self.monitor(msg.ref)
 
     @handler
-    def link_to(self, msg: LinkTo) -> None:
-        if msg.undo:
-            self.unlink(msg.ref)
-        else:
-            self.link(msg.ref)
-
-    @handler
     def down(self, msg: Down) -> None:
         self.downs.append((str(msg.reason), msg.detail))
 
@@ -192,15 +194,8 @@ class Guard(Actor):
         return [self.downs, self.exits]
 
 
-class Fragile(Actor):
+class Fragile(Linking):
     """Ends together with whom it is linked to."""
-
-    @handler
-    def link_to(self, msg: LinkTo) -> None:
-        if msg.undo:
-            self.unlink(msg.ref)
-        else:
-            self.link(msg.ref)
 
     @handler
     def text(self, msg: str) -> str:
