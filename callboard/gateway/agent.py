@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from actors.actor import Actor
 from actors.dispatch import handler
 from actors.errors import CallboardError
 from actors.reference import ActorRef
@@ -19,6 +18,7 @@ from callboard.gateway.errors import ModuleFailed
 from callboard.gateway.inbox import AWAITED_FRAMES, DEFAULT_QUEUE, AwaitedFrames, Inbox
 from callboard.gateway.message import Message
 from callboard.gateway.module import Cancellable, Module, bind
+from callboard.gateway.module_actor import ModuleActor
 from proxies.messages import message
 from proxies.node import Node
 
@@ -86,24 +86,9 @@ def take_run(inbox: Inbox) -> list[bytes]:
     return frames
 
 
-@dataclass(frozen=True, slots=True)
-class _Later:
-    """To the agent itself: call this function."""
-
-    callback: Callable[[], object]
-
-
-@dataclass(frozen=True, slots=True)
-class _Fail:
-    """To the agent itself: end, because of this error."""
-
-    error: BaseException
-
-
-class ModuleAgent(Actor):
+class ModuleAgent(ModuleActor):
     """Runs a module for a gateway on another node."""
 
-    remote_methods = frozenset()
     module_class: ClassVar[type[Module]]
 
     def __init__(self, host: ActorRef[Any], name: str, args: dict[str, Any]) -> None:
@@ -120,17 +105,9 @@ class ModuleAgent(Actor):
         self.module.create(args)
         self.monitor(host)
 
-    def call_later(self, seconds: float, callback: Callable[[], object]) -> Cancellable:
-        """Call back in this actor's turn."""
-        return self.after(seconds, _Later(callback))
-
-    def call_often(self, seconds: float, callback: Callable[[], object]) -> Cancellable:
-        """Call back again and again in this actor's turn."""
-        return self.every(seconds, _Later(callback))
-
-    def end_by(self, error: BaseException) -> None:
-        """End with an error; from any thread."""
-        self._cell.post(_Fail(error), None)
+    def callback_failed(self, error: Exception) -> None:
+        """Go on: a gateway hears of failures of `receive` only."""
+        log.error("a callback of module %r failed", self.name, exc_info=error)
 
     @handler
     def start_agent(self, _: StartAgent) -> None:
@@ -148,19 +125,6 @@ class ModuleAgent(Actor):
         """Nobody is there to receive or send."""
         self.stop_self()
         self.module.destroy()
-
-    @handler
-    def call_back(self, later: _Later) -> None:
-        """Call what the module wanted to be called."""
-        try:
-            later.callback()
-        except Exception:
-            log.exception("a callback of module %r failed", self.name)
-
-    @handler
-    def failed(self, failure: _Fail) -> None:
-        """End with what a thread of the module found."""
-        raise failure.error
 
     @handler(concurrent=True)
     async def deliver(self, run: Deliver) -> tuple[tuple[int, str], ...]:

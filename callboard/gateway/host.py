@@ -8,10 +8,8 @@ whether another one is created. Frames wait meanwhile.
 import inspect
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
-from actors.actor import Actor
 from actors.cell import Cell
 from actors.dispatch import handler
 from actors.exit_reason import ExitReason
@@ -21,6 +19,7 @@ from callboard.gateway.handle import CORRUPT, FAILED, TOPIC_SIZE, ModuleHandle
 from callboard.gateway.inbox import AWAITED_FRAMES, FRAMES, AwaitedFrames, Frames
 from callboard.gateway.message import Message
 from callboard.gateway.module import Cancellable, Module, Outlet, bind
+from callboard.gateway.module_actor import ModuleActor
 
 __all__ = ["Begin", "ModuleHost", "Quit", "Settle", "StartModule", "maker"]
 
@@ -40,20 +39,6 @@ class Begin:
 
 class Settle:
     """To the actor of a module: answer when you have received what waits."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Later:
-    """To the actor itself: call this function."""
-
-    callback: Callable[[], object]
-
-
-@dataclass(frozen=True, slots=True)
-class _Fail:
-    """To the actor itself: end, because of this error."""
-
-    error: BaseException
 
 
 class Quit:
@@ -100,21 +85,19 @@ class HostOutlet:
 
     def after(self, seconds: float, callback: Callable[[], object]) -> Cancellable:
         """Call back in the module's own turn."""
-        return self._host.after(seconds, _Later(callback))
+        return self._host.call_later(seconds, callback)
 
     def every(self, seconds: float, callback: Callable[[], object]) -> Cancellable:
         """Call back again and again in the module's own turn."""
-        return self._host.every(seconds, _Later(callback))
+        return self._host.call_often(seconds, callback)
 
     def fail(self, error: BaseException) -> None:
         """End the module's actor; from any thread."""
-        self._cell.post(_Fail(error), None)
+        self._host.end_by(error)
 
 
-class ModuleHost(Actor):
+class ModuleHost(ModuleActor):
     """Runs one module."""
-
-    remote_methods = frozenset()
 
     def __init__(self, handle: ModuleHandle) -> None:
         self._handle = handle
@@ -144,20 +127,11 @@ class ModuleHost(Actor):
         self.module.start()
         self.open_inbox()
 
-    @handler
-    def call_back(self, later: _Later) -> None:
-        """Call what the module wanted to be called; an error is one as in `receive`."""
-        try:
-            later.callback()
-        except Exception as error:
-            self._note(error, "a callback")
-            if self._handle.options.on_error == "crash":
-                raise
-
-    @handler
-    def end_by(self, failure: _Fail) -> None:
-        """End with what a thread of the module found."""
-        raise failure.error
+    def callback_failed(self, error: Exception) -> None:
+        """Take it like an error of `receive`."""
+        self._note(error, "a callback")
+        if self._handle.options.on_error == "crash":
+            raise error
 
     def leave(self, reason: str, detail: str) -> None:
         """Destroy the module, because this actor ends."""
