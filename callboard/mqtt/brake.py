@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from callboard.mqtt.connection import Connection
 from callboard.mqtt.datalog import DataLog
 from callboard.mqtt.framing import packet_end
+from callboard.mqtt.ingest import take_chunks
 from callboard.mqtt.packet import PacketType
 from callboard.mqtt.session import Session
 from callboard.mqtt.tracker import DataRequest
@@ -192,7 +193,7 @@ class Brakes:
         """Take what waits of a client, until it is held again."""
         chunks = _take_back(connection)
         for index, chunk in enumerate(chunks):
-            self._machine.take_chunks(connection, [chunk])
+            take_chunks(self._machine, connection, [chunk])
             if connection.session.connection is not connection:
                 return
             if connection.held is not None and not is_over:
@@ -204,9 +205,7 @@ class Brakes:
     # --- turns ---
 
     def relax(self) -> None:
-        """Let go who need not wait any more; once a turn."""
-        if not self.braked:
-            return
+        """Let go who need not wait any more; once a turn while logs are braked."""
         now = self._machine.now
         for log, brake in list(self.braked.items()):
             for request, laggard in list(brake.laggards.items()):

@@ -28,6 +28,9 @@ SEGMENT_COUNT: Final = 10
 
 _base_of = attrgetter("base")
 
+Passed = tuple[bytes, int, bool]
+"""Packets that passed a log by: their bytes, the bytes of each, whether they are MQTT 5's."""
+
 
 @dataclass(frozen=True, slots=True)
 class CursorJump:
@@ -95,8 +98,8 @@ class DataLog:
         #: Readers whose sessions survive the router, with QoS above 0.
         self.durable_readers = 0
         self.waiters: dict[DataRequest, None] = {}
-        #: The newest run, for who asks for the last message.
-        self.last: Run | None = None
+        #: The newest messages, for who asks for the last one.
+        self.last: Run | Passed | None = None
 
     @property
     def start(self) -> int:
@@ -136,6 +139,15 @@ class DataLog:
         segment.weight += run.weight
         self.end += run.count
         self.last = run
+
+    def pass_by(self, count: int, packets: Passed) -> None:
+        """Count messages that all readers get without it; they have read all others."""
+        segments = self.segments
+        if len(segments) > 1 or segments[0].runs:
+            self.clear()
+        self.end += count
+        segments[0].base = self.end
+        self.last = packets
 
     def trim(self) -> None:
         """Shelve or drop the oldest segments in memory if there are too many."""

@@ -13,7 +13,8 @@ from callboard.mqtt import acknowledging, publishing
 from callboard.mqtt.codec import decode
 from callboard.mqtt.connecting import set_expiry
 from callboard.mqtt.connection import Connection
-from callboard.mqtt.errors import ProtocolViolation
+from callboard.mqtt.errors import ProtocolViolation, RemoteMqttError
+from callboard.mqtt.link import Link
 from callboard.mqtt.message import Form, Run
 from callboard.mqtt.packet import (
     V4,
@@ -29,8 +30,10 @@ from callboard.mqtt.packet import (
     Subscribe,
     Unsubscribe,
 )
+from callboard.mqtt.pass_through import pass_through
 from callboard.mqtt.reason_code import ReasonCode
 from callboard.mqtt.subscribing import subscribe, unsubscribe
+from callboard.mqtt.tracker import Cause
 
 if TYPE_CHECKING:
     from callboard.mqtt.machine import RouterMachine
@@ -40,12 +43,47 @@ PUBREC: Final = b"\x50\x02"
 PINGRESP: Final = b"\xd0\x00"
 _ACK_KINDS: Final = frozenset((0x40, 0x50, 0x62, 0x70))
 
+MOST_ACKS: Final = 50_000
+"""Answers that wait for a client that does not read; above it is cut off."""
+
 
 @lru_cache(256)
 def _ids_at(step: int, count: int) -> Struct:
     """Return what reads packet identifiers that stand `step` bytes apart."""
     gap = f"{step - 2}x" if step > 2 else ""
     return Struct(f">{('H' + gap) * (count - 1)}H")
+
+
+def take_data(machine: "RouterMachine", link: Link) -> None:
+    """Take what a client has sent."""
+    machine.at_hand = link
+    connection = link.connection
+    chunks = link.swap()
+    if connection is not None:
+        if connection.held is not None:
+            chunks = machine.brakes.sift(connection, chunks)
+        take_chunks(machine, connection, chunks)
+
+
+def take_chunks(machine: "RouterMachine", connection: Connection, chunks: list[bytes]) -> None:
+    """Take whole packets of one client; its connection ends with the first wrong one."""
+    link = connection.link
+    try:
+        for chunk in chunks:
+            take_chunk(machine, connection, chunk)
+            if link.connection is None:
+                break
+    except RemoteMqttError as error:
+        machine.notify()
+        machine.meters.violations += 1
+        reason = error.reason_code
+        machine.disconnect(connection, reason, has_will=True, text=str(error))
+    else:
+        if connection.acks:
+            machine.schedule(connection.session, Cause.ACKS)
+            if len(connection.acks) > MOST_ACKS:
+                machine.notify()
+                machine.disconnect(connection, ReasonCode.QUOTA_EXCEEDED, has_will=True)
 
 
 def take_chunk(machine: "RouterMachine", connection: Connection, data: bytes) -> None:
@@ -115,7 +153,7 @@ def take_publishes(  # noqa: C901, PLR0912
     size = stop - position
     prefix = data[position:name_end]
     end = stop
-    if data.startswith(prefix, end):
+    if stop < len(data) and data.startswith(prefix, end):
         end += size
         while data.startswith(prefix, end):
             end += size
@@ -125,6 +163,16 @@ def take_publishes(  # noqa: C901, PLR0912
             end = position + plain * size
     count = (end - position) // size
     connection.packets_in += count
+    if (
+        not qos
+        and len(route.logs) == 1
+        and (
+            (connection.access is None and not route.is_reserved)
+            or publishing.is_allowed(connection, topic, route)
+        )
+        and pass_through(machine, connection, route, topic, data[position:end], count)
+    ):
+        return end
     ids: tuple[int, ...] = ()
     acks = bytearray()
     if not qos:

@@ -21,11 +21,14 @@ of a link may be called from any thread; those of one side from one thread at a 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from callboard.mqtt.packet import Auth
 from callboard.mqtt.packet import Connect as ConnectPacket
 from callboard.mqtt.reason_code import ReasonCode
+
+if TYPE_CHECKING:
+    from callboard.mqtt.connection import Connection
 
 
 class Unschedule:
@@ -265,7 +268,7 @@ class Link(LinkTx, LinkRx):
         self.incoming: list[bytes] = []
         self.outgoing: list[Notification] = []
         #: The router's own record of the client, while there is one.
-        self.connection: object | None = None
+        self.connection: Connection | None = None
 
     def let_go(self) -> None:
         """Forget who was woken and asked: the connection is gone, and all of it goes at once.

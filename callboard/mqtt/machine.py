@@ -33,10 +33,9 @@ from callboard.mqtt import connecting
 from callboard.mqtt.brake import Brakes
 from callboard.mqtt.connection import Connection
 from callboard.mqtt.datalog import CursorJump, DataLog
-from callboard.mqtt.errors import RemoteMqttError
 from callboard.mqtt.fetching import Fetch, Fetches
 from callboard.mqtt.forwarding import consume
-from callboard.mqtt.ingest import take_chunk
+from callboard.mqtt.ingest import take_data
 from callboard.mqtt.limits import Limits
 from callboard.mqtt.link import (
     AccessChanged,
@@ -72,9 +71,6 @@ MOST_EVENTS = 500
 
 MOST_READY = 100
 """Connections that one turn sends to, so that events are not kept waiting."""
-
-MOST_ACKS = 50_000
-"""Answers that wait for a client that does not read; above it is cut off."""
 
 
 class Turn(NamedTuple):
@@ -177,9 +173,11 @@ class RouterMachine:
     @property
     def next_deadline(self) -> float | None:
         """When a will, the end of a session or a look at slow readers is due next."""
-        due = self._deadlines[0][0] if self._deadlines else None
         look = self.brakes.due
-        return min((when for when in (due, look) if when is not None), default=None)
+        if not self._deadlines:
+            return look
+        due = self._deadlines[0][0]
+        return due if look is None else min(due, look)
 
     def run_inner(self, now: float) -> Turn:
         """Take events and send to connections that are ready: one turn."""
@@ -188,11 +186,7 @@ class RouterMachine:
             connecting.expire(self, heapq.heappop(self._deadlines)[2])
         if self.notifications:
             self.notify()
-        events = self.events
-        for _ in range(min(len(events), MOST_EVENTS)):
-            self._take(events.popleft())
-            if self.notifications:
-                self.notify()
+        self._take_events()
         ready, touched = self.ready, self._touched
         for _ in range(min(len(ready), MOST_READY)):
             connection = ready.popleft()
@@ -200,7 +194,8 @@ class RouterMachine:
                 consume(self, connection)
                 if connection.out:
                     touched.append(connection)
-        self.brakes.relax()
+        if self.brakes.braked:
+            self.brakes.relax()
         transmits = self.transmits
         for connection in touched:
             if connection.out:
@@ -211,16 +206,25 @@ class RouterMachine:
         self.records, self.transmits, self.alerts, self.wanted = [], [], [], []
         return turn
 
+    def _take_events(self) -> None:
+        events = self.events
+        for _ in range(min(len(events), MOST_EVENTS)):
+            event = events.popleft()
+            if type(event) is DeviceData:
+                take_data(self, event.link)
+            else:
+                self._take(event)
+            if self.notifications:
+                self.notify()
+
     def _take(self, event: LinkEvent) -> None:
         self.at_hand = event.link
         kind = type(event)
-        if kind is DeviceData:
-            self._take_data(event.link)
-        elif kind is Connect:
+        if kind is Connect:
             connecting.connect(self, event.link)
         else:
             connection = event.link.connection
-            if not isinstance(connection, Connection):
+            if connection is None:
                 return  # it is over already
             if kind is Ready:
                 connection.unsent = connection.unsent_bytes = 0
@@ -232,34 +236,6 @@ class RouterMachine:
                 self.disconnect(connection, reason, has_will=has_will, is_told=event.is_told)
             elif isinstance(event, AccessChanged):
                 connection.forget_answers()
-
-    def _take_data(self, link: Link) -> None:
-        connection = link.connection
-        chunks = link.swap()
-        if isinstance(connection, Connection):
-            if connection.held is not None:
-                chunks = self.brakes.sift(connection, chunks)
-            self.take_chunks(connection, chunks)
-
-    def take_chunks(self, connection: Connection, chunks: list[bytes]) -> None:
-        """Take whole packets of one client; its connection ends with the first wrong one."""
-        link = connection.link
-        try:
-            for chunk in chunks:
-                take_chunk(self, connection, chunk)
-                if link.connection is None:
-                    break
-        except RemoteMqttError as error:
-            self.notify()
-            self.meters.violations += 1
-            reason = error.reason_code
-            self.disconnect(connection, reason, has_will=True, text=str(error))
-        else:
-            if connection.acks:
-                self.schedule(connection.session, Cause.ACKS)
-                if len(connection.acks) > MOST_ACKS:
-                    self.notify()
-                    self.disconnect(connection, ReasonCode.QUOTA_EXCEEDED, has_will=True)
 
     def notify(self) -> None:
         """Hand the requests that publishes have woken to their trackers."""

@@ -13,6 +13,9 @@ PACKETS_PER_READ: Final = 10_000
 PACKET_SIZE: Final = 1 << 20
 """Bytes of one packet, header included."""
 
+_SHORT: Final = 0x80 + 2
+"""Bytes from which on the length of a packet takes more than one."""
+
 
 class Network:
     """Deframes what comes in, within limits.
@@ -60,7 +63,13 @@ class Network:
             ProtocolViolation: a packet is too large.
         """
         rest = self._rest
-        if rest:
+        if not rest:
+            # A client that says one short thing and waits, which is the most usual of all.
+            if 1 < len(data) < _SHORT and len(data) == data[1] + 2 <= self.packet_size:
+                self.packets = 1
+                self.is_full = self.packets_per_read == 1
+                return data
+        else:
             rest += data
             if len(rest) < self._need:
                 self.packets = 0

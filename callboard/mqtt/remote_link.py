@@ -35,6 +35,9 @@ class _Pause:
     HELD: Final = 32
 
 
+_OPEN: Final = State.OPEN
+"""A name of its own, as each read and write looks at it."""
+
 _OURS: Final = _Pause.TURN | _Pause.RATE | _Pause.READERS | _Pause.HELD
 """While one of these holds, silence is not the client's."""
 
@@ -109,7 +112,7 @@ class RemoteLink:
         if not chunk:
             return
         figures.packets_in += self._network.packets
-        if self.state is State.OPEN:
+        if self.state is _OPEN:
             self._push(chunk)
         elif self.state is State.WAITING:
             self._open(chunk)
@@ -159,7 +162,7 @@ class RemoteLink:
         if link is None:
             return
         taken = link.take()
-        if self.state is not State.OPEN:
+        if self.state is not _OPEN:
             return
         if self._pauses and not link.is_full:
             self._resume(_Pause.HELD)

@@ -174,7 +174,7 @@ def test_a_turn_that_fails_cuts_off_one_client(monkeypatch, caplog) -> None:
             raise ZeroDivisionError
         return take(machine, connection, data)
 
-    import callboard.mqtt.machine as module
+    import callboard.mqtt.ingest as module
 
     take = module.take_chunk
     monkeypatch.setattr(module, "take_chunk", fail)

@@ -6,7 +6,7 @@ from callboard.mqtt.limits import Limits
 from callboard.mqtt.link import UNSCHEDULE
 from callboard.mqtt.machine import MOST_EVENTS, MOST_READY, RouterMachine
 from callboard.mqtt.message import Run
-from callboard.mqtt.packet import PubAck, Publish, PubRel
+from callboard.mqtt.packet import V4, PubAck, Publish, PubRel
 from callboard.mqtt.tracker import Cause, Status, Tracker
 from tests.callboard.mqtt.stage import Stage
 
@@ -102,7 +102,7 @@ def test_acknowledgements_count_against_a_link_that_does_not_read() -> None:
 
 
 def test_answers_to_a_client_that_never_reads_are_bounded(monkeypatch) -> None:
-    monkeypatch.setattr("callboard.mqtt.machine.MOST_ACKS", 1_000)
+    monkeypatch.setattr("callboard.mqtt.ingest.MOST_ACKS", 1_000)
     stage = Stage(Limits(delivery_bytes=400))
     client = stage.client("c", reads=False)
 
@@ -176,7 +176,7 @@ def test_tracker_has_the_requests_of_a_connection_and_says_why_it_is_paused(stag
 
 
 def test_readyqueue_has_a_connection_at_most_once_and_at_the_back_after_its_turn(stage) -> None:
-    publisher, reader = stage.client("p"), stage.client("r")
+    publisher, reader = stage.client("p", version=V4), stage.client("r")
     other = stage.client("o")
     for number in range(120):
         reader.subscribe(f"t/{number}")
@@ -210,7 +210,7 @@ def test_waiters_are_all_taken_at_the_next_append(stage) -> None:
 
 
 def test_notifications_reach_trackers_after_the_whole_packet_batch(stage, monkeypatch) -> None:
-    publisher, reader = stage.client("p"), stage.client("r")
+    publisher, reader = stage.client("p", version=V4), stage.client("r")
     reader.subscribe("a", "b")
     handed = []
     notify = RouterMachine.notify
@@ -257,7 +257,7 @@ def test_consume_inflight_full_pauses_until_an_incoming_ack(stage) -> None:
 
 
 def test_consume_partial_read_goes_to_the_back_after_a_sweep_of_200(stage) -> None:
-    publisher, reader = stage.client("p"), stage.client("r")
+    publisher, reader = stage.client("p", version=V4), stage.client("r")
     reader.subscribe("a", "b")
     publisher.send(
         *(publisher.message("a") for _ in range(250)),
