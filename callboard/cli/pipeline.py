@@ -15,7 +15,7 @@ Query = Annotated[
     str,
     typer.Argument(
         metavar="QUERY",
-        help="rates, quantiles, sessions, late, anomalies, join, or FILE.py:FUNCTION.",
+        help="rates, quantiles, windows, sessions, late, anomalies, join, or FILE.py:FUNCTION.",
     ),
 ]
 Log = Annotated[Path, typer.Option("--log", metavar="FOLDER", help="The log that is read.")]

@@ -90,26 +90,39 @@ def rates(rows: "DataFrame", settings: Settings) -> "DataFrame":
     """Count records and tell their rate for each window and topic."""
     from pyspark.sql import functions as f
 
-    windows = _windows(rows, settings).agg(f.count("*").alias("records"))
-    rate = f.col("records") / f.lit(settings.window)
-    return windows.select(*_of_window("/rates"), "records", rate.alias("rate"))
+    found = _by_window(rows, settings).agg(f.count("*").alias("records"))
+    return found.select(*_of_window("/rates"), "records", _rate(settings))
 
 
 def quantiles(rows: "DataFrame", settings: Settings) -> "DataFrame":
     """Tell least, median, 90 %, 99 %, greatest and mean for each window and topic."""
+    found = _by_window(rows, settings).agg(*_levels())
+    return found.select(*_of_window("/quantiles"), "values", *_told_levels()).withColumnRenamed(
+        "values", "records"
+    )
+
+
+def windows(rows: "DataFrame", settings: Settings) -> "DataFrame":
+    """Tell rates and quantiles, which both come from one pass over the records.
+
+    Each result has the columns of both, of which those of the other one are null.
+    """
     from pyspark.sql import functions as f
 
-    windows = _windows(rows, settings).agg(
-        f.count("value").alias("records"),
-        f.min("value").alias("min"),
-        f.percentile_approx("value", [0.5, 0.9, 0.99]).alias("parts"),
-        f.max("value").alias("max"),
-        f.avg("value").alias("mean"),
-    )
-    parts = [
-        f.col("parts")[place].alias(name) for place, name in enumerate(("p50", "p90", "p99"))
-    ]
-    return windows.select(*_of_window("/quantiles"), "records", "min", *parts, "max", "mean")
+    found = _by_window(rows, settings).agg(f.count("*").alias("records"), *_levels())
+    of_rates = {"records": f.col("records"), "rate": _rate(settings)}
+    of_quantiles = dict(zip(_LEVELS, _told_levels(), strict=True))
+    told = []
+    for topic, mine in (
+        ("/rates", of_rates),
+        ("/quantiles", {"records": f.col("values"), **of_quantiles}),
+    ):
+        fields = [
+            mine.get(name, f.lit(None).cast("double")).alias(name)
+            for name in ("records", "rate", *_LEVELS)
+        ]
+        told.append(f.struct(*_of_window(topic), *fields))
+    return found.select(f.inline(f.array(*told))).where("records > 0")
 
 
 def sessions(rows: "DataFrame", settings: Settings) -> "DataFrame":
@@ -186,6 +199,7 @@ _SIDE: Final = ("time", "topic", "value")
 QUERIES: Final = {
     "rates": Query(rates, needs_values=False, help="records and rate of each window and topic"),
     "quantiles": Query(quantiles, needs_values=True, help="quantiles of each window and topic"),
+    "windows": Query(windows, needs_values=False, help="rates and quantiles in one pass"),
     "sessions": Query(sessions, needs_values=False, help="runs of records without a gap"),
     "late": Query(late, needs_values=False, help="records that came too late, of each topic"),
     "anomalies": Query(anomalies, needs_values=True, help="values that are not usual"),
@@ -197,11 +211,41 @@ def _marked(rows: "DataFrame", settings: Settings) -> "DataFrame":
     return rows.withWatermark("time", f"{settings.delay} seconds")
 
 
-def _windows(rows: "DataFrame", settings: Settings) -> "GroupedData":
+def _by_window(rows: "DataFrame", settings: Settings) -> "GroupedData":
     from pyspark.sql import functions as f
 
     window = f.window("time", f"{settings.window} seconds").alias("window")
     return _marked(rows, settings).groupBy(window, "topic")
+
+
+_LEVELS: Final = ("min", "p50", "p90", "p99", "max", "mean")
+
+
+def _rate(settings: Settings) -> "Column":
+    from pyspark.sql import functions as f
+
+    return (f.col("records") / f.lit(settings.window)).alias("rate")
+
+
+def _levels() -> "list[Column]":
+    """Return what is aggregated for quantiles."""
+    from pyspark.sql import functions as f
+
+    return [
+        f.count("value").alias("values"),
+        f.min("value").alias("min"),
+        f.percentile_approx("value", [0.5, 0.9, 0.99]).alias("parts"),
+        f.max("value").alias("max"),
+        f.avg("value").alias("mean"),
+    ]
+
+
+def _told_levels() -> "list[Column]":
+    """Return the columns of `_LEVELS`."""
+    from pyspark.sql import functions as f
+
+    parts = [f.col("parts")[place].alias(name) for place, name in enumerate(_LEVELS[1:4])]
+    return [f.col("min"), *parts, f.col("max"), f.col("mean")]
 
 
 def _of_window(name: str) -> "list[Column]":

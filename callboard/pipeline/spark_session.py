@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from callboard.pipeline.errors import InvalidSetting, SparkMissing
+from callboard.pipeline.fork_server import start_python
 from callboard.pipeline.java import find_java
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def session(
     if not master.startswith(("local", "spark://", "yarn", "k8s://")):
         what = f"master {master!r} is unknown to Spark; give local[2] or spark://HOST:7077"
         raise InvalidSetting(what)
-    _prepare_environment()
+    _prepare_environment(is_local=master.startswith("local"))
     settings = {**_ALWAYS, **_settings_of(master), **(conf or {})}
     settings.setdefault(_WAREHOUSE, str(Path(tempfile.gettempdir(), "spark-warehouse")))
     logs = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
@@ -111,13 +112,16 @@ def _write_checkpoints_quickly(spark: "SparkSession") -> None:
     files.getLocal(context.hadoopConfiguration()).setWriteChecksum(False)  # noqa: FBT003
 
 
-def _prepare_environment() -> None:
+def _prepare_environment(*, is_local: bool) -> None:
     """Let Spark find Java, and its workers this very Python with all that is installed."""
     os.environ["JAVA_HOME"] = str(find_java())
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if str(_ROOT) not in folders:  # where callboard is used in place, not installed
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), *folders]))
+    if is_local and sys.platform == "linux":
+        seed = os.environ.get("PYTHONHASHSEED", "0")
+        os.environ["PYSPARK_PYTHON"] = str(start_python(seed))
 
 
 def _settings_of(master: str) -> dict[str, str]:

@@ -375,6 +375,20 @@ def test_rates_and_quantiles_are_told_for_each_window_and_topic(fill, ask):
     ]
 
 
+def test_windows_tell_rates_and_quantiles_as_these_do(fill, ask):
+    times = [second * SECOND for second in range(20)]
+    fill([{"load": float(n)} for n in range(20)], topic=["/a", "/b"] * 10, time=times)
+    fill([b"no number"] * 2, topic=["/a", "/c"], time=[5 * SECOND] * 2)
+
+    told = ask("windows", field="load")
+
+    for name in ("rates", "quantiles"):
+        (expected, columns) = (rows := ask(name, field="load")), rows[0].asDict()
+        mine = [row for row in told if row.topic.startswith(f"/{name}/")]
+        assert pick(mine, *columns) == pick(expected, *columns)
+    assert {row.topic for row in told if row.rate is None} == {"/quantiles/a", "/quantiles/b"}
+
+
 def test_sessions_end_with_a_gap_and_late_records_are_counted(fill, ask):
     seconds = [0, 4, 8, 30, 33, 1]
     fill([{}] * 6, topic="/a", time=[second * SECOND for second in seconds])
