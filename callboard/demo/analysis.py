@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -18,16 +17,12 @@ from callboard.demo.chart import draw_chart, print_chart
 from callboard.demo.options import ANALYSIS, DemoOptions
 
 SHORTEST: Final = 20.0
-"""Seconds of a story that Spark has a part in: it takes some ten to begin."""
+"""Seconds of a story that Spark has a part in: it takes some fifteen to its first results."""
 
 METRIC: Final = "/metrics/A/cpu"
 
 _SECOND: Final = 10**9
 _END_LIMIT: Final = 10.0
-_MORE_TIME: Final = 10.0
-"""Seconds after the story in which first results may still come."""
-
-_LOOK: Final = 0.2
 
 
 @dataclass(slots=True)
@@ -104,7 +99,9 @@ class Analysis:
         os.environ.pop(ANALYSIS, None)
         if self._missing:
             return self
-        self._folder = tempfile.TemporaryDirectory(prefix="callboard-demo-spark-")
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="callboard-demo-spark-", ignore_cleanup_errors=True
+        )
         os.environ[ANALYSIS] = self._folder.name  # the nodes see it too
         with (Path(self._folder.name) / "spark.txt").open("wb") as said:
             self._process = subprocess.Popen(  # noqa: S603  # this very interpreter, no shell
@@ -112,7 +109,7 @@ class Analysis:
                 stdin=subprocess.PIPE,
                 stdout=said,
                 stderr=said,
-                env=_environment(),
+                env=_environment(self._folder.name),
                 process_group=0,
             )
         return self
@@ -138,11 +135,13 @@ class Analysis:
             return {"state": "starts"}
         return told
 
+    @property
+    def is_running(self) -> bool:
+        """Whether results may still come."""
+        return self._process is not None and self._process.poll() is None
+
     def finish(self) -> Found:
-        """End the process, and return what it found; a busy machine gets some more time."""
-        deadline = time.monotonic() + _MORE_TIME
-        while self.state() and not self._has_results() and time.monotonic() < deadline:
-            time.sleep(_LOOK)
+        """End the process, and return what it found."""
         self._end()
         if self._folder is None:
             return Found(missing=self._missing)
@@ -157,15 +156,6 @@ class Analysis:
         draw_chart(picture, METRIC, found.levels, found.quantiles, found.strange)
         found.picture = str(picture)
         return found
-
-    def _has_results(self) -> bool:
-        """Whether there is something to show, or nothing will come any more."""
-        if self._folder is None or self._process is None or self._process.poll() is not None:
-            return True
-        topics = {record.topic for record in _records(Path(self._folder.name) / "results")}
-        return f"/quantiles{METRIC}" in topics and any(
-            topic.startswith("/anomalies/temperatures") for topic in topics
-        )
 
     def _end(self) -> None:
         process = self._process
@@ -222,11 +212,16 @@ def _records(folder: Path) -> list[Record]:
         return []
 
 
-def _environment() -> dict[str, str]:
-    """Return the environment of the process: it finds the same callboard as this one."""
+def _environment(folder: str) -> dict[str, str]:
+    """Return the environment of the process: this callboard, and a folder for all its files."""
     root = str(Path(__file__).resolve().parents[2])
     known = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": root if not known else root + os.pathsep + known}
+    return {
+        **os.environ,
+        "PYTHONPATH": root if not known else root + os.pathsep + known,
+        "TMPDIR": folder,
+        "SPARK_LOCAL_DIRS": folder,
+    }
 
 
 def _kill_all(process: subprocess.Popen[bytes]) -> None:

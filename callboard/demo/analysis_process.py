@@ -7,14 +7,13 @@
 | `results` | the log of rates, quantiles and anomalies; node A hands them on |
 | `state.json` | how far it is, for the parent |
 
-It ends when its input does. When all queries have begun it is nice to the nodes.
+It ends when its input does. When all queries had a batch it is nice to the nodes.
 """
 
 import json
 import os
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,8 +40,14 @@ _SLICE_SECONDS: Final = 0.5
 _REPORT_SECONDS: Final = 0.25
 _NICE: Final = 5
 _QUICK_TO_START: Final = {
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-    "spark.sql.shuffle.partitions": "2",
+    # Java compiles little, and checks no classes: they are those of Spark.
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+    " -XX:MetaspaceSize=256m -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
+    # Code that is made for a query pays off with more records than there are here.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
     "spark.driver.memory": "512m",
 }
 
@@ -62,30 +67,22 @@ def main(folder: Path) -> int:
     except SparkMissing as error:
         _tell(folder, state="missing", why=str(error))
         return 1
-    running: list[Any] = []
-    for start in (_start_quantiles, _start_anomalies, _start_rates):
-        if not ends.is_set():
-            running.append(start(spark, folder))
-            _run(folder, running, ends, lambda query: bool(query.recentProgress))
-    os.setpriority(os.PRIO_PGRP, 0, _NICE)
-    _run(folder, running, ends, lambda _: False)
-    for query in running:
-        query.stop()
-    spark.stop()
-    return 0
-
-
-def _run(
-    folder: Path, running: list[Any], ends: threading.Event, is_enough: Callable[[Any], bool]
-) -> None:
-    """Tell how far it is until the end, or until the query that was started last may do.
-
-    Queries that begin one after the other are sooner at their first results than all at once.
-    """
+    # Together they are sooner at their first results than one after the other: most of the
+    # time each waits for workers.
+    running = [start(spark, folder) for start in (_start_anomalies, _start_windows)]
+    is_nice = False
     while not ends.wait(_REPORT_SECONDS):
         _tell(folder, state="runs", rows=_rows_of(running))
-        if is_enough(running[-1]):
-            return
+        if not is_nice and all(query.recentProgress for query in running):
+            os.setpriority(os.PRIO_PGRP, 0, _NICE)
+            is_nice = True
+    for query in running:
+        query.stop()
+    java = spark.sparkContext._gateway.proc  # noqa: SLF001  # there is no other way to it
+    spark.stop()
+    java.stdin.close()
+    java.wait()  # it removes its files; the parent has a limit for that
+    return 0
 
 
 def _metrics_job(name: str, folder: Path) -> Job:
@@ -99,12 +96,9 @@ def _metrics_job(name: str, folder: Path) -> Job:
     )
 
 
-def _start_quantiles(spark: Any, folder: Path) -> Any:
-    return _metrics_job("quantiles", folder).start_stream(spark)
-
-
-def _start_rates(spark: Any, folder: Path) -> Any:
-    return _metrics_job("rates", folder).start_stream(spark)
+def _start_windows(spark: Any, folder: Path) -> Any:
+    """Tell rates and quantiles of the metrics."""
+    return _metrics_job("windows", folder).start_stream(spark)
 
 
 def _start_anomalies(spark: Any, folder: Path) -> Any:

@@ -1,7 +1,10 @@
 """What the parent knows of the analysis while it runs. Pure."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+
+KINDS: Final = ("/rates", "/quantiles", "/anomalies")
+"""How the topics of results begin."""
 
 
 @dataclass(slots=True)
@@ -26,6 +29,18 @@ class Findings:
         if is_witness and store is not None:
             self.entries = store.get("results", self.entries)
 
+    def missing(self) -> list[str]:
+        """Return the kinds that did not come back, as a message and as an entry."""
+        kept = self._entries_of_kinds()
+        return [kind for kind in KINDS if not (self.messages.get(kind) and kept[kind])]
+
+    def summary(self) -> dict[str, Any]:
+        """Return what came back as plain values."""
+        return {"messages": self.messages, "entries": self._entries_of_kinds()}
+
+    def _entries_of_kinds(self) -> dict[str, int]:
+        return {kind: sum(key.startswith(f"{kind}/") for key in self.entries) for kind in KINDS}
+
     def status(self) -> str:
         """Return the state of the analysis in one line; empty where there is none."""
         if not self.state:
@@ -34,13 +49,24 @@ class Findings:
             return f"spark: {self.state['state']}"
         parts = [f"spark: {self.state.get('rows', 0):,} records read"]
         if any(self.messages.values()):
-            counts = ", ".join(
-                f"{count:,} {topic.strip('/')}" for topic, count in self.messages.items()
-            )
-            parts.append(f"{counts} as messages on D")
+            parts.append(f"{self._counts()} as messages on D")
         if self.entries:
             parts.append(f"{len(self.entries)} entries in the store")
         median = self.entries.get("/quantiles/metrics/A/cpu")
         if median is not None:
             parts.append(f"cpu median {median:.0f} %")
         return " · ".join(parts)
+
+    def line(self) -> str:
+        """Return what came back, in one line for the end; empty where nothing did."""
+        if not self.messages:
+            return ""
+        return (
+            f"results of Spark: {self._counts()} came to D as messages,"
+            f" {len(self.entries)} are in the store"
+        )
+
+    def _counts(self) -> str:
+        return ", ".join(
+            f"{count:,} {topic.strip('/')}" for topic, count in self.messages.items()
+        )

@@ -1,18 +1,16 @@
 """What nodes have to do with Spark: A records metrics and hands results on, D counts them."""
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from callboard.broker.recording import Recording
 from callboard.commitlog import CommitLog
+from callboard.demo.findings import KINDS
 from callboard.demo.messages import METRICS
 from callboard.endpoint.core_effect import Item
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.message_queue import MessageQueue
 from callboard.pipeline.bridge import Bridge, Entries
-
-RESULTS: Final = ("/rates", "/quantiles", "/anomalies")
-"""How the topics of results begin."""
 
 
 class Handing:
@@ -40,8 +38,8 @@ class Counting:
 
     def __init__(self, hub: Hub) -> None:
         self._queue: MessageQueue[Item] = MessageQueue()
-        hub.add_receiver(self._queue, RESULTS)
-        self._counts = dict.fromkeys(RESULTS, 0)
+        hub.add_receiver(self._queue, KINDS)
+        self._counts = dict.fromkeys(KINDS, 0)
 
     def counts(self) -> dict[str, int]:
         """Return how many came, by the beginning of their topic."""

@@ -41,5 +41,7 @@ def run(options: DemoOptions) -> int:
     summary = {**show.summary(outcome), "analysis": found.summary()}
     if not options.as_json:
         found.print()
+        if returned := show.returned():
+            print(returned)  # noqa: T201
     print(json.dumps(summary) if options.as_json else outcome.line(), flush=True)  # noqa: T201
     return outcome.exit_code

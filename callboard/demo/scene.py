@@ -140,6 +140,11 @@ class Scene:
         self.holdings.ended(name)
         return self._log(at_ns, f"{name} ended by itself (status {status})", "bad")
 
+    def awaits(self, kinds: str, limit: float, at_ns: int) -> Event:
+        """Note that the story is over, but for results of Spark."""
+        text = f"spark is late on this machine: up to {limit:g} s more for its {kinds}"
+        return self._log(at_ns, text, "plain")
+
     # --- what the nodes say ---
 
     def report(self, name: str, report: dict[str, Any]) -> list[Event]:

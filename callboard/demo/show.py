@@ -32,6 +32,9 @@ SETTLE_LIMIT: Final = 10.0
 STORE_LIMIT: Final = 5.0
 """Seconds that the store may take to settle, and each of its sides to close."""
 
+RESULTS_LIMIT: Final = 15.0
+"""Seconds that the nodes are kept for results of Spark, where the machine has other work."""
+
 ROUND: Final = 0.05
 """Seconds between two rounds of delivery reports."""
 
@@ -83,6 +86,7 @@ class Show:
             self.stood_ms = self._seconds() * 1000
             self._delay = max(self.stood_ms / 1000 - EARLY * self._options.seconds, 0.0)
             self._pump(lambda: self._is_ending or self._timeline.is_over(self._played()))
+            self._await_results()
         return self._settle(problem)
 
     def summary(self, outcome: Outcome) -> dict[str, Any]:
@@ -97,6 +101,7 @@ class Show:
             "topics": self._scene.topics(),
             "store": self._scene.holdings.summary(),
             "mqtt": self._scene.mqtt,
+            "results": self._scene.findings.summary(),
             "down_ms": outcome.down_ms,
             "service_ms": outcome.service_ms,
             "first_picture_ms": self.start_ms,
@@ -111,6 +116,10 @@ class Show:
             ],
             "problem": outcome.problem,
         }
+
+    def returned(self) -> str:
+        """Return what came back from Spark, in one line; empty where nothing did."""
+        return self._scene.findings.line()
 
     def interrupt(self, _number: int, _frame: FrameType | None) -> None:
         """End early, in order; the second time at once."""
@@ -143,7 +152,7 @@ class Show:
             if limit is not None:
                 wait = min(wait, limit - now)
             due = self._timeline.next_at()
-            if due is not None and self.stood_ms:
+            if due is not None and self.stood_ms and not self._timeline.is_over(self._played()):
                 wait = min(wait, due - self._played())
             self._take(max(wait, 0.0))
             if self.stood_ms and not self._is_ending:
@@ -231,6 +240,18 @@ class Show:
         self._strike("cut", f"{left}─{right}", at_ns)
 
     # --- the end ---
+
+    def _await_results(self) -> None:
+        """Keep the nodes until each kind of results came back, or it takes too long."""
+        missing, analysis = self._scene.findings.missing, self._analysis
+        if self._is_ending or not missing() or not analysis.is_running:
+            return
+        kinds = ", ".join(kind.strip("/") for kind in missing())
+        self._show(self._scene.awaits(kinds, RESULTS_LIMIT, time.monotonic_ns()))
+        self._pump(
+            lambda: self._is_ending or not missing() or not analysis.is_running,
+            time.monotonic() + RESULTS_LIMIT,
+        )
 
     def _settle(self, problem: str) -> Outcome:
         """Let the traffic rest, wait until nothing is in flight, and return what came out."""

@@ -131,3 +131,21 @@ def test_the_line_of_the_analysis_tells_what_came_back():
         "spark: 1,200 records read · 2 rates, 1 anomalies as messages on D"
         " · 2 entries in the store · cpu median 31 %"
     )
+    assert findings.line() == (
+        "results of Spark: 2 rates, 1 anomalies came to D as messages, 2 are in the store"
+    )
+
+
+def test_a_kind_of_results_is_missing_until_it_is_a_message_and_an_entry():
+    findings = Findings()
+    assert findings.missing() == ["/rates", "/quantiles", "/anomalies"]
+
+    findings.take(
+        {"results": {"/rates": 2, "/quantiles": 1, "/anomalies": 0}, "store": None},
+        is_witness=False,
+    )
+    entries = {"/quantiles/metrics/A/cpu": 31.4, "/anomalies/x": None}
+    findings.take({"store": {"results": entries}}, is_witness=True)
+
+    assert findings.missing() == ["/rates", "/anomalies"]
+    assert findings.summary()["entries"] == {"/rates": 0, "/quantiles": 1, "/anomalies": 1}

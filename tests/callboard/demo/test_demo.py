@@ -158,6 +158,34 @@ def test_json_is_all_that_is_printed_and_tells_every_milestone(start):
     assert summary["store"] == {"entries": 22, "lost": 0, "doubled": 0, "checked": True}
 
 
+@pytest.mark.spark
+@pytest.mark.timeout(150)
+def test_rates_quantiles_and_anomalies_of_spark_come_back_while_the_nodes_run(start):
+    """The story is longer than anybody waits: it is ended when all of them are there."""
+    pytest.importorskip("pyspark", reason="needs pip install 'callboard[spark]'")
+    demo = start("--seconds", "120", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    shown = re.compile(
+        r"spark: .* · [1-9][\d,]* rates, [1-9][\d,]* quantiles, [1-9][\d,]* anomalies"
+        r" as messages on D · [1-9]\d+ entries in the store"
+    )
+
+    for line in demo.process.stdout:
+        if "spark: missing" in line:
+            pytest.skip("there is no Java for Spark")
+        if shown.search(line):
+            break
+    else:
+        pytest.fail("the story ended before")
+    demo.process.send_signal(signal.SIGINT)
+    out, err = demo.process.communicate(timeout=30)
+
+    assert demo.process.returncode == 0, out + err
+    assert re.search(r"temperatures of San Francisco: \d+ anomalies found, 48 are known", out)
+    assert re.search(r"results of Spark: \d+ rates, .* came to D as messages, \d+ are", out)
+    assert LAST_LINE.fullmatch(out.splitlines()[-1])
+    assert demo.processes() == []
+
+
 @pytest.mark.timeout(40)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_in_order(start, number):
