@@ -25,6 +25,7 @@ from callboard.mqtt.collecting import tune_collector
 from callboard.mqtt.config_file import (
     MqttConfigError,
     find_function,
+    find_missing_files,
     make_config,
     make_limits,
     make_maps,
@@ -47,16 +48,33 @@ def load_router_config(file: Path) -> tuple[ConfigTable, RouterConfig]:
     """
     try:
         table = read_config_file(file)
-        module = None if table.app is None else load_app(file.parent / table.app)
-        return table, make_config(table, file.parent, _finder(module))
     except MqttConfigError as error:
         raise Failures(error.lines) from error
+    lines = find_missing_files(table, file.parent)
+    module, finds_names = None, True
+    try:
+        module = None if table.app is None else load_app(file.parent / table.app)
+    except Failure as failure:
+        lines.append(f"app = {table.app!r}: {failure}")
+        finds_names = False
+    config = None
+    try:
+        config = make_config(table, file.parent, _finder(module, finds_names=finds_names))
+    except MqttConfigError as error:
+        lines += error.lines
+    if config is None or lines:
+        raise Failures([f"{file}: {line}" for line in lines])
+    return table, config
 
 
-def _finder(module: ModuleType | None) -> Callable[[str], Callable[..., Any]]:
+def _finder(
+    module: ModuleType | None, *, finds_names: bool
+) -> Callable[[str], Callable[..., Any]]:
     def find(text: str) -> Callable[..., Any]:
         if ":" in text:
             return find_function(text)
+        if not finds_names:  # the app is a mistake already, its functions are none
+            return find
         found = getattr(module, text, None)
         if not callable(found):
             place = "no app is set" if module is None else f"{module.__name__} has none"

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import typer
 
 from callboard.cli.columns import columns
-from callboard.cli.failure import Failure
+from callboard.cli.failure import MISUSED, Failure
 
 PATIENCE: Final = 5.0
 """Seconds that the console has to answer."""
@@ -30,7 +30,7 @@ def ask(url: str, path: str) -> Any:
     """
     target = url.rstrip("/") + path
     if not target.startswith(("http://", "https://")):
-        raise Failure(why=f"{url!r} is no URL", step="write http://HOST:PORT")
+        raise Failure(why=f"{url!r} is no URL", step="write http://HOST:PORT", code=MISUSED)
     try:
         with urllib.request.urlopen(target, timeout=PATIENCE) as answer:  # noqa: S310
             return json.load(answer)

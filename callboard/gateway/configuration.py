@@ -141,7 +141,7 @@ def read_file(path: Path | str) -> dict[str, Any]:
     except UnicodeDecodeError:
         line = f"{path}: it is no text in UTF-8; give the path of a JSON or TOML file"
     except (tomllib.TOMLDecodeError, json.JSONDecodeError, RecursionError) as error:
-        line = f"{path}: it is no {kind}: {error}"
+        line = f"{path}: it is no {kind}: {error}; correct it there"
     else:
         if isinstance(values, dict):
             return values

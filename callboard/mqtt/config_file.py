@@ -88,7 +88,7 @@ def read_config_file(path: Path) -> ConfigTable:
     except UnicodeDecodeError:
         raise MqttConfigError([f"{path}: it is no text in UTF-8; give a TOML file"]) from None
     except tomllib.TOMLDecodeError as error:
-        raise MqttConfigError([f"{path}: it is no TOML: {error}"]) from None
+        raise MqttConfigError([f"{path}: it is no TOML: {error}; correct it there"]) from None
     try:
         return ConfigTable.model_validate(values)
     except ValidationError as error:
@@ -119,26 +119,27 @@ def make_config(
         find: gives the functions that it names; `module:function` is imported by default.
 
     Raises:
-        MqttConfigError: a function cannot be found, or an address lacks what it needs.
+        MqttConfigError: functions cannot be found, or an address lacks what it needs.
     """
-    find = find or find_function
+    functions = _Functions(find or find_function)
     limits, network = make_limits(table)
+    hooks = functions.find_all("hooks", dict(table.hooks))
     config = RouterConfig(
         listeners=tuple(_listener(each, folder) for each in table.listeners),
         limits=limits,
         network=network,
         security=make_security(table),
-        authenticator=find(table.hooks.connect) if table.hooks.connect else None,
-        methods={name: find(text) for name, text in table.auth.methods.items()},
-        hooks=Hooks(
-            **{
-                name: find(text)
-                for name in ("subscribe", "publish", "deliver")
-                if (text := getattr(table.hooks, name)) is not None
-            }
-        ),
+        authenticator=hooks.pop("connect", None),
+        methods=functions.find_all("auth.methods", table.auth.methods),
+        hooks=Hooks(**hooks),
         rules=tuple(
-            Rule(each.filter, find(each.function), each.topic, each.qos) for each in table.rules
+            Rule(
+                each.filter,
+                functions.find(f"rules.{index}.function", each.function),
+                each.topic,
+                each.qos,
+            )
+            for index, each in enumerate(table.rules)
         ),
         bridges=tuple(_bridge(each, folder) for each in table.bridges),
         console=table.console,
@@ -147,14 +148,62 @@ def make_config(
         name=table.name,
         sessions=table.cluster.sessions,
     )
-    try:
-        for listener in config.listeners:
-            listener.parse()
-        for bridge in config.bridges:
-            bridge.parse()
-    except ListenError as error:
-        raise MqttConfigError([str(error)]) from None
+    lines = functions.mistakes
+    checks: list[Callable[[], object]] = [
+        *(listener.parse for listener in config.listeners),
+        *(bridge.parse for bridge in config.bridges),
+    ]
+    for check in checks:
+        try:
+            check()
+        except ListenError as error:
+            lines.append(str(error))
+    if lines:
+        raise MqttConfigError(lines)
     return config
+
+
+def find_missing_files(table: ConfigTable, folder: Path) -> list[str]:
+    """Return a line for each file that is named and not there; certificates, keys, secrets."""
+    named = [("node.secret_file", table.node.secret_file)]
+    for kind, places in (("listeners", table.listeners), ("bridges", table.bridges)):
+        for index, place in enumerate(places):
+            named += [
+                (f"{kind}.{index}.{key}", getattr(place, key)) for key in TlsTable.model_fields
+            ]
+    return [
+        f"{key} = {text!r}: there is no file {folder / text}; give the path of one"
+        for key, text in named
+        if text is not None and not (folder / text).is_file()
+    ]
+
+
+class _Functions:
+    """Finds the functions that a file names, and keeps what is wrong."""
+
+    def __init__(self, find: FunctionFinder) -> None:
+        self._find = find
+        self.mistakes: list[str] = []
+
+    def find(self, key: str, text: str) -> Callable[..., Any]:
+        try:
+            return self._find(text)
+        except MqttConfigError as error:
+            self.mistakes += [f"{key} = {text!r}: {line}" for line in error.lines]
+            return _not_found
+
+    def find_all(
+        self, table: str, texts: Mapping[str, str | None]
+    ) -> dict[str, Callable[..., Any]]:
+        return {
+            name: self.find(f"{table}.{name}", text)
+            for name, text in texts.items()
+            if text is not None
+        }
+
+
+def _not_found(*_: Any) -> None:
+    """Stand for a function that cannot be found; the configuration is refused."""
 
 
 def make_security(table: ConfigTable) -> Security:

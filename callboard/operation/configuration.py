@@ -156,7 +156,7 @@ def _read(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         line = f"{path}: it is no text in UTF-8; give the path of a TOML file"
     except tomllib.TOMLDecodeError as error:
-        line = f"{path}: it is no TOML: {error}"
+        line = f"{path}: it is no TOML: {error}; correct it there"
     raise ConfigurationError([line])
 
 

@@ -175,7 +175,24 @@ def test_a_file_is_checked(file, capsys):
 
     file.write_text(FILE.replace("double", "triple"))
     assert main(["mqtt", "check", str(file)]) == 1
-    assert "there is no function triple" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{file}: rules.0.function = 'triple': there is no function triple" in line
+
+
+def test_all_mistakes_of_a_file_are_told_at_once(file, capsys):
+    file.write_text(
+        FILE.replace("app.py", "none.py")
+        + 'qos = 1\n[[listeners]]\naddress = "tls://127.0.0.1:0"\ncertificate = "none.pem"\n'
+        '[hooks]\npublish = "none:publish"\n[node]\nsecret_file = "none"\n'
+    )
+
+    assert main(["mqtt", "check", str(file)]) == 1
+
+    lines = capsys.readouterr().err.splitlines()
+    keys = [line.removeprefix(f"callboard: {file}: ").partition(" = ")[0] for line in lines]
+    assert keys == ["node.secret_file", "listeners.1.certificate", "app", "hooks.publish"]
+    assert all("; give the path of" in line for line in lines[:3])
+    assert "write module:function" in lines[3]
 
 
 def test_a_port_that_cannot_be_opened_is_one_line(file, capsys):
