@@ -93,10 +93,13 @@ def load_rules(path: Path) -> list[FileRule]:
         InvalidRule: it cannot be read; the text says where.
     """
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         msg = f"{path}: {error.strerror}"
+        raise InvalidRule(msg) from None
+    except UnicodeDecodeError:
+        msg = f"{path}: it is no text in UTF-8"
         raise InvalidRule(msg) from None
     except (ValueError, RecursionError) as error:
         msg = f"{path}: {error}"

@@ -210,3 +210,20 @@ def test_a_console_that_is_not_there_is_one_line(capsys):
         assert main(args) == 1
         (line,) = capsys.readouterr().err.splitlines()
         assert "no console answers" in line
+
+
+def test_what_is_no_url_is_wrong_use(capsys):
+    assert main(["mqtt", "top", "nonsense"]) == 2
+
+    assert "'nonsense' is no URL; write http://HOST:PORT" in capsys.readouterr().err
+
+
+def test_what_is_no_toml_says_where(tmp_path, capsys):
+    path = tmp_path / "mqtt.toml"
+    path.write_text("x =\n")
+
+    assert main(["mqtt", "check", str(path)]) == 1
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{path}: it is no TOML: " in line
+    assert line.endswith("(at line 1, column 4); correct it there")

@@ -117,6 +117,14 @@ def test_rules_of_no_use_are_said_with_their_place(tmp_path, text, why):
         load_rules(path)
 
 
+def test_rules_that_are_no_text_are_said_so(tmp_path):
+    path = tmp_path / "rules.toml"
+    path.write_bytes(b"\xff\xfe")
+
+    with pytest.raises(InvalidRule, match="it is no text in UTF-8"):
+        load_rules(path)
+
+
 def test_rules_may_be_json(tmp_path):
     path = tmp_path / "rules.json"
     path.write_text('[{"filepat": "x", "rw": "r"}]')
