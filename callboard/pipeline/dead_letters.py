@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from callboard.commitlog import CommitLog, LogLocked
+from callboard.commitlog import CommitLog, LogLocked, Retention
 from callboard.pipeline.errors import PublishFailed
 
 TOPIC: Final = "/dead-letters"
@@ -34,16 +34,27 @@ class DeadLetter(NamedTuple):
 
 
 def bury(
-    folder: str, source: str, span: tuple[int, int], letters: Sequence[DeadLetter]
+    folder: str,
+    source: str,
+    span: tuple[int, int],
+    letters: Sequence[DeadLetter],
+    retain: Retention | None = None,
 ) -> None:
     """Append dead letters of a range of records, unless they are there; durable on return.
+
+    Args:
+        folder: The directory of their log.
+        source: The log that they come from.
+        span: The offsets of the range.
+        letters: What did not decode in it.
+        retain: How long dead letters are kept; their age counts from the time of the record.
 
     Raises:
         PublishFailed: others write that log all the time.
         LogFailed: the disk refuses.
     """
     place = f"{source}:{span[0]}-{span[1]}"
-    with _open(folder) as log:
+    with _open(folder, retain) as log:
         if any(record.headers.get(_RANGE) == place for record in log):
             return
         log.append_batch(
@@ -79,11 +90,11 @@ def headers_of(letter: DeadLetter, place: str) -> dict[str, str]:
     }
 
 
-def _open(folder: str) -> CommitLog:
+def _open(folder: str, retain: Retention | None) -> CommitLog:
     deadline = time.monotonic() + _PATIENCE
     while True:
         try:
-            return CommitLog(folder, sync="none")
+            return CommitLog(folder, sync="none", retain=retain)
         except LogLocked:
             if time.monotonic() > deadline:
                 what = f"{folder} is locked for {_PATIENCE:g} s; see who writes it"

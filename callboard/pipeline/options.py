@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from callboard.commitlog import LogReader
+from callboard.commitlog import LogReader, Retention
 from callboard.pipeline.errors import InvalidSetting
 
 _TRUE: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
@@ -28,6 +28,7 @@ class SourceOptions:
         max_rows: `maxOffsetsPerTrigger`; None is no limit.
         fails_on_loss: `failOnDataLoss`.
         dead_letters: `deadLetters`: the log that takes records which do not decode.
+        dead_letters_retain: `deadLettersRetain`: how long these are kept.
         infers: `inferSchema`: whether fields of payloads are found in a sample.
         sample: `sampleRecords`: how many records that are.
         partitions: `numPartitions`; 0 lets the source choose.
@@ -40,6 +41,7 @@ class SourceOptions:
     max_rows: int | None = None
     fails_on_loss: bool = True
     dead_letters: str | None = None
+    dead_letters_retain: Retention | None = None
     infers: bool = False
     sample: int = SAMPLE_RECORDS
     partitions: int = 0
@@ -65,6 +67,7 @@ class SourceOptions:
             max_rows=_at_least(given, "maxOffsetsPerTrigger", 1),
             fails_on_loss=_flag(given, "failOnDataLoss", default=True),
             dead_letters=given.get("deadletters"),
+            dead_letters_retain=retention_of(given, "deadLettersRetain"),
             infers=_flag(given, "inferSchema", default=False),
             sample=_at_least(given, "sampleRecords", 1) or SAMPLE_RECORDS,
             partitions=_at_least(given, "numPartitions", 1) or 0,
@@ -80,6 +83,20 @@ def find_offset(log: LogReader, place: str) -> int:
     if _NUMBER.fullmatch(place):
         return int(place)
     return log.offset_at(nanoseconds(place))
+
+
+def retention_of(given: Mapping[str, str], name: str) -> Retention | None:
+    """Return how long a log is kept, by an option like `bytes=1000000000,seconds=86400`.
+
+    Raises:
+        InvalidSetting: it is something else.
+    """
+    text = given.get(name.lower(), "")
+    try:
+        return Retention.parse(text) if text else None
+    except ValueError:
+        what = f"{name}={text!r}; give for instance bytes=1000000000,seconds=86400"
+        raise InvalidSetting(what) from None
 
 
 def nanoseconds(text: str) -> int:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from callboard.commitlog import Cursor, LogCorrupt
+from callboard.commitlog import Cursor, LogCorrupt, Retention
 from callboard.commitlog.arrow import record_batches
 from callboard.commitlog.reader import open_folder
 from callboard.commitlog.reading import Reading
@@ -47,6 +47,7 @@ class RangeRequest(NamedTuple):
         topics: Beginnings of topics, one of which has to fit; none takes all.
         fails_on_loss: Whether records that are gone end it.
         dead_letters: The log that takes records which do not decode.
+        dead_letters_retain: How long that keeps them.
     """
 
     path: str
@@ -54,6 +55,7 @@ class RangeRequest(NamedTuple):
     topics: tuple[str, ...] = ()
     fails_on_loss: bool = True
     dead_letters: str | None = None
+    dead_letters_retain: Retention | None = None
 
 
 def read_range(request: RangeRequest, start: int, end: int) -> Iterator[pa.RecordBatch]:
@@ -68,7 +70,13 @@ def read_range(request: RangeRequest, start: int, end: int) -> Iterator[pa.Recor
     for records in _records(request, start, end):
         yield decoder.decode(records)
     if decoder.letters and request.dead_letters:
-        bury(request.dead_letters, request.path, (start, end), decoder.letters)
+        bury(
+            request.dead_letters,
+            request.path,
+            (start, end),
+            decoder.letters,
+            request.dead_letters_retain,
+        )
 
 
 def _records(request: RangeRequest, start: int, end: int) -> Iterator[pa.RecordBatch]:

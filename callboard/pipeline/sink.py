@@ -21,6 +21,7 @@ from callboard.pipeline.checkpoint import query_id, sync_checkpoint
 from callboard.pipeline.encode import RowEncoder
 from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.journal import Journal, Staged
+from callboard.pipeline.options import retention_of
 
 _DURABLE: Final = {"batch": True, "none": False}
 
@@ -64,21 +65,13 @@ class SinkOptions:
             given.get("topic"),
             _DURABLE[sync],
             given.get("checkpointlocation"),
-            _retention(given.get("retain", "")),
+            retention_of(given, "retain"),
         )
 
     @property
     def journal(self) -> Journal:
         """The log, to publish in it."""
         return Journal(self.path, is_durable=self.is_durable, retain=self.retain)
-
-
-def _retention(text: str) -> Retention | None:
-    try:
-        return Retention.parse(text) if text else None
-    except ValueError:
-        what = f"retain={text!r}; give for instance bytes=1000000000,seconds=86400"
-        raise InvalidSetting(what) from None
 
 
 class StagedRows(WriterCommitMessage):

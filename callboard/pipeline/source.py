@@ -83,6 +83,7 @@ def _request(options: SourceOptions, schema: StructType) -> RangeRequest:
         options.topics,
         fails_on_loss=options.fails_on_loss,
         dead_letters=options.dead_letters,
+        dead_letters_retain=options.dead_letters_retain,
     )
 
 
