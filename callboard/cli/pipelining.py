@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -21,8 +21,8 @@ from callboard.commitlog import LogError, LogReader
 from callboard.exposition import CONTENT_TYPE, exposition
 from callboard.page_server import Page, PageServer
 from callboard.pipeline.bridge import Bridge
-from callboard.pipeline.errors import InvalidSetting
-from callboard.pipeline.job import Job, find_query
+from callboard.pipeline.errors import InvalidSetting, SparkMissing
+from callboard.pipeline.job import Job
 from callboard.pipeline.progress import (
     Progress,
     Status,
@@ -214,18 +214,31 @@ def _row(folder: Path, status: Status) -> dict[str, Any]:
 @contextmanager
 def _spark(job: Job, master: str) -> Iterator[Any]:
     """Run a session; what is wrong with the query is told before, without Java."""
-    find_query(job.query)
-    if job.start != "latest" and not Path(job.log).is_dir():
-        what = f"there is no log in {job.log}; record one with: callboard topic record"
-        raise InvalidSetting(what)
+    job.check()
     from callboard.pipeline.spark_session import default_master, session
 
-    with _stderr_in(job.folder / "spark.log"):  # Java keeps it, and what it says there
+    # Java keeps the file, and what it says there.
+    with _removed_unless_started(job.folder), _stderr_in(job.folder / "spark.log"):
         spark = session(master or default_master(), name=f"callboard {job.title}")
     try:
         yield spark
     finally:
         spark.stop()
+
+
+@contextmanager
+def _removed_unless_started(folder: Path) -> Iterator[None]:
+    """Leave no folder behind if Java was not even asked."""
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        yield
+    except (InvalidSetting, SparkMissing):
+        if folder in made:
+            (folder / "spark.log").unlink(missing_ok=True)
+        with suppress(OSError):  # somebody else has put something there
+            for each in made:
+                each.rmdir()
+        raise
 
 
 @contextmanager

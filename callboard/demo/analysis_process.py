@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from callboard.commitlog import CommitLog
-from callboard.pipeline.errors import SparkMissing
+from callboard.pipeline.errors import PipelineError
 from callboard.pipeline.job import Job
 from callboard.pipeline.queries import QUERIES, Settings, schema_of, values
 from callboard.pipeline.state import Detection
@@ -64,7 +64,7 @@ def main(folder: Path) -> int:
     _tell(folder, state="starts")
     try:
         spark = session("local[2]", name="callboard demo", conf=_QUICK_TO_START)
-    except SparkMissing as error:
+    except PipelineError as error:
         _tell(folder, state="missing", why=str(error))
         return 1
     # Together they are sooner at their first results than one after the other: most of the

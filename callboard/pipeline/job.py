@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.progress import QUERIES as FOLDER
-from callboard.pipeline.queries import QUERIES, Query, Settings, schema_of, values
+from callboard.pipeline.queries import QUERIES, Query, Settings, check_sides, schema_of, values
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,6 +61,18 @@ class Job:
     def checkpoint(self) -> str:
         """The directory of its checkpoint."""
         return str(self.folder.absolute() / "checkpoint")
+
+    def check(self) -> None:
+        """Find what is wrong with it as far as that needs no Spark.
+
+        Raises:
+            InvalidSetting: there is no such query or no log, or a setting makes no sense.
+        """
+        if find_query(self.query) is QUERIES["join"]:
+            check_sides(self.settings)
+        if self.start != "latest" and not Path(self.log).is_dir():
+            what = f"there is no log in {self.log}; record one with: callboard topic record"
+            raise InvalidSetting(what)
 
     def _source_options(self) -> dict[str, str]:
         options = {"topics": self.topics, "startingOffsets": self.start}

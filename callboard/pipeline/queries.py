@@ -86,6 +86,13 @@ def values(rows: "DataFrame", settings: Settings, *, needs_values: bool = True) 
     return named.where("value IS NOT NULL") if needs_values else named
 
 
+def check_sides(settings: Settings) -> None:
+    """Raise `InvalidSetting` unless a join knows what to join."""
+    if not settings.left or not settings.right:
+        what = "a join needs two topics; give --left and --right"
+        raise InvalidSetting(what)
+
+
 def rates(rows: "DataFrame", settings: Settings) -> "DataFrame":
     """Count records and tell their rate for each window and topic."""
     from pyspark.sql import functions as f
@@ -169,19 +176,27 @@ def join(rows: "DataFrame", settings: Settings) -> "DataFrame":
     """Join each record of some topics with those of others that are near in time."""
     from pyspark.sql import functions as f
 
-    if not settings.left or not settings.right:
-        what = "a join needs two topics; give --left and --right"
-        raise InvalidSetting(what)
+    check_sides(settings)
+    width = max(1, round(settings.within * 1e6))
 
-    def side(name: str, prefix: str) -> "DataFrame":
+    def side(name: str, prefix: str, steps: tuple[int, ...]) -> "DataFrame":
         mine = _marked(rows, settings).where(f.col("topic").startswith(prefix))
-        return mine.select(*(f.col(each).alias(f"{name}_{each}") for each in _SIDE))
+        span = f.expr(f"(unix_micros(time) - pmod(unix_micros(time), {width})) div {width}")
+        spans = f.explode(f.array(*(span + step for step in steps)))
+        return mine.select(
+            *(f.col(each).alias(f"{name}_{each}") for each in _SIDE),
+            spans.alias(f"{name}_span"),
+        )
 
+    # Streams are joined by something that is equal: what is near is in the same span of time as
+    # the record of the right side, or in one beside it.
+    left, right = side("left", settings.left, (-1, 0, 1)), side("right", settings.right, (0,))
     near = f.expr(
-        f"right_time BETWEEN left_time - INTERVAL {settings.within} SECONDS"
-        f" AND left_time + INTERVAL {settings.within} SECONDS"
+        "left_span = right_span"
+        f" AND right_time BETWEEN left_time - INTERVAL {width} MICROSECONDS"
+        f" AND left_time + INTERVAL {width} MICROSECONDS"
     )
-    pairs = side("left", settings.left).join(side("right", settings.right), near)
+    pairs = left.join(right, near)
     apart = f.col("right_time").cast("double") - f.col("left_time").cast("double")
     return pairs.select(
         f.concat(f.lit("/join"), "left_topic").alias("topic"),

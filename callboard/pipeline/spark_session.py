@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from callboard.pipeline.errors import InvalidSetting, SparkMissing
+from callboard.pipeline.errors import InvalidSetting, PipelineError, SparkMissing
 from callboard.pipeline.fork_server import start_python
 from callboard.pipeline.java import find_java
 
@@ -57,8 +57,10 @@ def session(
     Raises:
         SparkMissing: pyspark, or a Java that runs it, is not installed.
         InvalidSetting: Spark takes no such master.
+        PipelineError: Java ended before Spark was there.
     """
     try:
+        from pyspark.errors import PySparkRuntimeError
         from pyspark.sql import SparkSession
     except ImportError:
         what = "the pipeline needs Spark; install it with: pip install 'callboard[spark]'"
@@ -74,7 +76,12 @@ def session(
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    try:
+        spark = builder.getOrCreate()
+    except PySparkRuntimeError:
+        home = os.environ["JAVA_HOME"]
+        what = f"the Java in {home} ended before Spark was there; see what it said"
+        raise PipelineError(what) from None
     if master.startswith("local") and _CHECKPOINT_FILES not in settings:
         _write_checkpoints_quickly(spark)
     register(spark)

@@ -7,6 +7,7 @@ import pytest
 
 from callboard.cli import main
 from callboard.commitlog import CommitLog
+from callboard.pipeline.errors import SparkMissing
 from callboard.pipeline.job import Job
 from callboard.pipeline.progress import Progress, StatusFile
 
@@ -16,6 +17,7 @@ from callboard.pipeline.progress import Progress, StatusFile
     [
         (["run", "nope"], "there is no query 'nope'; take one of rates,"),
         (["run", "rates"], "there is no log in .*nothing; record one with"),
+        (["run", "join", "--left", "/in"], "a join needs two topics; give --left and --right"),
         (["run", "rates", "--window", "10"], "'10' is no span of time; give one like"),
         (["run", "anomalies", "--season", "1d"], "'1d' is no season; give one like 1d:24"),
         (["run", "rates", "--retain", "much"], "--retain 'much' cannot be read"),
@@ -30,6 +32,25 @@ def test_wrong_use_is_told_before_java_starts(arguments, says, capsys, tmp_path)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("callboard: ")
     assert re.search(says, line)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("has_results", [False, True])
+def test_a_run_without_java_leaves_nothing_behind(capsys, tmp_path, monkeypatch, has_results):
+    def refuse(*_, **__):
+        raise SparkMissing("Spark needs Java 17 or newer; install one")
+
+    monkeypatch.setattr("callboard.pipeline.spark_session.session", refuse)
+    metrics, results = tmp_path / "metrics", tmp_path / "of" / "results"
+    CommitLog(metrics).close()
+    if has_results:
+        CommitLog(results).close()
+    before = sorted(tmp_path.rglob("*"))
+
+    assert main(["pipeline", "run", "rates", "--log", str(metrics), "--to", str(results)]) == 1
+
+    assert capsys.readouterr().err == ("callboard: Spark needs Java 17 or newer; install one\n")
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_status_tells_how_far_each_query_is(capsys, tmp_path):

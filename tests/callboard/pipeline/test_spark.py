@@ -136,6 +136,16 @@ def test_what_does_not_decode_goes_to_a_log_of_dead_letters_once(fill, read, tmp
     assert letter.headers["reason"] == "field load is 'much', which is no double"
 
 
+def test_dead_letters_are_kept_as_long_as_is_said(fill, read, tmp_path):
+    dead = str(tmp_path / "dead")
+    for _ in range(3):
+        fill([{"load": "much" * 100}] * 50)
+        read("load DOUBLE", deadLetters=dead, deadLettersRetain="records=60").count()
+
+    log = LogReader(dead)
+    assert 60 <= log.end - log.start < log.end
+
+
 def test_what_does_not_decode_is_told_in_a_column_or_fails(fill, read):
     fill([{"load": 1.0}, {"load": "much"}])
 
@@ -412,6 +422,23 @@ def test_records_of_two_topics_are_joined_where_they_are_near_in_time(fill, ask)
     assert pick(joined, "topic", "left_value", "right_value", "apart") == [
         ("/join/in/1", 1.0, 2.0, 2.0)
     ]
+
+
+def test_streams_are_joined_as_tables_are(fill, follow, out, ask):
+    settings = Settings(left="/in", right="/out", within=5.0)
+    seconds = [0, 4, 5, 9, 10, 11, 31, 26]
+
+    def joined(rows):
+        return QUERIES["join"].build(values(rows, settings, needs_values=False), settings)
+
+    for side in ("/in/1", "/out/1"):
+        times = [(100 + second) * SECOND for second in seconds]
+        fill([{"value": float(second)} for second in seconds], topic=side, time=times)
+    follow(joined, schema=schema_of(settings))
+
+    found = {(each.payload["left_value"], each.payload["right_value"]) for each in out()}
+    assert found == {(a, b) for a in seconds for b in seconds if abs(a - b) <= 5}
+    assert len(out()) == len(found) == len(ask("join", left="/in", right="/out", within=5.0))
 
 
 def test_windows_of_a_stream_are_told_once_when_they_are_final(fill, follow, out):
