@@ -21,7 +21,7 @@ from callboard.commitlog import LogError, LogReader
 from callboard.exposition import CONTENT_TYPE, exposition
 from callboard.page_server import Page, PageServer
 from callboard.pipeline.bridge import Bridge
-from callboard.pipeline.errors import InvalidSetting, SparkMissing
+from callboard.pipeline.errors import InvalidSetting, PipelineError, SparkMissing
 from callboard.pipeline.job import Job
 from callboard.pipeline.progress import (
     Progress,
@@ -239,6 +239,9 @@ def _removed_unless_started(folder: Path) -> Iterator[None]:
             for each in made:
                 each.rmdir()
         raise
+    except PipelineError as error:
+        what = f"{error} in {folder / 'spark.log'}"
+        raise PipelineError(what) from None
 
 
 @contextmanager

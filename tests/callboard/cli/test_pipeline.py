@@ -1,13 +1,14 @@
 """`callboard pipeline …` as far as it needs no Spark; the rest stands with the pipeline."""
 
 import json
+import os
 import re
 
 import pytest
 
 from callboard.cli import main
 from callboard.commitlog import CommitLog
-from callboard.pipeline.errors import SparkMissing
+from callboard.pipeline.errors import PipelineError, SparkMissing
 from callboard.pipeline.job import Job
 from callboard.pipeline.progress import Progress, StatusFile
 
@@ -51,6 +52,23 @@ def test_a_run_without_java_leaves_nothing_behind(capsys, tmp_path, monkeypatch,
 
     assert capsys.readouterr().err == ("callboard: Spark needs Java 17 or newer; install one\n")
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_run_whose_java_ends_names_the_file_with_what_it_said(capsys, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        os.write(2, b"no memory")
+        raise PipelineError("the Java in /java ended before Spark was there; see what it said")
+
+    monkeypatch.setattr("callboard.pipeline.spark_session.session", fail)
+    CommitLog(tmp_path / "metrics").close()
+    results = tmp_path / "results"
+    run = ["pipeline", "run", "rates", "--log", str(tmp_path / "metrics")]
+
+    assert main([*run, "--to", str(results)]) == 1
+
+    said = results / "queries" / "rates" / "spark.log"
+    assert capsys.readouterr().err.endswith(f"; see what it said in {said}\n")
+    assert said.read_text() == "no memory"
 
 
 def test_status_tells_how_far_each_query_is(capsys, tmp_path):
