@@ -4,7 +4,8 @@ To put a thread to sleep and to wake it takes a processor some ten microseconds 
 virtual one that was halted needs some ten more to come back. Between two nodes that ask each
 other one thing after the other, both pay that for each message, and it is more than all the
 rest. So where the last wait was a short one, the next may be too, and the runner looks again
-and again for about as long as a sleep would have cost.
+and again for a few times as long as a sleep would have cost. Before each look it yields: a
+thread that it has just woken, or a node on the same processor, goes first.
 
 It must pay. Where nothing comes in that time (the other side needs longer, or waits for the
 very processor that is being used up), the runner lets some short waits pass before it tries
@@ -13,18 +14,29 @@ meanwhile is taken in larger portions. So a node that is idle, or flooded, or he
 now and then, does not poll in vain.
 """
 
+import os
+import time
 from collections.abc import Callable
+from functools import partial
 from selectors import BaseSelector, SelectorKey
 from typing import Final
 
-LONGEST: Final = 0.0001
-"""Seconds to poll before sleeping, and how short the turn and the wait before must be."""
+LONGEST: Final = 0.0003
+"""Seconds to poll before sleeping, and how short the wait before must be.
+
+A round between threads of two nodes takes nearly as long while everybody sleeps.
+"""
+
+SHORT_TURN: Final = 0.00006
+"""Seconds that the turn before may have taken: one message, not a flood."""
 
 FIRST_PAUSE: Final = 8
 """Short waits without polling after one time in vain."""
 
 LONGEST_PAUSE: Final = 1024
 """Short waits without polling after many times in vain: it then costs a thousandth."""
+
+_give_way: Final[Callable[[], object]] = getattr(os, "sched_yield", partial(time.sleep, 0))
 
 
 class Patience:
@@ -45,13 +57,14 @@ class Patience:
         """Wait for at most `timeout` seconds until something is ready."""
         select, clock = selector.select, self._clock
         now = started = clock()
-        if self._is_worth_it and timeout > LONGEST and now - self._ended < LONGEST:
+        if self._is_worth_it and timeout > LONGEST and now - self._ended < SHORT_TURN:
             events = select(0.0)
             if events:  # it was there already: that says nothing of waiting
                 self._ended = clock()
                 return events
             until = started + LONGEST
             while now < until:
+                _give_way()
                 events = select(0.0)
                 now = clock()
                 if events:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from actors.patience import FIRST_PAUSE, LONGEST, LONGEST_PAUSE, Patience
+from actors import patience
+from actors.patience import FIRST_PAUSE, LONGEST, LONGEST_PAUSE, SHORT_TURN, Patience
 
 SHORT = LONGEST / 2
 LONG = 10.0
@@ -99,10 +100,22 @@ def test_what_is_there_at_the_first_look_says_nothing_of_waiting(world):
         assert all(world.sleeps(SHORT) for _ in range(pause + 1))
 
 
+def test_between_two_looks_other_threads_go_first(world, monkeypatch):
+    given_way_at = []
+    monkeypatch.setattr(patience, "_give_way", lambda: given_way_at.append(world.time))
+    world.wait(SHORT)
+
+    assert not given_way_at
+    looks = len(world.wait(SHORT))
+
+    assert len(set(given_way_at)) == len(given_way_at) == looks - 1
+
+
 def test_a_turn_that_took_long_is_followed_by_sleep(world):
     world.wait(SHORT)
 
-    assert world.sleeps(SHORT, busy=2 * LONGEST)
+    assert not world.sleeps(SHORT, busy=SHORT_TURN / 2)
+    assert world.sleeps(SHORT, busy=2 * SHORT_TURN)
 
 
 def test_a_poll_that_may_not_wait_is_one_poll(world):
