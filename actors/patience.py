@@ -7,6 +7,9 @@ rest. So where the last wait was a short one, the next may be too, and the runne
 and again for a few times as long as a sleep would have cost. Before each look it yields: a
 thread that it has just woken, or a node on the same processor, goes first.
 
+Who has sent something may get an answer, perhaps from a thread that has to be woken first, and
+is worth a longer wait than what comes unasked.
+
 It must pay. Where nothing comes in that time (the other side needs longer, or waits for the
 very processor that is being used up), the runner lets some short waits pass before it tries
 again, twice as many each time. And a turn that had much to do needs no haste: what comes
@@ -21,8 +24,11 @@ from functools import partial
 from selectors import BaseSelector, SelectorKey
 from typing import Final
 
-LONGEST: Final = 0.0003
-"""Seconds to poll before sleeping, and how short the wait before must be.
+LONGEST: Final = 0.0001
+"""Seconds to poll before sleeping, and how short the wait before must be."""
+
+LONGEST_OF_ANSWER: Final = 0.0003
+"""The same where something was sent since the wait before, so that an answer may come.
 
 A round between threads of two nodes takes nearly as long while everybody sleeps.
 """
@@ -42,10 +48,12 @@ _give_way: Final[Callable[[], object]] = getattr(os, "sched_yield", partial(time
 class Patience:
     """Waits for what is ready, awake or asleep."""
 
-    __slots__ = ("_clock", "_ended", "_is_worth_it", "_left", "_pause")
+    __slots__ = ("_clock", "_ended", "_is_worth_it", "_left", "_pause", "has_sent")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
+        #: Set by who sends something to another node, on any thread.
+        self.has_sent = False
         self._is_worth_it = False
         #: When the last wait was over.
         self._ended = 0.0
@@ -57,12 +65,14 @@ class Patience:
         """Wait for at most `timeout` seconds until something is ready."""
         select, clock = selector.select, self._clock
         now = started = clock()
-        if self._is_worth_it and timeout > LONGEST and now - self._ended < SHORT_TURN:
+        longest = LONGEST_OF_ANSWER if self.has_sent else LONGEST
+        self.has_sent = False
+        if self._is_worth_it and timeout > longest and now - self._ended < SHORT_TURN:
             events = select(0.0)
             if events:  # it was there already: that says nothing of waiting
                 self._ended = clock()
                 return events
-            until = started + LONGEST
+            until = started + longest
             while now < until:
                 _give_way()
                 events = select(0.0)
@@ -74,7 +84,7 @@ class Patience:
             self._left = self._pause = min(2 * self._pause + FIRST_PAUSE, LONGEST_PAUSE)
         events = select(timeout)
         self._ended = now = clock()
-        if now - started < LONGEST:
+        if now - started < longest:
             self._left -= 1
             self._is_worth_it = self._left < 0
         else:

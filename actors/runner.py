@@ -94,7 +94,7 @@ class Runner:
         self._polls_until = math.inf
         self.closed = False
         self.selector = selector or best_selector()
-        self._patience = Patience(clock)
+        self.patience = Patience(clock)
         self.deadlines = Deadlines()
         self.loop = RunnerLoop(self)
         #: Called with the role lock held before each poll: links write what was buffered.
@@ -317,7 +317,7 @@ class Runner:
         if CONTENTION.is_seen or self.may_block:
             events = contention.select(self.selector, timeout)
         else:
-            events = self._patience.select(self.selector, timeout)
+            events = self.patience.select(self.selector, timeout)
         self.sleeping = False
         if WATCHER.dormant and not self.may_block:
             WATCHER.awaken()

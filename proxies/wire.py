@@ -88,6 +88,7 @@ class Wire:
         self.frames_sent = 0
         self.frames_received = 0
         self._runner = runner
+        self._patience = runner.patience
         self._socket = sock
         self._receive = sock.recv
         self._send = sock.send
@@ -131,6 +132,7 @@ class Wire:
             self._frames.append(frame)
             waiting = self.waiting = self.waiting + len(frame)
             self.frames_sent += 1
+            self._patience.has_sent = True
             if self._is_blocked or not self.is_open:
                 if self.waiting > 3 * WAITING_LIMIT:
                     self._give_up()
@@ -154,6 +156,7 @@ class Wire:
             self._frames += frames
             self.waiting += sum(map(len, frames))
             self.frames_sent += len(frames)
+            self._patience.has_sent = True
             if self._is_blocked or not self.is_open:
                 if self.waiting > 3 * WAITING_LIMIT:
                     self._give_up()

@@ -3,7 +3,14 @@
 import pytest
 
 from actors import patience
-from actors.patience import FIRST_PAUSE, LONGEST, LONGEST_PAUSE, SHORT_TURN, Patience
+from actors.patience import (
+    FIRST_PAUSE,
+    LONGEST,
+    LONGEST_OF_ANSWER,
+    LONGEST_PAUSE,
+    SHORT_TURN,
+    Patience,
+)
 
 SHORT = LONGEST / 2
 LONG = 10.0
@@ -62,6 +69,26 @@ def test_what_comes_later_is_waited_for_asleep(world):
     assert last == LONG
     assert len(awake) * 1e-6 == pytest.approx(LONGEST, rel=0.1)
     assert world.sleeps(0.001)
+
+
+def test_an_answer_is_waited_for_longer(world):
+    for _ in range(2):
+        world.patience.has_sent = True
+        awake = world.wait(LONGEST_OF_ANSWER / 2)
+
+    assert set(awake) == {0.0}
+
+
+def test_what_answers_nothing_is_not_waited_for_that_long(world):
+    assert all(world.sleeps(LONGEST_OF_ANSWER / 2) for _ in range(100))
+
+
+def test_what_was_sent_lengthens_one_wait(world):
+    world.wait(SHORT)
+    world.patience.has_sent = True
+    world.wait(SHORT)
+
+    assert world.wait(LONGEST_OF_ANSWER / 2)[-1] == LONG
 
 
 def test_polling_in_vain_is_tried_again_after_twice_as_many_short_waits(world):

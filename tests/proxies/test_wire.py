@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from actors.patience import Patience
 from actors.runner import Runner
 from basp.effects import Closed, Transmit
 from basp.handshake import LinkConfig
@@ -207,3 +208,14 @@ def test_a_turn_writes_early_and_then_in_ever_larger_portions(bench):
         assert end.wait(5)
 
     assert sent == [2048, 4096, 8192, 16384, 32768, 1000 * 128 - 63488, 2048, 512]
+
+
+@pytest.mark.parametrize(
+    "send", [lambda wire: wire.write(b"x", at_once=True), lambda wire: wire.write_run([b"x"])]
+)
+def test_who_sends_waits_longer_for_what_comes_next(bench, send):
+    bench.wire._patience = patience = Patience(bench.runner.now)  # which no poll uses up
+
+    send(bench.wire)
+
+    assert patience.has_sent
