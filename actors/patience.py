@@ -27,7 +27,7 @@ from typing import Final
 LONGEST: Final = 0.0001
 """Seconds to poll before sleeping, and how short the wait before must be."""
 
-LONGEST_OF_ANSWER: Final = 0.0003
+LONGEST_OF_ANSWER: Final = 0.0004
 """The same where something was sent since the wait before, so that an answer may come.
 
 A round between threads of two nodes takes nearly as long while everybody sleeps.
