@@ -37,10 +37,16 @@ class RunnerLoop(asyncio.SelectorEventLoop):
     def run(self) -> None:
         """Run the callbacks that are ready, as one turn of the run queue."""
         self._scheduled_in_runner = False
-        ready = self._ready  # type: ignore[attr-defined]
+        ready, runner = self._ready, self._runner  # type: ignore[attr-defined]
+        holder = runner.holder
         try:
             for _ in range(min(len(ready), _HANDLES_A_TURN)):
-                handle = ready.popleft()
+                if runner.holder != holder:
+                    break  # a callback was stuck: the rest is for who has the role since
+                try:
+                    handle = ready.popleft()
+                except IndexError:  # who has it was faster
+                    break
                 if not handle._cancelled:
                     # A thread that is stuck in a step may have left its mark: a task would
                     # refuse to go on beside it, and never be asked again.

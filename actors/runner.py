@@ -104,7 +104,8 @@ class Runner:
         self._posted: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self.timers = Timers()
         self._role = threading.Lock()
-        self._holder: int | None = None
+        #: The thread that has the role; None while nobody has it.
+        self.holder: int | None = None
         self._threads: set[int] = set()
         self._spare_lock = threading.Lock()
         #: One locked lock for each spare thread that waits.
@@ -215,16 +216,19 @@ class Runner:
         """Hold the role until it is taken away (True) or the runner stops (False)."""
         role = self._role
         role.acquire()
-        self._holder = me
+        self.holder = me
         ready = self.ready
         while not self.closed:
             if ready:
                 role.release()
-                if not (self._run_timed(me) if self.may_block else self._run_ready(me)):
-                    return True
-                role.acquire()
-                if self._holder != me:
-                    role.release()
+                has_role = self._run_timed(me) if self.may_block else self._run_ready(me)
+                if has_role:
+                    role.acquire()
+                    has_role = self.holder == me
+                    if not has_role:
+                        role.release()
+                if not has_role:
+                    self.times.stuck.pop(me, None)
                     return True
             now = self._housekeep()
             self._poll(now)
@@ -251,15 +255,17 @@ class Runner:
         take = ready.popleft
         until = self.now() + SHORTEST_TURN
         left = CELLS_A_TURN
-        while ready:  # nobody else takes from it
+        while ready:
             self.turns += 1
-            self.current = runnable = take()
+            try:
+                self.current = runnable = take()
+            except IndexError:  # the role was lost just here, and who has it was faster
+                return self.holder == me
             try:
                 runnable.run()
             except BaseException:  # noqa: BLE001  # sys.exit() in a task ends no node
                 log.exception("a turn of %r failed", runnable)
-            if self._holder != me:
-                self.times.stuck.pop(me, None)
+            if self.holder != me:
                 return False
             left -= 1
             if not left:
@@ -344,7 +350,7 @@ class Runner:
 
     def _shut(self) -> None:
         self.loop.cancel_tasks()
-        self._holder = None
+        self.holder = None
         self._ended = True
         self.deadlines.close()
         WATCHER.unwatch(self)
@@ -386,11 +392,11 @@ class Runner:
         if not self._role.acquire(blocking=False):
             return False
         try:
-            holder = self._holder
+            holder = self.holder
             if self._ended or holder is None:  # a stuck one cannot end what is closed
                 return False
             self.times.stuck[holder] = Stuck(self.current, holder, self.now())
-            self._holder = None
+            self.holder = None
             current_task_cleared(self.loop, None)
         finally:
             self._role.release()

@@ -4,6 +4,7 @@ import asyncio
 import socket
 import threading
 import time
+from collections import deque
 
 import pytest
 
@@ -13,6 +14,7 @@ from actors.errors import NodeClosed
 from actors.runner import Runner
 from tests.actors.conftest import runtime_threads
 from tests.actors.sample import Echo, Gate, instance
+from tests.polling import eventually
 
 PROMPTLY = 0.5  # seconds; on a quiet machine it takes milliseconds
 
@@ -136,6 +138,62 @@ def test_a_coroutine_handler_that_blocks_goes_on_after_it(runtime):
 
     assert echo.ask("x").result(5) == "x"
     assert answer.result(5) == "done"
+
+
+def test_a_thread_that_loses_the_role_between_two_cells_ends_nothing(no_thread_left):
+    class Robbed(deque):
+        """Its first item goes to a thread that gets the role at the worst moment."""
+
+        def popleft(self):
+            if robbed:
+                return super().popleft()
+            robbed.append(threading.current_thread())
+            assert runtime.runner.pass_role_on()
+            assert answered.wait(5)  # the other thread has taken it
+            try:
+                return super().popleft()
+            finally:
+                is_over.set()
+
+    robbed: list[threading.Thread] = []
+    answered, is_over = threading.Event(), threading.Event()
+    runtime = Runtime("robbed")
+    runtime.runner.ready = Robbed()
+    try:
+        assert runtime.spawn(Echo).ask("x").result(5) == "x"
+        answered.set()
+        assert is_over.wait(5)
+
+        assert runtime.spawn(Echo).ask("y").result(5) == "y"
+        eventually(lambda: not runtime.runner.times.stuck)
+        assert robbed[0].is_alive()
+    finally:
+        runtime.close()
+
+
+def test_callbacks_behind_one_that_was_stuck_are_for_who_has_the_role(runtime):
+    threads: list[int] = []
+    gate, entered = threading.Event(), threading.Event()
+    loop, runner = runtime.runner.loop, runtime.runner
+
+    def blocks() -> None:
+        threads.append(threading.get_ident())
+        entered.set()
+        gate.wait(5)
+
+    def follows() -> None:
+        threads.append(threading.get_ident())
+        done.set()
+
+    done = threading.Event()
+    runtime.spawn(Echo).ask("warm").result(5)
+    runner.post(lambda: (loop.call_soon(blocks), loop.call_soon(follows)))
+    assert entered.wait(5)
+    eventually(lambda: runner.holder not in {None, threads[0]})
+    gate.set()
+
+    assert done.wait(5)
+    assert threads[1] != threads[0]
 
 
 def test_a_cancelled_timer_does_not_fire(runtime):
