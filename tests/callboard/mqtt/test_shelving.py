@@ -160,6 +160,33 @@ def test_without_room_for_it_the_journal_keeps_what_memory_holds() -> None:
     assert durable.lost == got[0] > 200
 
 
+@pytest.mark.parametrize("filters", [["t"], ["#", "t"]])
+def test_what_was_told_as_lost_does_not_come_back_after_a_crash(filters) -> None:
+    durable = durable_with(journal_bytes=0)
+    slow = {**LASTING, "answers": False, "receive_maximum": 1}
+    reader = durable.client("r", **slow)
+    reader.subscribe(*filters, qos=1)
+    publisher = durable.client("p")
+    flood(publisher, range(10))
+    if len(filters) > 1:  # it goes on until it has read what both of them match
+        reader.unsubscribe("#")
+    reader.lose()
+    flood(publisher, range(10, 300))
+
+    reader = durable.client("r", **slow)
+    (again,) = reader.messages()
+    (following,) = reader.send(PubAck(again.packet_id))
+    lost = durable.lost
+    assert numbers_in([again]) == [0]
+    assert numbers_in([following])[0] > 100
+    assert lost > 100
+    durable.crash()
+    got = numbers_in(durable.client("r", **LASTING).messages())
+
+    assert got == list(range(numbers_in([following])[0], 300))
+    assert durable.lost == 0
+
+
 def test_sessions_that_do_not_last_have_no_shelves() -> None:
     durable = durable_with(acknowledge_patience=0)
     reader = durable.client("r", answers=False)
