@@ -10,10 +10,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from callboard.mqtt.connection import Connection
-from callboard.mqtt.datalog import CursorJump
+from callboard.mqtt.jumping import jump
 from callboard.mqtt.link import UNSCHEDULE
 from callboard.mqtt.message import PACKET_IDS, Form, Run, encode_form, expiry_property
-from callboard.mqtt.record import Copied, Moved, SentOut, Subscribed
+from callboard.mqtt.record import Copied, SentOut
 from callboard.mqtt.session import Session, Subscription
 from callboard.mqtt.tracker import DataRequest, Status
 from callboard.mqtt.window import Sent
@@ -148,8 +148,7 @@ def forward(  # noqa: C901  (every way in which a sweep ends)
         at, segment, number = log.find(offset)
         if at != offset:
             offset = min(at, end)
-            _jump(machine, request, offset)
-            _note_jump(machine, request)
+            jump(machine, request, offset)
             continue
         if segment.shelf is not None and not segment.runs:
             machine.fetches.want(log, segment, connection)
@@ -174,45 +173,6 @@ def forward(  # noqa: C901  (every way in which a sweep ends)
             ):
                 break
     return Outcome.CAUGHT_UP
-
-
-def _jump(machine: "RouterMachine", request: DataRequest, offset: int) -> None:
-    """Go on behind messages that the log has dropped, and tell of them."""
-    lost = offset - request.offset
-    request.offset = offset
-    machine.meters.lost += lost
-    session = request.session
-    client_id = "" if request.group is not None or session is None else session.client_id
-    machine.alerts.append(CursorJump(client_id, request.log.topic_filter, lost))
-
-
-def _note_jump(machine: "RouterMachine", request: DataRequest) -> None:
-    """Write down where a lasting session goes on.
-
-    The journal may still have what was told as lost: a router that starts again would send it,
-    behind what came after it.
-    """
-    session, subscription = request.session, request.subscription
-    if session is None or not session.is_durable or not subscription.qos:
-        return
-    if request.group is not None or request.is_retained:
-        return
-    place = request.place(machine.number)
-    if subscription.until is None:
-        name = subscription.topic_filter
-        machine.records.append(Moved(session.client_id, name, place))
-    else:
-        machine.records.append(Subscribed(session.client_id, subscription, place))
-
-
-def tell_jumps(machine: "RouterMachine", session: Session) -> None:
-    """Tell what logs dropped before a session read it; it would come to that later."""
-    for request in (*session.requests.values(), *session.tracker.requests):
-        start = request.log.start
-        if request.stop is not None:
-            start = min(start, request.stop)
-        if start > request.offset:
-            _jump(machine, request, start)
 
 
 def _send_returned(

@@ -22,8 +22,8 @@ from callboard.commitlog import LogCorrupt
 from callboard.mqtt import wills
 from callboard.mqtt.connecting import end_session
 from callboard.mqtt.datalog import DataLog
-from callboard.mqtt.forwarding import tell_jumps
 from callboard.mqtt.journal_codec import decode_record, encode_record
+from callboard.mqtt.jumping import tell_jumps
 from callboard.mqtt.message import Run
 from callboard.mqtt.record import (
     Acknowledged,

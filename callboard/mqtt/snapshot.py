@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from callboard.mqtt import shelving, wills
 from callboard.mqtt.datalog import DataLog
-from callboard.mqtt.forwarding import tell_jumps
+from callboard.mqtt.jumping import tell_jumps
 from callboard.mqtt.message import Run
 from callboard.mqtt.record import (
     JournalRecord,
