@@ -143,8 +143,10 @@ def _check_order(life: "MqttLife", client: "SimulatedClient", *, has_lost: bool)
             continue
         if tick < client.session.begun_at or message.sent_at < 0:
             continue
-        if message.qos == 1 and (has_lost or not life.qos_of[client.name]):
-            continue  # the first copy may be lost, and the publisher's second one is late
+        if message.qos == 1 and (
+            has_lost or not life.qos_of[client.name] or not _is_owed(client, message)
+        ):
+            continue  # the first copy may not have come, and the publisher's second one is late
         seen.add(payload)
         key = (message.publisher, message.topic)
         if message.number < last.get(key, 0):
