@@ -33,7 +33,7 @@ LONGEST_OF_ANSWER: Final = 0.0004
 A round between threads of two nodes takes nearly as long while everybody sleeps.
 """
 
-SHORT_TURN: Final = 0.00006
+SHORT_TURN: Final = 0.0001
 """Seconds that the turn before may have taken: one message, not a flood."""
 
 FIRST_PAUSE: Final = 8

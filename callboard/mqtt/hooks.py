@@ -115,12 +115,10 @@ class HookScreen:
         assert link is not None
         if packet.qos == 1:
             link.push(encode(PubAck(packet.packet_id), version))
-            link.notify()
         elif packet.qos == 2:
             # The router's PUBREL goes to the client, which answers that it knows no such id.
-            link.push(encode(PubRec(packet.packet_id), version))
-            link.push(encode(PubComp(packet.packet_id), version))
-            link.notify()
+            received, complete = PubRec(packet.packet_id), PubComp(packet.packet_id)
+            link.push(encode(received, version) + encode(complete, version))
         return b""
 
     def _ask(self, hook: MessageHook, packet: Publish) -> "Message | bool | None":

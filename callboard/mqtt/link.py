@@ -8,7 +8,7 @@ The life of a link::
 
     link = Link(mailbox, connect, wake)      # mailbox: the router's, see `RouterMailbox`
     link.begin()                             # the router answers with a CONNACK in the buffer
-    link.push(chunk); link.notify()          # whole packets, any number, after each read
+    link.push(chunk)                         # whole packets, any number, after each read
     for each in link.take():                 # whenever `wake` was called
         bytes         -> write them
         UNSCHEDULE    -> when what was written before has left: link.ready()
@@ -148,11 +148,8 @@ class LinkTx:
         self._mailbox.post(Connect(self))  # type: ignore[arg-type]
 
     def push(self, chunk: bytes) -> None:
-        """Put whole packets of the client into the incoming buffer."""
+        """Put whole packets of the client into the incoming buffer, and tell the router."""
         self.incoming.append(chunk)
-
-    def notify(self) -> None:
-        """Tell the router that there are chunks; once after each read."""
         event = self._device_data
         if event is None:  # the first one of a link that may never say anything
             event = self._device_data = DeviceData(self)  # type: ignore[arg-type, misc]

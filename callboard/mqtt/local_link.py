@@ -188,7 +188,6 @@ class LocalLink:
         """Disconnect as a client does that wants no will. Idempotent."""
         if self._end is None:
             self._link.push(encode(Disconnect(), V5))
-            self._link.notify()
             self._finish("closed here")
 
     # --- in ---
@@ -262,7 +261,6 @@ class LocalLink:
             raise LinkClosed(self._end)
         if chunk:
             self._link.push(chunk)
-            self._link.notify()
 
     # --- from the router, on its thread ---
 
@@ -281,7 +279,6 @@ class LocalLink:
             self._deliver(messages)
         if answers and self._end is None:
             self._link.push(b"".join(answers))
-            self._link.notify()
         if is_full:
             with self._lock:
                 self._owes_ready = len(self._queue) > QUEUE_LIMIT

@@ -187,13 +187,9 @@ class RouterMachine:
         if self.notifications:
             self.notify()
         self._take_events()
-        ready, touched = self.ready, self._touched
-        for _ in range(min(len(ready), MOST_READY)):
-            connection = ready.popleft()
-            if connection.session.connection is connection:
-                consume(self, connection)
-                if connection.out:
-                    touched.append(connection)
+        touched = self._touched
+        if self.ready:
+            self._serve_ready()
         if self.brakes.braked:
             self.brakes.relax()
         transmits = self.transmits
@@ -205,6 +201,15 @@ class RouterMachine:
         turn = Turn(self.records, transmits, self.alerts, self.wanted)
         self.records, self.transmits, self.alerts, self.wanted = [], [], [], []
         return turn
+
+    def _serve_ready(self) -> None:
+        ready, touched = self.ready, self._touched
+        for _ in range(min(len(ready), MOST_READY)):
+            connection = ready.popleft()
+            if connection.session.connection is connection:
+                consume(self, connection)
+                if connection.out:
+                    touched.append(connection)
 
     def _take_events(self) -> None:
         events = self.events

@@ -311,7 +311,6 @@ class RemoteLink:
             if not chunk:
                 return
         link.push(chunk)
-        link.notify()
         if self._door.holding.full and chunk[0] >> 4 == PacketType.PUBLISH:
             self._door.holding.wait(self)
         if link.is_full:

@@ -156,7 +156,6 @@ class SimulatedClient:
         self._answers = []
         if link is not None:
             link.push(encode(Disconnect(0, self._no_properties()), self.version))
-            link.notify()
         return link
 
     def lose(self, *, tells: bool = True) -> None:
@@ -175,7 +174,6 @@ class SimulatedClient:
         """Send packets."""
         if self.link is not None and packets:
             self.link.push(b"".join(encode(each, self.version) for each in packets))
-            self.link.notify()
 
     def packet_id(self) -> int:
         """Return a free packet identifier."""
@@ -260,7 +258,6 @@ class SimulatedClient:
             count = min(1, len(answers))
         if self.link is not None and count:
             self.link.push(b"".join(answers[:count]))
-            self.link.notify()
         del answers[:count]
 
     def _say(self, packet: Packet) -> None:

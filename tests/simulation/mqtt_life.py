@@ -361,7 +361,6 @@ class MqttLife:
         link.begin()
         for _ in range(self.random.randint(1, 20)):
             link.push(self._rubbish(packet.version))
-        link.notify()
         self.hostile.append(link)
         if len(self.hostile) > 5:
             self.post(

@@ -163,7 +163,6 @@ class Client:
                 for each in packets
             )
         )
-        self.link.notify()
 
     def send(self, *packets: Packet | bytes) -> list[Packet]:
         """Send packets in one chunk; returns what came back."""

@@ -52,7 +52,6 @@ def test_a_full_link_holds_what_would_pass_by() -> None:
     stage = Stage(Limits(delivery_quota=3))
     publisher, reader = stage.client("p"), stage.client("r", reads=False)
     reader.link.push(b"\x82\x07\x00\x01\x00\x00\x01t\x00")
-    reader.link.notify()
     stage.run()
     for number in range(10):
         publisher.publish("t", b"%d" % number)
