@@ -9,13 +9,20 @@ from tests.callboard.gateway.cast import LIMIT, Gate, Quiet, Relay
 from tests.polling import eventually
 
 
-def test_g12_a_module_receives_what_waits_before_it_is_removed(broker):
-    sink, source = Gate(), broker.add(Quiet)
+def flood(broker, sink, count):
+    """Let messages wait at a module that is in the middle of the first; returns its handle."""
+    source = broker.add(Quiet)
     handle = broker.add(sink)
     broker.link(source, handle)
-    for number in range(100):
+    for number in range(count):
         broker.publish(source, Message(b"%d" % number))
     assert sink.entered.wait(LIMIT)
+    return handle
+
+
+def test_g12_a_module_receives_what_waits_before_it_is_removed(broker):
+    sink = Gate()
+    handle = flood(broker, sink, 100)
 
     remover = threading.Thread(target=broker.remove, args=(handle, LIMIT))
     remover.start()
@@ -30,12 +37,8 @@ def test_g12_a_module_receives_what_waits_before_it_is_removed(broker):
 
 
 def test_g12_a_module_that_is_stuck_is_removed_in_bounded_time(broker):
-    sink, source = Gate(), broker.add(Quiet)
-    handle = broker.add(sink)
-    broker.link(source, handle)
-    for number in range(10):
-        broker.publish(source, Message(b"%d" % number))
-    assert sink.entered.wait(LIMIT)
+    sink = Gate()
+    handle = flood(broker, sink, 10)
 
     assert broker.remove(handle, timeout=0.1)
 
