@@ -38,11 +38,12 @@ simulate: .venv/.dev ## live random lives of simulated clusters (SEEDS=0:1000 AR
 search: .venv/.dev ## visit every state of small clusters, in any order of events (ARGS=--record writes it to the docs)
 	@$(python) -m tests.search $(ARGS)
 
-check: .venv/.dev ## format, lint, types and the rules of who may import whom
+check: .venv/.dev ## format, lint, types, the rules of who may import whom, and the limits of the structure
 	@$(python) -m ruff format --check
 	@$(python) -m ruff check
 	@$(python) -m mypy
 	@.venv/bin/lint-imports
+	@$(python) -m scripts.structure
 
 bench: .venv/.run .venv/.spark ## measure callboard and its rivals in one run (ARGS="local_ask --quick" for a part)
 	@$(python) -m benchmarks $(ARGS)

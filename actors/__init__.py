@@ -3,18 +3,24 @@
 Importing this package also lets Thespian find the runtime by name: `ActorSystem("callboard")`.
 """
 
-from actors.actor import Actor, Promise
-from actors.child import Child
-from actors.dispatch import handler
-from actors.errors import CallboardError
-from actors.exit_reason import ExitReason
-from actors.future import Future
-from actors.mailbox import Mailbox
-from actors.reference import ActorRef
-from actors.runtime import Runtime
-from actors.signals import Down, Exit, Query, Restarted
-from actors.supervisor import Supervisor
-from actors.thespian import SystemBase
+if __name__ != "callboard.actors":
+    # Under a second name every class would exist twice, and neither would know the other's.
+    what = "import callboard.actors"
+    raise ImportError(what, name=__name__)
+
+from callboard.actors.actor import Actor, Promise
+from callboard.actors.dispatch import handler
+from callboard.actors.errors import CallboardError
+from callboard.actors.exit_reason import ExitReason
+from callboard.actors.future import Future
+from callboard.actors.mailbox import Mailbox
+from callboard.actors.reference import ActorRef, Down
+from callboard.actors.request import Query
+from callboard.actors.runtime import Runtime
+from callboard.actors.signals import Exit, Restarted
+from callboard.actors.supervision.child import Child
+from callboard.actors.supervision.supervisor import Supervisor
+from callboard.actors.thespian import SystemBase
 
 __all__ = [
     "Actor",

@@ -13,21 +13,16 @@ from thespian.actors import (
     InvalidActorAddress,
 )
 
-from actors.answers import Asker
-from actors.behavior import Handlers
-from actors.cell import Cell
-from actors.dispatch import check_handlers
-from actors.envelope import COMPANY, Envelope
-from actors.errors import CallboardError, RemoteError, ReservedName
-from actors.exit_reason import ExitReason
-from actors.future import Future
-from actors.mailbox import ALWAYS_FIT, Mailbox
-from actors.monitors import Monitor
-from actors.options import ClassWithOptions, options_of
-from actors.reference import ActorRef
-from actors.reminder import Reminder
-from actors.thespian.context import ThespianContext
-from actors.thespian.shape import ThespianActor
+from callboard.actors.cell import Cell, Handlers, Monitor, Reminder
+from callboard.actors.dispatch import check_handlers
+from callboard.actors.envelope import COMPANY, Envelope
+from callboard.actors.errors import CallboardError, RemoteError, ReservedName
+from callboard.actors.exit_reason import ExitReason
+from callboard.actors.future import Future
+from callboard.actors.mailbox import ALWAYS_FIT, ClassWithOptions, Mailbox, options_of
+from callboard.actors.reference import ActorRef, Asker
+from callboard.actors.thespian.context import ThespianContext
+from callboard.actors.thespian.shape import ThespianActor
 
 A = TypeVar("A", bound="Actor")
 
@@ -72,11 +67,13 @@ class Actor(ThespianActor):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # Mixins may stand there too; actor classes were checked when they were made.
+        # Mixins may stand there too; actor classes were checked when they were made, and those
+        # of this room are the framework.
         before_actor = [
             kind
             for kind in cls.__mro__[: cls.__mro__.index(Actor)]
-            if kind is cls or not issubclass(kind, Actor)
+            if (kind is cls or not issubclass(kind, Actor))
+            and not kind.__module__.startswith("callboard.actors.")
         ]
         taken = sorted({name for kind in before_actor for name in RESERVED & vars(kind).keys()})
         if taken:
@@ -114,7 +111,7 @@ class Actor(ThespianActor):
         _, options = options_of(cls)
         return ClassWithOptions(cls, replace(options, **changed))  # type: ignore[return-value]
 
-    # --- who ---
+    # --- identity ---
 
     @property
     def me(self) -> ActorRef[Any]:
@@ -123,7 +120,7 @@ class Actor(ThespianActor):
 
     @property
     def sender(self) -> ActorRef[Any] | None:
-        """Who sent the current message; None if it was sent from outside any actor.
+        """The sender of the current message; None if it was sent from outside any actor.
 
         For an ask it is a one-shot address: the first message to it is the answer.
         """
@@ -136,7 +133,10 @@ class Actor(ThespianActor):
 
         Asks made while it is handled may take no longer, unless they are given a `timeout`.
         """
-        return self._cell.time_left()
+        sender = self._cell.sender
+        if sender is None or sender.deadline is None:
+            return None
+        return max(0.0, sender.deadline - self._cell.runtime.now())
 
     @property
     def parent(self) -> ActorRef[Any] | None:
@@ -151,7 +151,7 @@ class Actor(ThespianActor):
 
     # --- messages ---
 
-    def send(self, targetAddr: ActorAddress, msg: object) -> None:  # noqa: N803  # Thespian's names
+    def send(self, targetAddr: ActorAddress, msg: object) -> None:  # Thespian's names
         """Send a message to another actor, with this one as its sender."""
         if isinstance(targetAddr, ActorRef):
             if COMPANY.used and (trace := COMPANY.trace.get()) is not None:
@@ -198,7 +198,7 @@ class Actor(ThespianActor):
 
     def unbecome(self) -> None:
         """Handle messages with the handlers of this class again."""
-        self._cell.unbecome()
+        self._cell.become(type(self))
 
     def stash(self) -> None:
         """Put the current message aside until `unstash_all`; what its handler returns is void.
@@ -218,7 +218,7 @@ class Actor(ThespianActor):
 
     def spawn(self, actor_class: type[A], *args: Any, **kwargs: Any) -> ActorRef[A]:
         """Spawn a child: it ends when this actor ends."""
-        return self._cell.runtime.spawn(actor_class, args, kwargs, parent=self._cell)
+        return self._cell.runtime.start_actor(actor_class, args, kwargs, parent=self._cell)
 
     def monitor(self, ref: ActorRef[Any]) -> Monitor:
         """Receive a `Down` message when the actor ends, is lost, or is dead already."""
@@ -244,7 +244,7 @@ class Actor(ThespianActor):
     # --- Thespian's styles ---
 
     @property
-    def _myRef(self) -> ThespianContext:  # noqa: N802  # Thespian's name
+    def _myRef(self) -> ThespianContext:  # Thespian's name
         """What Thespian's own methods (`createActor`, `wakeupAfter` …) work on."""
         return ThespianContext(self._cell)
 
@@ -258,6 +258,7 @@ class Actor(ThespianActor):
         return self._receive(message)
 
     def _receive(self, message: Any) -> bool:
+        """Call the handler of Thespian's kind for a message; False when there is none."""
         method = self._thespian_method(message)
         if method is None:
             return False
@@ -267,13 +268,11 @@ class Actor(ThespianActor):
         return True
 
     def _thespian_method(self, message: Any) -> Callable[[Any, ActorAddress], Any] | None:
-        for message_type in type(message).__mro__:
-            method = getattr(self, f"receiveMsg_{message_type.__name__}", None)
+        names = [f"receiveMsg_{kind.__name__}" for kind in type(message).__mro__]
+        for name in [*names, "receiveUnrecognizedMessage"]:
+            method = getattr(self, name, None)
             if method is not None:
                 return method  # type: ignore[no-any-return]
-        unrecognized = getattr(self, "receiveUnrecognizedMessage", None)
-        if unrecognized is not None:
-            return unrecognized  # type: ignore[no-any-return]
         if type(self).receiveMessage is not ThespianActor.receiveMessage:
             return self.receiveMessage
         return None
@@ -288,13 +287,13 @@ class Promise:
         self._asker = asker
 
     def set_result(self, value: Any) -> bool:
-        """Answer; False when nobody asked or an answer was given already."""
+        """Answer; False when there was no ask or an answer was given already."""
         return self._asker is not None and self._asker.set_result(value)
 
     def set_exception(self, error: BaseException) -> bool:
-        """Let the ask fail; False when nobody asked or an answer was given already.
+        """Let the ask fail; False when there was no ask or an answer was given already.
 
-        Whoever asked gets a `CallboardError` as it is and anything else as a `RemoteError` with
+        The asker gets a `CallboardError` as it is and anything else as a `RemoteError` with
         its type and text, on this node as on every other.
         """
         if not isinstance(error, CallboardError):

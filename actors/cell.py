@@ -1,4 +1,4 @@
-"""A cell: one actor's mailbox, its place in the run queue, and its turn.
+"""A cell: the runtime's side of one actor: its mailbox, its turn, its answers, and its end.
 
 A message comes in through `post`, on any thread: it is appended to the mailbox, and the cell
 goes to the run queue unless it is there. The runner calls `run`, which takes messages and calls
@@ -9,71 +9,301 @@ handlers until the mailbox is empty or the cell has had its share. Two flags kee
 - `running` is True while a thread is inside `run`. A thread that finds it set leaves the cell
   to the one that runs it. So handlers of one actor never overlap, however threads come and go.
 
-The rest of a cell stands below: how it ends (`actors.life`), how it answers (`actors.answers`),
-who watches it (`actors.monitors`).
+An ask's sender is an `Asker`: it gets what the handler returns, what it sends to `self.sender`,
+or an error. A handler that answers later takes a promise, and the cell remembers the asker, so
+that it fails if the actor ends before.
+
+What few actors use (other handlers, a stash, urgent messages, concurrent handlers) costs the
+others one flag, `attention`: it ends the run of messages after the current one, and the cell
+looks for the reason where it is out of the way. The state of it is kept in an `Aside`.
+
+Coroutine handlers marked `concurrent` can be many at once. A message for one starts a task, and
+the actor takes the next message as soon as the task awaits. When what it awaits is there, the
+task waits in `Aside.woken`, and a `Resume` at the front of the mailbox gives it its step. So
+steps of tasks are part of the actor's turn like messages, and nothing of the actor ever runs at
+the same moment. While an unmarked coroutine handler awaits, no task takes a step. When as many
+are under way as may be, the next message that would start one is held back, and with it all
+behind it but urgent ones, until one has finished. A `Stop` is held back until all have.
+
+An actor ends killed, failed, stopped, or with its parent. Whatever is in the mailbox then or
+comes later goes to the dead letters: asks fail at once with `ActorDown`, tells are counted.
 """
 
 import contextvars
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final, Literal
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, ClassVar, Final, Literal, Protocol
 
-from actors.answers import Sender
-from actors.current import current_cell
-from actors.dispatch import DispatchTable
-from actors.envelope import Envelope, traced
-from actors.errors import NoSuchMethod, RemoteError
-from actors.exit_reason import ExitReason
-from actors.future import OVER
-from actors.interleaving import Interleaving
-from actors.loop import current_task_cleared
-from actors.mailbox import BoundedMailbox
-from actors.methods import callable_methods
-from actors.signals import Call, Exit, LinkExit, Resume, Stop, Urgent
-from actors.task import HandlerTask
+from callboard.actors.dispatch import DispatchTable, callable_methods
+from callboard.actors.envelope import Envelope, traced
+from callboard.actors.errors import (
+    ActorDown,
+    AskTimeout,
+    MailboxFull,
+    NoSuchMethod,
+    RemoteError,
+    UnexpectedMessage,
+    WouldDeadlock,
+)
+from callboard.actors.events import Expired, Unexpected
+from callboard.actors.exit_reason import ExitReason
+from callboard.actors.future import OVER, Future
+from callboard.actors.mailbox import BoundedMailbox, Item, Mailbox, MailboxHost
+from callboard.actors.reference import (
+    ActorRef,
+    Asker,
+    Down,
+    Running,
+    Sender,
+    Watcher,
+    current_cell,
+)
+from callboard.actors.request import Call
+from callboard.actors.runner.loop import current_task_cleared
+from callboard.actors.runner.runner import Runner
+from callboard.actors.runner.timers import Timer
+from callboard.actors.signals import (
+    ChildDown,
+    Exit,
+    LinkExit,
+    Resume,
+    Stop,
+    Urgent,
+)
+from callboard.actors.task import ConcurrentTask, HandlerTask
 
-if TYPE_CHECKING:
-    from actors.runtime import Runtime
-
+#: Messages that one actor handles before the next one gets its turn.
 MESSAGES_A_TURN: Final = 128
-"""Messages that one actor handles before the next one gets its turn."""
+
+#: Messages that one actor may put aside: a stash that only grows is never unstashed.
+STASH_LIMIT: Final = 10_000
+
+#: Actors that may wait for one another before it counts as a circle.
+LONGEST_CHAIN: Final = 100
+
+#: Guards the tables of watchers while actors end; held for a few operations.
+LIFE: Final = threading.Lock()
+
+_URGENT: Final = Urgent()
+_RESUME: Final = Resume()
+
+#: What `become` takes: a class with handlers, functions by message type, or an object.
+Handlers = type | Mapping[type, Callable[[Any], Any]] | object
 
 
-class Cell(Interleaving):
-    """The runtime's side of one actor."""
+class ActorHost(MailboxHost, Protocol):
+    """The runtime of an actor, as its cell and the actor itself use it."""
 
-    __slots__ = ("_context", "born", "trap_exit")
+    #: Starts children of supervisors on other nodes: (class, args, kwargs, where); None without
+    #: other nodes.
+    spawn_elsewhere: Callable[..., Future[ActorRef[Any]]] | None
 
-    #: Made for the first turn, so that an actor that only waits has none.
-    _context: contextvars.Context | None
-    #: When it was made, in the runner's seconds.
-    born: float
+    #: The runner of the node.
+    runner: Runner
 
-    #: As the sender of a message, a cell sets no time.
-    deadline: Final = None
-    #: As the sender of a message, a cell wants no outcome.
-    expects: Final[Literal[False]] = False  # noqa: PYI064  # the type tells it from an asker
+    #: The node's source of randomness.
+    random: Random
+
+    @property
+    def nobody(self) -> ActorRef[Any]:
+        """The ref of no actor: the sender of an anonymous message, for Thespian's handlers."""
+
+    #: Whether the end of the node has begun.
+    is_closed: bool
+
+    def is_runner_thread(self) -> bool:
+        """Return whether this is a thread that runs the node's handlers and callbacks."""
+
+    def post(self, callback: Callable[..., object], /, *args: Any) -> None:
+        """Call `callback(*args)` soon on the node's thread; from any thread."""
+
+    def start_actor(
+        self,
+        actor_class: type[Any],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        *,
+        parent: "Cell | None" = None,
+    ) -> ActorRef[Any]:
+        """Make an actor and return its ref."""
+
+    def table_of(self, handlers: Handlers, /) -> DispatchTable:
+        """Return the dispatch table of a class, of functions, or of an object."""
+
+    def forget(self, cell: "Cell", /) -> None:
+        """Take an ended actor out of the table."""
+
+    def dead_letter(self, ref: ActorRef[Any], message: Any, sender: Sender | None, /) -> None:
+        """Count a message that no handler will take."""
+
+    def note_failure(self, cell: "Cell", text: str, error: BaseException, /) -> None:
+        """Count and log an exception that ends an actor."""
+
+    def thespian_system(self) -> Any:
+        """Return the Thespian system of the runtime, made on first use."""
+
+
+@dataclass(slots=True, eq=False)
+class Aside:
+    """The rarely used state of a cell, made on first use."""
+
+    #: The actor whose full mailbox this one waits for.
+    blocked_by: Running | None = None
+    #: Called before others learn of the end.
+    on_end: Callable[[ExitReason, str], object] | None = None
+    reminders: "set[Reminder]" = field(default_factory=set)
+    #: Messages put aside by handlers, in the order of their arrival.
+    stash: list[Item] = field(default_factory=list)
+    #: True between `stash()` and the end of the handler that called it.
+    stashing: bool = False
+    #: Concurrent handlers that are under way, and those of them that can go on.
+    tasks: dict[ConcurrentTask, None] = field(default_factory=dict)
+    woken: deque[ConcurrentTask] = field(default_factory=deque)
+    #: Whether the first message waits for a concurrent handler to finish.
+    is_held: bool = False
+    #: Messages with high priority; each has an `Urgent` mark at the mailbox's front.
+    urgent: deque[Item] = field(default_factory=deque)
+
+
+class Monitor:
+    """One actor's monitor of another: `cancel()` ends it without a `Down`."""
+
+    __slots__ = ("_cell", "ref")
+
+    def __init__(self, cell: "Cell", ref: ActorRef[Any]) -> None:
+        self._cell = cell
+        self.ref = ref
+
+    def cancel(self) -> None:
+        """Take the monitor back; no effect once the `Down` is on its way."""
+        self._cell.unwatch(self)
+        self.ref.target.demonitor(self)
+
+    def fire(self, down: Down) -> None:
+        """Deliver the `Down`."""
+        self._cell.unwatch(self)
+        self._cell.post(down, None)
+
+
+class Reminder:
+    """A message on its way through time; it ends with its actor.
+
+    A repeated one keeps its rhythm: it is due at multiples of its period after its start, and
+    what a busy node missed is sent once, not once for each period.
+    """
+
+    __slots__ = ("_cell", "_due", "_message", "_period", "_timer", "active")
 
     def __init__(
-        self, runtime: "Runtime", number: int, table: DispatchTable, parent: "Cell | None"
+        self, cell: "Cell", seconds: float, message: Any, period: float | None = None
     ) -> None:
-        self.runtime = runtime
-        self.runner = runtime.runner
-        self.number = number
-        self.table = table
-        self.parent = parent
-        self.actor = None
-        self.handled = 0
-        self.trap_exit = False
-        self.scheduled = False
-        self.running = True  # until the actor is made: nothing runs during its __init__
-        self.task = self.sender = self.promised = None
-        self._end = self.reason = self.aside = None
-        self.attention = False
-        self.detail = ""
-        self.children = self._mailbox = self._promises = None
-        self._watchers = self._links = self._monitors = self._ref = None
-        self._context = None
-        self.born = runtime.runner.now()
+        self._cell = cell
+        self._message = message
+        self._period = period
+        self._due = cell.runner.now() + seconds
+        #: Whether a message is still to be sent.
+        self.active = True
+        cell.open_aside().reminders.add(self)
+        self._timer: Timer = cell.runner.call_at(self._due, self._fire)
+
+    def cancel(self) -> None:
+        """Take the message back; no effect once it was sent for the last time."""
+        if self.active:
+            self.active = False
+            self._timer.cancel()
+            self._cell.open_aside().reminders.discard(self)
+
+    def _fire(self) -> None:
+        """Send the message, and set the timer of the next one."""
+        if not self.active:
+            return
+        cell, message, period = self._cell, self._message, self._period
+        if period is None:
+            self.active = False
+            cell.open_aside().reminders.discard(self)
+        else:
+            now = cell.runner.now()
+            missed = max(0.0, (now - self._due) // period)
+            self._due += (missed + 1.0) * period
+            self._timer = cell.runner.call_at(self._due, self._fire)
+        try:
+            cell.post(message, cell)
+        except MailboxFull:
+            pass  # the mailbox has counted it
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class Cell:
+    """The runtime's side of one actor."""
+
+    #: As the sender of a message, a cell sets no time.
+    deadline: ClassVar[None] = None
+    #: As the sender of a message, a cell wants no outcome.
+    expects: ClassVar[Literal[False]] = False
+
+    runtime: ActorHost
+    runner: Runner
+    number: int
+    table: DispatchTable
+    parent: "Cell | None"
+    #: When it was made, in the runner's seconds.
+    born: float
+    actor: Any = None
+    #: Messages that handlers were called for.
+    handled: int = 0
+    trap_exit: bool = False
+    scheduled: bool = False
+    running: bool = True  # until the actor is made: nothing runs during its __init__
+    task: HandlerTask | None = None
+    #: Of the message that is handled.
+    sender: Sender | None = None
+    #: The asker whose answer the running handler has taken upon itself.
+    promised: Sender | None = None
+    _end: tuple[ExitReason, str] | None = None
+    #: Why the actor ended; None while it lives.
+    reason: ExitReason | None = None
+    detail: str = ""
+    #: What only few actors need.
+    aside: Aside | None = None
+    #: Whether there may be a reason to handle no further message: an end, other handlers …
+    attention: bool = False
+    # Most actors have none of these: each is made on first use.
+    children: "dict[Cell, None] | None" = None
+    _mailbox: deque[Item] | None = None
+    _promises: list[Asker] | None = None
+    _watchers: dict[object, Watcher] | None = None
+    #: The actors linked with, and the key of the monitor of each.
+    _links: dict[ActorRef[Any], object] | None = None
+    _monitors: dict[Monitor, None] | None = None
+    #: Its ref, once one was made.
+    known_ref: ActorRef[Any] | None = None
+    #: The context of its turns, so that an actor that only waits has none.
+    _context: contextvars.Context | None = None
+
+    @property
+    def ref(self) -> ActorRef[Any]:
+        """The ref of this actor, made on first use."""
+        ref = self.known_ref
+        if ref is None:
+            runtime = self.runtime
+            ref = self.known_ref = ActorRef(runtime, runtime.node_id, self.number, self)
+        return ref
+
+    @property
+    def alive(self) -> bool:
+        """Whether the actor has not ended."""
+        return self.reason is None
+
+    def reference(self, _: object) -> ActorRef[Any]:
+        """Return its ref, as the sender of a message."""
+        return self.ref
+
+    def __repr__(self) -> str:
+        return f"<{type(self.actor).__name__} {self.number}>"
 
     @property
     def depth(self) -> int:
@@ -83,10 +313,8 @@ class Cell(Interleaving):
     @property
     def keeps_order(self) -> bool:
         """Whether what waits longest is handled next: not where a policy drops the oldest."""
-        mailbox = self._mailbox
-        if not isinstance(mailbox, BoundedMailbox):
-            return True
-        return mailbox.bounds.on_full != "drop_oldest"
+        box = self._mailbox
+        return not isinstance(box, BoundedMailbox) or box.bounds.on_full != "drop_oldest"
 
     @property
     def unfinished(self) -> int:
@@ -96,9 +324,18 @@ class Cell(Interleaving):
         is_busy = self.running or self.task is not None
         return self.depth + self.owed_answers + put_aside + is_busy
 
-    # --- messages in ---
+    @property
+    def activity(self) -> str:
+        """What the actor does: `awaiting`, `running`, `ready` or `idle`."""
+        if self.task is not None:
+            return "awaiting"
+        if self.running:
+            return "running"
+        return "ready" if self.depth else "idle"
 
-    def post(self, message: Any, sender: Sender | None) -> None:
+    # --- mail ---
+
+    def post(self, message: Any, sender: Sender | None = None) -> None:
         """Append a message to the mailbox; from any thread, never blocks."""
         mailbox = self._mailbox
         if mailbox is None:
@@ -110,6 +347,43 @@ class Cell(Interleaving):
             runner.ready.append(self)
             if runner.sleeping:
                 runner.wake()
+
+    def post_urgent(self, message: Any, sender: Sender | None = None) -> None:
+        """Take a message that goes before all normal ones, behind earlier urgent ones."""
+        mailbox = self.open_mailbox()
+        if isinstance(mailbox, BoundedMailbox) and not mailbox.admit(message, sender):
+            return
+        self.open_aside().urgent.append((message, sender))
+        mailbox.appendleft((_URGENT, None))
+        self.schedule()
+
+    def schedule(self) -> None:
+        """Put the cell into the run queue unless it is there."""
+        if not self.scheduled:
+            self.scheduled = True
+            self.runner.schedule(self)
+
+    def open_mailbox(self) -> deque[Item]:
+        """Return the mailbox, made on first use."""
+        with LIFE:  # two first messages may come at once
+            if self._mailbox is None:
+                self._mailbox = deque()
+            return self._mailbox
+
+    def bound_mailbox(self, bounds: Mailbox) -> None:
+        """Give the mailbox bounds; what waits in it already has been accepted."""
+        bounded = BoundedMailbox(self, bounds)
+        with LIFE:
+            bounded.extendleft(reversed(self._mailbox or ()))
+            self._mailbox = bounded
+
+    def open_aside(self) -> Aside:
+        """Return the rarely used state, made on first use."""
+        if self.aside is None:
+            with LIFE:
+                if self.aside is None:
+                    self.aside = Aside()
+        return self.aside
 
     # --- the turn ---
 
@@ -145,6 +419,7 @@ class Cell(Interleaving):
         return context
 
     def _turn(self) -> None:
+        """Take one turn in the actor's context: go on with its task, handle messages, end."""
         may_go_on = not self.attention or self._may_go_on()
         if may_go_on and (self.task is None or self._is_over(self.task)):
             self._handle_messages()
@@ -164,6 +439,7 @@ class Cell(Interleaving):
         return False
 
     def _has_work(self) -> bool:
+        """Return whether another turn is needed now."""
         if self.reason is not None:
             return bool(self._mailbox)
         if self._end is not None:
@@ -274,7 +550,7 @@ class Cell(Interleaving):
             self._goes_on(task)
         return self.task is None and self._end is None
 
-    # --- what is no `@handler`'s ---
+    # --- messages that no `@handler` takes ---
 
     def handle_other(self, message: Any, sender: Sender | None) -> None:
         """Handle what no `@handler` takes: calls, signals, Thespian's own styles."""
@@ -283,10 +559,9 @@ class Cell(Interleaving):
         elif isinstance(message, Call):
             self._call(message, sender)
         elif isinstance(message, Resume | Urgent):  # marks: each stands for one of either kind
-            self.resume_one()
-            self.handle_urgent()
+            self._handle_marked()
         elif isinstance(message, Stop):
-            if self.may_stop(message):
+            if self._finish_down_to(0, message, None):
                 self.end = self.end or (ExitReason.NORMAL, "")
         elif isinstance(message, LinkExit):
             self._linked_actor_ended(message)
@@ -312,6 +587,7 @@ class Cell(Interleaving):
                 self.dispatch(envelope.message, sender)
 
     def _call(self, call: Call, sender: Sender | None) -> None:
+        """Call a method that may be called from afar, and answer with its result."""
         actor = self.actor
         actor_class: type = type(actor)
         # What came from another node may have fields of any type.
@@ -333,6 +609,7 @@ class Cell(Interleaving):
             self.answer(sender, result)
 
     def _linked_actor_ended(self, signal: LinkExit) -> None:
+        """Tell the actor of the end of a linked one, or end with it."""
         if self._links is None or self._links.pop(signal.ref, None) is None:
             return  # the link was undone while its signal waited in the mailbox
         if self.trap_exit:
@@ -342,8 +619,434 @@ class Cell(Interleaving):
         elif signal.reason is not ExitReason.NORMAL:
             self.end = self.end or (signal.reason, signal.detail or f"linked to {signal.ref}")
 
+    # --- concurrent handlers ---
+
+    def resume(self, task: ConcurrentTask) -> None:
+        """Give a concurrent handler its step when the actor comes to it."""
+        self.open_aside().woken.append(task)
+        self.open_mailbox().appendleft((_RESUME, None))
+        self.schedule()
+
+    def start_concurrent(
+        self,
+        coroutine: Coroutine[Any, Any, Any],
+        sender: Sender | None,
+        message: Any,
+    ) -> None:
+        """Run a concurrent handler to its first await, or hold its message back."""
+        limit: int = self.actor.concurrent_limit
+        if not self._finish_down_to(limit - 1, message, sender):
+            coroutine.close()
+            return
+        if sender is not None and sender.expects and sender.deadline is OVER:
+            coroutine.close()
+            self.drop_expired(message, sender)
+            return
+        task = ConcurrentTask(self, coroutine, sender, message)
+        task.is_promised = False
+        self.open_aside().tasks[task] = None
+        self._step(task)
+
+    def _handle_marked(self) -> None:
+        """Give the task that was woken first its step; handle the oldest urgent message."""
+        aside = self.open_aside()
+        if aside.woken:
+            self._step(aside.woken.popleft())
+        if aside.urgent:
+            self.dispatch(*aside.urgent.popleft())
+
+    def _finish_down_to(self, most: int, message: Any, sender: Sender | None) -> bool:
+        """Let tasks finish that can; hold the message back if too many are left."""
+        aside = self.aside
+        if aside is None or len(aside.tasks) <= most:
+            return True
+        mailbox = self.open_mailbox()
+        mailbox.appendleft((message, sender))  # a step may fail: then it is a dead letter
+        # Their marks may stand behind the message that was put back, so they are looked for.
+        while len(aside.tasks) > most and (aside.woken or aside.urgent):
+            self._handle_marked()
+        if len(aside.tasks) > most:
+            aside.is_held = self.attention = True
+        return False
+
+    def _step(self, task: ConcurrentTask) -> None:
+        """Run a concurrent handler to its next await."""
+        aside = self.open_aside()
+        if task not in aside.tasks:
+            return
+        self.sender = task.sender
+        if task.is_promised:
+            self.promised = task.sender
+        goes_on = False
+        try:
+            goes_on = task.step()
+        finally:
+            if not goes_on:
+                del aside.tasks[task]
+        if self.promised is not None and self.promised is task.sender:
+            task.is_promised, self.promised = True, None
+        if self.attention:
+            self.keep_stashed(task.message, task.sender)
+
+    # --- answers ---
+
+    def answer(self, sender: Asker, value: Any) -> None:
+        """Pass a handler's result on, unless the handler took a promise to answer later."""
+        if sender is self.promised:
+            self.promised = None
+        elif not sender.set_result(value):
+            self.note_late(value)
+
+    def note_late(self, value: Any) -> None:
+        """Count an answer that no asker takes: a second one, or one after the ask's time."""
+        if value is not None:  # what a handler returns that has sent its answer
+            self.runtime.counters.late_answers += 1
+
+    def unexpected(self, message: Any, sender: Sender | None) -> None:
+        """Tell the asker, or count it: nothing here handles such a message."""
+        name = type(self.actor).__name__
+        text = f"{name} has no handler for {type(message).__qualname__}; add one with @handler"
+        if sender is not None and sender.expects:
+            sender.set_exception(UnexpectedMessage(text))
+        if not isinstance(message, Down | ChildDown):
+            self.runtime.counters.unexpected += 1
+            self.runtime.report(Unexpected(self.ref, message))
+
+    def promise(self) -> Asker | None:
+        """Keep the current message unanswered when its handler returns; return its asker."""
+        sender = self.sender
+        if sender is None or not sender.expects or _only_counts(sender):
+            return None
+        self.promised = sender
+        self.owe(sender)
+        return sender
+
+    def drop_expired(self, message: Any, sender: Asker) -> None:
+        """Leave a message unhandled because the time of its ask was over before its turn."""
+        sender.set_exception(AskTimeout(f"its time was over before {self.ref} came to it"))
+        self.runtime.counters.expired += 1
+        self.runtime.report(Expired(self.ref, message))
+
+    @property
+    def owed_answers(self) -> int:
+        """Askers that a handler left without an answer, and that still wait."""
+        return sum(not _wants_no_answer(asker) for asker in self._promises or ())
+
+    def owe(self, sender: Asker) -> None:
+        """Remember an asker that is not answered yet, so that it fails if the actor ends."""
+        sender.owed()
+        if _wants_no_answer(sender):
+            return
+        if self._promises is None:
+            self._promises = []
+        elif len(self._promises) >= 64:
+            self._promises = [asker for asker in self._promises if not _wants_no_answer(asker)]
+        self._promises.append(sender)
+
+    # --- behavior ---
+
+    def become(self, handlers: Handlers) -> None:
+        """Handle messages with other handlers from the next one on."""
+        self.table = self.runtime.table_of(handlers)
+        self.attention = True
+
+    def stash(self) -> None:
+        """Put the current message aside; `keep_stashed` takes it when the handler returns."""
+        aside = self.open_aside()
+        if len(aside.stash) >= STASH_LIMIT:
+            msg = (
+                f"{self.ref} has {STASH_LIMIT:,} messages in its stash, the limit; call "
+                "unstash_all() before more are put aside"
+            )
+            raise MailboxFull(msg)
+        aside.stashing = self.attention = True
+        sender = self.sender
+        if sender is not None and sender.expects:
+            self.promised = sender  # what the handler returns is not the answer
+
+    def keep_stashed(self, message: Any, sender: Sender | None) -> None:
+        """Take a message into the stash if its handler has asked for it."""
+        aside = self.aside
+        if aside is not None and aside.stashing:
+            aside.stashing = False
+            aside.stash.append((message, sender))
+
+    def unstash_all(self) -> None:
+        """Put what was stashed at the front of the mailbox, in the order of its arrival."""
+        aside = self.aside
+        if aside is not None and aside.stash:
+            stashed, aside.stash = aside.stash, []
+            self.open_mailbox().extendleft(reversed(stashed))
+
+    # --- full mailboxes of others ---
+
+    def block_on(self, target: Running) -> bool:
+        """Take no turn until `unblock`; False if `target` waits for this actor in turn."""
+        aside = self.open_aside()
+        with LIFE:
+            if aside.blocked_by is not None or target.waits_for(self):
+                return False
+            aside.blocked_by = target
+        self.attention = True
+        return True
+
+    def unblock(self) -> None:
+        """Take turns again."""
+        if self.aside is not None and self.aside.blocked_by is not None:
+            self.aside.blocked_by = None
+            self.schedule()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether no message may be handled: for want of room, or of a task's end."""
+        aside = self.aside
+        if aside is None:
+            return False
+        if aside.blocked_by is not None:
+            return True
+        return aside.is_held and not aside.woken and not aside.urgent
+
+    def waits_for(self, other: Running) -> bool:
+        """Return whether this actor is `other`, or waits for it, itself or through others."""
+        cell: Any = self
+        for _ in range(LONGEST_CHAIN):
+            if cell is other:
+                return True
+            if cell.aside is not None and cell.aside.blocked_by is not None:
+                cell = cell.aside.blocked_by
+            elif cell.task is not None and cell.task.waiting_for.__class__ is Future:
+                cell = getattr(cell.task.waiting_for.asked, "target", None)
+            else:
+                return False
+            if not isinstance(cell, Cell):
+                return False
+        return True
+
+    # --- waits of its own thread ---
+
+    def may_block_here(self) -> bool:
+        """Return whether this is the actor's own thread, which it may block."""
+        return self.runner.may_block and self.runner.is_runner_thread()
+
+    def refuse_wait(self, asked: object) -> bool:
+        """Raise if waiting on this thread would never end; returns whether it may block.
+
+        Raises:
+            WouldDeadlock: it is the thread that has to run the actor asked.
+        """
+        if not self.runner.is_runner_thread():
+            return False
+        if self.runner.may_block and asked is not self.ref:
+            return True
+        msg = (
+            f".result() in a handler of {self.ref} would hold up the actor that the answer "
+            "has to reach; make the handler `async def` and await the future"
+        )
+        raise WouldDeadlock(msg)
+
+    # --- watched by others ---
+
+    def monitor(self, key: object, watcher: Watcher) -> None:
+        """Call `watcher(Down(…))` once when the actor ends; at once, `not_found`, if it has."""
+        with LIFE:
+            if self.reason is None:
+                if self._watchers is None:
+                    self._watchers = {}
+                self._watchers[key] = watcher
+                return
+        watcher(Down(self.ref, ExitReason.NOT_FOUND, f"it had ended ({self.reason})"))
+
+    def demonitor(self, key: object) -> None:
+        """Forget a watcher; no effect when it was called or never known."""
+        with LIFE:
+            if self._watchers is not None:
+                self._watchers.pop(key, None)
+
+    # --- watching others ---
+
+    def watch(self, other: ActorRef[Any]) -> Monitor:
+        """Let a `Down` message arrive when `other` ends."""
+        monitor = Monitor(self, other)
+        if self._monitors is None:
+            self._monitors = {}
+        self._monitors[monitor] = None
+        other.target.monitor(monitor, monitor.fire)
+        return monitor
+
+    def unwatch(self, monitor: Monitor) -> None:
+        """Forget a monitor that fired or was cancelled."""
+        if self._monitors is not None:
+            self._monitors.pop(monitor, None)
+
+    def link(self, other: ActorRef[Any]) -> None:
+        """Be told with a `LinkExit` when `other` ends; its side does the same for this one."""
+        if self._links is None:
+            self._links = {}
+        if other in self._links:
+            return
+        key = self._links[other] = ("link", self)
+        other.target.monitor(
+            key,
+            lambda down: self.post(LinkExit(other, ExitReason(down.reason), down.detail), None),
+        )
+
+    def unlink(self, other: ActorRef[Any]) -> None:
+        """Undo `link`."""
+        key = (self._links or {}).pop(other, None)
+        if key is not None:
+            other.target.demonitor(key)
+
+    # --- the end ---
+
+    @property
+    def end(self) -> tuple[ExitReason, str] | None:
+        """Why the actor is to end as soon as its handler returns."""
+        return self._end
+
+    @end.setter
+    def end(self, reason: tuple[ExitReason, str] | None) -> None:
+        self._end = reason
+        self.attention = True
+
+    def stop(self) -> None:
+        """End normally, behind all messages that are in the mailbox already."""
+        self.post(Stop(), None)
+
+    def kill(self, reason: ExitReason = ExitReason.KILLED, detail: str = "") -> None:
+        """End before the next message; a handler that awaits is cancelled."""
+        if self.end is None:
+            self.end = (reason, detail)
+        self.schedule()
+
+    def failed(self, error: BaseException, sender: Sender | None) -> None:
+        """End the actor because its handler raised; an asker is told what."""
+        reason = ExitReason.NORMAL if isinstance(error, SystemExit) else ExitReason.ERROR
+        trace = "".join(traceback.format_exception(error))
+        name, said = type(error).__qualname__, _text_of(error)
+        text = f"{name}: {said}"
+        if sender is not None and sender.expects:
+            sender.set_exception(RemoteError(name, said, trace))
+        if reason is ExitReason.ERROR:
+            self.runtime.note_failure(self, text, error)
+        self.end = self.end or (reason, text if reason is ExitReason.ERROR else "")
+
+    def terminate(self, reason: ExitReason, detail: str) -> None:
+        """End: fail what waits for an answer, end children, tell the watchers."""
+        if self.aside is not None and self.aside.on_end is not None:
+            self._guard("in its on_end", self.aside.on_end, reason, detail)
+        cancelled = self._cancel_tasks()
+        with LIFE:
+            self.reason, self.detail = reason, detail
+            watchers, self._watchers = self._watchers, None
+        self.runtime.forget(self)
+        gone = ActorDown(f"{self.ref} ended ({reason}) before it answered", reason, detail)
+        for asker in [*cancelled, *(self._promises or ())]:
+            asker.set_exception(gone)
+        self._promises = self.promised = self.sender = None
+        children, self.children = self.children, None
+        for child in children or ():
+            self.end_child(child)
+        for other, key in (self._links or {}).items():
+            other.target.demonitor(key)
+        for monitor in list(self._monitors or ()):
+            monitor.cancel()
+        self._links = self._monitors = None
+        if self.aside is not None:
+            self._clear(self.aside)
+        down = Down(self.ref, reason, detail)
+        if self.parent is not None:  # first: a watcher may ask the supervisor at once
+            self.parent.child_ended(self, down)
+        for watcher in (watchers or {}).values():
+            watcher(down)
+        self.actor = None
+
+    def _guard(self, where: str, callback: Callable[..., object], *args: Any) -> None:
+        """Call what belongs to the end; its failure does not keep the actor from ending."""
+        try:
+            callback(*args)
+        except BaseException as error:  # noqa: BLE001  # the actor ends all the same
+            self.runtime.note_failure(self, f"{where}: {_text_of(error)}", error)
+
+    def _cancel_tasks(self) -> list[Asker]:
+        """Cancel the handlers that are under way; return the askers that wait."""
+        tasks = [] if self.task is None else [self.task]
+        self.task = None
+        if self.aside is not None:
+            tasks += self.aside.tasks
+            self.aside.tasks = {}
+        for task in tasks:
+            self._guard("while it was cancelled", task.abandon)
+        return [
+            task.sender for task in tasks if task.sender is not None and task.sender.expects
+        ]
+
+    def _clear(self, aside: Aside) -> None:
+        """Drop what was put aside; stashed messages become dead letters."""
+        for reminder in list(aside.reminders):
+            reminder.cancel()
+        aside.blocked_by = aside.on_end = None
+        stashed, aside.stash = aside.stash, []
+        if self._mailbox is not None:
+            self._mailbox.extendleft(reversed(stashed))  # they are dead letters with the rest
+
+    def abort(self, reason: ExitReason, detail: str) -> None:
+        """End an actor whose `__init__` raised; on the thread that called it."""
+        self.terminate(reason, detail)
+        self.running = False
+        if self._mailbox:
+            self.scheduled = True
+            self.runner.schedule(self)
+
+    def end_child(self, child: "Cell") -> None:
+        """End a child because this actor ended."""
+        child.kill(ExitReason.SHUTDOWN)
+
+    def child_ended(self, child: "Cell", down: Down) -> None:
+        """A child ended: forget it, and tell an actor that supervises."""
+        if self.children is not None:
+            self.children.pop(child, None)
+        if self.reason is None and ChildDown in self.table.declared:
+            self.post(ChildDown(down.ref, down.reason, down.detail), None)
+
+    def drain(self) -> None:
+        """Send what waits in the mailbox of an ended actor to the dead letters."""
+        mailbox = self._mailbox
+        while mailbox:
+            message, sender = mailbox.popleft()
+            if isinstance(message, Stop | LinkExit | Resume):
+                continue
+            if isinstance(message, Urgent):
+                if self.aside is None or not self.aside.urgent:
+                    continue
+                message, sender = self.aside.urgent.popleft()
+            if sender is not None and sender.expects:
+                sender.set_exception(
+                    ActorDown(
+                        f"{self.ref} ended ({self.reason})", self.reason or "", self.detail
+                    )
+                )
+            self.runtime.dead_letter(self.ref, message, sender)
+
 
 def _is_refused_call(error: TypeError) -> bool:
-    """Return True when the arguments did not fit, so that nothing of the method has run."""
+    """Return whether the arguments did not fit, so that nothing of the method has run."""
     trace = error.__traceback__
     return trace is not None and trace.tb_next is None
+
+
+def _wants_no_answer(sender: Asker) -> bool:
+    """Return whether an ask is over, or its asker is owed nothing."""
+    return bool(getattr(sender, "done_", False))
+
+
+def _only_counts(sender: Asker) -> bool:
+    """Return whether it is a tell from another node: it is counted, and no asker waits."""
+    return bool(getattr(sender, "only_counts", False))
+
+
+def _text_of(error: BaseException) -> str:
+    """Return the text of an error, whatever its `__str__` does."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  # a user's __str__ must not keep its actor from ending
+        return "<its text could not be made>"

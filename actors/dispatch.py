@@ -1,23 +1,26 @@
-"""Which function of an actor handles a message of which type.
+"""Which function of an actor handles a message of which type, or can be called from afar.
 
 A class is read once: every function marked with `@handler` is entered under the types of its
 first parameter's annotation. A message is looked up by its class, then along the class's
 ancestors, and the answer is kept, so that later look-ups are one dictionary access.
 """
 
+import functools
 import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar, Union, overload
 
-from actors.errors import InvalidHandler
-from actors.signals import RUNTIMES_OWN
+from callboard.actors.errors import InvalidHandler
+from callboard.actors.signals import RUNTIMES_OWN
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MARK = "__callboard_handler__"
 _CONCURRENT: Final = "concurrent"
+
+_UNCALLABLE: Final = frozenset({"receiveMessage", "receiveUnrecognizedMessage"})
 
 _OPTIONAL: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -54,7 +57,7 @@ def is_handler(function: object) -> bool:
     return bool(getattr(function, _MARK, False))
 
 
-class Entry:
+class HandlerEntry:
     """One handler: the function, and how it runs."""
 
     __slots__ = ("function", "is_concurrent", "is_coroutine")
@@ -73,7 +76,7 @@ class Entry:
         self.is_concurrent = is_concurrent and self.is_coroutine
 
 
-class DispatchTable(dict[type, Entry | None]):
+class DispatchTable(dict[type, HandlerEntry | None]):
     """Message class → handler of one actor class; None where there is none.
 
     The look-up `table[type(message)]` finds what was seen before; `__missing__` finds the rest.
@@ -81,7 +84,7 @@ class DispatchTable(dict[type, Entry | None]):
 
     def __init__(self, actor_class: type) -> None:
         super().__init__(dict.fromkeys(RUNTIMES_OWN))
-        self.declared: dict[type, Entry] = {}
+        self.declared: dict[type, HandlerEntry] = {}
         for name in _names_in_order(actor_class):
             declared = _declaration(actor_class, name)
             if declared is None:
@@ -89,7 +92,7 @@ class DispatchTable(dict[type, Entry | None]):
             function = inspect.getattr_static(actor_class, name)
             if callable(function):
                 is_concurrent = getattr(declared, _MARK) is _CONCURRENT
-                entry = Entry(function, is_concurrent=is_concurrent)
+                entry = HandlerEntry(function, is_concurrent=is_concurrent)
                 for message_type in _message_types(actor_class, declared):
                     self.declared[message_type] = entry
 
@@ -101,7 +104,7 @@ class DispatchTable(dict[type, Entry | None]):
             if not isinstance(message_type, type) or not callable(function):
                 msg = f"{message_type!r}: {function!r} is no message class with a function"
                 raise InvalidHandler(msg)
-            table.declared[message_type] = Entry(function, takes_actor=False)
+            table.declared[message_type] = HandlerEntry(function, takes_actor=False)
         return table
 
     @classmethod
@@ -117,33 +120,23 @@ class DispatchTable(dict[type, Entry | None]):
             entry.is_concurrent = declared[kind].is_concurrent
         return table
 
-    def __missing__(self, message_type: type) -> Entry | None:
-        entry = None
-        for ancestor in message_type.__mro__:
-            if ancestor in self.declared:
-                entry = self.declared[ancestor]
-                break
-        self[message_type] = entry
+    def __missing__(self, message_type: type) -> HandlerEntry | None:
+        declared = self.declared
+        found = (declared[kind] for kind in message_type.__mro__ if kind in declared)
+        entry = self[message_type] = next(found, None)
         return entry
 
 
 def _names_in_order(actor_class: type) -> list[str]:
     """List attribute names, the most distant ancestor's first, so that subclasses win."""
-    names: dict[str, None] = {}
-    for ancestor in reversed(actor_class.__mro__):
-        for name in vars(ancestor):
-            names.pop(name, None)
-            names[name] = None
-    return list(names)
+    backwards = (name for kind in actor_class.__mro__ for name in reversed(vars(kind)))
+    return list(reversed(dict.fromkeys(backwards)))
 
 
 def _declaration(actor_class: type, name: str) -> Callable[..., Any] | None:
     """Return the function whose mark and annotation count: overriding a handler keeps them."""
-    for ancestor in actor_class.__mro__:
-        function = vars(ancestor).get(name)
-        if is_handler(function):
-            return function
-    return None
+    found = (vars(ancestor).get(name) for ancestor in actor_class.__mro__)
+    return next(filter(is_handler, found), None)
 
 
 def check_handlers(actor_class: type) -> None:
@@ -157,8 +150,6 @@ def check_handlers(actor_class: type) -> None:
     for function in vars(actor_class).values():
         if is_handler(function):
             where, name = _parameter(actor_class, function)
-            if name not in getattr(function, "__annotations__", {}):
-                _refuse_unannotated(where, name)
             try:
                 hints = typing.get_type_hints(function)
             except Exception:  # noqa: BLE001, S112  # whatever the annotation runs into
@@ -167,13 +158,12 @@ def check_handlers(actor_class: type) -> None:
 
 
 def _message_types(actor_class: type, function: Callable[..., Any]) -> list[type]:
+    """Return the classes of messages that a handler takes."""
     where, name = _parameter(actor_class, function)
     try:
         hints = typing.get_type_hints(function)
     except NameError:
         hints = _hints_from_frames(function, name)
-    if name not in hints:
-        _refuse_unannotated(where, name)
     return list(_flatten(hints[name], where))
 
 
@@ -190,12 +180,11 @@ def _parameter(actor_class: type, function: Callable[..., Any]) -> tuple[str, st
                 f"{where} wants {extra.name!r} besides the message; handlers take nothing else"
             )
             raise InvalidHandler(msg)
-    return where, parameters[1].name
-
-
-def _refuse_unannotated(where: str, name: str) -> typing.NoReturn:
-    msg = f"{where}: annotate {name!r} with the message type that it handles"
-    raise InvalidHandler(msg)
+    name = parameters[1].name
+    if name not in getattr(function, "__annotations__", {}):
+        msg = f"{where}: annotate {name!r} with the message type that it handles"
+        raise InvalidHandler(msg)
+    return where, name
 
 
 def _hints_from_frames(function: Callable[..., Any], name: str) -> dict[str, Any]:
@@ -226,6 +215,7 @@ def _hints_from_frames(function: Callable[..., Any], name: str) -> dict[str, Any
 
 
 def _flatten(annotation: Any, where: str) -> typing.Iterator[type]:
+    """Iterate over the classes that an annotation stands for."""
     origin = typing.get_origin(annotation)
     if origin in (Union, types.UnionType):
         for part in typing.get_args(annotation):
@@ -241,3 +231,45 @@ def _flatten(annotation: Any, where: str) -> typing.Iterator[type]:
     else:
         msg = f"{where}: {annotation!r} is not a class; annotate with a message class"
         raise InvalidHandler(msg)
+
+
+@functools.cache
+def callable_methods(actor_class: type) -> frozenset[str]:
+    """Return the names that `ref.call` and `ref.proxy()` reach.
+
+    These are the public functions defined in the user's own classes: not those of callboard's
+    or Thespian's classes, no handlers, no properties, no static or class methods. An attribute
+    `remote_methods = {"name", …}` narrows them.
+    """
+    names: set[str] = set()
+    handlers: set[str] = set()  # what overrides a handler is one too
+    for ancestor in reversed(actor_class.__mro__):
+        module = ancestor.__module__
+        if (
+            ancestor is object
+            or module == "callboard.actors.actor"
+            or module.startswith("thespian.")
+        ):
+            continue
+        for name, value in vars(ancestor).items():
+            if is_handler(value):
+                handlers.add(name)
+            if _is_callable_from_outside(name, value) and name not in handlers:
+                names.add(name)
+            else:
+                names.discard(name)
+    narrowed = getattr(actor_class, "remote_methods", None)
+    return frozenset(names if narrowed is None else names & set(narrowed))
+
+
+def _is_callable_from_outside(name: str, value: object) -> bool:
+    """Return whether an attribute is a public function and not a handler of Thespian's."""
+    return (
+        inspect.isfunction(value)
+        and not name.startswith(("_", "receiveMsg_"))
+        and name not in _UNCALLABLE
+    )
+
+
+#: The table of a cell without an actor.
+NO_HANDLERS: Final = DispatchTable(object)

@@ -3,9 +3,9 @@
 Nearly all messages go without; they pay nothing. An `Envelope` waits in a mailbox like any
 message, and the cell opens it.
 
-The trace context is the texts of a W3C `traceparent` and `tracestate`. Whoever handles a
-message that has one passes it on with every message that the handler sends, over any number of
-actors and nodes; spans are the business of the tracing library that set it.
+The trace context is the texts of a W3C `traceparent` and `tracestate`. A handler of a
+message that has one passes it on with every message that it sends, over any number of actors
+and nodes; spans are the business of the tracing library that set it.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ _TRACEPARENT: Final = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[\x21-\x7e]*)?"
 )
 
+#: Characters; version 00 has 55, and later ones may be longer.
 LONGEST_TRACEPARENT: Final = 128
-"""Characters; version 00 has 55, and later ones may be longer."""
 
 # W3C trace context, section 3.3: up to 32 members `key=value`, separated by commas.
 _TRACESTATE: Final = re.compile(
@@ -30,8 +30,8 @@ _TRACESTATE: Final = re.compile(
 )
 _MOST_MEMBERS: Final = 32
 
+#: Characters; W3C trace context (section 3.3.1.5) wants at least as many to be passed on.
 LONGEST_TRACESTATE: Final = 512
-"""Characters; W3C trace context (section 3.3.1.5) wants at least as many to be passed on."""
 
 
 class TraceContext(NamedTuple):
@@ -56,7 +56,7 @@ class Envelope:
 
 
 class Company:
-    """Whether any message of this process went in company: until then nobody looks for it.
+    """Whether any message of this process went in company: until then no code looks for it.
 
     `used` becomes True with the first trace context, and the first ask that was given a time.
     """
@@ -74,7 +74,7 @@ COMPANY: Final = Company()
 
 
 def is_traceparent(text: object) -> bool:
-    """Say whether something is the text of a W3C trace context (`version-trace-span-flags`)."""
+    """Return whether it is a W3C trace context (`version-trace-span-flags`)."""
     return (
         isinstance(text, str)
         and len(text) <= LONGEST_TRACEPARENT
@@ -83,7 +83,7 @@ def is_traceparent(text: object) -> bool:
 
 
 def is_tracestate(text: object) -> bool:
-    """Say whether something is the text of a W3C trace state (`key=value,…`)."""
+    """Return whether something is the text of a W3C trace state (`key=value,…`)."""
     if not isinstance(text, str) or len(text) > LONGEST_TRACESTATE:
         return False
     members = [member for member in text.split(",") if member.strip()]

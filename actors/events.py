@@ -1,17 +1,16 @@
 """What a node tells about its actors, as it happens."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from actors.reference import ActorRef
+from callboard.actors.reference import ActorRef
 
 
 @dataclass(frozen=True, slots=True)
 class ActorStarted:
     """An actor was spawned."""
 
-    ref: "ActorRef[Any]"
+    ref: ActorRef[Any]
     class_name: str
 
 
@@ -19,7 +18,7 @@ class ActorStarted:
 class ActorStopped:
     """An actor ended."""
 
-    ref: "ActorRef[Any]"
+    ref: ActorRef[Any]
     reason: str
     detail: str
 
@@ -28,7 +27,7 @@ class ActorStopped:
 class ActorFailed:
     """A handler raised; the actor ends."""
 
-    ref: "ActorRef[Any]"
+    ref: ActorRef[Any]
     detail: str
 
 
@@ -36,7 +35,7 @@ class ActorFailed:
 class ActorRestarted:
     """A supervisor started a child again; `ref` is the new one."""
 
-    ref: "ActorRef[Any]"
+    ref: ActorRef[Any]
     child: str
     restarts: int
     reason: str
@@ -46,7 +45,7 @@ class ActorRestarted:
 class RestartsExhausted:
     """A supervisor gave up: more restarts within the period than its intensity allows."""
 
-    supervisor: "ActorRef[Any]"
+    supervisor: ActorRef[Any]
     child: str
     restarts: int
     seconds: float
@@ -56,7 +55,7 @@ class RestartsExhausted:
 class DeadLetter:
     """A message came to an actor that had ended."""
 
-    ref: "ActorRef[Any]"
+    ref: ActorRef[Any]
     message: Any
 
 
@@ -64,7 +63,7 @@ class DeadLetter:
 class Unexpected:
     """A message came to an actor that has no handler for it."""
 
-    ref: "ActorRef[Any]"
+    ref: ActorRef[Any]
     message: Any
 
 
@@ -72,7 +71,7 @@ class Unexpected:
 class Expired:
     """The time of an ask was over before its message was handled, so it was not."""
 
-    ref: "ActorRef[Any]"
+    ref: ActorRef[Any]
     message: Any
 
 
@@ -85,7 +84,7 @@ class SlowHandler:
         seconds: how long it has run when this is told.
     """
 
-    ref: "ActorRef[Any]"
+    ref: ActorRef[Any]
     handler: str
     seconds: float
 
@@ -99,6 +98,6 @@ class MailboxOverflow:
         count: messages since the last such event about this actor.
     """
 
-    ref: "ActorRef[Any]"
+    ref: ActorRef[Any]
     policy: str
     count: int

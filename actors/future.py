@@ -3,7 +3,7 @@
 A future is a result slot. It costs no lock until a thread waits for it, can be awaited from a
 handler and from any asyncio loop, and can be waited for with `.result(timeout)`.
 
-States: pending → done, once; whoever comes first wins and every later answer is dropped.
+States: pending → done, once; the first answer wins, and every later one is dropped.
 Completion stores the outcome before it looks for waiters; a waiter registers before it looks at
 the outcome. So one of the two always sees the other, on any interleaving of threads.
 """
@@ -13,27 +13,44 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextvars import Context
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from contextvars import Context, ContextVar
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
-from actors.current import current_cell, waiting
-from actors.errors import AskTimeout, ResultTimeout, WouldBlock, WouldDeadlock
-
-if TYPE_CHECKING:
-    from actors.cell import Cell
-    from actors.reference import ActorRef
-    from actors.runtime import Runtime
-    from actors.task import HandlerTask
+from callboard.actors.errors import AskTimeout, ResultTimeout, WouldBlock
 
 log = logging.getLogger("callboard.actors")
 
 T = TypeVar("T")
+R_co = TypeVar("R_co", covariant=True)
 
+#: The deadline of an ask that has failed because its time was over; compared by identity.
 OVER: Final = float("-inf")
-"""The deadline of an ask that has failed because its time was over; compared by identity."""
 
 #: Guards every future's list of callbacks; held for a few operations.
 _CALLBACKS = threading.Lock()
+
+
+class Awaiter(Protocol):
+    """A coroutine handler that awaits futures."""
+
+    def wake(self, awaited: Any, /) -> None:
+        """Go on, since what was awaited is done."""
+
+
+class ReplyAddresses(Protocol[R_co]):
+    """Gives one-shot addresses to askers."""
+
+    def reply_ref(self, asker: "Future[Any]", /) -> R_co:
+        """Return an address that answers the asker."""
+
+
+@runtime_checkable
+class GuardedLoop(Protocol):
+    """An event loop that knows whether its thread may wait for an actor."""
+
+    def refuse_wait(self, asked: object) -> bool:
+        """Raise if a wait would never end; returns whether the thread may block."""
 
 
 class Future(Generic[T]):
@@ -69,7 +86,7 @@ class Future(Generic[T]):
         self.done_ = False
         self.deadline = deadline
         self._callbacks: list[Callable[[Future[T]], object]] | None = None
-        self._task: HandlerTask | None = None
+        self._task: Awaiter | None = None
 
     @property
     def _asyncio_future_blocking(self) -> bool:
@@ -84,11 +101,11 @@ class Future(Generic[T]):
         self._blocking = value
 
     def done(self) -> bool:
-        """Return True when there is a result, an error, or a cancellation."""
+        """Return whether there is a result, an error, or a cancellation."""
         return self.done_
 
     def cancelled(self) -> bool:
-        """Return True when `cancel` came before an answer."""
+        """Return whether `cancel` came before an answer."""
         return isinstance(self._error, asyncio.CancelledError) if self.done_ else False
 
     def cancel(self, msg: object = None) -> bool:
@@ -96,7 +113,7 @@ class Future(Generic[T]):
         return self.set_exception(asyncio.CancelledError(*(() if msg is None else (msg,))))
 
     def set_result(self, value: T) -> bool:
-        """Store the answer and wake who waits; False (and no effect) when there was one."""
+        """Store the answer and wake the waiters; False (and no effect) when there was one."""
         if self.done_:
             return False
         self._value = value
@@ -184,7 +201,7 @@ class Future(Generic[T]):
     def owed(self) -> None:
         """The answer will come later: nothing to note here."""
 
-    def reference(self, runtime: "Runtime") -> "ActorRef[Any]":
+    def reference(self, runtime: ReplyAddresses[R_co]) -> R_co:
         """As the sender of a message: a one-shot address that answers this future."""
         return runtime.reply_ref(self)
 
@@ -193,7 +210,7 @@ class Future(Generic[T]):
         self.deadline = OVER
         self.set_exception(AskTimeout(f"{self.asked} did not answer within {self.timeout:g} s"))
 
-    def await_by(self, task: "HandlerTask") -> None:
+    def await_by(self, task: Awaiter) -> None:
         """Register the handler that awaits this future (one at a time; more use callbacks)."""
         if self._task is None:
             self._task = task
@@ -203,6 +220,7 @@ class Future(Generic[T]):
             self._add(task.wake)
 
     def _add(self, callback: Callable[["Future[T]"], object]) -> None:
+        """Register a callback; called at once if the future is done."""
         with _CALLBACKS:
             if self._callbacks is None:
                 self._callbacks = [callback]
@@ -212,15 +230,17 @@ class Future(Generic[T]):
             self._run_callbacks()
 
     def _run_callbacks(self) -> None:
+        """Call all waiters, each once."""
         with _CALLBACKS:
             callbacks, self._callbacks = self._callbacks, None
         for callback in callbacks or ():
             try:
                 callback(self)
-            except Exception:  # noqa: BLE001  # a waiter's trouble is not the answering actor's
+            except Exception:  # a waiter's trouble is not the answering actor's
                 log.exception("a callback of %r failed", self)
 
     def _wait(self, timeout: float | None) -> None:
+        """Block this thread until the future is done or the time is over."""
         refuse_endless_wait(self.asked)
         wait = waiting.get()
         if wait is not None:
@@ -261,42 +281,34 @@ def refuse_endless_wait(asked: object = None) -> None:
         WouldDeadlock: it is the thread of a node, in a handler.
         WouldBlock: an event loop runs on it.
     """
-    cell: Cell | None = current_cell.get()
-    if cell is not None and cell.runner.is_runner_thread():
-        if cell.runner.may_block and asked is not cell.ref:
-            return
-        msg = (
-            f".result() in a handler of {cell.ref} would hold up the actor that the answer "
-            "has to reach; make the handler `async def` and await the future"
-        )
-        raise WouldDeadlock(msg)
-    if asyncio._get_running_loop() is not None:
+    loop = asyncio._get_running_loop()
+    if loop is not None and not (isinstance(loop, GuardedLoop) and loop.refuse_wait(asked)):
         msg = ".result() would block the running event loop; await the future instead"
         raise WouldBlock(msg)
 
 
+#: In a simulation, what `.result(timeout)` calls instead of blocking: nothing would happen
+#: there while a thread sleeps.
+waiting: ContextVar[Callable[[Future[Any], float | None], None] | None] = ContextVar(
+    "callboard_waiting", default=None
+)
+
+
+@dataclass(slots=True, eq=False)
 class _HandOver:
     """Calls a callback of a future on the thread of the event loop that it belongs to."""
 
-    __slots__ = ("_callback", "_context", "_loop")
+    loop: asyncio.AbstractEventLoop
+    callback: Callable[[Future[Any]], object]
+    context: Context | None
 
     __hash__ = None  # type: ignore[assignment]  # equal to the callback that it stands for
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        callback: Callable[["Future[Any]"], object],
-        context: Context | None,
-    ) -> None:
-        self._loop = loop
-        self._callback = callback
-        self._context = context
-
     def __call__(self, future: "Future[Any]") -> None:
         try:
-            self._loop.call_soon_threadsafe(self._callback, future, context=self._context)
-        except RuntimeError:  # the loop is closed: nobody waits there any more
+            self.loop.call_soon_threadsafe(self.callback, future, context=self.context)
+        except RuntimeError:  # the loop is closed: no waiter is left there
             pass
 
     def __eq__(self, other: object) -> bool:
-        return self._callback == other
+        return self.callback == other

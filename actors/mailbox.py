@@ -12,7 +12,7 @@ not fit is the mailbox's policy:
 - `drop_newest`, `drop_oldest`: that message, or the oldest ones, are dropped.
 - `fail`: the message is refused.
 
-To refuse means `MailboxFull`, raised at who tells, or as the outcome of an ask; the ask of a
+To refuse means `MailboxFull`, raised at the teller, or as the outcome of an ask; the ask of a
 dropped message fails so too. Each message that is dropped or refused is counted, and told in
 `MailboxOverflow` events. Signals of the runtime (stops, downs, exits) always fit.
 """
@@ -23,29 +23,26 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex
+from typing import Any, Final, Literal, Protocol, SupportsIndex
 
-from actors.current import current_cell
-from actors.envelope import Envelope
-from actors.errors import MailboxFull, ResultTimeout
-from actors.events import MailboxOverflow
-from actors.future import Future
-from actors.signals import ChildDown, Down, Exit, LinkExit, Resume, Stop, Urgent
+from callboard.actors.counters import Counters
+from callboard.actors.envelope import Envelope
+from callboard.actors.errors import MailboxFull, ResultTimeout
+from callboard.actors.events import MailboxOverflow
+from callboard.actors.future import Future
+from callboard.actors.reference import Down, Home, Running, Sender, current_cell
+from callboard.actors.signals import ChildDown, Exit, LinkExit, Resume, Stop, Urgent
 
-if TYPE_CHECKING:
-    from actors.answers import Sender
-    from actors.cell import Cell
-
-Item = tuple[Any, "Sender | None"]
+Item = tuple[Any, Sender | None]
 OnFull = Literal["wait", "drop_newest", "drop_oldest", "fail"]
 
 _POLICIES: Final = ("wait", "drop_newest", "drop_oldest", "fail")
 
+#: Seconds between two events about one mailbox that overflows all the time.
 REPORT_INTERVAL: Final = 1.0
-"""Seconds between two events about one mailbox that overflows all the time."""
 
+#: What the runtime itself sends: an actor that is full must still learn of ends, and end.
 ALWAYS_FIT: Final[set[type]] = {ChildDown, Down, Exit, LinkExit, Resume, Stop, Urgent}
-"""What the runtime itself sends: an actor that is full must still learn of ends, and end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +89,7 @@ def size_of(message: Any) -> int:
 
 
 def _parts_of(message: Any) -> Iterable[Any]:
+    """Return the direct fields or elements of a message."""
     if isinstance(message, list | tuple | set | frozenset):
         return message
     if isinstance(message, dict):
@@ -102,30 +100,109 @@ def _parts_of(message: Any) -> Iterable[Any]:
     return getattr(message, "__dict__", {}).values()
 
 
+class BackPressure:
+    """The bounds of a queue against what waits in it, and everyone waiting for room.
+
+    The queue says how many items it has: it may be a plain deque that others append to.
+    """
+
+    __slots__ = ("bounds", "held", "waiters")
+
+    def __init__(self, bounds: Mailbox) -> None:
+        self.bounds = bounds
+        #: Bytes of the items that wait; 0 without a bound in bytes.
+        self.held = 0
+        #: Called when there is room: they let threads and actors go on.
+        self.waiters: deque[Callable[[], object]] = deque()
+
+    def fits(self, count: int, size: int, times: int = 1) -> bool:
+        """Return whether an item of `size` bytes fits beside `count` others.
+
+        Args:
+            count: items that wait.
+            size: of the item; one that is larger than the bound fits into an empty queue.
+            times: how many times the bounds; 2 is the overdraft of handlers.
+        """
+        limit, most = self.bounds.limit, self.bounds.bytes
+        if limit is not None and count >= times * limit:
+            return False
+        return most is None or self.held + size <= times * most or not count
+
+    def make_room(self, count: int) -> None:
+        """Wake everyone waiting for room if half of the bounds is free."""
+        limit, most = self.bounds.limit, self.bounds.bytes
+        if (limit is None or 2 * count <= limit) and (most is None or 2 * self.held <= most):
+            self.release()
+
+    def release(self) -> None:
+        """Wake everyone waiting for room."""
+        while self.waiters:
+            try:
+                self.waiters.popleft()()
+            except IndexError:  # another thread was faster
+                return
+
+    def room(self) -> Future[None]:
+        """Return a future that is done at the next `release`."""
+        room: Future[None] = Future()
+        self.waiters.append(lambda: room.set_result(None))
+        return room
+
+    def hold(self, sender: Running, receiver: Running, count: Callable[[], int]) -> None:
+        """Give an actor no turn until there is room, unless the receiver waits for it."""
+        if sender.block_on(receiver):
+            self.waiters.append(sender.unblock)
+            self.make_room(count())
+
+    def describe(self, count: int) -> str:
+        """Return how much waits and what the bounds are, for errors."""
+        bounds = self.bounds
+        return (
+            f"{count:,} messages wait, it takes {_shown(bounds.limit)} messages and "
+            f"{_shown(bounds.bytes)} bytes (on_full={bounds.on_full!r})"
+        )
+
+
+def _shown(bound: int | None) -> str:
+    """Return the text of a bound."""
+    return "any number of" if bound is None else f"{bound:,}"
+
+
+class MailboxHost(Home, Protocol):
+    """What a bounded mailbox uses of the runtime."""
+
+    #: What the node counts.
+    counters: Counters
+
+    def report(self, event: object, /) -> None:
+        """Hand an event to all subscribers."""
+
+    def call_later(self, delay: float, callback: Callable[..., object], /, *args: Any) -> Any:
+        """Call on the node's thread in `delay` seconds."""
+
+
+class MailboxOwner(Running, Protocol):
+    """What a bounded mailbox uses of the cell that empties it."""
+
+    @property
+    def runtime(self) -> MailboxHost:
+        """The runtime of the actor."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the actor has not ended."""
+
+
 class BoundedMailbox(deque[Item]):
     """A mailbox that knows its bounds; looks like a deque to the cell that empties it."""
 
-    __slots__ = (
-        "_cell",
-        "_lock",
-        "_lost",
-        "_reporting",
-        "_sizes",
-        "_waiters",
-        "bounds",
-        "held",
-    )
-
-    def __init__(self, cell: "Cell", bounds: Mailbox) -> None:
+    def __init__(self, cell: MailboxOwner, bounds: Mailbox) -> None:
         super().__init__()
         self.bounds = bounds
-        #: Estimated bytes of what waits; 0 without a bound in bytes.
-        self.held = 0
+        self.pressure = BackPressure(bounds)
         self._cell = cell
         self._lock = threading.Lock()  # messages and their sizes go together
         self._sizes: deque[int] | None = None if bounds.bytes is None else deque()
-        #: Called when there is room: they let threads and actors go on.
-        self._waiters: deque[Callable[[], object]] = deque()
         self._lost = 0
         self._reporting = False
 
@@ -140,7 +217,7 @@ class BoundedMailbox(deque[Item]):
             return
         size = 0 if self._sizes is None else size_of(message)
         with self._lock:
-            fits = self._fits(size)
+            fits = self.pressure.fits(len(self), size)
             if fits:
                 self._push(item, size)
         if not fits:
@@ -153,7 +230,7 @@ class BoundedMailbox(deque[Item]):
             if self._sizes is not None:
                 size = size_of(item[0])
                 self._sizes.appendleft(size)
-                self.held += size
+                self.pressure.held += size
 
     def extendleft(self, items: Iterable[Item]) -> None:
         """Put messages at the front, one after the other."""
@@ -161,13 +238,13 @@ class BoundedMailbox(deque[Item]):
             self.appendleft(item)
 
     def popleft(self) -> Item:
-        """Take the oldest message out; who waits goes on when half of the bounds is free."""
+        """Take the oldest message out; waiters go on when half of the bounds is free."""
         with self._lock:
             item = super().popleft()
             if self._sizes is not None:
-                self.held -= self._sizes.popleft()
-        if self._waiters and self._is_half_empty():
-            self.release()
+                self.pressure.held -= self._sizes.popleft()
+        if self.pressure.waiters:
+            self.pressure.make_room(len(self))
         return item
 
     def __delitem__(self, index: SupportsIndex | slice) -> None:
@@ -175,34 +252,22 @@ class BoundedMailbox(deque[Item]):
         assert not isinstance(index, slice)
         super().__delitem__(index)
         if self._sizes is not None:
-            self.held -= self._sizes[index]
+            self.pressure.held -= self._sizes[index]
             del self._sizes[index]
 
     # --- bounds ---
 
     def _push(self, item: Item, size: int) -> None:
+        """Append a message with its size; needs the lock."""
         super().append(item)
         if self._sizes is not None:
             self._sizes.append(size)
-            self.held += size
+            self.pressure.held += size
 
-    def _fits(self, size: int, times: int = 1) -> bool:
-        """Say whether a message fits into the bounds, or a multiple of them; needs the lock."""
-        limit, most = self.bounds.limit, self.bounds.bytes
-        if limit is not None and len(self) >= times * limit:
-            return False
-        return most is None or self.held + size <= times * most or not self
-
-    def _is_half_empty(self) -> bool:
-        limit, most = self.bounds.limit, self.bounds.bytes
-        return (limit is None or 2 * len(self) <= limit) and (
-            most is None or 2 * self.held <= most
-        )
-
-    def admit(self, message: Any, sender: "Sender | None") -> bool:
+    def admit(self, message: Any, sender: Sender | None) -> bool:
         """Do for an urgent message what `append` does, but leave its place to the caller."""
         with self._lock:
-            if self._fits(0):
+            if self.pressure.fits(len(self), 0):
                 return True
         if self.bounds.on_full == "drop_oldest":
             self._make_room(0)
@@ -213,20 +278,21 @@ class BoundedMailbox(deque[Item]):
         return False
 
     def _overflow(self, item: Item, size: int) -> None:
-        policy = self.bounds.on_full
-        if policy == "drop_oldest":
+        """Do with a message that does not fit what the policy says."""
+        if self.bounds.on_full == "drop_oldest":
             self._make_room(size)
             with self._lock:
                 self._push(item, size)
-        elif policy == "wait":
+        elif self.bounds.on_full == "wait":
             self._wait(item, size, self._push)
         else:
             self._turn_away(item)
 
     def _make_room(self, size: int) -> None:
+        """Drop the oldest messages until one of this size fits."""
         dropped: list[Item] = []
         with self._lock:
-            while not self._fits(size):
+            while not self.pressure.fits(len(self), size):
                 index = next(
                     (i for i, item in enumerate(self) if item[0].__class__ not in ALWAYS_FIT),
                     None,
@@ -246,6 +312,7 @@ class BoundedMailbox(deque[Item]):
             raise self._error()
 
     def _lose(self, item: Item) -> None:
+        """Count a message that is dropped or refused, and fail its ask."""
         sender = item[1]
         if sender is not None and sender.expects:
             sender.set_exception(self._error())
@@ -262,17 +329,14 @@ class BoundedMailbox(deque[Item]):
             self._reporting = False
             return
         runtime = self._cell.runtime
-        runtime.emit(MailboxOverflow(self._cell.ref, self.bounds.on_full, lost))
-        runtime.runner.call_later(REPORT_INTERVAL, self._report)
+        runtime.report(MailboxOverflow(self._cell.ref, self.bounds.on_full, lost))
+        runtime.call_later(REPORT_INTERVAL, self._report)
 
     def _error(self) -> MailboxFull:
-        bounds = self.bounds
-        most = "any number of" if bounds.bytes is None else f"{bounds.bytes:,}"
-        limit = "any number of" if bounds.limit is None else f"{bounds.limit:,}"
+        """Return the error that says how full the mailbox is."""
+        state = self.pressure.describe(len(self))
         return MailboxFull(
-            f"the mailbox of {self._cell.ref} is full: {len(self):,} messages wait, it takes "
-            f"{limit} messages and {most} bytes (on_full={bounds.on_full!r}); send less, or "
-            "raise its bounds"
+            f"the mailbox of {self._cell.ref} is full: {state}; send less, or raise its bounds"
         )
 
     # --- waiting for room ---
@@ -282,37 +346,30 @@ class BoundedMailbox(deque[Item]):
         if asyncio._get_running_loop() is None:
             return self._block(item, size, push)
         with self._lock:
-            fits = self._fits(size, 2)
+            fits = self.pressure.fits(len(self), size, 2)
             if fits and push is not None:
                 push(item, size)
         if not fits:
             self._turn_away(item)
             return False
-        sender: Cell | None = current_cell.get()
+        sender = current_cell.get()
         if sender is not None:
-            self._hold(sender)
+            self.pressure.hold(sender, self._cell, self.__len__)
         return True
-
-    def _hold(self, sender: "Cell") -> None:
-        """Let an actor have no turn until there is room."""
-        if sender.block_on(self._cell):
-            self._waiters.append(sender.unblock)
-            if self._is_half_empty():
-                self.release()
 
     def _block(self, item: Item, size: int, push: Callable[[Item, int], None] | None) -> bool:
         """Block this thread until there is room, or the time of an ask is over."""
         sender = item[1]
         deadline = sender.deadline if isinstance(sender, Future) else None
         while True:
-            room: Future[None] = Future(self._cell.ref)
-            self._waiters.append(lambda room=room: room.set_result(None))  # type: ignore[misc]
+            room = self.pressure.room()
+            room.asked = self._cell.ref
             with self._lock:
-                if self._fits(size) or not self._cell.alive:
+                if self.pressure.fits(len(self), size) or not self._cell.alive:
                     if push is not None:
                         push(item, size)
                     return True
-            left = None if deadline is None else deadline - self._cell.runner.now()
+            left = None if deadline is None else deadline - self._cell.runtime.now()
             try:
                 room.result(left)
             except ResultTimeout:
@@ -321,10 +378,43 @@ class BoundedMailbox(deque[Item]):
                 self._lose(item)
                 return False
 
-    def release(self) -> None:
-        """Let all go on that wait for room."""
-        while self._waiters:
-            try:
-                self._waiters.popleft()()
-            except IndexError:  # another thread was faster
-                return
+
+@dataclass(frozen=True, slots=True)
+class SpawnOptions:
+    """How an actor is run, apart from its class and arguments."""
+
+    trap_exit: bool = False
+    mailbox: Mailbox | None = None
+    detached: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClassWithOptions:
+    """An actor class and options for one spawn: what `Actor.with_options` returns."""
+
+    actor_class: type
+    options: SpawnOptions
+
+
+def options_of(actor_class: Any) -> tuple[Any, SpawnOptions]:
+    """Split what was given to `spawn` into the class and its options.
+
+    Raises:
+        TypeError: it is not a class.
+    """
+    if isinstance(actor_class, ClassWithOptions):
+        return actor_class.actor_class, actor_class.options
+    if not isinstance(actor_class, type):
+        msg = f"{actor_class!r} is no actor class; derive one from callboard.Actor"
+        raise TypeError(msg)
+    trap_exit = bool(getattr(actor_class, "trap_exit", False))
+    bounds = getattr(actor_class, "mailbox", None)  # a Thespian class may have another thing
+    detached = getattr(actor_class, "detached", False) is True
+    if not trap_exit and bounds is None and not detached:
+        return actor_class, _DEFAULTS  # making them anew would cost a tenth of the spawn
+    bounds = bounds if isinstance(bounds, Mailbox) else None
+    return actor_class, SpawnOptions(trap_exit, bounds, detached)
+
+
+#: The options of most spawns.
+_DEFAULTS: Final = SpawnOptions()

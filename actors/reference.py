@@ -1,32 +1,38 @@
-"""References to actors: what users hold, send, compare and print."""
+"""References to actors: what users hold, send, compare and print.
+
+A ref leads to a `Target` (the cell of a local actor, or the proxy of a remote one) and gives it
+messages together with their `Sender`: an asker, which wants the outcome, or a teller, which
+does not. What ends a target's life is told to its watchers as a `Down`.
+"""
 
 import functools
+from collections import deque
 from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import (
     TYPE_CHECKING,
     Any,
     Concatenate,
     Generic,
+    Literal,
     ParamSpec,
     Protocol,
     TypeVar,
     overload,
 )
 
-from actors.answers import Asker, Sender
-from actors.current import current_cell
-from actors.envelope import COMPANY, Envelope, Priority
-from actors.errors import NoSuchMethod
-from actors.future import Future
-from actors.monitors import Watcher
-from actors.signals import Call, Query
+from callboard.actors.envelope import COMPANY, Envelope, Priority
+from callboard.actors.errors import NoSuchMethod
+from callboard.actors.exit_reason import ExitReason
+from callboard.actors.future import Future
+from callboard.actors.request import Call, Query
 
 if TYPE_CHECKING:
 
     class ActorAddress:
         """Thespian's, which ships no types: without this a checker would take any name."""
 
-    from actors.runtime import Runtime
 else:
     from thespian.actors import ActorAddress
 
@@ -34,11 +40,159 @@ A_co = TypeVar("A_co", covariant=True)
 R = TypeVar("R")
 P = ParamSpec("P")
 
+#: Seconds that an ask may take unless it says otherwise.
 DEFAULT_TIMEOUT = 60.0
-"""Seconds that an ask may take unless it says otherwise."""
 
+#: Seconds by which a limit has to come before an ask's own deadline to count.
 LIMIT_MARGIN = 1.0
-"""Seconds by which a limit has to come before an ask's own deadline to count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What an actor is told of the end of another one."""
+
+    ref: "ActorRef[Any]"
+    reason: ExitReason | str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Down(Ended):
+    """A monitored actor ended. Sent exactly once for each monitor.
+
+    Attributes:
+        ref: the actor that ended.
+        reason: why, an `ExitReason` (equal to its text).
+        detail: the text of the error, for people.
+    """
+
+
+Watcher = Callable[[Down], object]
+
+
+class Home(Protocol):
+    """What a ref uses of the runtime that it belongs to."""
+
+    #: The name of the node.
+    name: str
+    #: The 18 bytes that name the node.
+    node_id: bytes
+    #: Returns the monotonic time in seconds.
+    now: Callable[[], float]
+    #: The asks that were made a moment ago, whose deadlines have to be watched.
+    fresh_asks: "deque[Future[Any]]"
+
+    def set_deadline(
+        self, future: Future[Any], timeout: float, limit: float | None = None, /
+    ) -> bool:
+        """Let an ask fail after `timeout` seconds, or at `limit` if that is clearly earlier."""
+
+    def ref_text(self, ref: "ActorRef[Any]", /) -> str:
+        """Return the text of a ref."""
+
+    def ref_of(self, node: bytes, number: int, /) -> "ActorRef[Any]":
+        """Return the ref of an actor by its node and number."""
+
+    def reply_ref(self, asker: "Asker", /) -> "ActorRef[Any]":
+        """Return the one-shot address of an asker."""
+
+    #: The object that actors see as `self.node`.
+    node: Any
+
+    def note_late_answer(self) -> None:
+        """Count an answer that no asker takes."""
+
+
+class Teller(Protocol):
+    """The sender of a message that wants no answer: an actor's cell, or what stands for one."""
+
+    @property
+    def expects(self) -> Literal[False]:
+        """Tells a teller from an asker."""
+
+    @property
+    def deadline(self) -> None:
+        """A teller sets no time."""
+
+    @property
+    def runtime(self) -> Home:
+        """The runtime that it sends from."""
+
+    @property
+    def number(self) -> int:
+        """Its number there, under which it can be reached."""
+
+    def reference(self, runtime: Home, /) -> "ActorRef[Any] | None":
+        """Return what `self.sender` is while the message is handled."""
+
+
+class Asker(Protocol):
+    """The sender that wants an outcome: an ask's future, or a remote asker's double."""
+
+    @property
+    def expects(self) -> Literal[True]:
+        """Tells an asker from a cell that only told."""
+
+    @property
+    def deadline(self) -> float | None:
+        """When its time is over, on the runner's clock; `OVER` once it is, None if never."""
+
+    def set_result(self, value: Any, /) -> bool:
+        """Take the answer; False when there was one."""
+
+    def set_exception(self, error: BaseException, /) -> bool:
+        """Take the error instead of an answer; False when there was one."""
+
+    def owed(self) -> None:
+        """Take note that the message was handled; the answer may come later."""
+
+    def reference(self, runtime: Home, /) -> "ActorRef[Any] | None":
+        """Return what `self.sender` is while the message is handled."""
+
+
+#: Where a message came from; None stands for an anonymous one.
+Sender = Teller | Asker
+
+
+class Running(Teller, Protocol):
+    """The actor whose handler runs: what the code below a handler may know of it."""
+
+    @property
+    def ref(self) -> "ActorRef[Any]":
+        """The actor's ref."""
+
+    @property
+    def actor(self) -> Any:
+        """The actor itself; None once it has ended."""
+
+    @property
+    def sender(self) -> "Sender | None":
+        """The sender of the message that is handled."""
+
+    def refuse_wait(self, asked: object, /) -> bool:
+        """Raise if waiting on this thread would never end; returns whether it may block.
+
+        Raises:
+            WouldDeadlock: it is the thread that has to run the actor asked.
+        """
+
+    def may_block_here(self) -> bool:
+        """Return whether this is the actor's own thread, which it may block."""
+
+    def waits_for(self, other: "Running", /) -> bool:
+        """Return whether this actor is `other`, or waits for it, directly or through others."""
+
+    def block_on(self, target: "Running", /) -> bool:
+        """Take no turn until `unblock`; False if `target` waits for this actor in turn."""
+
+    def unblock(self) -> None:
+        """Take turns again."""
+
+
+#: The actor whose handler runs here, or None outside of actors. A coroutine handler runs in a
+#: copy of the context, so the value stays right after an await and inside tasks that the
+#: handler starts.
+current_cell: ContextVar[Running | None] = ContextVar("callboard_current_cell", default=None)
 
 
 class Target(Protocol):
@@ -69,6 +223,7 @@ class Target(Protocol):
         """Undo `link`."""
 
 
+@functools.total_ordering
 class ActorRef(ActorAddress, Generic[A_co]):
     """The address of an actor on this node or any other; A_co is the actor's class.
 
@@ -77,11 +232,12 @@ class ActorRef(ActorAddress, Generic[A_co]):
     still lives.
     """
 
-    __slots__ = ("_home", "_key", "target")
+    __slots__ = ("_key", "home", "target")
 
-    def __init__(self, home: "Runtime", node: bytes, number: int, target: Target) -> None:
+    def __init__(self, home: Home, node: bytes, number: int, target: Target) -> None:
         """Only the runtime makes refs; users get them from `spawn` and in messages."""
-        self._home = home
+        #: The runtime that this ref belongs to.
+        self.home = home
         self._key = (node, number)
         self.target = target
 
@@ -133,7 +289,7 @@ class ActorRef(ActorAddress, Generic[A_co]):
         """
         if timeout is not DEFAULT_TIMEOUT or priority != "normal":
             return self._ask_in_company(message, timeout, priority)
-        home = self._home  # as `set_deadline`, without the call
+        home = self.home  # as `set_deadline`, without the call
         deadline = home.now() + DEFAULT_TIMEOUT
         if COMPANY.used:
             cell = current_cell.get()
@@ -151,17 +307,18 @@ class ActorRef(ActorAddress, Generic[A_co]):
     def _ask_in_company(
         self, message: object, timeout: float | None, priority: Priority
     ) -> Future[Any]:
-        """Ask with a deadline of somebody's, a trace context, or a priority."""
+        """Ask with a deadline of its own, a trace context, or a priority."""
         future: Future[Any] = Future(self)
-        if timeout is not DEFAULT_TIMEOUT:
-            if timeout is not None:
+        if timeout is not None:
+            limit = None
+            has_own_time = timeout is not DEFAULT_TIMEOUT
+            if has_own_time:
                 COMPANY.used = True
-                self._home.set_deadline(future, timeout)
-                message = self._with_deadline(message, future)
-        elif (cell := current_cell.get()) is None or cell.sender is None:
-            self._home.set_deadline(future, timeout)
-        elif self._home.set_deadline_within(future, timeout, cell.sender.deadline):
-            message = self._with_deadline(message, future)
+            elif (cell := current_cell.get()) is not None and cell.sender is not None:
+                limit = cell.sender.deadline
+            is_limited = self.home.set_deadline(future, timeout, limit)
+            if (has_own_time or is_limited) and not self.is_local:
+                message = Envelope(message, deadline=future.deadline)  # it travels, too
         trace = COMPANY.trace.get()
         if trace is not None:
             plain = message.message if isinstance(message, Envelope) else message
@@ -171,10 +328,6 @@ class ActorRef(ActorAddress, Generic[A_co]):
         else:
             self.target.post(message, future)
         return future
-
-    def _with_deadline(self, message: object, future: Future[Any]) -> object:
-        """Let a deadline that somebody has set travel to another node."""
-        return message if self.is_local else Envelope(message, deadline=future.deadline)
 
     @overload
     def call(
@@ -228,30 +381,19 @@ class ActorRef(ActorAddress, Generic[A_co]):
 
     @property
     def is_local(self) -> bool:
-        """True when the actor lives (or lived) on the node that this ref belongs to."""
-        return self._key[0] == self._home.node_id
+        """Whether the actor lives (or lived) on the node that this ref belongs to."""
+        return self._key[0] == self.home.node_id
 
     @property
-    def home(self) -> "Runtime":
-        """The runtime that this ref belongs to."""
-        return self._home
-
-    @property
-    def addressDetails(self) -> str:  # noqa: N802  # Thespian's name
+    def addressDetails(self) -> str:  # Thespian's name
         """The ref as text, under Thespian's name."""
         return str(self)
 
-    @property
-    def actorAddressString(self) -> str:  # noqa: N802  # Thespian's name
-        """The ref as text, under Thespian's name."""
-        return str(self)
-
-    @property
-    def _aaddr(self) -> str:
-        return str(self)
+    # Thespian's other name of it, and the text by which it compares addresses.
+    actorAddressString = _aaddr = addressDetails
 
     def __str__(self) -> str:
-        return self._home.ref_text(self)
+        return self.home.ref_text(self)
 
     def __repr__(self) -> str:
         return f"<ActorRef {self}>"
@@ -259,20 +401,8 @@ class ActorRef(ActorAddress, Generic[A_co]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ActorRef) and self._key == other._key
 
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
     def __lt__(self, other: object) -> bool:
         return self._key < other._key if isinstance(other, ActorRef) else NotImplemented
-
-    def __le__(self, other: object) -> bool:
-        return self._key <= other._key if isinstance(other, ActorRef) else NotImplemented
-
-    def __gt__(self, other: object) -> bool:
-        return self._key > other._key if isinstance(other, ActorRef) else NotImplemented
-
-    def __ge__(self, other: object) -> bool:
-        return self._key >= other._key if isinstance(other, ActorRef) else NotImplemented
 
     def __hash__(self) -> int:
         return hash(self._key)
@@ -297,12 +427,43 @@ class ReplyRef(ActorRef[Any]):
         return f"reply to {self._key[1]:#x}"
 
 
-class ReplyTarget:
+class NoActor:
+    """Where a ref leads that has no actor behind it: it takes messages, and never ends."""
+
+    __slots__ = ()
+
+    def post(self, message: Any, sender: Sender | None) -> None:
+        """Take a message."""
+
+    def post_urgent(self, message: Any, sender: Sender | None) -> None:
+        """Take a message: there is nothing that it could overtake."""
+        self.post(message, sender)
+
+    def stop(self) -> None:
+        """There is no actor to be ended."""
+
+    def kill(self) -> None:
+        """There is no actor to be ended."""
+
+    def monitor(self, key: object, watcher: Watcher) -> None:
+        """There is no end to be told of."""
+
+    def demonitor(self, key: object) -> None:
+        """Nothing is kept."""
+
+    def link(self, other: ActorRef[Any]) -> None:
+        """There is nothing to link with."""
+
+    def unlink(self, other: ActorRef[Any]) -> None:
+        """There is nothing to unlink."""
+
+
+class ReplyTarget(NoActor):
     """Leads from a reply ref to its asker."""
 
     __slots__ = ("_asker", "_runtime")
 
-    def __init__(self, runtime: "Runtime", asker: Asker) -> None:
+    def __init__(self, runtime: Home, asker: Asker) -> None:
         self._runtime = runtime
         self._asker = asker
 
@@ -311,29 +472,7 @@ class ReplyTarget:
         if isinstance(message, Envelope):
             message = message.message
         if not self._asker.set_result(message):
-            self._runtime.counters.late_answers += 1
-
-    def post_urgent(self, message: Any, sender: Sender | None) -> None:
-        """Answer with the message: there is nothing that it could overtake."""
-        self.post(message, sender)
-
-    def stop(self) -> None:
-        """An asker cannot be stopped."""
-
-    def kill(self) -> None:
-        """An asker cannot be killed."""
-
-    def monitor(self, key: object, watcher: Watcher) -> None:
-        """An asker is never monitored."""
-
-    def demonitor(self, key: object) -> None:
-        """An asker is never monitored."""
-
-    def link(self, other: ActorRef[Any]) -> None:
-        """An asker is never linked."""
-
-    def unlink(self, other: ActorRef[Any]) -> None:
-        """An asker is never linked."""
+            self._runtime.note_late_answer()
 
 
 class MethodProxy:
@@ -348,8 +487,4 @@ class MethodProxy:
         if name.startswith("_"):
             msg = f"{name!r} is not public; only public methods can be called"
             raise NoSuchMethod(msg)
-        return functools.partial(_send_call, self._ref, name)
-
-
-def _send_call(ref: ActorRef[Any], name: str, /, *args: Any, **kwargs: Any) -> Future[Any]:
-    return ref.ask(Call(name, args, kwargs or None))
+        return lambda *args, **kwargs: self._ref.ask(Call(name, args, kwargs or None))

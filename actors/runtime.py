@@ -1,46 +1,68 @@
-"""The runtime of one node's local actors: who lives, who ends, and how they are reached.
+"""The runtime of one node's local actors: which live, how they end, and how they are reached.
 
-`actors` knows a node as opaque bytes. Whatever leads to other nodes comes in through `Remote`,
+`actors` knows a node as opaque bytes. What leads to other nodes comes in through `Remote`,
 which `proxies` implements.
+
+Rooms above use of a runtime its public methods and attributes, never its runner or its cells:
+
+    now, post, call_at, call_later      the clock, and calls on the node's thread
+    random, loop, is_runner_thread      randomness, asyncio, "am I on that thread?"
+    start_actor, contexts, ref_of       actors: start one, look at those that live, refer to one
+    monitor, set_deadline, dead_letter  the end of actors and of asks
+    report, subscribed, counters        events, and what is counted
+    is_closed, stopped                  the end
+
+What an actor of theirs needs of its own inside is `SystemActor.context`.
 """
 
 import contextlib
 import itertools
+import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
-from actors.accounting import Accounting
-from actors.answers import Asker
-from actors.behavior import Handlers
-from actors.cell import Cell
-from actors.current import current_cell, waiting
-from actors.dispatch import DispatchTable
-from actors.errors import ActorDown, InvalidAddress, NodeClosed, ResultTimeout
-from actors.events import ActorStarted, ActorStopped
-from actors.exit_reason import ExitReason
-from actors.future import Future
-from actors.life import Mortal
-from actors.options import SpawnOptions, options_of
-from actors.reference import LIMIT_MARGIN, ActorRef, ReplyRef, ReplyTarget
-from actors.runner import Runner
-from actors.signals import Down
+from callboard.actors.cell import Cell, Handlers
+from callboard.actors.counters import Counters
+from callboard.actors.dispatch import NO_HANDLERS, DispatchTable
+from callboard.actors.envelope import Envelope
+from callboard.actors.errors import ActorDown, InvalidAddress, NodeClosed, ResultTimeout
+from callboard.actors.events import (
+    ActorFailed,
+    ActorStarted,
+    ActorStopped,
+    DeadLetter,
+    SlowHandler,
+)
+from callboard.actors.exit_reason import ExitReason
+from callboard.actors.future import Future, waiting
+from callboard.actors.mailbox import SpawnOptions, options_of
+from callboard.actors.reference import (
+    LIMIT_MARGIN,
+    ActorRef,
+    Asker,
+    Down,
+    ReplyRef,
+    ReplyTarget,
+    Sender,
+    current_cell,
+)
+from callboard.actors.runner.runner import Runner
 
-if TYPE_CHECKING:
-    from actors.actor import Actor
+log = logging.getLogger("callboard.actors")
 
-A = TypeVar("A", bound="Actor")
+A = TypeVar("A")
 C = TypeVar("C", bound=Cell)
 T = TypeVar("T")
 
+#: Actor numbers below are reserved for actors that every node has.
 FIRST_NUMBER: Final = 16
-"""Actor numbers below are reserved for actors that every node has."""
 
 LAST_NUMBER: Final = 2**32 - 1
 
+#: Seconds that closing waits for handlers that are under way.
 SHUTDOWN_TIMEOUT: Final = 5.0
-"""Seconds that closing waits for handlers that are under way."""
 
 
 class Remote(Protocol):
@@ -51,6 +73,12 @@ class Remote(Protocol):
 
     def remote_ref(self, node: bytes, number: int) -> ActorRef[Any]:
         """Return the ref of an actor on another node."""
+
+    def is_number_held(self, number: int) -> bool:
+        """Return whether other nodes know a number, though no actor here has it."""
+
+    def actor_ended(self, context: Any, down: Down) -> None:
+        """Take note that an actor of this node ended."""
 
 
 class LocalOnly:
@@ -65,9 +93,19 @@ class LocalOnly:
         msg = f"actor {number} lives on {node.hex()}; this system has no other nodes"
         raise InvalidAddress(msg)
 
+    def is_number_held(self, _number: int) -> bool:
+        """Return that nobody knows a number of an actor that ended."""
+        return False
 
-class Runtime(Accounting):
+    def actor_ended(self, _context: Any, _down: Down) -> None:
+        """Tell nobody."""
+
+
+class Runtime:
     """The actors of one node."""
+
+    #: Makes the Thespian system of a runtime that has none; set by `callboard.actors.thespian`.
+    system_base: ClassVar[Callable[["Runtime"], object]]
 
     def __init__(
         self, name: str = "", node_id: bytes | None = None, runner: Runner | None = None
@@ -77,28 +115,50 @@ class Runtime(Accounting):
             node_id if node_id is not None else os.urandom(15) + os.getpid().to_bytes(3)
         )
         self.runner = runner or Runner(self.name)
-        super().__init__()
+        #: What is counted, in messages.
+        self.counters = Counters()
+        #: Called with each dead letter: its ref, the message, and the sender.
+        self.on_dead_letter: list[Callable[[ActorRef[Any], Any, Sender | None], None]] = []
+        self._subscribers: list[Callable[[object], None]] = []
         self.runner.times.on_slow = self._note_slow
-        #: The time in seconds, and the asks that were made a moment ago.
+        #: Returns the monotonic time in seconds; everything on this node reads the time here.
         self.now = self.runner.now
+        #: Calls `callback(*args)` soon on the node's thread; from any thread.
+        self.post = self.runner.post
+        #: Calls on the node's thread at a time of `now()`; from any thread.
+        self.call_at = self.runner.call_at
+        #: Calls on the node's thread in so many seconds; from any thread.
+        self.call_later = self.runner.call_later
+        #: Sees to it that the deadlines of asks are looked at before a time of `now()`.
+        self.awake_by = self.runner.awake_by
+        #: Whether this is a thread that runs the node's handlers and callbacks.
+        self.is_runner_thread = self.runner.is_runner_thread
+        #: The node's source of randomness.
+        self.random = self.runner.random
+        #: The asyncio event loop on which the node's coroutine handlers run.
+        self.loop = self.runner.loop
+        #: An event that is set once the node's last thread has ended.
+        self.stopped = self.runner.stopped
+        #: The asks that were made a moment ago.
         self.fresh_asks = self.runner.deadlines.fresh
         self.remote: Remote = LocalOnly()
-        self.cells: dict[int, Cell] = {}
-        self.closed = False
+        #: The actors of this node by their number; other rooms read it, and only the runtime
+        #: changes it.
+        self.contexts: dict[int, Cell] = {}
+        #: Whether the end of the node has begun.
+        self.is_closed = False
         #: The object that actors see as `self.node`.
         self.node: Any = None
         #: How children of supervisors start on other nodes: (class, args, kwargs, where); None
         #: without other nodes.
         self.spawn_elsewhere: Callable[..., Future[ActorRef[Any]]] | None = None
         #: How actors of plain Thespian classes are made, and the system base; see
-        #: `actors.thespian`.
+        #: `callboard.actors.thespian`.
         self.plain: Any = None
         self.thespian: Any = None
         #: Told of each actor that ended, on the runner's thread: the proxies' side announces
         #: it.
         self.on_end: list[Callable[[Any, Down], None]] = []
-        #: Tells whether other nodes know a number, though no actor here has it.
-        self.is_number_held: Callable[[int], bool] = lambda _: False
         self._number = self.runner.random.randrange(FIRST_NUMBER, 2**31)
         self._lock = threading.Lock()
         self._tables: dict[type, DispatchTable] = {}
@@ -106,9 +166,29 @@ class Runtime(Accounting):
         self._emptied = threading.Condition(self._lock)
         self._when_empty: Future[None] | None = None  # the same for a simulation
 
+    def connect(
+        self,
+        node: Any,
+        remote: Remote,
+        spawn_elsewhere: Callable[..., Future[ActorRef[Any]]],
+    ) -> None:
+        """Let actors see a node as `self.node`, and reach others through it."""
+        self.node = node
+        self.remote = remote
+        self.spawn_elsewhere = spawn_elsewhere
+        self.on_end.append(remote.actor_ended)
+
+    async def in_time(self, future: Future[T], seconds: float, late: Exception) -> T:
+        """Await a future; it fails with `late` if it takes longer than some seconds."""
+        timer = self.call_later(seconds, future.set_exception, late)
+        try:
+            return await future
+        finally:
+            timer.cancel()
+
     # --- actors ---
 
-    def spawn(
+    def start_actor(
         self,
         actor_class: type[A],
         args: tuple[Any, ...] = (),
@@ -121,7 +201,7 @@ class Runtime(Accounting):
 
         Raises whatever `__init__` raises, and `NodeClosed` after the end.
         """
-        if self.closed:
+        if self.is_closed:
             msg = f"{self.name} is closed; spawn on a node that runs"
             raise NodeClosed(msg)
         if parent is not None and not parent.alive:
@@ -137,8 +217,9 @@ class Runtime(Accounting):
         before = current_cell.get()
         current_cell.set(cell)
         try:
-            if hasattr(actor_class, "attach"):
-                cell.actor = actor_class.attach(cell, args, kwargs or {})
+            attach = getattr(actor_class, "attach", None)
+            if attach is not None:
+                cell.actor = attach(cell, args, kwargs or {})
             else:
                 cell.actor = self.plain.attach(actor_class, cell, args, kwargs or {})
         except BaseException as error:
@@ -150,13 +231,13 @@ class Runtime(Accounting):
         return cell.ref
 
     def _new_cell(self, actor_class: type, parent: Cell | None, number: int | None) -> Cell:
+        """Make the cell of an actor and enter it under its number."""
         table = self.table_of(actor_class)
         with self._lock:
             kind = actor_class if hasattr(actor_class, "cell_class") else self.plain
-            cell = kind.cell_class(
-                self, self._next_number() if number is None else number, table, parent
-            )
-            self.cells[cell.number] = cell
+            number = self._next_number() if number is None else number
+            cell = kind.cell_class(self, self.runner, number, table, parent, self.now())
+            self.contexts[cell.number] = cell
             self.counters.spawned += 1
         if parent is not None:
             if parent.children is None:
@@ -168,7 +249,7 @@ class Runtime(Accounting):
         """Give a cell that needs no actor a number, and make it reachable under that."""
         with self._lock:
             cell = make(self._next_number())
-            self.cells[cell.number] = cell
+            self.contexts[cell.number] = cell
         return cell
 
     def table_of(self, handlers: Handlers) -> DispatchTable:
@@ -183,10 +264,11 @@ class Runtime(Accounting):
         return table
 
     def _next_number(self) -> int:
+        """Return a number that no actor has and no other node knows; needs the lock."""
         number = self._number
         while True:
             number = number + 1 if number < LAST_NUMBER else FIRST_NUMBER
-            if number not in self.cells and not self.is_number_held(number):
+            if number not in self.contexts and not self.remote.is_number_held(number):
                 self._number = number
                 return number
 
@@ -198,6 +280,7 @@ class Runtime(Accounting):
         cell.abort(ExitReason.ERROR, detail)
 
     def _open(self, cell: Cell, options: SpawnOptions) -> None:
+        """Let an actor that was made take its turns."""
         cell.trap_exit = options.trap_exit
         cell.runner.start()
         cell.running = False
@@ -205,50 +288,40 @@ class Runtime(Accounting):
             cell.scheduled = True
             cell.runner.schedule(cell)
         if self._subscribers:
-            self.emit(ActorStarted(cell.ref, type(cell.actor).__qualname__))
+            self.report(ActorStarted(cell.ref, type(cell.actor).__qualname__))
 
-    def forget(self, cell: Mortal) -> None:
+    def forget(self, cell: Cell) -> None:
         """Take an ended actor out of the table."""
         with self._lock:
-            self.cells.pop(cell.number, None)
+            self.contexts.pop(cell.number, None)
             reason = str(cell.reason)
             self.counters.ends[reason] = self.counters.ends.get(reason, 0) + 1
             self.counters.handled_by_ended += cell.handled
-            if not self.cells:
+            if not self.contexts:
                 self._emptied.notify_all()
                 if self._when_empty is not None:
                     self._when_empty.set_result(None)
         if cell.runner is not self.runner:
-            self._end_thread_of(cell)
+            cell.runner.stop()
         if self.on_end:
             down = Down(cell.ref, cell.reason or "", cell.detail)
             for told in self.on_end:
                 told(cell, down)
         if self._subscribers:
-            self.emit(ActorStopped(cell.ref, str(cell.reason), cell.detail))
-
-    def _end_thread_of(self, cell: Mortal) -> None:
-        if cell.runner.is_started:
-            cell.runner.stop()
-        else:
-            cell.runner.discard()
+            self.report(ActorStopped(cell.ref, str(cell.reason), cell.detail))
 
     # --- refs ---
 
-    def make_ref(self, cell: Any) -> ActorRef[Any]:
-        """Return a ref to a local cell."""
-        return ActorRef(self, self.node_id, cell.number, cell)
-
-    def ref_to(self, node: bytes, number: int) -> ActorRef[Any]:
+    def ref_of(self, node: bytes, number: int) -> ActorRef[Any]:
         """Return the ref of an actor by its node and number, local or remote, alive or not."""
         if node != self.node_id:
             return self.remote.remote_ref(node, number)
-        cell = self.cells.get(number)
+        cell = self.contexts.get(number)
         return cell.ref if cell is not None else self.ended_ref(number)
 
     @property
     def nobody(self) -> ActorRef[Any]:
-        """The ref of no actor: who sent an anonymous message, for Thespian's handlers."""
+        """The ref of no actor: the sender of an anonymous message, for Thespian's handlers."""
         return self.ended_ref(0)
 
     def ended_ref(self, number: int | None = None) -> ActorRef[Any]:
@@ -256,38 +329,35 @@ class Runtime(Accounting):
         if number is None:
             with self._lock:
                 number = self._next_number()
-        cell = Cell(self, number, _NO_HANDLERS, None)
+        cell = Cell(self, self.runner, number, NO_HANDLERS, None, self.now(), running=False)
         cell.reason = ExitReason.NOT_FOUND
-        cell.running = False
         return cell.ref
 
     def reply_ref(self, asker: Asker) -> ActorRef[Any]:
         """Return the one-shot address of an asker."""
         return ReplyRef(self, self.node_id, next(self._reply_numbers), ReplyTarget(self, asker))
 
+    def note_late_answer(self) -> None:
+        """Count an answer that no asker takes: a second one, or one after the ask's time."""
+        self.counters.late_answers += 1
+
     def ref_text(self, ref: ActorRef[Any]) -> str:
         """Return the text of a ref."""
         return self.remote.ref_text(ref.node_id, ref.actor_id)
 
-    def set_deadline(self, future: Future[Any], timeout: float) -> None:
-        """Let an ask fail after `timeout` seconds."""
-        future.timeout = timeout
-        future.deadline = self.now() + timeout
-        self.fresh_asks.append(future)
-
-    def set_deadline_within(
-        self, future: Future[Any], timeout: float, limit: float | None
+    def set_deadline(
+        self, future: Future[Any], timeout: float, limit: float | None = None
     ) -> bool:
         """Let an ask fail after `timeout` seconds, or at `limit` if that is clearly earlier.
 
-        Returns whether it is. What was given the same timeout a moment ago is no limit: its
+        Returns whether it is. The same timeout, given a moment ago, is not a limit: its
         time is over at about the same moment, and that need not be told to other nodes.
         """
         now = self.now()
         deadline = now + timeout
-        is_limited = limit is not None and limit < deadline - LIMIT_MARGIN
-        if is_limited:
-            assert limit is not None
+        is_limited = False
+        if limit is not None and limit < deadline - LIMIT_MARGIN:
+            is_limited = True
             deadline = max(limit, now)
             timeout = deadline - now
         future.timeout = timeout
@@ -301,42 +371,110 @@ class Runtime(Accounting):
         ref.target.monitor(future, future.set_result)
         return future
 
+    def thespian_system(self) -> Any:
+        """Return the Thespian system of this runtime, made on first use."""
+        if self.thespian is None:
+            type(self).system_base(self)
+        return self.thespian
+
+    # --- what happens ---
+
+    def dead_letter(self, ref: ActorRef[Any], message: Any, sender: Sender | None) -> None:
+        """Count a message that no handler will take."""
+        self.counters.dead_letters += 1
+        if isinstance(message, Envelope):
+            message = message.message
+        for told in self.on_dead_letter:
+            told(ref, message, sender)
+        if self._subscribers:
+            self.report(DeadLetter(ref, message))
+
+    def note_failure(self, cell: Cell, text: str, error: BaseException) -> None:
+        """Count and log an exception that ends an actor."""
+        self.counters.failures += 1
+        log.error(
+            "%s (%s) failed: %s", type(cell.actor).__name__, cell.ref, text, exc_info=error
+        )
+        self.report(ActorFailed(cell.ref, text))
+
+    def _note_slow(self, cell: Cell, handler: str, seconds: float) -> None:
+        """Count and log a handler that holds its thread for long; it goes on."""
+        self.counters.slow_handlers += 1
+        log.warning(
+            "%s of %s (%s) has run for %.1f s; await instead of blocking, or detach the actor",
+            handler,
+            type(cell.actor).__name__,
+            cell.ref,
+            seconds,
+        )
+        self.report(SlowHandler(cell.ref, handler, seconds))
+
+    def report(self, event: object) -> None:
+        """Hand an event to all subscribers."""
+        for subscriber in self._subscribers:
+            try:
+                subscriber(event)
+            except Exception:  # an onlooker must not break what it sees
+                log.exception("a subscriber failed at %r", event)
+
+    @contextlib.contextmanager
+    def subscribed(self, subscriber: Callable[[object], None]) -> Iterator[None]:
+        """Call `subscriber(event)` for each event while the block runs; from any thread."""
+        self._subscribers = [*self._subscribers, subscriber]
+        try:
+            yield
+        finally:
+            self._subscribers = [
+                known for known in self._subscribers if known is not subscriber
+            ]
+
+    @property
+    def handled(self) -> int:
+        """Messages that handlers were called for."""
+        with self._lock:
+            return self.counters.handled_by_ended + sum(
+                c.handled for c in self.contexts.values()
+            )
+
+    @property
+    def handler_seconds(self) -> dict[str, float]:
+        """Seconds in handlers by name of the actors' class, as sampled."""
+        return dict(self.runner.times.seconds)
+
     # --- the end ---
 
     def end_actors(self, timeout: float = SHUTDOWN_TIMEOUT) -> bool:
         """End all actors with `shutdown`; False when some handler did not return in time."""
-        self.closed = True
+        self.is_closed = True
         if not self.runner.is_started:
             return True
-        for cell in list(self.cells.values()):
-            cell.kill(ExitReason.SHUTDOWN)
+        self._end_all()
         return self.await_ends(timeout)
+
+    def _end_all(self) -> None:
+        """Tell all actors to end."""
+        for cell in list(self.contexts.values()):
+            cell.kill(ExitReason.SHUTDOWN)
 
     def await_ends(self, timeout: float = SHUTDOWN_TIMEOUT) -> bool:
         """Wait until no actor lives; returns whether that is so. A handler does not wait."""
-        if self.runner.is_runner_thread():
-            return not self.cells
+        if self.is_runner_thread():
+            return not self.contexts
         wait = waiting.get()
         if wait is not None:
             self._when_empty = Future(self.name)
-            if self.cells:
+            if self.contexts:
                 with contextlib.suppress(ResultTimeout):
                     wait(self._when_empty, timeout)
-            return not self.cells
+            return not self.contexts
         with self._emptied:
-            return self._emptied.wait_for(lambda: not self.cells, timeout)
+            return self._emptied.wait_for(lambda: not self.contexts, timeout)
 
     def close(self) -> None:
         """Stop the runner; actors have been ended before."""
-        self.closed = True
+        self.is_closed = True
         if self.runner.is_started:
-            for cell in list(self.cells.values()):
-                cell.kill(ExitReason.SHUTDOWN)
-            self.runner.stop()
-            if not self.runner.is_runner_thread():
-                self.runner.stopped.wait(SHUTDOWN_TIMEOUT)
-        else:
-            self.runner.discard()
-
-
-_NO_HANDLERS: Final = DispatchTable(object)
+            self._end_all()
+        self.runner.stop()
+        if not self.is_runner_thread():
+            self.stopped.wait(SHUTDOWN_TIMEOUT)

@@ -1,58 +1,22 @@
-"""Messages about the life of actors, and the base class of questions."""
+"""Signals: messages of the runtime about the life of actors."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Final
 
-from actors.envelope import Envelope
-from actors.exit_reason import ExitReason
-
-if TYPE_CHECKING:
-    from actors.reference import ActorRef
-
-R = TypeVar("R")
-
-
-class Query(Generic[R]):
-    """Base class for messages that are questions.
-
-    `class Total(Query[int])` is answered by an int. The class carries no behavior;
-    checkers take the type of `ref.ask(Total())` from it.
-    """
-
-    __slots__ = ()
+from callboard.actors.envelope import Envelope
+from callboard.actors.exit_reason import ExitReason
+from callboard.actors.reference import Ended
+from callboard.actors.request import Call
 
 
 @dataclass(frozen=True, slots=True)
-class Down:
-    """A monitored actor ended. Sent exactly once for each monitor.
-
-    Attributes:
-        ref: the actor that ended.
-        reason: why, an `ExitReason` (equal to its text).
-        detail: the text of the error, for people.
-    """
-
-    ref: "ActorRef[Any]"
-    reason: ExitReason | str
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Exit:
+class Exit(Ended):
     """A linked actor ended; delivered only to actors with `trap_exit = True`."""
 
-    ref: "ActorRef[Any]"
-    reason: ExitReason | str
-    detail: str = ""
-
 
 @dataclass(frozen=True, slots=True)
-class ChildDown:
+class ChildDown(Ended):
     """A child of a supervisor ended, with the reason."""
-
-    ref: "ActorRef[Any]"
-    reason: ExitReason | str
-    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +38,6 @@ class Restarted:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A method call on its way to an actor: what `ref.call` and `ref.proxy()` send."""
-
-    method: str
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Stop:
     """Ends the receiver normally, behind all earlier messages of its mailbox."""
 
@@ -93,12 +48,10 @@ class Urgent:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkExit:
+class LinkExit(Ended):
     """A linked actor ended: becomes an `Exit` message, or the end of the receiver."""
 
-    ref: "ActorRef[Any]"
     reason: ExitReason
-    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,5 +59,5 @@ class Resume:
     """Stands at the front of a mailbox for a concurrent handler that can go on."""
 
 
+#: Classes of messages that the runtime handles itself, whatever handlers an actor has.
 RUNTIMES_OWN: Final = (Call, Stop, LinkExit, Urgent, Envelope, Resume)
-"""Classes of messages that the runtime handles itself, whatever handlers an actor has."""

@@ -8,54 +8,54 @@ handler looks like the current task of a running loop.
 import asyncio
 import contextvars
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-from actors.errors import WouldDeadlock
-from actors.future import Future
-from actors.loop import current_task_set
-
-if TYPE_CHECKING:
-    from actors.answers import Sender
-    from actors.cell import Cell
+from callboard.actors.errors import WouldDeadlock
+from callboard.actors.future import Future
+from callboard.actors.reference import ActorRef, Asker, Sender
+from callboard.actors.runner.loop import current_task_set
+from callboard.actors.runner.runner import Runner
 
 
+class TaskOwner(Protocol):
+    """What a coroutine handler uses of its actor's cell."""
+
+    scheduled: bool
+
+    #: The runner that drives the handler.
+    runner: Runner
+
+    @property
+    def ref(self) -> ActorRef[Any]:
+        """The actor's ref."""
+
+    #: The actor's ref if one was made.
+    known_ref: ActorRef[Any] | None
+
+    def run(self) -> None:
+        """Do one turn's share of work."""
+
+    def answer(self, sender: Asker, value: Any, /) -> None:
+        """Pass a handler's result on."""
+
+    def resume(self, task: "ConcurrentTask", /) -> None:
+        """Give a concurrent handler its step when the actor comes to it."""
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class HandlerTask:
     """One invocation of a coroutine handler."""
 
-    __slots__ = (
-        "__weakref__",
-        "_cancels",
-        "_loop",
-        "_name",
-        "_send",
-        "cell",
-        "context",
-        "coroutine",
-        "message",
-        "ready",
-        "sender",
-        "throw",
-        "waiting_for",
-    )
-
-    def __init__(
-        self,
-        cell: "Cell",
-        coroutine: Coroutine[Any, Any, Any],
-        sender: "Sender | None",
-        message: Any = None,
-    ) -> None:
-        self.cell = cell
-        self.message = message
-        self.coroutine = coroutine
-        self._loop = cell.runner.loop
-        self._send = coroutine.send
-        self.sender = sender
-        self.context = contextvars.copy_context()
-        self.waiting_for: Any = None
-        self.ready = False
-        self.throw: BaseException | None = None
-        self._cancels = 0
+    cell: TaskOwner
+    coroutine: Coroutine[Any, Any, Any]
+    sender: Sender | None
+    message: Any = None
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    waiting_for: Any = None
+    ready: bool = False
+    throw: BaseException | None = None
+    _cancels: int = 0
 
     def step(self) -> bool:
         """Run to the next await. Returns False when the handler is done.
@@ -66,10 +66,10 @@ class HandlerTask:
         while True:
             self.ready = False
             self.waiting_for = None
-            current_task_set(self._loop, self)
+            current_task_set(cell.runner.loop, self)
             try:
                 if self.throw is None:
-                    awaited = self.context.run(self._send, None)
+                    awaited = self.context.run(self.coroutine.send, None)
                 else:
                     error, self.throw = self.throw, None
                     awaited = self.context.run(self.coroutine.throw, error)
@@ -78,7 +78,7 @@ class HandlerTask:
                     cell.answer(self.sender, stop.value)
                 return False
             if awaited.__class__ is Future:
-                if awaited.asked is not None and awaited.asked is cell._ref:
+                if awaited.asked is not None and awaited.asked is cell.known_ref:
                     text = f"{cell.ref} awaits its own answer; call the method directly"
                     self.throw = WouldDeadlock(text)
                     continue
@@ -167,5 +167,20 @@ class HandlerTask:
             self.coroutine.close()
 
 
+class ConcurrentTask(HandlerTask):
+    """One invocation of a concurrent handler."""
+
+    __slots__ = ("is_promised",)
+
+    is_promised: bool
+
+    def wake(self, awaited: Any) -> None:
+        """Go on, as soon as the actor comes to it."""
+        if awaited is self.waiting_for and not self.ready:
+            self.ready = True
+            self.cell.resume(self)
+
+
 def _is_foreign(awaited: Any) -> bool:
+    """Return whether something awaited is not one of our futures."""
     return awaited is not None and awaited.__class__ is not Future

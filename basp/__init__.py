@@ -5,17 +5,21 @@ below are the ones a node needs; header constants, effects and codecs of single
 payloads are imported from their modules.
 """
 
-from basp.accounting import Account, Accounts
-from basp.errors import BaspError, LocalProtocolError, RemoteProtocolError
-from basp.frame import Frame, FrameReader, pack_frame
-from basp.handshake import LinkConfig
-from basp.header import Operation
-from basp.link import Link
-from basp.link_pairs import LinkPairs
-from basp.node_id import NodeId
-from basp.payload import PayloadCodec
-from basp.registry import MessageRegistry
-from basp.routing import Router
+if __name__ != "callboard.basp":
+    # Under a second name every class would exist twice, and neither would know the other's.
+    what = "import callboard.basp"
+    raise ImportError(what, name=__name__)
+
+from callboard.basp.accounting import Account, Accounts
+from callboard.basp.errors import BaspError, LocalProtocolError, RemoteProtocolError
+from callboard.basp.frame import Frame, FrameReader, pack_frame
+from callboard.basp.handshake import LinkConfig
+from callboard.basp.header import Operation
+from callboard.basp.link import Link, LinkPairs
+from callboard.basp.node_id import NodeId
+from callboard.basp.payload import PayloadCodec
+from callboard.basp.registry import MessageRegistry
+from callboard.basp.routing.router import Router
 
 __all__ = [
     "Account",

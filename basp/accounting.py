@@ -21,14 +21,13 @@ did not come in time, will never be delivered: it is lost at once.
 """
 
 from collections import deque
+from dataclasses import dataclass
 from typing import Final
 
-from basp.errors import MalformedPayload
-from basp.header import EPOCH_COUNT, POSITION_MASK, SEQUENCE_BITS, SEQUENCE_COUNT
-from basp.node_id import NodeId, node_id_text
-from basp.plain_cbor import is_natural, read_plain, write_plain
-
-__all__ = ["Account", "Accounts", "Arrivals"]
+from callboard.basp.cbor.plain import is_natural, read_plain, write_plain
+from callboard.basp.errors import MalformedPayload
+from callboard.basp.header import EPOCH_COUNT, POSITION_MASK, SEQUENCE_BITS, SEQUENCE_COUNT
+from callboard.basp.node_id import NodeId, node_id_text
 
 #: Epochs whose messages may be under way at once. Half of the numbers, so that one is used
 #: again only long after its last message.
@@ -37,13 +36,12 @@ OPEN_EPOCH_LIMIT: Final = EPOCH_COUNT // 2
 _REPORT_LIMIT: Final = EPOCH_COUNT
 
 
-class _Epoch:
-    """Messages of one epoch; ``sent`` is known when it is over."""
+class _Sent:
+    """Messages that were sent, and what became of them."""
 
-    __slots__ = ("confirmed", "dead_letters", "lost", "number", "sent")
+    __slots__ = ("confirmed", "dead_letters", "lost", "sent")
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self) -> None:
         self.sent = 0
         self.confirmed = 0
         self.dead_letters = 0
@@ -51,10 +49,21 @@ class _Epoch:
 
     @property
     def in_flight(self) -> int:
+        """Messages neither confirmed nor lost."""
         return self.sent - self.confirmed - self.lost
 
 
-class Account:
+class _Epoch(_Sent):
+    """Messages of one epoch; ``sent`` is known when it is over."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+class Account(_Sent):
     """What was sent to one node.
 
     Attributes:
@@ -65,33 +74,14 @@ class Account:
         offset: the next dispatch has the position ``offset + sent & POSITION_MASK``.
     """
 
-    __slots__ = (
-        "_base",
-        "_current",
-        "_open",
-        "confirmed",
-        "dead_letters",
-        "lost",
-        "offset",
-        "sent",
-    )
-
     def __init__(self) -> None:
         """Open an account with nothing sent."""
-        self.sent = 0
-        self.confirmed = 0
-        self.dead_letters = 0
-        self.lost = 0
+        super().__init__()
         self.offset = 0
         # Value of ``sent`` when the current epoch began.
         self._base = 0
         self._current = _Epoch(0)
         self._open: deque[_Epoch] = deque()
-
-    @property
-    def in_flight(self) -> int:
-        """Messages neither confirmed nor lost."""
-        return self.sent - self.confirmed - self.lost
 
     @property
     def epoch(self) -> int:
@@ -121,14 +111,12 @@ class Account:
         current epoch, and one that is closed, are left alone. Returns how many messages that
         are.
         """
-        written_off = 0
-        if any(over.number == epoch for over in self._open):
-            over = self._open.popleft()
-            while over.number != epoch:
-                written_off += over.in_flight
-                over = self._open.popleft()
-            written_off += over.in_flight
-            self.lost += written_off
+        numbers = [over.number for over in self._open]
+        if epoch not in numbers:
+            return 0
+        ended = [self._open.popleft() for _ in range(numbers.index(epoch) + 1)]
+        written_off = sum(over.in_flight for over in ended)
+        self.lost += written_off
         return written_off
 
     def write_off(self) -> int:
@@ -174,6 +162,7 @@ class Account:
             self._begin_next(SEQUENCE_COUNT)
 
     def _begin_next(self, sent: int) -> int:
+        """Begin the epoch after one with ``sent`` messages; return messages written off."""
         over = self._current
         over.sent = sent
         if over.in_flight:
@@ -188,18 +177,15 @@ class Account:
         return written_off
 
 
+@dataclass(slots=True)
 class Arrivals:
     """What became of one node's dispatches of one epoch; the receiver adds to it directly."""
 
-    __slots__ = ("dead_letters", "delivered", "given_up", "reported")
-
-    def __init__(self) -> None:
-        """Begin with nothing."""
-        self.delivered = 0
-        self.dead_letters = 0
-        self.given_up = 0
-        #: Sum that the last report told.
-        self.reported = 0
+    delivered: int = 0
+    dead_letters: int = 0
+    given_up: int = 0
+    #: Sum that the last report told.
+    reported: int = 0
 
 
 class Accounts:
@@ -209,14 +195,6 @@ class Accounts:
         accounts: by destination node; made by :meth:`account`.
         arrivals: by source node, then by epoch; made by :meth:`arrivals_of`.
     """
-
-    __slots__ = (
-        "_closed_confirmed",
-        "_closed_lost",
-        "_latest_epoch",
-        "accounts",
-        "arrivals",
-    )
 
     def __init__(self) -> None:
         """Make an empty book."""
@@ -229,14 +207,7 @@ class Accounts:
 
     def account(self, destination: bytes) -> Account:
         """Return the account of a destination; keep it, ``sent += 1`` is the hot path."""
-        found = self.accounts.get(destination)
-        if found is None:
-            found = self.accounts[destination] = Account()
-        return found
-
-    def sent_to(self, destination: bytes, count: int = 1) -> None:
-        """Count dispatches handed to a link."""
-        self.account(destination).sent += count
+        return self.accounts.setdefault(destination, Account())
 
     def arrivals_of(self, source: bytes, epoch: int) -> Arrivals:
         """Return the arrivals of one source and epoch; keep it while both stay the same."""
@@ -248,14 +219,6 @@ class Accounts:
             self._forget_old_epochs(source, epochs, epoch)
             found = epochs[epoch] = Arrivals()
         return found
-
-    def delivered_from(self, source: bytes, epoch: int, count: int = 1) -> None:
-        """Count dispatches put into a mailbox here."""
-        self.arrivals_of(source, epoch).delivered += count
-
-    def dead_letter_from(self, source: bytes, epoch: int, count: int = 1) -> None:
-        """Count dispatches that arrived here for an actor that had ended."""
-        self.arrivals_of(source, epoch).dead_letters += count
 
     def reports(self) -> list[tuple[NodeId, bytes]]:
         """Make the reports of what changed; call it often, and at a clean end."""
@@ -346,6 +309,7 @@ class Accounts:
 
 
 def _is_line(line: object) -> bool:
+    """Return whether an item of a report has the layout of a line."""
     return (
         type(line) is list
         and len(line) == 4

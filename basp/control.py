@@ -12,13 +12,11 @@ release_proxy_instance  sightings, at least 1      empty; destination actor = wh
 
 from typing import Final
 
-from basp.errors import MalformedPayload
-from basp.frame import Frame, pack_frame
-from basp.header import Operation
-from basp.node_id import node_id_text
-from basp.plain_cbor import read_plain, write_plain
-
-__all__ = ["DETAIL_LIMIT", "pack_announce", "pack_down", "pack_release", "read_down"]
+from callboard.basp.cbor.plain import read_plain, write_plain
+from callboard.basp.errors import MalformedPayload
+from callboard.basp.frame import Frame, pack_frame
+from callboard.basp.header import Operation
+from callboard.basp.node_id import node_id_text
 
 #: Characters of the text of an error; a traceback fits, a dump does not.
 DETAIL_LIMIT: Final = 16_384
@@ -62,12 +60,11 @@ def read_down(frame: Frame) -> tuple[int, int, str]:
     Raises:
         MalformedPayload: the payload is not a text of at most ``DETAIL_LIMIT`` characters.
     """
-    _operation, length, reason, source, _destination, actor, _none, payload = frame
-    detail = read_plain(payload) if length else ""
+    detail = read_plain(frame.payload) if frame.length else ""
     if type(detail) is not str or len(detail) > DETAIL_LIMIT:
         msg = (
-            f"down_message of actor {actor} on node {node_id_text(source)}: detail must be "
-            f"a text of at most {DETAIL_LIMIT:,} characters"
+            f"down_message of actor {frame.source_actor} on node {node_id_text(frame.source)}: "
+            f"detail must be a text of at most {DETAIL_LIMIT:,} characters"
         )
         raise MalformedPayload(msg)
-    return actor, reason, detail
+    return frame.source_actor, frame.data, detail

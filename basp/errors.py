@@ -6,7 +6,6 @@
     ├── LocalProtocolError            our side asked for something the protocol forbids
     │   ├── NotSerializable           (TypeError) a value without a wire form
     │   ├── DuplicateMessageType      a name registered for two different classes
-    │   ├── MessageTooLarge           (ValueError) an outgoing payload over the limit
     │   └── InvalidNodeId             (ValueError) text or facts that give no node id
     └── RemoteProtocolError           bytes of a peer broke a rule: close that link
         ├── MalformedFrame            header fields that contradict the operation
@@ -29,32 +28,6 @@ this package. Those below ``MalformedPayload`` concern one message, most of them
 of different releases: the link that carried it stays healthy.
 """
 
-# ruff: noqa: N818  (the names are what users read in a traceback: the fact, no suffix)
-
-__all__ = [
-    "AuthenticationFailed",
-    "BaspError",
-    "CollidingKeys",
-    "DuplicateMessageType",
-    "IncompatibleApplication",
-    "IncompatibleVersion",
-    "InvalidNodeId",
-    "LinkLost",
-    "LocalProtocolError",
-    "MalformedFrame",
-    "MalformedHandshake",
-    "MalformedPayload",
-    "MessageRefused",
-    "MessageTooLarge",
-    "MessageVersion",
-    "NotSerializable",
-    "PayloadTooLarge",
-    "PeerSilent",
-    "RemoteProtocolError",
-    "UnknownMessageType",
-    "UnknownOperation",
-]
-
 
 class BaspError(Exception):
     """Root of everything this package raises on purpose."""
@@ -70,10 +43,6 @@ class NotSerializable(LocalProtocolError, TypeError):
 
 class DuplicateMessageType(LocalProtocolError):
     """A message name is already taken by a different class."""
-
-
-class MessageTooLarge(LocalProtocolError, ValueError):
-    """An outgoing payload is larger than the limit; send it in chunks."""
 
 
 class InvalidNodeId(LocalProtocolError, ValueError):
@@ -109,7 +78,7 @@ class MessageRefused(MalformedPayload):
 
 
 class UnknownMessageType(MalformedPayload):
-    """A message has a type name that nobody registered on this node."""
+    """A message has a type name that is not registered on this node."""
 
 
 class CollidingKeys(MalformedPayload):

@@ -1,23 +1,15 @@
 """Frames: bytes of a stream in, tuples out, and back byte for byte.
 
-A frame is a header (:mod:`basp.header`) and its payload. Frames are plain tuples and not
-objects because one read of a busy link brings hundreds of them.
+A frame is a header (:mod:`callboard.basp.header`) and its payload. A reader gives plain tuples
+because one read of a busy link brings hundreds of frames; code that takes single ones gives
+their fields names, by `Frame._make`.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
-from basp.errors import MessageTooLarge, PayloadTooLarge, RemoteProtocolError, UnknownOperation
-from basp.header import HEADER, HEADER_SIZE, OPERATION_COUNT
-from basp.node_id import node_id_text
-
-__all__ = [
-    "DEFAULT_PAYLOAD_LIMIT",
-    "Frame",
-    "FrameReader",
-    "pack_frame",
-    "pack_limited_frame",
-    "repack_frame",
-]
+from callboard.basp.errors import PayloadTooLarge, RemoteProtocolError, UnknownOperation
+from callboard.basp.header import HEADER, HEADER_SIZE, OPERATION_COUNT
+from callboard.basp.node_id import node_id_text
 
 #: 16 MiB: stores, logs and snapshots travel in chunks of 256 KiB, so only a user's own
 #: message comes near it.
@@ -26,11 +18,24 @@ DEFAULT_PAYLOAD_LIMIT: Final = 16 * 1024 * 1024
 # Reads smaller than this are drops: their objects would cost more than their bytes.
 _DROP_SIZE: Final = 4096
 
-#: (operation, payload length, operation data, source node, destination node,
-#: source actor, destination actor, payload)
-Frame = tuple[int, int, int, bytes, bytes, int, int, bytes]
+#: A frame as it was read: the fields of `Frame`, without their names.
+RawFrame = tuple[int, int, int, bytes, bytes, int, int, bytes]
 
-NO_FIELDS: Final = (0, 0, 0, b"", b"", 0, 0)
+
+class Frame(NamedTuple):
+    """One frame; see :mod:`callboard.basp.header` for what the fields mean."""
+
+    operation: int
+    length: int
+    data: int
+    source: bytes
+    destination: bytes
+    source_actor: int
+    destination_actor: int
+    payload: bytes
+
+
+_NO_FIELDS: Final = (0, 0, 0, b"", b"", 0, 0)
 
 _pack_header = HEADER.pack
 _unpack_header = HEADER.unpack_from
@@ -38,7 +43,7 @@ _unpack_header = HEADER.unpack_from
 
 def pack_frame(
     operation: int,
-    operation_data: int,
+    data: int,
     source: bytes,
     destination: bytes,
     source_actor: int,
@@ -48,43 +53,13 @@ def pack_frame(
     """Write one frame; the caller has checked the payload against its limit."""
     return (
         _pack_header(
-            operation,
-            len(payload),
-            operation_data,
-            source,
-            destination,
-            source_actor,
-            destination_actor,
+            operation, len(payload), data, source, destination, source_actor, destination_actor
         )
         + payload
     )
 
 
-def pack_limited_frame(
-    fields: tuple[int, int, bytes, bytes, int, int], payload: bytes, limit: int
-) -> bytes:
-    """Write one frame after checking its payload against ``limit`` bytes.
-
-    Args:
-        fields: operation, operation data, source, destination, source actor,
-            destination actor.
-        payload: bytes after the header.
-        limit: largest payload that the receiver accepts.
-
-    Raises:
-        MessageTooLarge: the payload is longer than ``limit``.
-    """
-    if len(payload) > limit:
-        msg = (
-            f"payload {len(payload):,} B exceeds limit {limit:,} B (operation {fields[0]}, "
-            f"to node {node_id_text(fields[3])}, actor {fields[5]}); send it in chunks or "
-            f"raise payload_limit on both nodes"
-        )
-        raise MessageTooLarge(msg)
-    return pack_frame(*fields, payload)
-
-
-def repack_frame(frame: Frame) -> bytes:
+def repack_frame(frame: RawFrame) -> bytes:
     """Write a frame exactly as it was read: forwarding changes no byte."""
     return _pack_header(*frame[:7]) + frame[7]
 
@@ -95,7 +70,7 @@ class FrameReader:
     The announced length and the operation are checked as soon as the header is there,
     before anything is allocated for the payload. After a violation the reader stays failed:
     :attr:`error` says why, the frames in front of the bad one are still returned, and every
-    later byte is ignored, because nobody can know where the next frame would start.
+    later byte is ignored, because the start of the next frame cannot be known.
     """
 
     __slots__ = ("_fields", "_head", "_missing", "_pieces", "error", "payload_limit")
@@ -111,17 +86,11 @@ class FrameReader:
         # bytes are to come. They are joined once, so a 16 MiB payload that comes in 64 KiB
         # reads is copied once. Drops share one piece: as objects of their own they would take
         # 25 times their size.
-        self._fields: tuple[int, int, int, bytes, bytes, int, int] = NO_FIELDS
+        self._fields: tuple[int, int, int, bytes, bytes, int, int] = _NO_FIELDS
         self._pieces: list[bytes | bytearray] = []
         self._missing = 0
 
-    @property
-    def buffered(self) -> int:
-        """Bytes that wait for the rest of their frame."""
-        unfinished = HEADER_SIZE + sum(map(len, self._pieces)) if self._missing else 0
-        return len(self._head) + unfinished
-
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: bytes) -> list[RawFrame]:
         """Return the frames that ``data`` completes, in order.
 
         Never raises for what a peer sent: check :attr:`error` after it.
@@ -145,7 +114,8 @@ class FrameReader:
                 return [(*fields, data[HEADER_SIZE:])]
         return self._cut(data)
 
-    def _continue(self, data: bytes) -> list[Frame]:
+    def _continue(self, data: bytes) -> list[RawFrame]:
+        """Take bytes of a frame whose header is known."""
         size, missing = len(data), self._missing
         if size < missing:
             self._append(data, size)
@@ -158,6 +128,7 @@ class FrameReader:
         return [first, *self._cut(data[missing:])]
 
     def _append(self, data: bytes, size: int) -> None:
+        """Keep a piece of an unfinished payload."""
         pieces = self._pieces
         if size >= _DROP_SIZE:
             pieces.append(data)
@@ -168,8 +139,9 @@ class FrameReader:
         else:
             pieces.append(bytearray(data))
 
-    def _cut(self, data: bytes) -> list[Frame]:
-        frames: list[Frame] = []
+    def _cut(self, data: bytes) -> list[RawFrame]:
+        """Cut bytes that begin with a header into frames; keep the rest."""
+        frames: list[RawFrame] = []
         append = frames.append
         unpack = _unpack_header
         limit = self.payload_limit
@@ -196,6 +168,7 @@ class FrameReader:
         return frames
 
     def _fail(self, operation: int, length: int, source: bytes) -> None:
+        """Note which rule the header of a frame breaks."""
         origin = f"from node {node_id_text(source)}"
         if operation >= OPERATION_COUNT:
             self.error = UnknownOperation(

@@ -1,7 +1,15 @@
-"""The frames of a handshake, and the proof of a shared secret.
+"""The handshake: two strangers learn and prove who they are.
+
+::
+
+    dialer                               acceptor
+      │ ◄──────── server_handshake ──────── │
+      │ ───────── client_handshake ───────► │   dialer identified
+      │ ◄────────────── hello ───────────── │   acceptor identified
 
 The acceptor speaks first. Until a peer has proved that it knows the secret, its bytes
-are read at fixed offsets only; the CBOR tail is decoded after the proof.
+are read at fixed offsets only; the CBOR tail is decoded after the proof. What follows, the
+choice of one link for each pair, is :mod:`callboard.basp.link`.
 
 server_handshake (operation data: protocol version):
 
@@ -35,48 +43,29 @@ the secret over role, acceptor's nonce, dialer's nonce, acceptor's node id, dial
 the role is ``server`` or ``client`` (six bytes each). It authenticates; it does not encrypt.
 
 originator_syn is empty; responder_syn_ack and originator_ack carry the opaque state of
-their senders (see :class:`basp.effects.PeerIdentity`).
+their senders (see :class:`PeerIdentity`).
 """
 
 import hmac
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from hashlib import sha256
 from typing import Final
 
-from basp.effects import PeerIdentity
-from basp.errors import (
+from callboard.basp.cbor.plain import is_natural, read_plain, write_plain
+from callboard.basp.errors import (
     AuthenticationFailed,
     IncompatibleApplication,
     IncompatibleVersion,
+    LinkLost,
     MalformedHandshake,
     MalformedPayload,
     RemoteProtocolError,
 )
-from basp.frame import DEFAULT_PAYLOAD_LIMIT, Frame, pack_frame
-from basp.header import MAX_ACTOR, Operation
-from basp.node_id import NO_NODE, NODE_ID_SIZE, NodeId, node_id_text
-from basp.plain_cbor import is_natural, read_plain, write_plain
-
-__all__ = [
-    "HANDSHAKE_LIMIT",
-    "MINIMUM_VERSION",
-    "NONCE_SIZE",
-    "PROOF_SIZE",
-    "VERSION",
-    "DropReason",
-    "LinkConfig",
-    "drop_reason",
-    "pack_client_handshake",
-    "pack_hello",
-    "pack_link_frame",
-    "pack_server_handshake",
-    "prove",
-    "read_client_handshake",
-    "read_hello",
-    "read_server_handshake",
-    "read_tail",
-]
+from callboard.basp.frame import DEFAULT_PAYLOAD_LIMIT, Frame, pack_frame
+from callboard.basp.header import MAX_ACTOR, Operation, check_header
+from callboard.basp.node_id import NO_NODE, NODE_ID_SIZE, NodeId, node_id_text
 
 #: 2: dispatches carry a sequence number, delivery reports what was given up.
 VERSION: Final = 0x43420002
@@ -92,6 +81,10 @@ _SERVER_PREFIX: Final = NONCE_SIZE + 1
 _CLIENT_PREFIX: Final = NONCE_SIZE + 1 + PROOF_SIZE
 _HELLO_SIZE: Final = NONCE_SIZE + PROOF_SIZE
 _NO_PROOF: Final = bytes(PROOF_SIZE)
+
+
+#: An actor that a node shows to everybody: its number, and the names of what it takes.
+Published = tuple[int, tuple[str, ...]]
 
 
 class DropReason(IntEnum):
@@ -127,7 +120,7 @@ class LinkConfig:
     application_ids: tuple[str, ...] = ("callboard",)
     secret: bytes | None = None
     version: int = VERSION
-    published: tuple[int, tuple[str, ...]] | None = None
+    published: Published | None = None
     heartbeat: float = 1.0
     missed: int = 3
     handshake_timeout: float = 10.0
@@ -153,6 +146,27 @@ class LinkConfig:
             raise ValueError(msg)
 
 
+@dataclass(frozen=True, slots=True)
+class PeerIdentity:
+    """What the handshake told about the peer.
+
+    Attributes:
+        node_id: the peer.
+        version: protocol version it speaks.
+        application_ids: applications it belongs to; at least one is ours too.
+        published: number and interface of the actor published at its port, if any; only
+            the accepting side publishes.
+        state: what the peer's upper layers say at the start (subscription filters, routes,
+            endpoint UUID), opaque here; empty until the link is established.
+    """
+
+    node_id: NodeId
+    version: int
+    application_ids: tuple[str, ...]
+    published: Published | None = None
+    state: bytes = b""
+
+
 def pack_link_frame(
     operation: Operation, config: LinkConfig, peer: bytes, data: int = 0, payload: bytes = b""
 ) -> bytes:
@@ -161,9 +175,9 @@ def pack_link_frame(
 
 
 def prove(
-    secret: bytes, role: bytes, nonces: tuple[bytes, bytes], nodes: tuple[bytes, bytes]
+    secret: bytes | None, role: bytes, nonces: tuple[bytes, bytes], nodes: tuple[bytes, bytes]
 ) -> bytes:
-    """Return the proof of ``role`` (``b"server"`` or ``b"client"``).
+    """Return the proof of ``role`` (``b"server"`` or ``b"client"``), zeros without a secret.
 
     Args:
         secret: the shared secret.
@@ -171,14 +185,18 @@ def prove(
         nonces: of the acceptor and of the dialer.
         nodes: of the acceptor and of the dialer.
     """
+    if secret is None:
+        return _NO_PROOF
     return hmac.digest(secret, role + b"".join(nonces) + b"".join(nodes), sha256)
 
 
 def _flags(config: LinkConfig) -> bytes:
+    """Return the byte of flags of our own handshake."""
     return bytes((_PROOF_DEMANDED if config.secret is not None else 0,))
 
 
 def _tail(config: LinkConfig) -> bytes:
+    """Return the tail of our own handshake."""
     published = config.published
     shown = None if published is None else [published[0], list(published[1])]
     return write_plain([list(config.application_ids), shown])
@@ -187,35 +205,29 @@ def _tail(config: LinkConfig) -> bytes:
 def pack_server_handshake(config: LinkConfig, nonce: bytes) -> bytes:
     """Write what the acceptor says first."""
     payload = nonce + _flags(config) + _tail(config)
-    operation = Operation.SERVER_HANDSHAKE
-    return pack_link_frame(operation, config, NO_NODE, config.version, payload)
+    return pack_link_frame(Operation.SERVER_HANDSHAKE, config, NO_NODE, config.version, payload)
 
 
 def pack_client_handshake(
     config: LinkConfig, server: bytes, server_nonce: bytes, nonce: bytes
 ) -> bytes:
     """Write the dialer's answer, with its proof when a secret is set."""
-    proof = _NO_PROOF
-    if config.secret is not None:
-        nodes = (server, config.node_id)
-        proof = prove(config.secret, b"client", (server_nonce, nonce), nodes)
+    nodes = (server, config.node_id)
+    proof = prove(config.secret, b"client", (server_nonce, nonce), nodes)
     payload = nonce + _flags(config) + proof + _tail(config)
-    operation = Operation.CLIENT_HANDSHAKE
-    return pack_link_frame(operation, config, server, config.version, payload)
+    return pack_link_frame(Operation.CLIENT_HANDSHAKE, config, server, config.version, payload)
 
 
 def pack_hello(config: LinkConfig, client: bytes, nonce: bytes, client_nonce: bytes) -> bytes:
     """Write the acceptor's hello, with its proof when a secret is set."""
-    proof = _NO_PROOF
-    if config.secret is not None:
-        nodes = (config.node_id, client)
-        proof = prove(config.secret, b"server", (nonce, client_nonce), nodes)
+    nodes = (config.node_id, client)
+    proof = prove(config.secret, b"server", (nonce, client_nonce), nodes)
     return pack_link_frame(Operation.HELLO, config, client, 0, nonce + proof)
 
 
 def _check_start(config: LinkConfig, frame: Frame, prefix: int) -> None:
     """Check what both handshakes have in common, before any proof."""
-    _operation, length, version, source = frame[:4]
+    version, source = frame.data, frame.source
     peer = node_id_text(source)
     if version < MINIMUM_VERSION:
         msg = (
@@ -223,13 +235,13 @@ def _check_start(config: LinkConfig, frame: Frame, prefix: int) -> None:
             f"{MINIMUM_VERSION:#x} is needed; upgrade it"
         )
         raise IncompatibleVersion(msg)
-    if length < prefix:
-        msg = f"handshake of node {peer} has {length} B, at least {prefix} are needed"
+    if frame.length < prefix:
+        msg = f"handshake of node {peer} has {frame.length} B, at least {prefix} are needed"
         raise MalformedHandshake(msg)
     if source == config.node_id:
         msg = f"node {peer} is connected to itself; check the address that was dialed"
         raise MalformedHandshake(msg)
-    is_proof_demanded = bool(frame[7][NONCE_SIZE] & _PROOF_DEMANDED)
+    is_proof_demanded = bool(frame.payload[NONCE_SIZE] & _PROOF_DEMANDED)
     if is_proof_demanded != (config.secret is not None):
         who = f"node {peer} demands" if is_proof_demanded else "this node demands"
         msg = f"{who} a shared secret, the other side has none; set the same one on both"
@@ -243,8 +255,8 @@ def read_server_handshake(config: LinkConfig, frame: Frame) -> tuple[NodeId, byt
         RemoteProtocolError: version, length, node id or demand of proof do not fit.
     """
     _check_start(config, frame, _SERVER_PREFIX)
-    payload = frame[7]
-    return NodeId(frame[3]), payload[:NONCE_SIZE], payload[_SERVER_PREFIX:]
+    payload = frame.payload
+    return NodeId(frame.source), payload[:NONCE_SIZE], payload[_SERVER_PREFIX:]
 
 
 def read_client_handshake(
@@ -257,12 +269,11 @@ def read_client_handshake(
     """
     _check_start(config, frame, _CLIENT_PREFIX)
     _check_addressee(config, frame)
-    source, payload = frame[3], frame[7]
+    source, payload = frame.source, frame.payload
     client_nonce = payload[:NONCE_SIZE]
-    if config.secret is not None:
-        nodes = (config.node_id, source)
-        expected = prove(config.secret, b"client", (nonce, client_nonce), nodes)
-        _check_proof(source, expected, payload[_SERVER_PREFIX:_CLIENT_PREFIX])
+    nodes = (config.node_id, source)
+    expected = prove(config.secret, b"client", (nonce, client_nonce), nodes)
+    _check_proof(config, source, expected, payload[_SERVER_PREFIX:_CLIENT_PREFIX])
     return NodeId(source), client_nonce, payload[_CLIENT_PREFIX:]
 
 
@@ -273,27 +284,28 @@ def read_hello(config: LinkConfig, frame: Frame, server_nonce: bytes, nonce: byt
         RemoteProtocolError: length, nonce, addressee or proof do not fit.
     """
     _check_addressee(config, frame)
-    source, payload = frame[3], frame[7]
+    source, payload = frame.source, frame.payload
     if len(payload) != _HELLO_SIZE or payload[:NONCE_SIZE] != server_nonce:
         msg = f"hello of node {node_id_text(source)} does not repeat its nonce"
         raise MalformedHandshake(msg)
-    if config.secret is not None:
-        nodes = (source, config.node_id)
-        expected = prove(config.secret, b"server", (server_nonce, nonce), nodes)
-        _check_proof(source, expected, payload[NONCE_SIZE:])
+    nodes = (source, config.node_id)
+    expected = prove(config.secret, b"server", (server_nonce, nonce), nodes)
+    _check_proof(config, source, expected, payload[NONCE_SIZE:])
 
 
 def _check_addressee(config: LinkConfig, frame: Frame) -> None:
-    if frame[4] != config.node_id:
+    """Refuse a frame that is meant for another node."""
+    if frame.destination != config.node_id:
         msg = (
-            f"handshake of node {node_id_text(frame[3])} is meant for node "
-            f"{node_id_text(frame[4])}, this is {node_id_text(config.node_id)}"
+            f"handshake of node {node_id_text(frame.source)} is meant for node "
+            f"{node_id_text(frame.destination)}, this is {node_id_text(config.node_id)}"
         )
         raise MalformedHandshake(msg)
 
 
-def _check_proof(source: bytes, expected: bytes, proof: bytes) -> None:
-    if not hmac.compare_digest(expected, proof):
+def _check_proof(config: LinkConfig, source: bytes, expected: bytes, proof: bytes) -> None:
+    """Refuse a wrong proof where one is demanded, in a time that does not depend on it."""
+    if config.secret is not None and not hmac.compare_digest(expected, proof):
         msg = (
             f"node {node_id_text(source)} has another shared secret than this node; set the "
             f"same one on both"
@@ -327,7 +339,8 @@ def read_tail(config: LinkConfig, node_id: NodeId, version: int, tail: bytes) ->
     return PeerIdentity(node_id, version, applications, _read_published(peer, items[1]))
 
 
-def _read_published(peer: str, shown: object) -> tuple[int, tuple[str, ...]] | None:
+def _read_published(peer: str, shown: object) -> Published | None:
+    """Return the actor that a peer publishes at its port, if any."""
     if shown is None:
         return None
     if type(shown) is list and len(shown) == 2:
@@ -339,15 +352,106 @@ def _read_published(peer: str, shown: object) -> tuple[int, tuple[str, ...]] | N
 
 
 def _is_text_list(value: object) -> bool:
+    """Return whether a value is a list of texts."""
     return type(value) is list and all(type(item) is str for item in value)
+
+
+class Introduction:
+    """One side of the introduction; made for one connection, thrown away after it.
+
+    Attributes:
+        peer_id: who the peer says it is, zero while it has said nothing; proven only when
+            :meth:`take` returns its identity.
+    """
+
+    def __init__(self, config: LinkConfig, *, dialer: bool, nonce: bytes) -> None:
+        """Begin an introduction.
+
+        Raises:
+            ValueError: the nonce has another length.
+        """
+        if len(nonce) != NONCE_SIZE:
+            msg = f"nonce must have {NONCE_SIZE} bytes, has {len(nonce)}"
+            raise ValueError(msg)
+        self._config = config
+        self._nonce = nonce
+        self._peer_nonce = b""
+        self._tail = b""
+        self._version = 0
+        self._wanted = Operation.SERVER_HANDSHAKE if dialer else Operation.CLIENT_HANDSHAKE
+        self.peer_id = NO_NODE
+
+    def start(self) -> bytes:
+        """Return what this side says first; the dialer says nothing."""
+        if self._wanted is Operation.SERVER_HANDSHAKE:
+            return b""
+        return pack_server_handshake(self._config, self._nonce)
+
+    def take(self, frame: Frame) -> tuple[bytes, PeerIdentity | None]:
+        """Take the peer's next frame; return the answer, and the peer once it is known.
+
+        Raises:
+            RemoteProtocolError: the frame is out of order, malformed, or proves nothing.
+        """
+        wanted = self._wanted
+        if frame.operation != wanted:
+            name, source = Operation(frame.operation).name.lower(), node_id_text(frame.source)
+            msg = f"{name} from node {source} instead of {wanted.name.lower()}"
+            raise MalformedHandshake(msg)
+        check_header(frame[:7])
+        if wanted is Operation.SERVER_HANDSHAKE:
+            return self._take_server(frame), None
+        if wanted is Operation.CLIENT_HANDSHAKE:
+            return self._take_client(frame)
+        return b"", self._take_hello(frame)
+
+    def _take_server(self, frame: Frame) -> bytes:
+        """Take the acceptor's handshake; return the dialer's."""
+        self.peer_id = NodeId(frame.source)
+        peer, self._peer_nonce, self._tail = read_server_handshake(self._config, frame)
+        self._version = frame.data
+        self._wanted = Operation.HELLO
+        return pack_client_handshake(self._config, peer, self._peer_nonce, self._nonce)
+
+    def _take_client(self, frame: Frame) -> tuple[bytes, PeerIdentity]:
+        """Take the dialer's handshake; return the hello, and who the dialer is."""
+        self.peer_id = NodeId(frame.source)
+        peer, nonce, tail = read_client_handshake(self._config, frame, self._nonce)
+        identity = read_tail(self._config, peer, frame.data, tail)
+        return pack_hello(self._config, peer, self._nonce, nonce), identity
+
+    def _take_hello(self, frame: Frame) -> PeerIdentity:
+        """Take the acceptor's hello; return who the acceptor is."""
+        if frame.source != self.peer_id:
+            msg = (
+                f"hello from node {node_id_text(frame.source)}, but the handshake came from "
+                f"{node_id_text(self.peer_id)}"
+            )
+            raise MalformedHandshake(msg)
+        read_hello(self._config, frame, self._peer_nonce, self._nonce)
+        return read_tail(self._config, self.peer_id, self._version, self._tail)
+
+
+_DROPPED: Final[Mapping[DropReason, tuple[type[RemoteProtocolError], str]]] = {
+    DropReason.VERSION: (IncompatibleVersion, "it speaks another version of the protocol"),
+    DropReason.APPLICATION: (IncompatibleApplication, "it belongs to another application"),
+    DropReason.AUTHENTICATION: (
+        AuthenticationFailed,
+        "the shared secrets differ; set the same one on both nodes",
+    ),
+}
 
 
 def drop_reason(error: RemoteProtocolError) -> DropReason:
     """Return what to tell a peer that is dropped because of ``error``."""
-    if isinstance(error, IncompatibleVersion):
-        return DropReason.VERSION
-    if isinstance(error, IncompatibleApplication):
-        return DropReason.APPLICATION
-    if isinstance(error, AuthenticationFailed):
-        return DropReason.AUTHENTICATION
-    return DropReason.MALFORMED
+    reasons = (reason for reason, (kind, _) in _DROPPED.items() if isinstance(error, kind))
+    return next(reasons, DropReason.MALFORMED)
+
+
+def drop_error(peer: str, reason: int) -> RemoteProtocolError:
+    """Return what the ``drop_conn`` of a peer means; ``reason`` is its operation data."""
+    if reason >= len(DropReason):
+        return LinkLost(f"node {peer} dropped the connection: {reason}")
+    known = DropReason(reason)
+    error, why = _DROPPED.get(known, (LinkLost, known.name.lower()))
+    return error(f"node {peer} dropped the connection: {why}")

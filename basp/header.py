@@ -25,49 +25,21 @@ bits  meaning
 ===== ====================================================================
 
 Bits 61-32 are the *position* of a dispatch among all of its pair, whatever its priority: it
-is delivered in this order, see :mod:`basp.path_order`.
+is delivered in this order, see :mod:`callboard.basp.routing.path_order`.
 
 ``server_handshake`` and ``client_handshake`` carry the protocol version there,
 ``down_message`` the ordinal of the exit reason, ``release_proxy_instance`` the number of
-sightings, ``drop_conn`` the reason (:class:`basp.handshake.DropReason`).
+sightings, ``drop_conn`` the reason (:class:`callboard.basp.handshake.DropReason`).
 
 Source: CAF 0.17 manual, "Binary Actor System Protocol".
 """
 
 from enum import IntEnum
 from struct import Struct
-from typing import Final, Protocol
+from typing import Final
 
-from basp.errors import MalformedFrame
-from basp.node_id import NO_NODE, node_id_text
-
-__all__ = [
-    "CORE_ACTOR",
-    "DIRECTORY",
-    "EPOCH_COUNT",
-    "EPOCH_SHIFT",
-    "FIRST_ACTOR",
-    "HEADER",
-    "HEADER_SIZE",
-    "HIGH_PRIORITY",
-    "INSPECTOR",
-    "MAX_ACTOR",
-    "MESSAGE_ID_MASK",
-    "NATIVE",
-    "NODE_ACTOR",
-    "OPERATION_COUNT",
-    "POSITION_MASK",
-    "POSITION_SHIFT",
-    "RESPONSE",
-    "SEQUENCE_BITS",
-    "SEQUENCE_COUNT",
-    "SPAWN_SERVER",
-    "Fields",
-    "HeaderProfile",
-    "NativeProfile",
-    "Operation",
-    "check_header",
-]
+from callboard.basp.errors import MalformedFrame
+from callboard.basp.node_id import NO_NODE, node_id_text
 
 
 class Operation(IntEnum):
@@ -119,41 +91,6 @@ MAX_ACTOR: Final = (1 << 32) - 1
 #: node, source actor, destination actor.
 Fields = tuple[int, int, int, bytes, bytes, int, int]
 
-
-class HeaderProfile(Protocol):
-    """How one dialect lays out its header; everything above sees only ``Fields``."""
-
-    @property
-    def size(self) -> int:
-        """Length of the header in bytes."""
-        ...
-
-    def pack(self, fields: Fields) -> bytes:
-        """Write a header."""
-        ...
-
-    def unpack_from(self, buffer: bytes, offset: int) -> Fields:
-        """Read a header; ``buffer`` holds at least ``size`` bytes from ``offset``."""
-        ...
-
-
-class NativeProfile:
-    """The 60-byte header that our own nodes speak."""
-
-    __slots__ = ()
-
-    size: Final = HEADER_SIZE
-
-    def pack(self, fields: Fields) -> bytes:
-        """Write a header."""
-        return HEADER.pack(*fields)
-
-    def unpack_from(self, buffer: bytes, offset: int) -> Fields:
-        """Read a header; ``buffer`` holds at least 60 bytes from ``offset``."""
-        return HEADER.unpack_from(buffer, offset)
-
-
-NATIVE: Final = NativeProfile()
 
 _EMPTY = frozenset(
     {Operation.ANNOUNCE_PROXY_INSTANCE, Operation.HEARTBEAT, Operation.DROP_CONN}

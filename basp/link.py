@@ -2,7 +2,7 @@
 
 States (only this class changes them)::
 
-    INTRODUCING ──► identified: the peer is known and proven (basp.introduction)
+    INTRODUCING ──► identified: the peer is known and proven (callboard.basp.handshake)
 
     originator (smaller id):  [PARKED] ──► AWAIT_SYN_ACK ──► ESTABLISHED
     responder (larger id):    AWAIT_SYN ──► [PARKED] ──► AWAIT_ACK ──► ESTABLISHED
@@ -10,11 +10,12 @@ States (only this class changes them)::
 
 One link for each pair, whichever side dialed, however many dials cross:
 
-- A link needs its node's entry in :class:`basp.link_pairs.LinkPairs` to go on: the
+- A link needs its node's entry in :class:`LinkPairs` to go on: the
   originator before it sends originator_syn, the responder before it answers one. Who does
   not get it parks. Only the originator chooses between connections, so two nodes never
   choose differently; and a syn tells the responder that the originator has no other link,
-  so what the responder still holds is dead there and ends soon: nobody waits in a circle.
+  so what the responder still holds is dead there and ends soon: no two links wait for each
+  other.
 - The originator drops parked connections as redundant only after it heard the peer on the
   established link, which proves that the peer has established it too (the responder sends
   a heartbeat at once). Until then one that fails is replaced by the next parked one.
@@ -29,39 +30,189 @@ order of the stream, all of them after ``Established``. Source: Zeek Broker's de
 guide, section 7.2.1.1; CAF 0.17 manual, "Binary Actor System Protocol".
 """
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum, auto
 from operator import itemgetter
-from typing import ClassVar, Final
+from typing import Final
 
-from basp.effects import (
-    Closed,
-    Deliver,
-    Effect,
-    Established,
-    Parked,
-    PeerIdentity,
-    Redundant,
-    Transmit,
-    Wake,
+from callboard.basp.errors import (
+    BaspError,
+    LinkLost,
+    MalformedFrame,
+    MalformedHandshake,
+    PeerSilent,
+    RemoteProtocolError,
 )
-from basp.errors import BaspError, LinkLost, MalformedHandshake, PeerSilent, RemoteProtocolError
-from basp.frame import Frame, FrameReader
-from basp.handshake import HANDSHAKE_LIMIT, DropReason, LinkConfig, drop_reason, pack_link_frame
-from basp.header import Operation, check_header
-from basp.introduction import Introduction
-from basp.link_frames import check_neighbor, drop_error, is_for_node
-from basp.link_pairs import LinkPairs
-from basp.link_state import LinkState
-from basp.link_times import LinkTimes
-from basp.node_id import NO_NODE, NodeId, node_id_text
+from callboard.basp.frame import Frame, FrameReader, RawFrame
+from callboard.basp.handshake import (
+    HANDSHAKE_LIMIT,
+    DropReason,
+    Introduction,
+    LinkConfig,
+    PeerIdentity,
+    drop_error,
+    drop_reason,
+    pack_link_frame,
+)
+from callboard.basp.header import Operation, check_header
+from callboard.basp.node_id import NO_NODE, NodeId, node_id_text
 
-__all__ = ["Link"]
-
+#: Connections of one pair that may wait; a node that dials more often is broken, and those
+#: that wait already keep the pair connected. More are dropped as redundant.
+PARKED_LIMIT: Final = 32
 
 _DISPATCH: Final = int(Operation.DISPATCH_MESSAGE)
 _ONLY_DISPATCHES: Final = frozenset({_DISPATCH})
 _operation_of = itemgetter(0)
+
+
+class LinkState(Enum):
+    """Where a link is in its life."""
+
+    INTRODUCING = auto()
+    AWAIT_SYN = auto()
+    PARKED = auto()
+    AWAIT_SYN_ACK = auto()
+    AWAIT_ACK = auto()
+    ESTABLISHED = auto()
+    CLOSED = auto()
+
+
+#: The frame that goes on with the handshake in each of its states.
+_AWAITED: Final[Mapping[LinkState, Operation]] = {
+    LinkState.AWAIT_SYN: Operation.ORIGINATOR_SYN,
+    LinkState.AWAIT_SYN_ACK: Operation.RESPONDER_SYN_ACK,
+    LinkState.AWAIT_ACK: Operation.ORIGINATOR_ACK,
+}
+#: States without heartbeats: the peer is unknown yet; and while we await the ack, a heartbeat
+#: would pass for the proof that we have it.
+_SILENT: Final = frozenset({LinkState.INTRODUCING, LinkState.AWAIT_ACK})
+
+#: Handed to the node; the rest is the link's own.
+_FOR_NODE: Final = frozenset(
+    {_DISPATCH, Operation.ANNOUNCE_PROXY_INSTANCE, Operation.DOWN_MESSAGE}
+    | {Operation.ROUTING_UPDATE, Operation.RELEASE_PROXY_INSTANCE}
+    | {Operation.DELIVERY_REPORT, Operation.PATH_END}
+)
+_OF_LINK: Final = frozenset({Operation.HEARTBEAT, Operation.DROP_CONN})
+#: Of those on an established link, the ones for the next node only, never forwarded.
+_BETWEEN_NEIGHBORS: Final = _OF_LINK | {Operation.ROUTING_UPDATE}
+
+
+@dataclass(frozen=True, slots=True)
+class Transmit:
+    """Write ``data`` to the connection, behind everything written before."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Established:
+    """The link to ``peer`` is up; frames may be sent from here on."""
+
+    peer: PeerIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Hand ``frames`` to the node, in order: operations 2, 3, 4 and 11 to 14 only."""
+
+    frames: list[RawFrame]
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """The pair has a link or a handshake already; this one waits for its end.
+
+    Until then that link serves the callers that asked for this connection.
+    """
+
+    peer: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Redundant:
+    """Another link of the pair is established; ``Closed`` follows and is not a failure."""
+
+    peer: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Call ``link.resume(now)`` and carry out its effects after the rest of these."""
+
+    link: "Link"
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Write what is pending, close the connection, forget the link.
+
+    Attributes:
+        reason: one line for a log or an error message.
+        error: what went wrong; None when the end was wanted by either side.
+    """
+
+    reason: str
+    error: BaspError | None = None
+
+
+#: What a link asks its driver to do, in the order given: the driver owns the socket, the clock
+#: and the actors.
+Effect = Transmit | Established | Deliver | Parked | Redundant | Wake | Closed
+
+
+class LinkPairs:
+    """Links of one node by peer: one for each, however many connections they make.
+
+    For each peer one link at most holds the pair: it may establish or is established. All
+    others of that peer are parked behind it, in the order they came. When the holder ends, the
+    next one becomes the holder at once, so that no gap lets a stranger in between. Owned by
+    the node's driver, used by its links only.
+    """
+
+    def __init__(self) -> None:
+        """Make an empty table."""
+        # By peer: the holder, then those that wait.
+        self._pairs: dict[NodeId, list[Link]] = {}
+
+    def holder(self, peer: NodeId) -> "Link | None":
+        """Return the link that holds the pair, established or not yet."""
+        return next(iter(self._pairs.get(peer, ())), None)
+
+    def is_linked(self, peer: NodeId) -> bool:
+        """Return whether a link with the peer is established."""
+        holder = self.holder(peer)
+        return holder is not None and holder.is_established
+
+    def parked(self, peer: NodeId) -> "tuple[Link, ...]":
+        """Return the links that wait for the holder's end."""
+        return tuple(self._pairs.get(peer, ())[1:])
+
+    def acquire(self, peer: NodeId, link: "Link") -> bool:
+        """Make ``link`` the holder of a pair without one; return whether it is the holder."""
+        return self._pairs.setdefault(peer, [link])[0] is link
+
+    def park(self, peer: NodeId, link: "Link") -> bool:
+        """Queue ``link`` behind the holder; return whether there was room."""
+        links = self._pairs[peer]
+        if link not in links:
+            if len(links) > PARKED_LIMIT:
+                return False
+            links.append(link)
+        return True
+
+    def release(self, peer: NodeId, link: "Link") -> "Link | None":
+        """Forget ``link``; return the parked one that holds the pair instead of it, if any."""
+        links = self._pairs.get(peer, [])
+        has_held = links[:1] == [link]
+        if link in links:
+            links.remove(link)
+        if links:
+            return links[0] if has_held else None
+        self._pairs.pop(peer, None)
+        return None
 
 
 class Link:
@@ -77,12 +228,8 @@ class Link:
             it must be sent when the link is established.
         peer: what is known of the peer; None until it is identified.
         heard_at: time of the last byte received.
+        is_confirmed: whether the peer has established the link too.
     """
-
-    __slots__ = (
-        "_config", "_introduction", "_is_confirmed", "_pairs", "_parked_at", "_peer_id",
-        "_reader", "_times", "heard_at", "peer", "state", "upper_state",
-    )  # fmt: skip
 
     def __init__(
         self, config: LinkConfig, *, dialer: bool, nonce: bytes, now: float, pairs: LinkPairs
@@ -103,9 +250,11 @@ class Link:
         self._introduction = Introduction(config, dialer=dialer, nonce=nonce)
         self._pairs = pairs
         self._reader = FrameReader(HANDSHAKE_LIMIT)
-        self._times = LinkTimes(config, now)
+        # When the part of the handshake that is under way must be over; None between them.
+        self._deadline: float | None = now + config.handshake_timeout
+        self._sent_at = now  # the last heartbeat, or what stands for one
         self._parked_at = now
-        self._is_confirmed = False
+        self.is_confirmed = False
         self._peer_id = NO_NODE
         self.heard_at = now
         self.peer: PeerIdentity | None = None
@@ -127,12 +276,7 @@ class Link:
         greeting = self._introduction.start()
         return [Transmit(greeting)] if greeting else []
 
-    def receive(self, data: bytes, now: float) -> list[Effect]:
-        """Take bytes of the peer; frames in front of a broken one are delivered first."""
-        frames, effects = self.take(data, now)
-        return [Deliver(frames)] if frames else effects
-
-    def take(self, data: bytes, now: float) -> tuple[list[Frame], list[Effect]]:
+    def take(self, data: bytes, now: float) -> tuple[list[RawFrame], list[Effect]]:
         """Take bytes of the peer, one call for a whole read: this is the hot entry.
 
         A read that brings nothing but dispatches gives them as they are; others give effects.
@@ -140,19 +284,19 @@ class Link:
         self.heard_at = now
         reader = self._reader
         frames = reader.feed(data)
-        if self._is_confirmed and reader.error is None:
+        if self.is_confirmed and reader.error is None:
             is_one = len(frames) == 1 and frames[0][0] == _DISPATCH
             if is_one or _ONLY_DISPATCHES.issuperset(map(_operation_of, frames)):
                 return frames, []
         effects: list[Effect] = []
-        if not self._is_confirmed and self.state is LinkState.ESTABLISHED:
+        if not self.is_confirmed and self.state is LinkState.ESTABLISHED:
             self._confirm(effects)
         try:
             self._take(frames, now, effects)
             if reader.error is not None:
-                self._refuse(reader.error, effects)
+                raise reader.error
         except RemoteProtocolError as error:
-            self._refuse(error, effects)
+            effects += self.close(str(error), error, drop_reason(error))
         return [], effects
 
     def resume(self, now: float) -> list[Effect]:
@@ -163,8 +307,8 @@ class Link:
         holder = self._pairs.holder(self._peer_id)
         if holder is self or holder is None:
             self._proceed(now, effects)
-        elif self.is_originator and holder._is_confirmed:  # noqa: SLF001  (same class)
-            self._drop_as_redundant(effects)
+        elif self.is_originator and holder.is_confirmed:
+            effects += self._drop_as_redundant()
         return effects
 
     def tick(self, now: float) -> list[Effect]:
@@ -175,93 +319,139 @@ class Link:
         effects: list[Effect] = []
         if self.state is LinkState.CLOSED:
             return effects
-        late = self._times.overdue(self.state, now, self.heard_at)
+        late = self._overdue(now)
         if late is not None:
             text = f"node {self._peer_text()} in state {self.state.name.lower()}: {late}"
-            self._end(text, PeerSilent(text), effects, DropReason.TIMEOUT)
-            return effects
-        if self._times.is_heartbeat_due(self.state, now):
-            self._times.heartbeat_sent(now)
+            return self.close(text, PeerSilent(text), DropReason.TIMEOUT)
+        if self.state not in _SILENT and now - self._sent_at >= self._config.heartbeat:
+            self._sent_at = now
             self._send(Operation.HEARTBEAT, effects)
         if self.state is LinkState.PARKED and self._is_holder_alive():
-            self._drop_as_redundant(effects)
+            effects += self._drop_as_redundant()
         return effects
 
     @property
     def next_tick_at(self) -> float:
         """Time at which :meth:`tick` has something to do."""
-        return self._times.next_at(self.state, self.heard_at)
-
-    def close(
-        self, reason: str, *, error: BaspError | None = None, drop: int = DropReason.CLOSING
-    ) -> list[Effect]:
-        """End the link from our side and tell the peer why."""
-        effects: list[Effect] = []
-        self._end(reason, error, effects, drop)
-        return effects
+        config = self._config
+        times = [] if self._deadline is None else [self._deadline]
+        if self.state is not LinkState.INTRODUCING:
+            times.append(self.heard_at + config.missed * config.heartbeat)
+        if self.state not in _SILENT:
+            times.append(self._sent_at + config.heartbeat)
+        return min(times)
 
     def lost(self, reason: str) -> list[Effect]:
         """Take note that the connection ended: end of stream, or an error of the socket."""
-        effects: list[Effect] = []
         error = LinkLost(f"connection to node {self._peer_text()} ended: {reason}")
-        self._end(reason, error, effects, None)
-        return effects
+        return self.close(reason, error, None)
 
-    def _take(self, frames: list[Frame], now: float, effects: list[Effect]) -> None:
-        run: list[Frame] = []
+    def _overdue(self, now: float) -> str | None:
+        """Return what took too long; None while nothing did."""
+        config = self._config
+        if self._deadline is not None and now >= self._deadline:
+            return f"handshake took longer than {config.handshake_timeout:g} s"
+        silence = now - self.heard_at
+        # A stranger has the time of its part of the handshake.
+        is_stranger = self.state is LinkState.INTRODUCING
+        if not is_stranger and silence >= config.missed * config.heartbeat:
+            return f"silent for {silence:.1f} s, {config.missed} heartbeats"
+        return None
+
+    def _take(self, frames: list[RawFrame], now: float, effects: list[Effect]) -> None:
+        """Take frames one by one, whatever the state."""
+        run: list[RawFrame] = []
         drop: Frame | None = None
-        own = self._config.node_id
         try:
-            for frame in frames:
+            for raw in frames:
                 if self.state is not LinkState.ESTABLISHED:
                     if self.state is LinkState.CLOSED:
                         return
-                    self._take_handshake(frame, now, effects)
-                elif frame[0] == _DISPATCH or is_for_node(frame, own, self._peer_id):
-                    run.append(frame)
-                elif frame[0] == Operation.DROP_CONN:
-                    drop = frame
-                    break
+                    self._take_handshake(Frame._make(raw), now, effects)
+                elif raw[0] == _DISPATCH:
+                    run.append(raw)
+                else:
+                    frame = Frame._make(raw)
+                    self._check(frame)
+                    if frame.operation in _FOR_NODE:
+                        run.append(raw)
+                    elif frame.operation == Operation.DROP_CONN:
+                        drop = frame
+                        break
         finally:
             if run:
                 effects.append(Deliver(run))
         if drop is not None:
-            self._take_drop_conn(drop, now, effects)
+            self._take_drop_conn(drop, effects)
+
+    def _check(self, frame: Frame) -> None:
+        """Check a frame of an established link that is not a dispatch.
+
+        Raises:
+            MalformedFrame: fields contradict the operation, or the wrong nodes are named.
+            MalformedHandshake: a handshake frame, which has no place any more.
+        """
+        operation = frame.operation
+        if operation not in _FOR_NODE and operation not in _OF_LINK:
+            name, source = Operation(operation).name.lower(), node_id_text(frame.source)
+            msg = f"{name} from node {source} on an established link"
+            raise MalformedHandshake(msg)
+        check_header(frame[:7])
+        if operation in _BETWEEN_NEIGHBORS:
+            self._check_neighbor(frame)
+
+    def _check_neighbor(self, frame: Frame) -> None:
+        """Refuse a frame that is not from the peer to this node."""
+        if frame.source != self._peer_id or frame.destination != self._config.node_id:
+            msg = (
+                f"{Operation(frame.operation).name.lower()} between nodes "
+                f"{node_id_text(frame.source)} and {node_id_text(frame.destination)} "
+                f"on the link of node {node_id_text(self._peer_id)}"
+            )
+            raise MalformedFrame(msg)
 
     def _take_handshake(self, frame: Frame, now: float, effects: list[Effect]) -> None:
-        operation = frame[0]
+        """Take a frame of a link that is not established."""
+        operation = Operation(frame.operation)
         if self.state is LinkState.INTRODUCING:
-            if operation != Operation.DROP_CONN:
+            if operation is not Operation.DROP_CONN:
                 self._introduce(frame, now, effects)
                 return
-            step: _Step | None = Link._take_drop_conn
-            self._peer_id = NodeId(frame[3])
-        else:
-            step = self._STEPS.get((self.state, operation)) or self._LINK_STEPS.get(operation)
-        if step is None:
+            self._peer_id = NodeId(frame.source)
+        elif operation not in _OF_LINK and operation is not _AWAITED.get(self.state):
             msg = (
-                f"{Operation(operation).name.lower()} from node {node_id_text(frame[3])} in "
+                f"{operation.name.lower()} from node {node_id_text(frame.source)} in "
                 f"state {self.state.name.lower()} of the handshake"
             )
             raise MalformedHandshake(msg)
         check_header(frame[:7])
-        check_neighbor(frame, self._config.node_id, self._peer_id)
-        step(self, frame, now, effects)
+        self._check_neighbor(frame)
+        if operation is Operation.DROP_CONN:
+            self._take_drop_conn(frame, effects)
+        elif operation is Operation.ORIGINATOR_SYN:
+            self._proceed(now, effects)
+        elif operation is Operation.RESPONDER_SYN_ACK:
+            self._send(Operation.ORIGINATOR_ACK, effects, self.upper_state)
+            self._establish(frame, now, effects)
+        elif operation is Operation.ORIGINATOR_ACK:
+            self._establish(frame, now, effects)
+            # Tells the originator at once that both ends are up, see the top of this file.
+            self._send(Operation.HEARTBEAT, effects)
+            self._confirm(effects)
 
     def _introduce(self, frame: Frame, now: float, effects: list[Effect]) -> None:
+        """Take a frame of a stranger."""
         try:
             answer, identity = self._introduction.take(frame)
         finally:
-            # Whom to tell why the connection is dropped.
+            # The peer that DROP_CONN is addressed to.
             self._peer_id = self._introduction.peer_id
         if answer:
             effects.append(Transmit(answer))
-        if identity is not None:
-            self._identify(identity, now, effects)
-
-    def _identify(self, identity: PeerIdentity, now: float, effects: list[Effect]) -> None:
+        if identity is None:
+            return
         self.peer = identity
-        self._times.end_part(now)
+        self._end_part(now)
         # A proven peer may send the state of its upper layers, which has no such limit.
         self._reader.payload_limit = self._config.payload_limit
         if self.is_originator:
@@ -269,18 +459,23 @@ class Link:
         else:
             self.state = LinkState.AWAIT_SYN
 
+    def _end_part(self, now: float) -> None:
+        """Await nothing any more: the peer did its part. Heartbeats count from here on."""
+        self._deadline = None
+        self._sent_at = now
+
     def _proceed(self, now: float, effects: list[Effect]) -> None:
         """Send the syn or answer it if the pair is ours, otherwise park."""
         pairs, peer = self._pairs, self._peer_id
         if not pairs.acquire(peer, self):
             if not pairs.park(peer, self):
-                self._drop_as_redundant(effects)
+                effects += self._drop_as_redundant()
             elif self.state is not LinkState.PARKED:
                 self.state = LinkState.PARKED
                 self._parked_at = now
                 effects.append(Parked(peer))
             return
-        self._times.begin_part(now)
+        self._deadline = now + self._config.handshake_timeout
         operation, payload = Operation.RESPONDER_SYN_ACK, self.upper_state
         self.state = LinkState.AWAIT_ACK
         if self.is_originator:
@@ -289,46 +484,33 @@ class Link:
         self._send(operation, effects, payload)
 
     def _send(self, operation: Operation, effects: list[Effect], payload: bytes = b"") -> None:
+        """Send a frame of the link itself."""
         frame = pack_link_frame(operation, self._config, self._peer_id, payload=payload)
         effects.append(Transmit(frame))
 
-    def _take_syn(self, _frame: Frame, now: float, effects: list[Effect]) -> None:
-        self._proceed(now, effects)
-
-    def _take_syn_ack(self, frame: Frame, now: float, effects: list[Effect]) -> None:
-        self._send(Operation.ORIGINATOR_ACK, effects, self.upper_state)
-        self._establish(frame, now, effects)
-
-    def _take_ack(self, frame: Frame, now: float, effects: list[Effect]) -> None:
-        self._establish(frame, now, effects)
-        # Tells the originator at once that both ends are up, see the top of this file.
-        self._send(Operation.HEARTBEAT, effects)
-        self._confirm(effects)
-
     def _establish(self, frame: Frame, now: float, effects: list[Effect]) -> None:
+        """Note that both sides agreed; the frame carries the state of the peer."""
         assert self.peer is not None, "established before it was identified"
-        self.peer = replace(self.peer, state=frame[7])
+        self.peer = replace(self.peer, state=frame.payload)
         self.state = LinkState.ESTABLISHED
-        self._times.end_part(now)
+        self._end_part(now)
         effects.append(Established(self.peer))
 
     def _confirm(self, effects: list[Effect]) -> None:
-        self._is_confirmed = True
+        """Note that the peer has established the link too; wake the parked ones."""
+        self.is_confirmed = True
         effects += [Wake(link) for link in self._pairs.parked(self._peer_id)]
 
-    def _take_heartbeat(self, _frame: Frame, _now: float, _effects: list[Effect]) -> None:
-        """Do nothing: any received byte was noted as life."""
-
-    def _take_drop_conn(self, frame: Frame, _now: float, effects: list[Effect]) -> None:
-        reason = frame[2]
+    def _take_drop_conn(self, frame: Frame, effects: list[Effect]) -> None:
+        """End the link because the peer drops it."""
+        reason = frame.data
         is_known = self.peer is not None
         if reason == DropReason.REDUNDANT and is_known and not self.is_originator:
-            effects.append(Redundant(self._peer_id))
-            self._end("redundant: the pair has another link", None, effects, None)
+            effects += self._end_redundant(None)
             return
         error = drop_error(self._peer_text(), reason)
         is_wanted = reason == DropReason.CLOSING
-        self._end(str(error), None if is_wanted else error, effects, None)
+        effects += self.close(str(error), None if is_wanted else error, None)
 
     def _is_holder_alive(self) -> bool:
         """Whether the established link was heard a heartbeat after this one parked."""
@@ -336,25 +518,32 @@ class Link:
         return (
             self.is_originator
             and holder is not None
-            and holder._is_confirmed  # noqa: SLF001  (same class)
+            and holder.is_confirmed
             and holder.heard_at >= self._parked_at + self._config.heartbeat
         )
 
-    def _drop_as_redundant(self, effects: list[Effect]) -> None:
-        effects.append(Redundant(self._peer_id))
+    def _drop_as_redundant(self) -> list[Effect]:
+        """End this link in favor of the one that holds the pair, and tell the peer."""
         drop = DropReason.REDUNDANT if self.is_originator else DropReason.CLOSING
-        self._end("redundant: the pair has another link", None, effects, drop)
+        return self._end_redundant(drop)
 
-    def _refuse(self, error: RemoteProtocolError, effects: list[Effect]) -> None:
-        self._end(str(error), error, effects, drop_reason(error))
+    def _end_redundant(self, drop: int | None) -> list[Effect]:
+        """End this link because the pair has another one."""
+        ended = self.close("redundant: the pair has another link", None, drop)
+        return [Redundant(self._peer_id), *ended]
 
-    def _end(
-        self, reason: str, error: BaspError | None, effects: list[Effect], drop: int | None
-    ) -> None:
+    def close(
+        self,
+        reason: str,
+        error: BaspError | None = None,
+        drop: int | None = DropReason.CLOSING,
+    ) -> list[Effect]:
+        """End the link, and hand the pair over; ``drop`` is what to tell the peer, or None."""
+        effects: list[Effect] = []
         if self.state is LinkState.CLOSED:
-            return
+            return effects
         self.state = LinkState.CLOSED
-        self._is_confirmed = False
+        self.is_confirmed = False
         peer = self._peer_id
         if drop is not None and peer not in {NO_NODE, self._config.node_id}:
             effects.append(
@@ -364,17 +553,8 @@ class Link:
         following = self._pairs.release(peer, self)
         if following is not None:
             effects.append(Wake(following))
+        return effects
 
     def _peer_text(self) -> str:
+        """Return the peer's id for messages."""
         return "unknown" if self._peer_id == NO_NODE else node_id_text(self._peer_id)
-
-    _STEPS: ClassVar[dict[tuple[LinkState, int], "_Step"]] = {
-        (LinkState.AWAIT_SYN, 7): _take_syn,
-        (LinkState.AWAIT_SYN_ACK, 8): _take_syn_ack,
-        (LinkState.AWAIT_ACK, 9): _take_ack,
-    }
-    # Allowed in every state once the peer is identified.
-    _LINK_STEPS: ClassVar[dict[int, "_Step"]] = {5: _take_heartbeat, 10: _take_drop_conn}
-
-
-_Step = Callable[[Link, Frame, float, list[Effect]], None]

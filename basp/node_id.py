@@ -14,9 +14,7 @@ CAF 0.17 manual, "Node IDs".
 from hashlib import blake2b
 from typing import Final, NewType
 
-from basp.errors import InvalidNodeId
-
-__all__ = ["NODE_ID_SIZE", "NO_NODE", "NodeId", "make_node_id", "node_id_text", "parse_node_id"]
+from callboard.basp.errors import InvalidNodeId
 
 NodeId = NewType("NodeId", bytes)
 
@@ -55,20 +53,3 @@ def make_node_id(machine: bytes, started_ns: int, index: int, process_id: int) -
 def node_id_text(node_id: bytes) -> str:
     """Write a node id as 36 lower-case hexadecimal digits."""
     return node_id.hex()
-
-
-def parse_node_id(text: str) -> NodeId:
-    """Read what :func:`node_id_text` wrote; upper-case digits are accepted too.
-
-    Raises:
-        InvalidNodeId: not exactly 36 hexadecimal digits.
-    """
-    # bytes.fromhex alone would also accept spaces between the digits.
-    if len(text) == 2 * NODE_ID_SIZE and text.isascii() and text.isalnum():
-        try:
-            return NodeId(bytes.fromhex(text))
-        except ValueError:
-            pass
-    shown = text if len(text) <= 80 else text[:77] + "..."
-    msg = f"node id {shown!r} ({len(text)} characters) is not 36 hexadecimal digits"
-    raise InvalidNodeId(msg)

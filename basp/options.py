@@ -23,28 +23,14 @@ A sender writes the message once, before it knows when it leaves, and appends th
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from basp import cbor_tags
-from basp.errors import MalformedPayload
-from basp.plain_cbor import is_natural
-
-__all__ = [
-    "DEADLINE_MS",
-    "IDEMPOTENCY_KEY",
-    "KEY_LIMIT",
-    "LONGEST_ALONE",
-    "NO_OPTIONS",
-    "TRACE_CONTEXT",
-    "WITH_OPTIONS",
-    "DispatchOptions",
-    "has_options",
-    "read_options",
-    "split_deadline",
-    "write_deadline",
-]
+from callboard.basp.cbor import tags
+from callboard.basp.cbor.collisions import TEXTS
+from callboard.basp.cbor.plain import is_natural
+from callboard.basp.errors import MalformedPayload
 
 DEADLINE_MS: Final = 1
 TRACE_CONTEXT: Final = 2
@@ -64,7 +50,7 @@ _TRACE_PARENT: Final = re.compile(
 #: First byte of a payload that has options.
 WITH_OPTIONS: Final = 0x82
 _DEADLINE_ALONE: Final = (
-    b"\xd9" + cbor_tags.PAIRS.to_bytes(2, "big") + bytes((0x82, DEADLINE_MS, 0x1A))
+    b"\xd9" + tags.PAIRS.to_bytes(2, "big") + bytes((0x82, DEADLINE_MS, 0x1A))
 )
 _DEADLINE_SIZE: Final = len(_DEADLINE_ALONE) + 4
 #: Milliseconds that four bytes hold: 49 days.
@@ -96,24 +82,18 @@ class DispatchOptions:
             ValueError: a value has another form than the field says.
         """
         if self.deadline_ms is not None and not is_natural(self.deadline_ms):
-            msg = f"deadline_ms must be at least 0, not {self.deadline_ms!r}"
+            msg = f"deadline_ms must be milliseconds from 0 on, not {self.deadline_ms!r:.80}"
             raise ValueError(msg)
         if self.trace_parent and not _TRACE_PARENT.fullmatch(self.trace_parent):
-            msg = f"trace_parent is no W3C traceparent: {self.trace_parent[:80]!r}"
+            msg = f"trace_parent is not a W3C traceparent: {self.trace_parent[:80]!r}"
             raise ValueError(msg)
         if self.trace_state and not self.trace_parent:
             msg = "trace_state means nothing without trace_parent"
             raise ValueError(msg)
         key = self.idempotency_key
-        if key is not None and not 0 < len(key) <= KEY_LIMIT:
-            msg = f"idempotency_key must be 1 to {KEY_LIMIT} long, is {len(key)}"
+        if key is not None and not (type(key) in TEXTS and 0 < len(key) <= KEY_LIMIT):
+            msg = f"idempotency_key must be text or bytes, 1-{KEY_LIMIT} long, not {key!r:.80}"
             raise ValueError(msg)
-
-    def after(self, elapsed_ms: int) -> "DispatchOptions":
-        """Return the options as they are ``elapsed_ms`` milliseconds later, to be sent on."""
-        if self.deadline_ms is None:
-            return self
-        return replace(self, deadline_ms=max(0, self.deadline_ms - elapsed_ms))
 
     def to_map(self) -> dict[int, object]:
         """Return the options by their keys; empty when there are none."""
@@ -139,16 +119,14 @@ def read_options(options: Mapping[int, object]) -> DispatchOptions:
     deadline = others.pop(DEADLINE_MS, None)
     parent, state = _read_trace(others.pop(TRACE_CONTEXT, None))
     key = others.pop(IDEMPOTENCY_KEY, None)
-    if deadline is not None and not is_natural(deadline):
-        msg = f"option deadline must be milliseconds from 0 on, not {deadline!r:.80}"
-        raise MalformedPayload(msg)
-    if key is not None and not (isinstance(key, str | bytes) and 0 < len(key) <= KEY_LIMIT):
-        msg = f"option idempotency key must be 1-{KEY_LIMIT} of text or bytes, not {key!r:.80}"
-        raise MalformedPayload(msg)
-    return DispatchOptions(deadline, parent, state, key, others)  # type: ignore[arg-type]
+    try:
+        return DispatchOptions(deadline, parent, state, key, others)  # type: ignore[arg-type]
+    except ValueError as cause:
+        raise MalformedPayload(str(cause)) from None
 
 
 def _read_trace(context: object) -> tuple[str, str]:
+    """Return traceparent and tracestate; empty texts where they are not well-formed."""
     parent, state = context, ""
     if isinstance(context, list | tuple) and len(context) == 2:
         parent, state = context
@@ -158,7 +136,7 @@ def _read_trace(context: object) -> tuple[str, str]:
 
 
 def has_options(payload: bytes) -> bool:
-    """Tell whether options follow the message of a dispatch."""
+    """Return whether options follow the message of a dispatch."""
     return payload[:1] == bytes((WITH_OPTIONS,))
 
 

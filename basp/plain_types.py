@@ -9,10 +9,8 @@ called. Attributes may differ from instance to instance, as in Python.
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
-from basp.errors import MalformedPayload, UnknownMessageType
-from basp.registry import FreeForm, MessageRegistry, MessageType
-
-__all__ = ["PlainRegistry", "PlainType"]
+from callboard.basp.errors import MalformedPayload, UnknownMessageType
+from callboard.basp.registry import MessageRegistry, MessageType, NoteDropped
 
 _PREFIX: Final = "plain:"
 _CLASS: Final = "plain-class"
@@ -20,10 +18,8 @@ _CLASS: Final = "plain-class"
 FindClass = Callable[[str, str], type | None]
 
 
-class PlainType(FreeForm):
+class PlainType(MessageType):
     """What the codec has to know about one plain class."""
-
-    __slots__ = ()
 
     def __init__(self, cls: type) -> None:
         super().__init__(f"{_PREFIX}{cls.__module__}:{cls.__qualname__}", cls)
@@ -36,13 +32,11 @@ class PlainType(FreeForm):
         """Return the attributes that this instance has."""
         return tuple(vars(value))
 
-    def build(
-        self, content: object, note_dropped: Callable[[int], None] | None = None
-    ) -> object:
+    def build(self, content: object, note_dropped: NoteDropped | None = None) -> object:
         """Make an instance with these attributes.
 
         Raises:
-            MalformedPayload: the content is no map of texts.
+            MalformedPayload: the content is not a map of texts.
         """
         if type(content) is not dict or not all(type(name) is str for name in content):
             msg = f"{self.name}: attributes must be a map with texts as keys"
@@ -52,10 +46,8 @@ class PlainType(FreeForm):
         return made
 
 
-class ListedClass(FreeForm):
+class ListedClass(MessageType):
     """Classes themselves as values: they travel as their name, and are looked up."""
-
-    __slots__ = ("_find", "_modules")
 
     def __init__(self, kind: type, modules: frozenset[str], find: FindClass) -> None:
         super().__init__(_CLASS, kind)
@@ -66,16 +58,14 @@ class ListedClass(FreeForm):
         """Return the module and name of a class.
 
         Raises:
-            LookupError: it is no class of a listed module.
+            LookupError: it is not a class of a listed module.
         """
         module, qualified = value.__module__, value.__qualname__
         if module not in self._modules or self._find(module, qualified) is not value:
             raise LookupError(qualified)
         return f"{module}:{qualified}"
 
-    def build(
-        self, content: object, note_dropped: Callable[[int], None] | None = None
-    ) -> object:
+    def build(self, content: object, note_dropped: NoteDropped | None = None) -> object:
         """Return the class of a name.
 
         Raises:
@@ -101,8 +91,6 @@ class PlainRegistry(MessageRegistry):
 
     What is registered in the other one later counts, too.
     """
-
-    __slots__ = ("_find", "_modules", "_plain", "_surely")
 
     def __init__(
         self,
@@ -160,11 +148,12 @@ class PlainRegistry(MessageRegistry):
         return f"list its module on both sides: SystemBase(messages=[{cls.__module__!r}])"
 
     def _may_travel(self, cls: type) -> bool:
-        if cls in self._surely:
-            return True
-        if cls.__module__ not in self._modules or not is_plain(cls):
-            return False
-        return self._find(cls.__module__, cls.__qualname__) is cls
+        """Return whether a plain class is allowed to travel."""
+        return cls in self._surely or (
+            cls.__module__ in self._modules
+            and is_plain(cls)
+            and self._find(cls.__module__, cls.__qualname__) is cls
+        )
 
 
 def is_plain(cls: object) -> bool:

@@ -3,188 +3,144 @@
 A registered class travels with its name and its field names, so nodes of neighboring
 releases understand each other: a field that is missing takes its default, one that is
 unknown is dropped and counted, and one that is missing without a default is
-:class:`basp.errors.MessageVersion`. Only registered classes are ever constructed from the
-bytes of a peer.
+:class:`callboard.basp.errors.MessageVersion`. Only registered classes are ever constructed
+from the bytes of a peer.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import Enum, Flag
 from functools import partial
 from inspect import Parameter, signature
+from operator import attrgetter
 from typing import Any, Final
 
-import cbor2
-
-from basp.errors import (
+from callboard.basp.cbor import tags
+from callboard.basp.cbor.reader import TagReader
+from callboard.basp.cbor.writer import (
+    Encoder,
+    EncoderTable,
+    encode_text,
+    head,
+    too_deep,
+)
+from callboard.basp.errors import (
     DuplicateMessageType,
     MalformedPayload,
     MessageRefused,
     MessageVersion,
     NotSerializable,
+    UnknownMessageType,
 )
-
-__all__ = ["DEFAULT_REGISTRY", "NAME_LIMIT", "MessageRegistry", "MessageType"]
 
 #: A type name travels with every message of its type; 255 characters hide no abuse.
 NAME_LIMIT: Final = 255
 
 # A dataclass that is also one of these holds content that its fields do not show.
-_BUILTIN_CONTENT = (
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    bytearray,
-    tuple,
-    list,
-    dict,
-    set,
-    frozenset,
-)  # fmt: skip
+_BUILTIN = (int, float, complex, str, bytes, bytearray, tuple, list, dict, set, frozenset)
+_REGISTERED_HEAD: Final = head(0xC0, tags.REGISTERED) + b"\x82"
+
+#: Told how many fields of a message no class here knows, if there are any.
+NoteDropped = Callable[[int], None]
 
 
 class MessageType:
-    """What the codec has to know about one registered class, computed once.
+    """What the codec has to know about one class, computed once.
 
     Attributes:
         name: name on the wire.
         cls: the class.
-        kind: ``"record"`` (dataclass or named tuple), ``"enum"``, ``"flag"`` or ``"free"``.
-        field_names: fields in wire order; empty for enums.
-        members: enum members by name, aliases included; empty for records and flags.
-        is_positional: whether the constructor takes exactly the fields, in their order.
+        field_names: fields in wire order; empty for all but records.
+        shape: what classes of one name must have in common to replace each other.
         wire_name: CBOR of the name.
-        wire_keys: CBOR of the field names; the map's head is in front of the first.
     """
 
-    __slots__ = (
-        "_defaults",
-        "_late",
-        "_names",
-        "cls",
-        "field_names",
-        "is_positional",
-        "kind",
-        "members",
-        "name",
-        "wire_keys",
-        "wire_name",
-    )
-
     def __init__(self, name: str, cls: type) -> None:
-        """Examine ``cls``.
-
-        Raises:
-            NotSerializable: the class is neither a dataclass, a named tuple nor an enum.
-        """
+        """Take note of a class; those derived from this one examine it."""
         self.name = name
         self.cls = cls
-        self.kind = "record"
         self.field_names: tuple[str, ...] = ()
-        self.members: Mapping[str, Enum] = {}
-        # Fields that __init__ does not take are set after it.
-        self._late: frozenset[str] = frozenset()
-        self._defaults: dict[str, Callable[[], object] | None] = {}
-        if issubclass(cls, Enum):
-            self._examine_enum(cls)
-        elif dataclasses.is_dataclass(cls):
-            self._examine_dataclass(cls, dataclasses.fields(cls))
-        elif issubclass(cls, tuple) and hasattr(cls, "_fields"):
-            self._examine_named_tuple(cls)
-        else:
-            msg = (
-                f"cannot register {_full_name(cls)} as message {name!r}: it is not a "
-                f"dataclass, named tuple or enum; decorate it with @dataclass"
-            )
-            raise NotSerializable(msg)
-        self._names: frozenset[str] = frozenset(self.field_names)
-        self.wire_name = cbor2.dumps(name)
-        self.wire_keys = _wire_keys(self.field_names)
-        self.is_positional = self.kind == "record" and _is_positional(cls, self.field_names)
+        self.shape: tuple[str, ...] = ()
+        self.wire_name = encode_text(name)
 
-    def _examine_enum(self, cls: type[Enum]) -> None:
-        if issubclass(cls, Flag):
-            self.kind = "flag"
-        else:
-            self.kind = "enum"
-            self.members = cls.__members__
-
-    def _examine_dataclass(
-        self, cls: type, fields: "tuple[dataclasses.Field[Any], ...]"
-    ) -> None:
-        if issubclass(cls, _BUILTIN_CONTENT):
-            msg = (
-                f"cannot register {_full_name(cls)} as message {self.name!r}: it is also a "
-                f"built-in container or scalar; hold that value in a field instead"
-            )
-            raise NotSerializable(msg)
-        self.field_names = tuple(field.name for field in fields)
-        self._defaults = {field.name: _default_maker(field) for field in fields}
-        accepted = signature(cls).parameters.values()
-        for parameter in accepted:
-            if parameter.name not in self._defaults and _is_required(parameter):
-                msg = (
-                    f"cannot register {_full_name(cls)} as message {self.name!r}: its "
-                    f"constructor wants {parameter.name!r}, which is not a field; "
-                    f"give it a default"
-                )
-                raise NotSerializable(msg)
-        taken = {parameter.name for parameter in accepted}
-        self._late = frozenset(name for name in self.field_names if name not in taken)
-
-    def _examine_named_tuple(self, cls: type) -> None:
-        names: tuple[str, ...] = cls._fields  # type: ignore[attr-defined]
-        defaults: dict[str, object] = getattr(cls, "_field_defaults", {})
-        self.field_names = names
-        self._defaults = {
-            name: partial(defaults.__getitem__, name) if name in defaults else None
-            for name in names
-        }
-
-    def names_of(self, value: object) -> tuple[str, ...]:  # noqa: ARG002
+    def names_of(self, value: object) -> tuple[str, ...]:
         """Return the names of the fields of an instance."""
         return self.field_names
 
-    def build(
-        self, content: object, note_dropped: Callable[[int], None] | None = None
-    ) -> object:
-        """Make an instance from what a peer sent: a map of fields, or a member's name.
+    def written(self, value: Any) -> object:
+        """Return what travels of an instance; what cannot travel raises `LookupError`."""
+        raise NotImplementedError
 
-        Args:
-            content: the fields, the name of a member, or the integer of a flag.
-            note_dropped: told how many fields no class here knows, if there are any.
+    def make_encoder(self, table: EncoderTable) -> Encoder:
+        """Return the encoder of instances; ``table`` encodes what is written of them."""
+        prefix, written = _REGISTERED_HEAD + self.wire_name, self.written
+        return lambda value, depth: prefix + table.encode(written(value), depth)
+
+    def build(self, content: object, note_dropped: NoteDropped | None = None) -> object:
+        """Make an instance of what a peer sent.
 
         Raises:
-            MessageVersion: a field without default is missing, or a member or bit is unknown.
+            MessageVersion: the peer has another release of the class.
             MessageRefused: the constructor raised.
             MalformedPayload: the content has the wrong shape.
         """
-        if self.kind == "enum":
-            return self._member(content)
-        if self.kind == "flag":
-            return self._flags(content)
-        if type(content) is not dict:
-            msg = f"message {self.name!r}: fields must be a map, not {_short(content)}"
+        raise NotImplementedError
+
+
+class EnumType(MessageType):
+    """An enum: its members travel as their names."""
+
+    def __init__(self, name: str, cls: type[Enum]) -> None:
+        super().__init__(name, cls)
+        self._members = cls.__members__
+        self.shape = tuple(self._members)
+
+    def make_encoder(self, table: EncoderTable) -> Encoder:
+        """Return the encoder of members."""
+        prefix = _REGISTERED_HEAD + self.wire_name
+        names = {name: prefix + encode_text(name) for name in self._members}
+        return lambda member, _depth: names[member.name]
+
+    def build(self, content: object, note_dropped: NoteDropped | None = None) -> object:
+        """Return the member of a name.
+
+        Raises:
+            MessageVersion: there is none.
+            MalformedPayload: the content is not a text.
+        """
+        if type(content) is not str:
+            msg = f"enum {self.name!r}: member must be a name, not {type(content).__name__}"
             raise MalformedPayload(msg)
-        if content.keys() != self._names:
-            content = self._fit(content, note_dropped)
-        try:
-            return self._build_late(content) if self._late else self.cls(**content)
-        except Exception as cause:  # noqa: BLE001  (a constructor of the user)
-            raise self.refused(cause) from cause
+        member = self._members.get(content)
+        if member is None:
+            msg = (
+                f"enum {self.name!r} has no member {content[:80]!r} on this node; "
+                f"upgrade this node first, then the senders"
+            )
+            raise MessageVersion(msg)
+        return member
 
-    def refused(self, cause: Exception) -> MessageRefused:
-        """Return the error for a constructor that raised."""
-        return MessageRefused(
-            f"message {self.name!r} is refused by its class on this node: "
-            f"{type(cause).__name__}: {cause}"
-        )
 
-    def _flags(self, content: object) -> object:
+class FlagType(MessageType):
+    """Flags: a set of them travels as an integer."""
+
+    def __init__(self, name: str, cls: type[Flag]) -> None:
+        super().__init__(name, cls)
+        self.shape = ("flag",)
+
+    def written(self, value: Any) -> object:
+        """Return the integer."""
+        return int(value.value)
+
+    def build(self, content: object, note_dropped: NoteDropped | None = None) -> object:
+        """Return the flags of an integer.
+
+        Raises:
+            MessageVersion: it has a bit that the class does not know.
+            MalformedPayload: the content is not an integer.
+        """
         if type(content) is not int:
-            msg = f"flags {self.name!r}: value must be an integer, not {_short(content)}"
+            msg = f"flags {self.name!r}: value must be an integer, not {type(content).__name__}"
             raise MalformedPayload(msg)
         try:
             made = self.cls(content)
@@ -199,42 +155,156 @@ class MessageType:
             raise MessageVersion(msg)
         return made
 
-    def _member(self, content: object) -> Enum:
-        if type(content) is not str:
-            msg = f"enum {self.name!r}: member must be a name, not {_short(content)}"
-            raise MalformedPayload(msg)
-        member = self.members.get(content)
-        if member is None:
-            msg = (
-                f"enum {self.name!r} has no member {content[:80]!r} on this node; "
-                f"upgrade this node first, then the senders"
+
+class RecordType(MessageType):
+    """A dataclass or a named tuple: its instances travel as maps of their fields.
+
+    Attributes:
+        wire_keys: CBOR of the field names; the map's head is in front of the first.
+        is_flat: whether there are fields, and the constructor takes exactly them, in order.
+    """
+
+    def __init__(self, name: str, cls: type) -> None:
+        """Examine ``cls``.
+
+        Raises:
+            NotSerializable: the class is neither a dataclass nor a named tuple, or its
+                instances have content that is not a field.
+        """
+        super().__init__(name, cls)
+        is_named_tuple = issubclass(cls, tuple) and hasattr(cls, "_fields")
+        if not dataclasses.is_dataclass(cls) and not is_named_tuple:
+            why = "it is not a dataclass, named tuple or enum; decorate it with @dataclass"
+            raise self._unfit(why)
+        self._parameters = tuple(signature(cls).parameters.values())
+        # Fields that __init__ does not take are set after it.
+        self._late: frozenset[str] = frozenset()
+        self._defaults: dict[str, Callable[[], object] | None] = {}
+        if dataclasses.is_dataclass(cls):
+            self._examine_dataclass(cls, dataclasses.fields(cls))
+        else:
+            self._examine_named_tuple(cls)
+        self.field_names = tuple(self._defaults)
+        self.shape = self.field_names or ("record",)
+        keys = [encode_text(field) for field in self.field_names]
+        self.wire_keys = (head(0xA0, len(keys)) + b"".join(keys[:1]), *keys[1:])
+        self.is_flat = bool(keys) and all(
+            parameter.kind is Parameter.POSITIONAL_OR_KEYWORD for parameter in self._parameters
+        )
+        self.is_flat &= self.field_names == tuple(each.name for each in self._parameters)
+
+    def _unfit(self, why: str) -> NotSerializable:
+        """Return the error for a class that cannot travel."""
+        what = f"cannot register {_full_name(self.cls)} as message {self.name!r}"
+        return NotSerializable(f"{what}: {why}")
+
+    def _examine_dataclass(
+        self, cls: type, fields: "tuple[dataclasses.Field[Any], ...]"
+    ) -> None:
+        """Note the fields of a dataclass, their defaults, and which are set late."""
+        if issubclass(cls, _BUILTIN):
+            why = (
+                "it is also a built-in container or scalar; hold that value in a field instead"
             )
-            raise MessageVersion(msg)
-        return member
+            raise self._unfit(why)
+        self._defaults = {field.name: _default_maker(field) for field in fields}
+        for each in self._parameters:
+            if each.name not in self._defaults and _is_required(each):
+                why = (
+                    f"its constructor wants {each.name!r}, which is not a field; "
+                    f"give it a default"
+                )
+                raise self._unfit(why)
+        self._late = frozenset(self._defaults) - {each.name for each in self._parameters}
+
+    def _examine_named_tuple(self, cls: Any) -> None:
+        """Note the fields of a named tuple and their defaults."""
+        defaults: dict[str, object] = getattr(cls, "_field_defaults", {})
+        self._defaults = {
+            name: partial(defaults.__getitem__, name) if name in defaults else None
+            for name in cls._fields
+        }
+
+    def make_encoder(self, table: EncoderTable) -> Encoder:
+        """Return the encoder of instances; ``table`` encodes their fields.
+
+        It interleaves the constant heads and names with the encoded fields.
+        """
+        limit = table.depth_limit
+        first = _REGISTERED_HEAD + self.wire_name + self.wire_keys[0]
+        if not self.field_names:
+            return lambda _value, _depth: first
+        values_of = attrgetter(*self.field_names)
+        if len(self.field_names) == 1:
+
+            def encode_single(value: object, depth: int) -> bytes:
+                if depth >= limit:
+                    raise too_deep(limit)
+                field = values_of(value)
+                return first + table[type(field)](field, depth + 1)
+
+            return encode_single
+        blank = [part for key in (first, *self.wire_keys[1:]) for part in (key, b"")]
+
+        def encode(value: object, depth: int) -> bytes:
+            if depth >= limit:
+                raise too_deep(limit)
+            inner = depth + 1
+            parts = blank.copy()
+            parts[1::2] = [table[type(field)](field, inner) for field in values_of(value)]
+            return b"".join(parts)
+
+        return encode
+
+    def build(self, content: object, note_dropped: NoteDropped | None = None) -> object:
+        """Make an instance of a map of fields.
+
+        Raises:
+            MessageVersion: a field without default is missing.
+            MessageRefused: the constructor raised.
+            MalformedPayload: the content is not a map.
+        """
+        if type(content) is not dict:
+            kind = type(content).__name__
+            msg = f"message {self.name!r}: fields must be a map, not {kind}"
+            raise MalformedPayload(msg)
+        if content.keys() != self._defaults.keys():
+            content = self._fit(content, note_dropped)
+        try:
+            return self._build_late(content) if self._late else self.cls(**content)
+        except Exception as cause:  # a constructor of the user
+            raise self.refused(cause) from cause
+
+    def refused(self, cause: Exception) -> MessageRefused:
+        """Return the error for a constructor that raised."""
+        return MessageRefused(
+            f"message {self.name!r} is refused by its class on this node: "
+            f"{type(cause).__name__}: {cause}"
+        )
 
     def _fit(
-        self, content: dict[object, object], note_dropped: Callable[[int], None] | None
+        self, content: dict[object, object], note_dropped: NoteDropped | None
     ) -> dict[str, object]:
         """Drop unknown fields and fill missing ones: the sender has another release."""
         fitted: dict[str, object] = {}
-        for name in self.field_names:
+        for name, make in self._defaults.items():
             if name in content:
                 fitted[name] = content[name]
-                continue
-            make = self._defaults[name]
-            if make is None:
+            elif make is not None:
+                fitted[name] = make()
+            else:
                 msg = (
                     f"message {self.name!r} lacks field {name!r}, which has no default on "
                     f"this node; give it one, or upgrade the sender"
                 )
                 raise MessageVersion(msg)
-            fitted[name] = make()
-        dropped = len(content.keys() - self._names)
+        dropped = len(content.keys() - fitted.keys())
         if dropped and note_dropped is not None:
             note_dropped(dropped)
         return fitted
 
     def _build_late(self, content: dict[str, object]) -> object:
+        """Make an instance, and set the fields that its constructor does not take."""
         late = self._late
         built: object = self.cls(
             **{name: value for name, value in content.items() if name not in late}
@@ -245,43 +315,58 @@ class MessageType:
         return built
 
 
-class FreeForm(MessageType):
-    """A type whose instances do not all have the same fields."""
-
-    __slots__ = ()
-
-    def __init__(self, name: str, cls: type) -> None:
-        self.name = name
-        self.cls = cls
-        self.kind = "free"
-        self.field_names = ()
-        self.members = {}
-
-    def written(self, value: Any) -> object:
-        """Return what travels of an instance; what cannot travel raises `LookupError`."""
-        raise NotImplementedError
+def _type_of(name: str, cls: type) -> MessageType:
+    """Examine a class."""
+    if issubclass(cls, Flag):
+        return FlagType(name, cls)
+    return EnumType(name, cls) if issubclass(cls, Enum) else RecordType(name, cls)
 
 
 class MessageRegistry:
     """Message types by class and by name. Not thread-safe while registering."""
-
-    __slots__ = ("by_class", "by_name", "flat")
 
     def __init__(self) -> None:
         """Make an empty registry."""
         #: Read by the codec on every message; change it only through :meth:`register`.
         self.by_name: dict[str, MessageType] = {}
         self.by_class: dict[type, MessageType] = {}
-        #: Positional records with fields, by ``wire_name``, for :mod:`basp.flat_record`.
-        self.flat: dict[bytes, MessageType] = {}
+        #: Flat records, by ``wire_name``, for
+        #: the short cut in :mod:`callboard.basp.payload`.
+        self.flat: dict[bytes, RecordType] = {}
 
     def type_of(self, cls: type) -> MessageType | None:
         """Return what is known about a class, or None."""
         return self.by_class.get(cls)
 
-    def type_named(self, name: object) -> MessageType | None:  # noqa: ARG002
+    def type_named(self, name: object) -> MessageType | None:
         """Return the type of a name that is not in ``by_name``, or None."""
         return None
+
+    def find_encoder(self, table: EncoderTable, cls: type) -> Encoder | None:
+        """Return the encoder of a class for ``table``; None for one that may not travel."""
+        kind = self.type_of(cls)
+        return None if kind is None else kind.make_encoder(table)
+
+    def reader(self, note_dropped: NoteDropped) -> TagReader:
+        """Return the function of the tag ``REGISTERED``, for a table of tags.
+
+        Args:
+            note_dropped: told how many fields of a message no class here knows.
+        """
+        by_name = self.by_name
+
+        def read(content: Any, _is_key: object) -> object:
+            name, fields = content
+            kind = by_name.get(name) or self.type_named(name)
+            if kind is None:
+                message = (
+                    f"message type {str(name)[:80]!r} is not registered here; import the "
+                    f'module that declares it with @message("{str(name)[:80]}")'
+                )
+                raise UnknownMessageType(message)
+            return kind.build(fields, note_dropped)
+
+        return read
 
     def advice(self, cls: type) -> str:
         """Say what lets a class travel."""
@@ -302,12 +387,12 @@ class MessageRegistry:
         if not 0 < len(name) <= NAME_LIMIT:
             msg = f"message name must have 1-{NAME_LIMIT} characters, has {len(name)}"
             raise ValueError(msg)
-        made = MessageType(name, cls)
+        made = _type_of(name, cls)
         held = self.by_name.get(name)
-        if held is not None and not _is_same_source(held, made):
+        if held is not None and _source(held) != _source(made):
             msg = (
                 f"message {name!r} is already registered for {_full_name(held.cls)} with "
-                f"fields {_shape(held)}; {_full_name(cls)} has {_shape(made)}: "
+                f"fields {held.shape}; {_full_name(cls)} has {made.shape}: "
                 f"choose another name"
             )
             raise DuplicateMessageType(msg)
@@ -319,7 +404,7 @@ class MessageRegistry:
             )
             raise DuplicateMessageType(msg)
         self.by_name[name] = made
-        if made.is_positional and made.wire_keys:
+        if isinstance(made, RecordType) and made.is_flat:
             self.flat[made.wire_name] = made
         else:
             self.flat.pop(made.wire_name, None)
@@ -327,6 +412,7 @@ class MessageRegistry:
 
 
 def _default_maker(field: "dataclasses.Field[Any]") -> Callable[[], object] | None:
+    """Return what makes the default of a field; None if it has none."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory
     if field.default is not dataclasses.MISSING:
@@ -334,41 +420,22 @@ def _default_maker(field: "dataclasses.Field[Any]") -> Callable[[], object] | No
     return None
 
 
-def _wire_keys(field_names: tuple[str, ...]) -> tuple[bytes, ...]:
-    keys = [cbor2.dumps(name) for name in field_names]
-    if not 0 < len(keys) < 24:
-        return ()
-    return (bytes((0xA0 + len(keys),)) + keys[0], *keys[1:])
-
-
-def _is_positional(cls: type, field_names: tuple[str, ...]) -> bool:
-    parameters = tuple(signature(cls).parameters.values())
-    return tuple(parameter.name for parameter in parameters) == field_names and all(
-        parameter.kind is Parameter.POSITIONAL_OR_KEYWORD for parameter in parameters
-    )
-
-
 def _is_required(parameter: Parameter) -> bool:
+    """Return whether a constructor cannot be called without a parameter."""
     return parameter.default is Parameter.empty and parameter.kind not in {
         Parameter.VAR_POSITIONAL,
         Parameter.VAR_KEYWORD,
     }
 
 
-def _shape(kind: MessageType) -> tuple[str, ...]:
-    return kind.field_names or tuple(kind.members) or (kind.kind,)
-
-
-def _is_same_source(held: MessageType, made: MessageType) -> bool:
-    return _full_name(held.cls) == _full_name(made.cls) and _shape(held) == _shape(made)
+def _source(kind: MessageType) -> tuple[str, tuple[str, ...]]:
+    """Return what a class and the one that replaces it have in common."""
+    return _full_name(kind.cls), kind.shape
 
 
 def _full_name(cls: type) -> str:
+    """Return the module and the qualified name of a class."""
     return f"{cls.__module__}.{cls.__qualname__}"
-
-
-def _short(content: object) -> str:
-    return type(content).__name__
 
 
 #: The registry that the facade's ``@message`` decorator fills. No codec uses it unless told.

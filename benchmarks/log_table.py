@@ -22,7 +22,7 @@ TOPICS = [f"/sensor/{number}" for number in range(10)] * (RUN // 10)
 @contextmanager
 def written(records: int) -> Iterator[str]:
     """Write a log, all of whose records are in sealed segments."""
-    payloads = [random.randbytes(100) for _ in range(10 * RUN)]  # noqa: TID251
+    payloads = [random.randbytes(100) for _ in range(10 * RUN)]
     with tempfile.TemporaryDirectory() as folder:
         with CommitLog(folder, segment_bytes=16 << 20) as log:
             for number in range(records // RUN):

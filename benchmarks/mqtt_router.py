@@ -3,8 +3,8 @@
 import sys
 
 from callboard.mqtt import Router, RouterConfig
-from callboard.mqtt.collecting import tune_collector
-from callboard.mqtt.limits import Limits
+from callboard.mqtt.router.limits import Limits
+from callboard.mqtt.service.router import tune_collector
 
 
 def main() -> None:

@@ -23,8 +23,8 @@ class RunFailedError(Exception):
     """A run ended with an error, or did not end in time."""
 
 
-def run_bounded(command: Sequence[str], limit: float) -> str:
-    """Run a command for at most `limit` seconds and return what it printed.
+def run_bounded(command: Sequence[str], limit: float, folder: Path = ROOT) -> str:
+    """Run a command in a folder for at most `limit` seconds and return what it printed.
 
     Whatever it started and left behind is killed when it ends.
 
@@ -34,7 +34,7 @@ def run_bounded(command: Sequence[str], limit: float) -> str:
     mark = uuid.uuid4().hex
     child = subprocess.Popen(
         command,
-        cwd=ROOT,
+        cwd=folder,
         env={**os.environ, MARK: mark},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

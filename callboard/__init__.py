@@ -17,30 +17,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from actors.actor import Actor, Promise
-    from actors.child import Child
-    from actors.dispatch import handler
-    from actors.envelope import traced, traceparent, tracestate
-    from actors.errors import CallboardError
-    from actors.exit_reason import ExitReason
-    from actors.future import Future
-    from actors.mailbox import Mailbox
-    from actors.reference import ActorRef
-    from actors.signals import Down, Exit, Query, Restarted
-    from actors.supervisor import Supervisor
     from callboard import errors, events
+    from callboard.actors.actor import Actor, Promise
+    from callboard.actors.dispatch import handler
+    from callboard.actors.envelope import traced, traceparent, tracestate
+    from callboard.actors.errors import CallboardError
+    from callboard.actors.exit_reason import ExitReason
+    from callboard.actors.future import Future
+    from callboard.actors.mailbox import Mailbox
+    from callboard.actors.reference import ActorRef, Down
+    from callboard.actors.request import Query
+    from callboard.actors.signals import Exit, Restarted
+    from callboard.actors.supervision.child import Child
+    from callboard.actors.supervision.supervisor import Supervisor
     from callboard.broker import Endpoint
-    from proxies.errors import LinkError, LinkFull, MessageTooLarge, PublicAddress
-    from proxies.events import NodeDown
-    from proxies.group import Group
-    from proxies.limits import Limits
-    from proxies.messages import message
-    from proxies.name_watch import NameAdded, NameRemoved
-    from proxies.node import Node
-    from proxies.stats import AccountInfo, LinkInfo, NodeStats
-    from proxies.tls import Tls
-    from proxies.worker import Worker
-    from proxies.workers import WorkerPool
+    from callboard.node import Node
+    from callboard.proxies.errors import LinkError, LinkFull, MessageTooLarge, PublicAddress
+    from callboard.proxies.events import NodeDown
+    from callboard.proxies.link.limits import Limits
+    from callboard.proxies.link.tls import Tls
+    from callboard.proxies.messages import message
+    from callboard.proxies.names.group import Group
+    from callboard.proxies.names.watch import NameAdded, NameRemoved
+    from callboard.proxies.stats import AccountInfo, LinkInfo, NodeStats
+    from callboard.proxies.workers.pool import Worker, WorkerPool
 
 __all__ = [
     "Actor",
@@ -85,45 +85,37 @@ __all__ = [
 # A name is imported when it is first used, so that who needs one room pays for no other: Spark
 # executors read logs without actors. A test holds this equal to the imports above.
 _HOMES: Final = {
-    "Actor": "actors.actor",
-    "Promise": "actors.actor",
-    "Child": "actors.child",
-    "handler": "actors.dispatch",
-    "traced": "actors.envelope",
-    "traceparent": "actors.envelope",
-    "tracestate": "actors.envelope",
-    "CallboardError": "actors.errors",
-    "ExitReason": "actors.exit_reason",
-    "Future": "actors.future",
-    "Mailbox": "actors.mailbox",
-    "ActorRef": "actors.reference",
-    "Down": "actors.signals",
-    "Exit": "actors.signals",
-    "Query": "actors.signals",
-    "Restarted": "actors.signals",
-    "Supervisor": "actors.supervisor",
-    "Endpoint": "callboard.broker",
-    "LinkError": "proxies.errors",
-    "LinkFull": "proxies.errors",
-    "MessageTooLarge": "proxies.errors",
-    "PublicAddress": "proxies.errors",
-    "NodeDown": "proxies.events",
-    "Group": "proxies.group",
-    "Limits": "proxies.limits",
-    "message": "proxies.messages",
-    "NameAdded": "proxies.name_watch",
-    "NameRemoved": "proxies.name_watch",
-    "Node": "proxies.node",
-    "AccountInfo": "proxies.stats",
-    "LinkInfo": "proxies.stats",
-    "NodeStats": "proxies.stats",
-    "Tls": "proxies.tls",
-    "Worker": "proxies.worker",
-    "WorkerPool": "proxies.workers",
+    name: home
+    for home, names in {
+        "callboard.actors.actor": "Actor Promise",
+        "callboard.actors.supervision.child": "Child",
+        "callboard.actors.dispatch": "handler",
+        "callboard.actors.envelope": "traced traceparent tracestate",
+        "callboard.actors.errors": "CallboardError",
+        "callboard.actors.exit_reason": "ExitReason",
+        "callboard.actors.future": "Future",
+        "callboard.actors.mailbox": "Mailbox",
+        "callboard.actors.reference": "ActorRef Down",
+        "callboard.actors.signals": "Exit Restarted",
+        "callboard.actors.request": "Query",
+        "callboard.actors.supervision.supervisor": "Supervisor",
+        "callboard.broker": "Endpoint",
+        "callboard.proxies.errors": "LinkError LinkFull MessageTooLarge PublicAddress",
+        "callboard.proxies.events": "NodeDown",
+        "callboard.proxies.names.group": "Group",
+        "callboard.proxies.link.limits": "Limits",
+        "callboard.proxies.messages": "message",
+        "callboard.proxies.names.watch": "NameAdded NameRemoved",
+        "callboard.node": "Node",
+        "callboard.proxies.stats": "AccountInfo LinkInfo NodeStats",
+        "callboard.proxies.link.tls": "Tls",
+        "callboard.proxies.workers.pool": "Worker WorkerPool",
+    }.items()
+    for name in names.split()
 }
 _MODULES: Final = ("errors", "events")
+#: Packages that `import callboard` alone reaches by their names.
 _ROOMS: Final = ("broker", "commitlog", "simulation")
-"""Packages that `import callboard` alone reaches by their names."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,6 @@
 """Every error that callboard raises at its users; all of them are `CallboardError`."""
 
-from actors.errors import (
+from callboard.actors.errors import (
     ActorDown,
     AskTimeout,
     CallboardError,
@@ -19,7 +19,7 @@ from actors.errors import (
     WouldBlock,
     WouldDeadlock,
 )
-from callboard.endpoint.errors import (
+from callboard.model.errors import (
     DataOverflow,
     EndpointError,
     InvalidData,
@@ -28,18 +28,7 @@ from callboard.endpoint.errors import (
     MalformedMessage,
     UnsupportedData,
 )
-from callboard.store.errors import (
-    BackendFailure,
-    MasterExists,
-    NoSuchKey,
-    NoSuchMaster,
-    RequestTimeout,
-    StaleData,
-    StoreClosed,
-    StoreError,
-    TypeClash,
-)
-from proxies.errors import (
+from callboard.proxies.errors import (
     DuplicateMessageType,
     LinkError,
     LinkFull,
@@ -51,6 +40,17 @@ from proxies.errors import (
     TlsError,
     UnknownMessageType,
     WorkerFailed,
+)
+from callboard.store.errors import (
+    BackendFailure,
+    MasterExists,
+    NoSuchKey,
+    NoSuchMaster,
+    RequestTimeout,
+    StaleData,
+    StoreClosed,
+    StoreError,
+    TypeClash,
 )
 
 __all__ = [

@@ -1,6 +1,6 @@
 """What `node.events()` and `node.subscribed()` tell, as dataclasses."""
 
-from actors.events import (
+from callboard.actors.events import (
     ActorFailed,
     ActorRestarted,
     ActorStarted,
@@ -12,11 +12,8 @@ from actors.events import (
     SlowHandler,
     Unexpected,
 )
-from callboard.endpoint.not_recorded import NotRecorded
-from callboard.endpoint.transmitter import Undelivered
-from callboard.store.store_actor import CommandsRefused
-from proxies.draining import Drained
-from proxies.events import (
+from callboard.endpoint.events import NotRecorded, Undelivered
+from callboard.proxies.events import (
     ConnectionsRefused,
     LinkDown,
     LinkRefused,
@@ -29,6 +26,8 @@ from proxies.events import (
     WorkerEnded,
     WorkerStarted,
 )
+from callboard.proxies.messages import Drained
+from callboard.store.store_actor import CommandsRefused
 
 __all__ = [
     "ActorFailed",

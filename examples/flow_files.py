@@ -15,7 +15,7 @@ from callboard import Node
 from callboard.flow import Flow, FlowBroker
 from callboard.flow.file_handlers import FileFactory, FileRule
 from callboard.flow.file_service import FileService
-from callboard.flow.rules import Rule
+from callboard.flow.protocol.rules import Rule
 
 CLIENTS = 4
 CHUNK = 16 * 1024

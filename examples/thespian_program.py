@@ -5,7 +5,7 @@ Run it with `python examples/thespian_program.py`.
 
 from thespian.actors import Actor, ActorExitRequest, ActorSystem
 
-import actors  # after this import Thespian finds the base by its name  # noqa: F401
+import callboard.actors  # after this import Thespian finds the base by its name  # noqa: F401
 
 
 class Greeter(Actor):

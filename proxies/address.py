@@ -15,9 +15,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from actors.errors import InvalidAddress
-from basp.node_id import NodeId
-from proxies.unix_socket import MOST_PATH, is_path
+from callboard.actors.errors import InvalidAddress
+from callboard.basp.node_id import NodeId
 
 _ADDRESS: Final = re.compile(
     r"(?:(?:basp://)?(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\[\]:/@\s]+):(?P<port>\d{1,5})|basp://"
@@ -27,11 +26,20 @@ _ADDRESS: Final = re.compile(
 )
 _NAME: Final = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 
+#: What the addresses of Unix sockets begin with.
 UNIX: Final = ("unix:", "basp+unix:")
-"""What the addresses of Unix sockets begin with."""
 
+#: Host and port; or the path of a Unix socket, and 0.
 Endpoint = tuple[str, int]
-"""Host and port; or the path of a Unix socket, and 0."""
+
+
+#: Bytes of a path: systems take 103 or 107, and a moment's name for the file is longer.
+MOST_PATH: Final = 96
+
+
+def is_path(host: str) -> bool:
+    """Return whether a host is the path of a Unix socket."""
+    return host.startswith("/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +76,7 @@ def parse_address(text: str) -> Address:
 
 
 def _endpoint(text: str, match: re.Match[str]) -> Endpoint | None:
+    """Return the endpoint of a match; None where it has none."""
     path = match["path"]
     if path is not None:
         if len(path) > MOST_PATH:
@@ -89,7 +98,7 @@ def parse_node_address(text: str) -> Endpoint:
     """Read the address of a node; a path behind it is refused.
 
     Raises:
-        InvalidAddress: the text is no node's address.
+        InvalidAddress: the text is not a node's address.
     """
     address = parse_address(text)
     if address.endpoint is None or address.name is not None or address.number is not None:

@@ -16,67 +16,30 @@ serving -> draining -> refusing -> quiet or out of time -> closed
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from actors.current import current_cell
+from callboard.actors.reference import current_cell
+from callboard.actors.runtime import Runtime
+from callboard.proxies.broker import Broker
+from callboard.proxies.messages import Drained
+from callboard.proxies.names.directory import Names
+from callboard.proxies.workers.pool import WorkerPool
 
-if TYPE_CHECKING:
-    from actors.cell import Cell
-    from actors.runtime import Runtime
-    from proxies.broker import Broker
-    from proxies.names import Names
-    from proxies.workers import WorkerPool
-
-DRAIN_TIMEOUT: Final = 30.0
-"""Seconds that a drain lasts at most by default."""
-
+#: Seconds in which asks of other nodes are still taken: callers that had just found a name.
 SETTLE: Final = 0.2
-"""Seconds in which asks of other nodes are still taken: callers that had just found a name."""
 
+#: Seconds between two looks whether the node is quiet.
 LOOK_INTERVAL: Final = 0.01
-"""Seconds between two looks whether the node is quiet."""
 
 
-@dataclass(frozen=True, slots=True)
-class Drained:
-    """A drain is over; what it returns, and an event.
-
-    Attributes:
-        finished: messages handled from its beginning to its end.
-        left: messages in mailboxes, handlers under way, and asks without an answer at its
-            deadline. They end with the node: their askers get an error, the rest are dead
-            letters.
-        seconds: how long it took.
-        unsent: bytes that no other node had taken at the deadline.
-
-    What the node's workers report is added; one that reports nothing counts as one `left`.
-    """
-
-    finished: int
-    left: int
-    seconds: float
-    unsent: int = 0
-
-    @property
-    def is_clean(self) -> bool:
-        """True when nothing was cut short."""
-        return not self.left and not self.unsent
-
-
+@dataclass(eq=False, repr=False)
 class Drain:
     """One drain of one node, up to the moment when it can be closed."""
 
-    def __init__(
-        self,
-        runtime: "Runtime",
-        broker: "Broker",
-        names: "tuple[Names, ...]",
-        pools: "Sequence[WorkerPool]",
-    ) -> None:
-        self._runtime = runtime
-        self._broker = broker
-        self._names = names
-        self._pools = pools
+    _runtime: Runtime
+    _broker: Broker
+    _names: tuple[Names, ...]
+    _pools: Sequence[WorkerPool]
 
     async def adrain(self, timeout: float) -> Drained:
         """Wait until node and workers are quiet, or `timeout` seconds; on any event loop.
@@ -84,10 +47,10 @@ class Drain:
         A handler that awaits this does not wait for itself.
         """
         runtime = self._runtime
-        now = runtime.runner.now
+        now = runtime.now
         begun, handled = now(), runtime.handled
         for table in self._names:
-            table.are_withdrawn = True
+            table.withdraw_all()
         left, unsent = await self._quiet(begun, timeout)
         finished = behind = 0
         for pool in list(self._pools):
@@ -96,23 +59,24 @@ class Drain:
             left, unsent = await self._quiet(begun, timeout)
         finished += runtime.handled - handled
         report = Drained(finished, left + behind, now() - begun, unsent)
-        runtime.emit(report)
+        runtime.report(report)
         return report
 
     async def _quiet(self, begun: float, timeout: float) -> tuple[int, int]:
         """Wait until this node is quiet; returns what is left, and bytes unsent."""
-        broker, now, own = self._broker, self._runtime.runner.now, current_cell.get()
+        broker, now, own = self._broker, self._runtime.now, current_cell.get()
         while True:
-            has_settled = now() - begun >= SETTLE or not broker.wires
+            has_settled = now() - begun >= SETTLE or not broker.routes.wires
             if has_settled and not broker.awaited:
                 broker.incoming.refuses_asks = True
-            left, unsent = self._left(own), broker.unsent
+            left, unsent = self._left(own), broker.routes.unsent
             is_over = now() - begun >= timeout
             if is_over or (broker.incoming.refuses_asks and not left and not unsent):
                 broker.incoming.refuses_asks = True
                 return left, unsent
             await asyncio.sleep(LOOK_INTERVAL)
 
-    def _left(self, own: "Cell | None") -> int:
-        cells = list(self._runtime.cells.values())
+    def _left(self, own: object) -> int:
+        """Count what is unfinished on this node, without the actor that drains it."""
+        cells = list(self._runtime.contexts.values())
         return self._broker.awaited + sum(cell.unfinished for cell in cells if cell is not own)

@@ -15,7 +15,7 @@ CallboardError
 └── WorkerFailed                  a worker process did not start, or ended
 """
 
-from actors.errors import CallboardError, NodeUnreachable
+from callboard.actors.errors import CallboardError, NodeUnreachable
 
 
 class LinkError(NodeUnreachable):

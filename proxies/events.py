@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LinkUp:
-    """A link to a neighbour is established."""
+    """A link to a neighbor is established."""
 
     peer: bytes
     name: str
@@ -13,7 +13,7 @@ class LinkUp:
 
 @dataclass(frozen=True, slots=True)
 class LinkDown:
-    """The link to a neighbour ended."""
+    """The link to a neighbor ended."""
 
     peer: bytes
     name: str

@@ -1,31 +1,61 @@
 """What a node tells about itself when it is asked over the wire, and the actor that answers.
 
-Whoever is linked with a node may ask: that takes the same secret or certificate as anything
+Every node that is linked may ask: a link takes the same secret or certificate as anything
 else. `callboard node ps`, `top` and `drain` do.
 """
 
 import heapq
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from actors.actor import Actor
-from actors.dispatch import handler
-from actors.signals import Query
-from basp.header import FIRST_ACTOR, NODE_ACTOR
-from proxies.draining import DRAIN_TIMEOUT, Drain, Drained
-from proxies.messages import message
-from proxies.stats import LinkInfo, ReachableNode
-from proxies.waited import Waited
+from callboard.actors.dispatch import handler
+from callboard.actors.request import Query
+from callboard.actors.system_actor import ActorContext, SystemActor
+from callboard.basp.header import FIRST_ACTOR, NODE_ACTOR
+from callboard.proxies.broker import Broker
+from callboard.proxies.draining import Drain
+from callboard.proxies.lifetime.proxy import Proxy
+from callboard.proxies.messages import DrainNode, message
+from callboard.proxies.names.directory import Names
+from callboard.proxies.route_table import RouteTable
+from callboard.proxies.stats import LinkInfo, ReachableNode
 
-if TYPE_CHECKING:
-    from actors.cell import Cell
-    from actors.runtime import Runtime
-    from proxies.broker import Broker
-    from proxies.names import Names
-    from proxies.proxy import Proxy
+#: Looks that are remembered for one mailbox; of more, every second one.
+LOOKS: Final = 64
 
+
+class Waited:
+    """What the looks at the mailboxes of one node told. To be used on the node's thread."""
+
+    def __init__(self) -> None:
+        #: Cell → looks: the time, and the place in line of the last message that waited then.
+        self._looks: dict[ActorContext, deque[tuple[float, int]]] = {}
+
+    def look(self, cells: Iterable[ActorContext], now: float) -> None:
+        """Look at mailboxes; those that are empty or gone are forgotten."""
+        looks: dict[ActorContext, deque[tuple[float, int]]] = {}
+        for cell in cells:
+            depth, handled = cell.depth, cell.handled
+            if depth and cell.keeps_order:
+                seen = self._looks.get(cell, deque())
+                while seen and seen[0][1] <= handled:
+                    seen.popleft()
+                if len(seen) == LOOKS:
+                    seen = deque(list(seen)[::2])
+                seen.append((now, handled + depth))
+                looks[cell] = seen
+        self._looks = looks
+
+    def seconds(self, cell: ActorContext, now: float) -> float:
+        """Return how long the first in line has waited at least; 0 where nothing is known."""
+        seen = self._looks.get(cell)
+        return now - seen[0][0] if seen else 0.0
+
+
+#: Actors in one answer at most, about a megabyte: those with most to do.
 ROWS: Final = 10_000
-"""Actors in one answer at most, about a megabyte: those with most to do."""
 
 
 @message("callboard.ActorInfo")
@@ -42,7 +72,8 @@ class ActorInfo:
         depth: messages in its mailbox.
         handled: messages that its handlers were called for.
         age: seconds since it was spawned; 0 where that is not known.
-        waited: seconds that its oldest message has waited at least; see `proxies.waited`.
+        waited: seconds that its oldest message has waited at least; see
+        `callboard.proxies.inspection`.
     """
 
     address: str
@@ -67,7 +98,7 @@ class Inspection:
         actor_count: how many there are; `actors` may hold fewer.
         handled: messages handled since the start.
         dead_letters: messages to actors that had ended.
-        links: to neighbours.
+        links: to neighbors.
         nodes: in reach.
         is_draining: whether it is about to close.
         overflows: messages that full mailboxes dropped or refused.
@@ -76,7 +107,7 @@ class Inspection:
         waiting: messages in all mailboxes.
         handler_seconds: time in handlers since the start by class, sampled.
         neighbours: the links; only with `system`.
-        routes: the nodes in reach, and the neighbour that leads there; only with `system`.
+        routes: the nodes in reach, and the neighbor that leads there; only with `system`.
     """
 
     name: str
@@ -106,44 +137,33 @@ class Inspect(Query[Inspection]):
     system: bool = False
 
 
-message("callboard.Drained")(Drained)
 message("callboard.LinkInfo")(LinkInfo)
 message("callboard.ReachableNode")(ReachableNode)
 
 
-@message("callboard.DrainNode")
-@dataclass(frozen=True, slots=True)
-class DrainNode(Query[Drained]):
-    """To an inspector: drain the node and close it."""
-
-    timeout: float = DRAIN_TIMEOUT
-
-
-class Inspector(Actor):
+class Inspector(SystemActor):
     """Answers `Inspect` and carries out `DrainNode`."""
 
     remote_methods = frozenset()
 
-    def __init__(
-        self, runtime: "Runtime", broker: "Broker", names: "Names", drain: Drain
-    ) -> None:
-        self._runtime = runtime
+    def __init__(self, broker: Broker, names: Names, drain: Drain) -> None:
         self._broker = broker
         self._names = names
         self._drain = drain
-        self._since = runtime.runner.now()
+        self._since = self.now()
         self._waited = Waited()
 
     @handler
     def inspect(self, question: Inspect) -> Inspection:
         """Describe the node and its actors."""
-        runtime, broker = self._runtime, self._broker
+        broker = self._broker
+        runtime = broker.runtime
         names = {ref.actor_id: name for name, ref in self._names.items()}
-        cells = list(runtime.cells.values())
+        cells = list(runtime.contexts.values())
         actors = [cell for cell in cells if cell.number >= FIRST_ACTOR]
         limit = max(0, min(int(question.limit), ROWS))
         chosen = heapq.nlargest(limit, actors, lambda cell: (cell.depth, cell.handled))
-        now = runtime.runner.now()
+        now = runtime.now()
         self._waited.look(actors, now)
         rows = [
             _row(cell, names.get(cell.number, ""), now, self._waited.seconds(cell, now))
@@ -158,8 +178,8 @@ class Inspector(Actor):
             actor_count=len(actors),
             handled=runtime.handled,
             dead_letters=runtime.counters.dead_letters,
-            links=len(broker.wires),
-            nodes=len(broker.router.reachable),
+            links=len(broker.routes.wires),
+            nodes=len(broker.routes.router.reachable),
             is_draining=self._names.are_withdrawn,
             overflows=runtime.counters.overflows,
             expired=runtime.counters.expired,
@@ -171,14 +191,15 @@ class Inspector(Actor):
         )
 
     def _parts_of_the_node(
-        self, cells: "list[Cell]", now: float, limit: int
+        self, cells: Sequence[ActorContext], now: float, limit: int
     ) -> list[ActorInfo]:
+        """Describe the actors that every node has, its broker and its proxies."""
         rows = [_row(cell, "", now) for cell in cells if cell.number < FIRST_ACTOR]
-        frames = sum(wire.frames_received for wire in list(self._broker.wires.values()))
-        text = self._broker.ref_text(self._runtime.node_id, NODE_ACTOR)
+        frames = sum(wire.frames_received for wire in list(self._broker.routes.wires.values()))
+        text = self._broker.routes.ref_text(self.runtime.node_id, NODE_ACTOR)
         rows.append(ActorInfo(text, "Broker", "", "running", self._broker.awaited, frames, 0.0))
         proxies = self._broker.lifetimes.proxies()[:limit]
-        return rows + [_proxy_row(proxy, self._broker) for proxy in proxies]
+        return rows + [_proxy_row(proxy, self._broker.routes) for proxy in proxies]
 
     @handler
     async def drain(self, request: DrainNode) -> None:
@@ -189,18 +210,13 @@ class Inspector(Actor):
         self.node.close()
 
 
-def _row(cell: "Cell", name: str, now: float, waited: float = 0.0) -> ActorInfo:
-    if cell.task is not None:
-        state = "awaiting"
-    elif cell.running:
-        state = "running"
-    else:
-        state = "ready" if cell.depth else "idle"
+def _row(cell: ActorContext, name: str, now: float, waited: float = 0.0) -> ActorInfo:
+    """Describe one actor."""
     return ActorInfo(
         address=str(cell.ref),
         actor_class=type(cell.actor).__qualname__,
         name=name,
-        state=state,
+        state=cell.activity,
         depth=cell.depth,
         handled=cell.handled,
         age=max(0.0, now - cell.born),
@@ -208,12 +224,13 @@ def _row(cell: "Cell", name: str, now: float, waited: float = 0.0) -> ActorInfo:
     )
 
 
-def _proxy_row(proxy: "Proxy", broker: "Broker") -> ActorInfo:
+def _proxy_row(proxy: Proxy, routes: RouteTable) -> ActorInfo:
+    """Describe one remote actor."""
     waiting = len(proxy.waiting or ())
     return ActorInfo(
-        address=broker.ref_text(proxy.node, proxy.number),
+        address=routes.ref_text(proxy.node, proxy.number),
         actor_class="Proxy",
-        name=broker.names.get(proxy.node, ""),
+        name=routes.names.get(proxy.node, ""),
         state="ready" if waiting else "idle",
         depth=waiting,
         handled=0,

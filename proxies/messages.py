@@ -4,16 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from actors import errors
-from actors.errors import ActorDown, CallboardError, RemoteError
-from actors.exit_reason import ExitReason
-from actors.reference import ActorRef
-from actors.signals import Call, Down, Exit, Restarted
-from basp.errors import BaspError
-from basp.errors import DuplicateMessageType as BaspDuplicate
-from basp.errors import NotSerializable as BaspNotSerializable
-from basp.registry import DEFAULT_REGISTRY
-from proxies.errors import (
+from callboard.actors import errors
+from callboard.actors.errors import ActorDown, CallboardError, RemoteError
+from callboard.actors.exit_reason import ExitReason
+from callboard.actors.reference import ActorRef, Down
+from callboard.actors.request import Call, Query
+from callboard.actors.signals import Exit, Restarted
+from callboard.basp.errors import BaspError
+from callboard.basp.errors import DuplicateMessageType as BaspDuplicate
+from callboard.basp.errors import NotSerializable as BaspNotSerializable
+from callboard.basp.registry import DEFAULT_REGISTRY
+from callboard.proxies.errors import (
     DuplicateMessageType,
     MessageTooLarge,
     MessageVersion,
@@ -111,6 +112,45 @@ class Describe:
     """To a directory: what is your node called? Answered by a text."""
 
 
+#: Seconds that a drain lasts at most by default.
+DRAIN_TIMEOUT: Final = 30.0
+
+
+@message("callboard.Drained")
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """A drain is over; what it returns, and an event.
+
+    Attributes:
+        finished: messages handled from its beginning to its end.
+        left: messages in mailboxes, handlers under way, and asks without an answer at its
+            deadline. They end with the node: their askers get an error, the rest are dead
+            letters.
+        seconds: how long it took.
+        unsent: bytes that no other node had taken at the deadline.
+
+    What the node's workers report is added; one that reports nothing counts as one `left`.
+    """
+
+    finished: int
+    left: int
+    seconds: float
+    unsent: int = 0
+
+    @property
+    def is_clean(self) -> bool:
+        """True when nothing was cut short."""
+        return not self.left and not self.unsent
+
+
+@message("callboard.DrainNode")
+@dataclass(frozen=True, slots=True)
+class DrainNode(Query[Drained]):
+    """To an inspector: drain the node and close it."""
+
+    timeout: float = DRAIN_TIMEOUT
+
+
 @message("callboard.Stop")
 @dataclass(frozen=True, slots=True)
 class StopActor:
@@ -160,8 +200,8 @@ _KINDS: dict[str, type[CallboardError]] = {
     )
 }
 
+#: Characters of an error's text or traceback that travel: enough to read, never too large.
 TEXT_LIMIT: Final = 65_536
-"""Characters of an error's text or traceback that travel: enough to read, never too large."""
 
 
 def failure_of(error: BaseException) -> Failure:

@@ -2,50 +2,88 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 import ssl
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Mapping,
+    Sequence,
+)
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from actors.actor import Actor
-from actors.errors import InvalidAddress, NodeClosed, ResultTimeout, WouldBlock
-from actors.future import Future
-from actors.reference import ActorRef
-from actors.runtime import Runtime
-from actors.signals import Down
-from actors.thespian import PlainActors
-from basp.header import DIRECTORY, INSPECTOR, SPAWN_SERVER
-from proxies.address import endpoint_text, parse_address, parse_node_address
-from proxies.broker import Broker
-from proxies.draining import DRAIN_TIMEOUT, Drain, Drained
-from proxies.events import NodeDown
-from proxies.figures import Figures
-from proxies.inspection import Inspector
-from proxies.limits import Limits
-from proxies.names import Names
-from proxies.naming import Naming
-from proxies.overlay import Overlay
-from proxies.ports import Ports, secret_bytes
-from proxies.proxy import Proxy
-from proxies.reach import CONNECT_TIMEOUT, Reach
-from proxies.search import Search
-from proxies.spawning import Spawning
-from proxies.surroundings import Surroundings, real_surroundings
-from proxies.system_actors import Directory, SpawnServer
-from proxies.tls import Tls, dialing_context
+from callboard.actors.actor import Actor
+from callboard.actors.closing import Closing, refuse_loop
+from callboard.actors.errors import (
+    InvalidAddress,
+    NodeClosed,
+    NotSpawnable,
+    ResultTimeout,
+    WouldBlock,
+    WouldDeadlock,
+)
+from callboard.actors.future import Future
+from callboard.actors.mailbox import options_of
+from callboard.actors.reference import ActorRef, Down, current_cell
+from callboard.actors.runner.runner import Runner
+from callboard.actors.runtime import Runtime
+from callboard.actors.supervision.child import Child
+from callboard.actors.supervision.rules import BACKOFF
+from callboard.actors.supervision.supervisor import Supervisor
+from callboard.actors.thespian import PlainActors
+from callboard.basp.accounting import Account
+from callboard.basp.cbor.plain import write_plain
+from callboard.basp.header import DIRECTORY, FIRST_ACTOR, INSPECTOR, SPAWN_SERVER
+from callboard.proxies.address import (
+    check_name,
+    endpoint_text,
+    parse_address,
+    parse_node_address,
+)
+from callboard.proxies.broker import Broker
+from callboard.proxies.draining import Drain
+from callboard.proxies.events import NodeDown
+from callboard.proxies.inspection import Inspector
+from callboard.proxies.lifetime.proxy import Proxy
+from callboard.proxies.link.connector import LinkOptions
+from callboard.proxies.link.limits import Limits
+from callboard.proxies.link.ports import Ports, secret_bytes
+from callboard.proxies.link.tls import Tls, dialing_context
+from callboard.proxies.messages import DRAIN_TIMEOUT, Drained, Spawn
+from callboard.proxies.names.directory import Directory, Names
+from callboard.proxies.names.group import Group, Members
+from callboard.proxies.names.search import CONNECT_TIMEOUT, Reach
+from callboard.proxies.names.watch import NameChange, watch_name
+from callboard.proxies.overlay import Overlay
+from callboard.proxies.spawn_server import SpawnServer
+from callboard.proxies.stats import AccountInfo, LinkInfo, NodeStats, Passage, ReachableNode
+from callboard.proxies.surroundings import Surroundings, real_surroundings
+from callboard.proxies.workers.class_source import source_of
+from callboard.proxies.workers.pool import Worker, WorkerPool
 
 A = TypeVar("A", bound=Actor)
+T = TypeVar("T")
+
+#: Where an actor can be spawned: an address, a node id, a worker, a pool of workers.
+Place = str | bytes | Worker | WorkerPool
 
 
-class Node(Naming, Spawning, Figures):
+class Node(Closing):
     """A container for actors that can be linked to others.
 
     It runs in the background from the moment it is made; no port is open until `listen`. Use
     it as a context manager, or call `close`. All methods may be called from any thread.
     Blocking methods have an awaitable twin with an `a` in front.
     """
+
+    #: The class of the nodes in worker processes, as `module:name`.
+    worker_class: ClassVar[str] = "callboard.proxies.node:Node"
 
     def __init__(
         self,
@@ -85,35 +123,41 @@ class Node(Naming, Spawning, Figures):
         around = surroundings or real_surroundings()
         node_id = around.make_node_id()
         name = name or f"node-{node_id.hex()[:6]}"
-        self.runtime = Runtime(name, node_id, around.make_runner(name))
-        super().__init__(self.runtime.runner, name)
-        self.runtime.node = self
+        self.name = name
+        #: What runs the node: its threads, sockets and timers; a simulation brings its own.
+        self.runner = around.make_runner(name)
+        self.runtime = Runtime(name, node_id, self.runner)
         self.runtime.plain = PlainActors({})
-        self.runtime.spawn_elsewhere = self._spawn_elsewhere
-        self._broker = Broker(self.runtime, around.network, node_id, name)
-        self._broker.secret = proof
+        options = LinkOptions(
+            node_id, proof, context, limits or Limits(), state=write_plain([name])
+        )
+        self._closed = False
+        #: What `_start` began and nobody has finished.
+        self._started: set[Future[Any]] = set()
         self._tls = tls
-        connector = self._broker.connector
-        connector.tls = context
-        connector.limits = limits or Limits()
-        connector.emit = self.runtime.emit
-        self._names, self._groups = Names(), Names()
-        self._members = {}
-        self._pools = []
+        self._broker = broker = Broker(self.runtime, self.runner, around, options)
+        self.runtime.connect(self, broker.lifetimes, self._spawn_elsewhere)
+        self._routes, self._connector = broker.routes, broker.connector
         #: Links and paths, for rooms that build on nodes.
-        self.overlay = Overlay(self._broker)
-        self._ports = Ports(self._runner, around.network, self._broker)
-        self._search = Search(self.runtime, self._broker, self._names)
-        self._reach = Reach(self.runtime, self._broker, self._ports, self._search)
-        self._drain = Drain(
-            self.runtime, self._broker, (self._names, self._groups), self._pools
+        self.overlay = Overlay(self.runtime, self._routes, self._connector)
+        self._ports = Ports(
+            self.runner, around.network, self._connector, self._routes.listens_at
         )
+        #: Who is registered on this node, and who joined a group here.
+        self._names, self._groups = Names(), Names()
+        #: The groups that this node has looked at.
+        self._members: dict[str, Members] = {}
+        self._reach = Reach(
+            self.runtime, self._routes, self._names, self._connector.dialer, self._ports
+        )
+        self._pools: list[WorkerPool] = []
+        self._drain = Drain(self.runtime, broker, (self._names, self._groups), self._pools)
+        #: The classes that other nodes may spawn here, by name.
         self._offered = dict(spawnable or {})
-        self.runtime.spawn(SpawnServer, (self._offered,), number=SPAWN_SERVER)
-        self.runtime.spawn(Directory, (self._names, self._groups, self.name), number=DIRECTORY)
-        self.runtime.spawn(
-            Inspector, (self.runtime, self._broker, self._names, self._drain), number=INSPECTOR
-        )
+        start_actor = self.runtime.start_actor
+        start_actor(SpawnServer, (self._offered,), number=SPAWN_SERVER)
+        start_actor(Directory, (self._names, self._groups, name), number=DIRECTORY)
+        start_actor(Inspector, (broker, self._names, self._drain), number=INSPECTOR)
         for endpoint in seeds:
             self._reach.dial(endpoint, keep=True).cancel()
 
@@ -133,10 +177,10 @@ class Node(Naming, Spawning, Figures):
         Raises:
             InvalidAddress: it does not listen.
         """
-        if self._broker.endpoint is None:
+        if self._routes.endpoint is None:
             msg = f"{self.name} does not listen; call node.listen(address, port) first"
             raise InvalidAddress(msg)
-        return endpoint_text(self._broker.endpoint)
+        return endpoint_text(self._routes.endpoint)
 
     def __repr__(self) -> str:
         return f"<Node {self.name} {self.node_id.hex()}>"
@@ -155,7 +199,7 @@ class Node(Naming, Spawning, Figures):
                 f"{text!r} is no actor's address; use remote_actor() for basp://HOST:PORT/NAME"
             )
             raise InvalidAddress(msg)
-        ref = self.runtime.ref_to(address.node, address.number)
+        ref = self.runtime.ref_of(address.node, address.number)
         if isinstance(ref.target, Proxy) and address.endpoint is not None:
             ref.target.endpoint = address.endpoint
         return ref
@@ -163,6 +207,214 @@ class Node(Naming, Spawning, Figures):
     def monitor(self, ref: ActorRef[Any]) -> Future[Down]:
         """Return a future that is done when the actor ends, is lost, or has ended already."""
         return self.runtime.monitor(ref)
+
+    def spawn(
+        self, actor_class: type[A], *args: Any, on: Place | None = None, **kwargs: Any
+    ) -> ActorRef[A]:
+        """Spawn an actor here, or on another node that offers its class.
+
+        Args:
+            actor_class: a subclass of `Actor`, or of Thespian's.
+            args: for its `__init__`.
+            on: where instead of here: the address or id of a node that offers the class, a
+                worker, or a pool of workers.
+            kwargs: for its `__init__`.
+
+        Raises:
+            NotSpawnable: the other node does not offer the class, or options were given
+                with it, which do not travel.
+            NodeUnreachable: no node answers there.
+            RemoteError: the actor's `__init__` raised there.
+        """
+        if on is not None:
+            return self._wait(self.aspawn(actor_class, *args, on=on, **kwargs))
+        return self.runtime.start_actor(actor_class, args, kwargs)
+
+    async def aspawn(
+        self, actor_class: type[A], *args: Any, on: Place | None = None, **kwargs: Any
+    ) -> ActorRef[A]:
+        """Awaitable twin of `spawn`."""
+        if on is None:
+            return self.runtime.start_actor(actor_class, args, kwargs)
+        plain_class, _ = options_of(actor_class)
+        name = plain_class.__qualname__
+        if plain_class is not actor_class:
+            msg = (
+                f"options of with_options() do not travel to another node; set them as class "
+                f"attributes of {name}, or offer a subclass of it there that has them"
+            )
+            raise NotSpawnable(msg)
+        if isinstance(on, Worker | WorkerPool):
+            return await on.aspawn(actor_class, *args, **kwargs)
+        request = Spawn(name, args, kwargs or None, by_class=True)
+        return await self._reach.spawn(on, request)
+
+    def remote_spawn(
+        self, on: str | bytes, name: str, *args: Any, **kwargs: Any
+    ) -> ActorRef[Any]:
+        """Spawn an actor on another node, by the name under which that node offers its class.
+
+        Args:
+            on: address (`basp://HOST:PORT`) or id of the node.
+            name: one of the keys of that node's `spawnable`.
+            args: for the actor's `__init__`; they travel as a message does.
+            kwargs: for the actor's `__init__`.
+
+        Raises:
+            NotSpawnable: the node offers no class of that name.
+            NodeUnreachable: no node answers there.
+            RemoteError: the actor's `__init__` raised.
+        """
+        return self._wait(self.aremote_spawn(on, name, *args, **kwargs))
+
+    async def aremote_spawn(
+        self, on: str | bytes, name: str, *args: Any, **kwargs: Any
+    ) -> ActorRef[Any]:
+        """Awaitable twin of `remote_spawn`."""
+        return await self._reach.spawn(on, Spawn(name, args, kwargs or None))
+
+    def offer(self, name: str, actor_class: type[Actor]) -> None:
+        """Let other nodes spawn a class here from now on, as `spawnable` does."""
+        self._offered[name] = actor_class
+
+    def workers(self, count: int | None = None) -> WorkerPool:
+        """Start child processes with a node each, so that actors use more cores.
+
+        They are linked to this node over socket pairs and offer what it offers; classes that
+        are spawned on them are loaded from their modules or files.
+
+        Args:
+            count: how many; one for each core that this process may use by default.
+
+        Raises:
+            NotSpawnable: a class that this node offers cannot be loaded elsewhere.
+            ValueError: the count is less than one, or the node is simulated.
+            WorkerFailed: a process ended, or was not linked in time.
+        """
+        return self._wait(self.aworkers(count))
+
+    async def aworkers(self, count: int | None = None) -> WorkerPool:
+        """Awaitable twin of `workers`."""
+        self._refuse_closed()
+        if type(self.runner) is not Runner:
+            msg = f"{self.name} is simulated and has no processes; give it more nodes instead"
+            raise ValueError(msg)
+        offers = {name: source_of(offered) for name, offered in self._offered.items()}
+        wanted = len(os.sched_getaffinity(0)) if count is None else count
+        pool = WorkerPool(self._broker, self.worker_class, wanted, offers, self._wait)
+        self._pools.append(pool)
+        try:
+            await pool.started()
+        except BaseException:
+            await pool.aclose()
+            raise
+        return pool
+
+    def supervise(
+        self,
+        children: Sequence[Child],
+        *,
+        strategy: str = "one_for_one",
+        intensity: tuple[int, float] = (3, 5.0),
+        backoff: tuple[float, float] = BACKOFF,
+    ) -> ActorRef[Supervisor]:
+        """Start children under a supervisor, which starts them again when they end.
+
+        Args:
+            children: what to start, in this order.
+            strategy: who is started again when a child ends: `one_for_one` only that child,
+                `one_for_all` all, `rest_for_one` that child and those started after it.
+            intensity: more than this many restarts within this many seconds end the supervisor.
+            backoff: seconds of the shortest and the longest pause before a restart that soon
+                follows another one of the same child.
+
+        Raises:
+            ValueError: the strategy is not known, or a number is negative.
+            Exception: whatever the `__init__` of a child raised.
+        """
+        return self.runtime.start_actor(
+            Supervisor, (list(children), strategy, intensity, backoff)
+        )
+
+    # --- names ---
+
+    def register(self, name: str, ref: ActorRef[Any]) -> None:
+        """Let other nodes find an actor under a name, until it ends or `unregister`.
+
+        Raises:
+            InvalidAddress: the name could not stand in an address.
+        """
+        self._names.register(name, ref)
+
+    def unregister(self, name: str) -> bool:
+        """Take a name back; False when nobody had it."""
+        return self._names.withdraw(name)
+
+    def find(self, name: str, timeout: float = CONNECT_TIMEOUT) -> Future[ActorRef[Any]]:
+        """Look a name up on this node and on all that are in reach.
+
+        The future fails with `NotRegistered` when nobody has the name.
+        """
+        return self._start(self._reach.first(name, timeout))
+
+    def find_all(
+        self, name: str, timeout: float = CONNECT_TIMEOUT
+    ) -> Future[list[ActorRef[Any]]]:
+        """Return all actors of that name in reach, this node's first."""
+        return self._start(self._reach.all(name, timeout))
+
+    async def watch(self, name: str) -> AsyncGenerator[NameChange, None]:
+        """Iterate over who has a name in reach: those that have it, then each change.
+
+        `NameAdded` and `NameRemoved` come in the order in which this node learns of them; a
+        holder whose node is lost is removed with reason `unreachable`. The iteration ends when
+        the node is closed.
+
+        Raises:
+            InvalidAddress: nobody could have such a name.
+        """
+        check_name(name)
+        loop = asyncio.get_running_loop()
+        queue: asyncio.Queue[NameChange | None] = asyncio.Queue()
+
+        def put(change: NameChange | None) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody iterates
+                loop.call_soon_threadsafe(queue.put_nowait, change)
+
+        watcher = watch_name(self.runtime, name, is_group=False, told=put)
+        self.runtime.monitor(watcher).add_done_callback(lambda _: put(None))
+        try:
+            while (change := await queue.get()) is not None:
+                yield change
+        finally:
+            watcher.kill()
+
+    def group(
+        self,
+        name: str,
+        *,
+        routing: str = "round_robin",
+        key: Callable[[Any], Any] | str | None = None,
+    ) -> Group[Any]:
+        """Return the group of that name: actors of all nodes in reach that joined it.
+
+        Args:
+            name: as for `register`; names of groups and of actors do not meet.
+            routing: who gets a message: `round_robin`, `random`, `least_busy` (by the asks of
+                this node that are outstanding) or `hash` (by a key, consistently).
+            key: for `hash`: an attribute of the message, or a function of it.
+
+        Raises:
+            InvalidAddress: the name could not stand in an address.
+            ValueError: the routing is not known, or `key` does not go with it.
+        """
+        members = self._members.get(check_name(name))
+        if members is None:
+            made = Members(self.runtime, name)
+            members = self._members.setdefault(name, made)
+            if members is not made:
+                made.close()
+        return Group(self.runtime, self._groups, members, name, routing, key)
 
     # --- other nodes ---
 
@@ -194,7 +446,7 @@ class Node(Naming, Spawning, Figures):
             OSError: the address is not ours or the port is taken.
         """
         self._refuse_closed()
-        proof = self._broker.secret if secret is None else secret_bytes(secret)
+        proof = self._connector.options.secret if secret is None else secret_bytes(secret)
         chosen = self._tls if tls is None else tls
         return self._ports.open(
             address, port, published=publish, secret=proof, tls=chosen, insecure=insecure
@@ -213,9 +465,8 @@ class Node(Naming, Spawning, Figures):
     async def aconnect(self, address: str, timeout: float = CONNECT_TIMEOUT) -> bytes:
         """Awaitable twin of `connect`."""
         self._refuse_closed()
-        dial = await self._reach.linked(parse_node_address(address), timeout, keep=True)
-        assert dial.peer is not None
-        return dial.peer
+        peer, _ = await self._reach.linked(parse_node_address(address), timeout, keep=True)
+        return peer
 
     def remote_actor(self, address: str, timeout: float = CONNECT_TIMEOUT) -> ActorRef[Any]:
         """Return the ref of an actor of another node, by `basp://HOST:PORT/NAME`.
@@ -240,7 +491,7 @@ class Node(Naming, Spawning, Figures):
     def monitor_node(self, node_id: bytes) -> Future[NodeDown]:
         """Return a future that is done when no path leads to a node any more."""
         future: Future[NodeDown] = Future()
-        self._runner.post(self._broker.monitor_node, node_id, future)
+        self.runtime.post(self._broker.paths.monitor_node, node_id, future)
         return future
 
     def adopt(self, sock: socket.socket, *, dialer: bool) -> None:
@@ -251,11 +502,102 @@ class Node(Naming, Spawning, Figures):
             dialer: True on exactly one of its two ends.
         """
         self._refuse_closed()
-        self._runner.post(partial(self._broker.connector.adopt, sock, dialer=dialer))
+        self.runtime.post(partial(self._connector.adopt, sock, dialer=dialer))
 
     def disconnect(self, node_id: bytes, seconds: float = 3.0) -> None:
-        """Cut the link with a neighbour and refuse it for some seconds, to see what happens."""
-        self._runner.post(self._broker.connector.bar, node_id, seconds)
+        """Cut the link with a neighbor and refuse it for some seconds, to see what happens."""
+        self.runtime.post(self._connector.bar, node_id, seconds)
+
+    # --- figures and events ---
+
+    def nodes(self) -> list[ReachableNode]:
+        """List the nodes in reach, nearest first."""
+        router, names = self._routes.router, self._routes.names
+        found = [
+            ReachableNode(node, names.get(node, ""), len(path), path[0])
+            for node in router.reachable
+            if (path := router.path(node))
+        ]
+        return sorted(found, key=lambda node: (node.hops, node.name, node.node_id))
+
+    def links(self) -> list[LinkInfo]:
+        """List the links to neighbors."""
+        return [
+            LinkInfo(
+                peer,
+                wire.peer_name,
+                "" if wire.endpoint is None else endpoint_text(wire.endpoint),
+                wire.frames_sent,
+                wire.frames_received,
+                wire.bytes_sent,
+                wire.bytes_received,
+                wire.waiting,
+                wire.pauses,
+            )
+            for peer, wire in list(self._routes.wires.items())
+        ]
+
+    def accounts(self) -> dict[bytes, AccountInfo]:
+        """Return what was sent to each other node, and what became of it."""
+        accounts = list(self._routes.accounts.accounts.items())
+        return {node: _account_info(account) for node, account in accounts}
+
+    def report_now(self) -> None:
+        """Tell the other nodes at once what arrived from them, instead of within the second."""
+        self.runtime.post(self._broker.report)
+
+    def passages(self) -> list[Passage]:
+        """Return the latest asks that this node forwarded for others, oldest first."""
+        return list(self._broker.forwarding.passages)
+
+    def stats(self) -> NodeStats:
+        """Return the node's counters."""
+        runtime, broker = self.runtime, self._broker
+        counters = runtime.counters
+        depths = [
+            cell.depth for cell in list(runtime.contexts.values()) if cell.number >= FIRST_ACTOR
+        ]
+        return NodeStats(
+            name=self.name,
+            node_id=self.node_id,
+            actors=len(depths),
+            spawned=counters.spawned,
+            handled=runtime.handled,
+            dead_letters=counters.dead_letters,
+            unexpected=counters.unexpected,
+            failures=counters.failures,
+            forwarded=broker.forwarding.forwarded,
+            undeliverable=broker.routes.undeliverable,
+            waiting_asks=len(broker.outgoing.pending),
+            proxies=broker.lifetimes.count,
+            ends=dict(counters.ends),
+            refused_connections=broker.connector.gate.refused,
+            pauses=broker.connector.pauses,
+            dropped_fields=broker.outgoing.codec.dropped_fields,
+            refused_spawns=counters.refused_spawns,
+            overflows=counters.overflows,
+            expired=counters.expired,
+            slow_handlers=counters.slow_handlers,
+            handler_seconds=runtime.handler_seconds,
+            mailbox_messages=sum(depths),
+            mailbox_depth_max=max(depths, default=0),
+        )
+
+    def subscribed(self, subscriber: Callable[[object], None]) -> AbstractContextManager[None]:
+        """Call `subscriber(event)` for each event while the block runs; it has to be quick."""
+        return self.runtime.subscribed(subscriber)
+
+    async def events(self) -> AsyncIterator[object]:
+        """Iterate over what happens: dead letters, downs, links, restarts, as dataclasses."""
+        loop = asyncio.get_running_loop()
+        queue: asyncio.Queue[object] = asyncio.Queue()
+
+        def put(event: object) -> None:
+            loop.call_soon_threadsafe(queue.put_nowait, event)
+
+        with self.subscribed(put):
+            while True:
+                yield await queue.get()
 
     # --- the end ---
 
@@ -288,7 +630,7 @@ class Node(Naming, Spawning, Figures):
         return report
 
     def close(self) -> None:
-        """End all actors, tell the neighbours, close all links and stop. Idempotent.
+        """End all actors, tell the neighbors, close all links and stop. Idempotent.
 
         In a handler of this node it returns at once; the node ends when the handler has.
 
@@ -297,18 +639,16 @@ class Node(Naming, Spawning, Figures):
         """
         if self._closed:
             return
-        if self._runner.is_runner_thread():
+        if self.runtime.is_runner_thread():
             threading.Thread(target=self.close, name="callboard-close", daemon=True).start()
             return
-        if asyncio._get_running_loop() is not None:  # noqa: SLF001
-            msg = "close() would block the event loop; await node.aclose() instead"
-            raise WouldBlock(msg)
+        refuse_loop("close()", "node.aclose()")
         self._closed = True
         for pool in self._pools:
             pool.begin_close()
         self.runtime.end_actors()
         done: Future[None] = Future()
-        self._runner.post(self._shut, done)
+        self.runtime.post(self._shut, done)
         with contextlib.suppress(ResultTimeout):  # a handler holds the node up: stop anyway
             done.result(CONNECT_TIMEOUT)
         self.runtime.close()
@@ -318,6 +658,7 @@ class Node(Naming, Spawning, Figures):
             future.set_exception(NodeClosed(f"{self.name} was closed"))
 
     def _shut(self, done: Future[None]) -> None:
+        """Close all links; on the runner."""
         try:
             self._broker.close()
         finally:
@@ -327,14 +668,79 @@ class Node(Naming, Spawning, Figures):
         """Awaitable twin of `close`."""
         await asyncio.get_running_loop().run_in_executor(None, self.close)
 
-    def __enter__(self) -> Self:
-        return self
+    # --- blocking calls ---
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a twin to its end for a thread that may block; twins have limits of their own."""
+        twin = getattr(coroutine, "__name__", "")
+        cell = current_cell.get()
+        if cell is not None and self.runtime.is_runner_thread():
+            coroutine.close()
+            msg = f"this call would hold up {cell.ref}; await node.{twin}(…) instead"
+            raise WouldDeadlock(msg)
+        if cell is not None and cell.may_block_here():
+            return self._start(coroutine).result()  # a detached actor's thread is its own
+        try:
+            refuse_loop("this call", f"node.{twin}(…)")
+        except WouldBlock:
+            coroutine.close()
+            raise
+        return self._start(coroutine).result()
 
-    async def __aenter__(self) -> Self:
-        return self
+    def _start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine on the runner's loop; its outcome comes as a future of ours."""
+        future: Future[T] = Future()
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
+        async def run() -> None:
+            try:
+                future.set_result(await coroutine)
+            except asyncio.CancelledError:
+                if self._closed:
+                    future.set_exception(NodeClosed(f"{self.name} was closed meanwhile"))
+                future.cancel()
+                raise
+            except BaseException as error:
+                future.set_exception(error)
+                if not isinstance(error, Exception):
+                    raise
+            finally:
+                self._started.discard(future)
+
+        self._started.add(future)
+        if self._closed:
+            coroutine.close()
+            self._started.discard(future)
+            self._refuse_closed()
+        loop = self.runtime.loop
+        loop.call_soon_threadsafe(_keep_task, loop, run())
+        return future
+
+    def _refuse_closed(self) -> None:
+        """Raise `NodeClosed` once the node is closed."""
+        if self._closed:
+            msg = f"{self.name} is closed; make another node"
+            raise NodeClosed(msg)
+
+    def _spawn_elsewhere(
+        self, actor_class: type[A], args: tuple[Any, ...], kwargs: dict[str, Any], on: Any
+    ) -> Future[ActorRef[A]]:
+        """Begin to spawn a supervisor's child on another node."""
+        return self._start(self.aspawn(actor_class, *args, on=on, **kwargs))
+
+
+def _account_info(account: Account) -> AccountInfo:
+    """Return the figures of an account."""
+    # What was sent is read last: other threads send meanwhile, and nothing is in flight twice.
+    confirmed, dead_letters, lost = account.confirmed, account.dead_letters, account.lost
+    sent = account.sent
+    return AccountInfo(sent, confirmed, dead_letters, lost, sent - confirmed - lost)
+
+
+_TASKS: set[asyncio.Task[Any]] = set()  # asyncio itself keeps only weak references
+
+
+def _keep_task(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None]) -> None:
+    """Start a task and keep it from being collected."""
+    task = loop.create_task(coroutine)
+    _TASKS.add(task)
+    task.add_done_callback(_TASKS.discard)

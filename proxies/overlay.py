@@ -2,22 +2,22 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from actors.future import Future
-from basp.node_id import NodeId
-from proxies.address import Endpoint
-from proxies.dial import Dial
-
-if TYPE_CHECKING:
-    from proxies.broker import Broker
+from callboard.actors.future import Future
+from callboard.actors.runtime import Runtime
+from callboard.basp.node_id import NodeId
+from callboard.proxies.address import Endpoint
+from callboard.proxies.link.connector import Connector
+from callboard.proxies.link.dialer import Dial
+from callboard.proxies.route_table import RouteTable
 
 
 class LinkLoad(NamedTuple):
     """How full a link is.
 
     Attributes:
-        peer: the neighbour's node id.
+        peer: the neighbor's node id.
         waiting: bytes that it has not taken yet.
         bytes_sent: bytes that it took since the link was established.
     """
@@ -44,16 +44,18 @@ class DialState(NamedTuple):
 class Overlay:
     """The links and paths of one node. To be asked on the node's thread."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, runtime: Runtime, routes: RouteTable, connector: Connector) -> None:
+        self._runtime = runtime
+        self._routes = routes
+        self._connector = connector
 
     def path(self, node_id: bytes) -> tuple[bytes, ...]:
         """Return the nodes on the way to a node, itself last; empty when none leads there."""
-        return tuple(self._broker.router.path(NodeId(node_id)) or ())
+        return tuple(self._routes.router.path(NodeId(node_id)) or ())
 
     def link_towards(self, node_id: bytes) -> LinkLoad | None:
         """Return the link that messages to a node take first; None without a path."""
-        wire = self._broker.outgoing.wire_to(node_id)
+        wire = self._routes.wire_to(node_id)
         if wire is None or wire.peer is None:
             return None
         return LinkLoad(wire.peer, wire.waiting, wire.bytes_sent)
@@ -61,21 +63,21 @@ class Overlay:
     def takes_at_once(self, node_id: bytes, limit: int) -> bool:
         """Return whether what is sent to a node at once neither waits nor is put off.
 
-        From any thread. False as well while somebody sends: that may be a function further up
+        From any thread. False as well while a thread sends: that may be a function further up
         on this thread's stack, where a signal or a finalizer interrupted it.
 
         Args:
             node_id: the node.
             limit: bytes that may wait on the link towards it.
         """
-        wire = self._broker.outgoing.wire_to(node_id)
+        wire = self._routes.wire_to(node_id)
         if wire is None or wire.waiting >= limit:
             return False
-        return not (self._broker.lock.locked() or wire.is_busy)
+        return not (self._routes.lock.locked() or wire.is_busy)
 
     def put_off(self, node_id: bytes, seconds: float) -> None:
         """Read nothing for a time on the link towards a node: what it sends comes too fast."""
-        wire = self._broker.outgoing.wire_to(node_id)
+        wire = self._routes.wire_to(node_id)
         if wire is not None:
             wire.put_off(seconds)
 
@@ -83,7 +85,7 @@ class Overlay:
         """Return all established links."""
         return [
             LinkLoad(peer, wire.waiting, wire.bytes_sent)
-            for peer, wire in self._broker.wires.items()
+            for peer, wire in self._routes.wires.items()
         ]
 
     def dial(
@@ -100,9 +102,7 @@ class Overlay:
             on_failure: told of each attempt that failed, with the reason.
         """
         waiter: Future[Dial] = Future()
-        self._broker.connector.insist(
-            address, waiter, secret=self._broker.secret, retry=retry, on_failure=on_failure
-        )
+        self._connector.dialer.dial(address, waiter, retry=retry, on_failure=on_failure)
         return waiter
 
     def unlink(self, address: Endpoint) -> bytes | None:
@@ -111,36 +111,36 @@ class Overlay:
         Raises:
             LookupError: neither a dial nor a link has this address.
         """
-        return self._broker.connector.unlink(address)
+        return self._connector.unlink(address)
 
     def dials(self) -> list[DialState]:
         """Return the dials that go on when their link is lost."""
         return [
-            DialState(dial.endpoint, dial.peer, dial.longest_pause)
-            for dial in self._broker.connector.kept_dials()
+            DialState(dial.endpoint, dial.peer, dial.backoff.longest)
+            for dial in self._connector.dialer.kept()
         ]
 
     def address(self, peer: bytes) -> Endpoint | None:
-        """Return the address that was dialed for a neighbour, or where its dial came from."""
+        """Return the address that was dialed for a neighbor, or where its dial came from."""
         for dial in self.dials():
             if dial.peer == peer:
                 return dial.address
-        wire = self._broker.wires.get(peer)
+        wire = self._routes.wires.get(peer)
         return None if wire is None else wire.remote
 
     def is_dialed_here(self, peer: bytes) -> bool:
-        """Return whether this side made the connection with a neighbour."""
-        wire = self._broker.wires.get(peer)
+        """Return whether this side made the connection with a neighbor."""
+        wire = self._routes.wires.get(peer)
         return wire is not None and wire.endpoint is not None
 
     def cut(self, peer: bytes, reason: str) -> None:
-        """End the link with a neighbour; the side that dialed it dials again."""
-        wire = self._broker.wires.get(peer)
+        """End the link with a neighbor; the side that dialed it dials again."""
+        wire = self._routes.wires.get(peer)
         if wire is not None:
             wire.end(reason)
 
     def listen(self, told: Callable[[object], None]) -> Callable[[], None]:
         """Call `told(event)` for every event of the node; returns how to stop it."""
         stack = ExitStack()
-        stack.enter_context(self._broker.runtime.subscribed(told))
+        stack.enter_context(self._runtime.subscribed(told))
         return stack.close

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class ReachableNode:
-    """A node in reach: through which neighbour, over how many links."""
+    """A node in reach: through which neighbor, over how many links."""
 
     node_id: bytes
     name: str
@@ -15,7 +15,7 @@ class ReachableNode:
 
 @dataclass(frozen=True, slots=True)
 class LinkInfo:
-    """A link to a neighbour, with what went over it since it was established.
+    """A link to a neighbor, with what went over it since it was established.
 
     Attributes:
         pauses: how often reading was put off because it brought more than `Limits` allow, or

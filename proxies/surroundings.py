@@ -4,74 +4,71 @@ Real nodes stand on threads, TCP and this machine. The simulation puts others in
 and the same code runs on them.
 """
 
-import errno
-import socket
+import itertools
+import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Final
 
-from actors.runner import Runner
-from basp.node_id import NodeId
-from proxies.machine import new_node_id
-from proxies.unix_socket import is_path, listen_at, resolve
-
-
-class Network(Protocol):
-    """Makes sockets: real ones, or objects with the same methods."""
-
-    def bind(self, host: str, port: int) -> Any:
-        """Return a socket bound to an address; port 0 picks one."""
-
-    def resolve(self, host: str, port: int, *, numeric: bool) -> list[Any] | None:
-        """Return the addresses that a host stands for; None where only a look-up can tell."""
-
-    def connect(self, found: Any) -> tuple[Any, int]:
-        """Begin to connect to one of them; returns the socket and an error number, or 0."""
-
-
-class MachineNetwork:
-    """The machine's own TCP, and its Unix sockets: there the path stands for the host."""
-
-    def bind(self, host: str, port: int) -> socket.socket:
-        """Return a socket bound to an address; port 0 picks one."""
-        if is_path(host):
-            return listen_at(host)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family)
-
-    def resolve(self, host: str, port: int, *, numeric: bool) -> list[Any] | None:
-        """Return the addresses that a host stands for; None where only a look-up can tell.
-
-        Looking a name up may block for seconds: with `numeric` that is not tried.
-        """
-        if is_path(host):
-            return resolve(host)
-        flags = socket.AI_NUMERICHOST if numeric else 0
-        try:
-            return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
-        except socket.gaierror:
-            if numeric:
-                return None
-            raise
-
-    def connect(self, found: Any) -> tuple[socket.socket, int]:
-        """Begin to connect; returns the socket and an error number, 0 when it is under way."""
-        family, kind, protocol, _, address = found
-        sock = socket.socket(family, kind, protocol)
-        sock.setblocking(False)  # noqa: FBT003  # its signature
-        code = sock.connect_ex(address)
-        return sock, 0 if code == errno.EINPROGRESS else code
+from callboard.actors.runner.runner import Runner
+from callboard.basp.node_id import NodeId, make_node_id
+from callboard.basp.registry import DEFAULT_REGISTRY, MessageRegistry
+from callboard.proxies.link.network import MachineNetwork, Network
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Where a node gets its runner, its sockets and its id."""
+    """Where a node gets its runner, its sockets, its id, and the types that may travel."""
 
     make_runner: Callable[[str], Runner]
     network: Network
     make_node_id: Callable[[], NodeId]
+    registry: MessageRegistry = DEFAULT_REGISTRY
 
 
 def real_surroundings() -> Surroundings:
     """Return what nodes stand on outside of simulations."""
     return Surroundings(Runner, MachineNetwork(), new_node_id)
+
+
+_STARTED_NS: Final = time.time_ns()
+_INDEX: Final = itertools.count()
+
+
+def new_node_id() -> NodeId:
+    """Return the id of the next node of this process; no two are ever equal."""
+    return make_node_id(_machine_facts(), _STARTED_NS, next(_INDEX), os.getpid())
+
+
+def _machine_facts() -> bytes:
+    """Return bytes that differ from machine to machine."""
+    facts = [*_network_addresses(), *_root_file_system()]
+    # A sandbox may hide both; chance does as well: a restarted process has another id.
+    return b"|".join(facts) if facts else os.urandom(16)
+
+
+def _network_addresses() -> list[bytes]:
+    """Return the hardware addresses of the network interfaces."""
+    found = []
+    for entry in sorted(Path("/sys/class/net").glob("*/address")):
+        try:
+            address = entry.read_bytes().strip()
+        except OSError:
+            continue
+        if address.strip(b"0:"):
+            found.append(address)
+    return found
+
+
+def _root_file_system() -> list[bytes]:
+    """Return the id of the root file system, if it has one."""
+    try:
+        device = Path("/").stat().st_dev
+        for entry in Path("/dev/disk/by-uuid").iterdir():
+            if entry.stat().st_rdev == device:
+                return [entry.name.encode()]
+    except OSError:
+        pass
+    return []

@@ -1,6 +1,6 @@
 """A worker: a node in a child process, on a core of its own.
 
-    python -m proxies.worker_process CONTROL LINK
+    python -m callboard.proxies.worker_process CONTROL LINK
 
 Both are descriptors of socket pairs that the parent made: nobody else can reach them, and
 nothing of them is left when the processes end. LINK becomes the link to the parent's node. On
@@ -9,10 +9,11 @@ Classes come only this way, from the process that started it; no node can make i
 anything.
 
 The worker ends when CONTROL ends, which it does when the parent closes it or dies in any way;
-and when the parent's node is lost, in case somebody else holds the other end.
+and when the parent's node is lost, in case another process holds the other end.
 """
 
 import contextlib
+import importlib
 import json
 import os
 import signal
@@ -22,13 +23,13 @@ import threading
 from collections.abc import Sequence
 from typing import IO, Any, Final
 
-from proxies.class_source import ClassSource, load_class
-from proxies.events import LinkUp
-from proxies.limits import Limits
-from proxies.node import Node
+from callboard.proxies.events import LinkUp
+from callboard.proxies.link.limits import Limits
+from callboard.proxies.node import Node
+from callboard.proxies.workers.class_source import ClassSource, load_class
 
+#: Seconds after which the process ends even if a handler does not return.
 LAST_SECONDS: Final = 2.0
-"""Seconds after which the process ends even if a handler does not return."""
 
 
 def main() -> None:
@@ -46,7 +47,9 @@ def main() -> None:
     say = _Voice(control)
     offers = {key: load(key, source, say) for key, source in about["offers"].items()}
     offered = {key: found for key, found in offers.items() if found is not None}
-    with Node(about["name"], spawnable=offered, limits=Limits(**about["limits"])) as node:
+    module, _, name = about["class"].partition(":")
+    node_class = getattr(importlib.import_module(module), name)
+    with node_class(about["name"], spawnable=offered, limits=Limits(**about["limits"])) as node:
         serve(node, link, lines, say, bytes.fromhex(about["parent"]))
         last = threading.Timer(LAST_SECONDS, os._exit, (1,))
         last.daemon = True

@@ -5,10 +5,16 @@ from collections.abc import Callable
 from typing import Any
 
 
-def eventually(check: Callable[[], Any], seconds: float = 20.0) -> Any:
-    """Poll until `check()` is true, and return what it returned."""
+def eventually(
+    check: Callable[[], Any], seconds: float = 20.0, *, interval: float = 0.002
+) -> Any:
+    """Poll until `check()` is true, and return what it returned.
+
+    Raises:
+        AssertionError: it was not true within so many seconds.
+    """
     deadline = time.monotonic() + seconds
     while not (found := check()):
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {check}"
-        time.sleep(0.002)
+        time.sleep(interval)  # the one for all tests: nothing tells when the condition holds
     return found

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from actors.errors import (
+from callboard import Actor, ActorRef, Child, Exit, Node, handler
+from callboard.actors.errors import (
     ActorDown,
     AskTimeout,
     CallboardError,
@@ -19,7 +20,6 @@ from actors.errors import (
     WouldBlock,
     WouldDeadlock,
 )
-from callboard import Actor, ActorRef, Child, Exit, Node, handler
 
 
 class Worker(Actor):

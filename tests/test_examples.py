@@ -7,9 +7,23 @@ from pathlib import Path
 
 import pytest
 
+from callboard import Node
+from callboard.pipeline import SparkMissing
+from callboard.pipeline.state import Baseline, Detection, learn_all
+from examples import temperatures
+from examples.detector import Detector, Measured
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 PRINTED = {
+    "detector.py": [
+        "/hall, hour 200: 35.0 for 22.8",
+        "/cellar, hour 300: 2.0 for 12.0",
+    ],
+    "temperatures.py": [
+        "42 anomalies found, 48 are known",
+        "precision 1.00, recall 0.88",
+    ],
     "two_nodes.py": ["HELLO", "killed"],
     "supervised.py": ["2.0", "RemoteError: ZeroDivisionError: division by zero", "3.0"],
     "thespian_program.py": ["HELLO, WORLD!"],
@@ -25,6 +39,8 @@ PRINTED = {
     ],
     "workers.py": ["[168, 303]", "unreachable", "25"],
 }
+#: Examples that start Spark, which takes a while and is not everywhere.
+OF_SPARK = {"temperatures.py"}
 
 
 def test_every_example_is_listed():
@@ -39,18 +55,74 @@ def test_example_says_how_to_run_it(name):
     assert said.endswith(f"Run it with `python examples/{name}`.")
 
 
-@pytest.mark.parametrize("name", PRINTED)
-def test_example_prints_what_it_says(name):
+def run_example(name, seconds):
     done = subprocess.run(
         [sys.executable, EXAMPLES / name],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=seconds,
         check=False,
     )
-
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == PRINTED[name]
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("name", sorted(set(PRINTED) - OF_SPARK))
+def test_example_prints_what_it_says(name):
+    assert run_example(name, 30) == PRINTED[name]
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("name", sorted(OF_SPARK))
+def test_example_of_spark_prints_what_it_says(name):
+    pytest.importorskip("pyspark", reason="needs pip install 'callboard[spark]'")
+    said = run_example(name, 170)
+
+    if said[0].startswith("skipped: "):
+        pytest.skip("there is no Java for Spark")
+    assert said == PRINTED[name]
+
+
+def test_without_spark_the_temperatures_say_so_in_one_line(monkeypatch, capsys):
+    def refuse(*_, **__):
+        raise SparkMissing("Spark needs Java 17")
+
+    monkeypatch.setattr(temperatures, "session", refuse)
+
+    temperatures.main()
+
+    assert capsys.readouterr().out == "skipped: Spark needs Java 17\n"
+
+
+def test_the_actor_finds_the_anomalies_that_the_function_finds_in_each_topic():
+    hourly = Detection(warmup=72, slots=24)
+    years = {place: temperatures.load_temperatures(place) for place in temperatures.PLACES}
+    series = {
+        place: [(each.time / 1e9, each.temperature) for each in year[:1600]]
+        for place, year in years.items()
+    }
+    expected = {
+        place: learn_all(Baseline(), values, hourly)[1] for place, values in series.items()
+    }
+
+    found = {place: [] for place in series}
+    with Node() as node:
+        detector = node.spawn(Detector, hourly)
+        answers = [
+            (place, detector.ask(Measured(place, *value)))
+            for values in zip(*series.values(), strict=True)
+            for place, value in zip(series, values, strict=True)
+        ]
+        for place, answer in answers:
+            if (unusual := answer.result(10)) is not None:
+                found[place].append((unusual.time, unusual.value, unusual.score))
+
+    assert all(expected.values())
+    assert found == {
+        place: [(each.time, each.value, each.score) for each in anomalies]
+        for place, anomalies in expected.items()
+    }
 
 
 def test_the_example_of_a_test_suite_passes():

@@ -13,7 +13,7 @@ import pytest
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 
-from basp.registry import DEFAULT_REGISTRY
+from callboard.basp.registry import DEFAULT_REGISTRY
 from callboard.commitlog import ExtraMissing
 
 ROOT = Path(__file__).parents[1]

@@ -10,10 +10,10 @@ parent receives `ChildActorExited` once for each child, and only `ActorExitReque
 actor. `docs/thespian.md` tells users what is the same and what is not.
 """
 
-from actors.thespian.by_name import register_by_name
-from actors.thespian.creation import PlainActors
-from actors.thespian.system import SystemBase
+from callboard.actors.runtime import Runtime
+from callboard.actors.thespian.system import PlainActors, SystemBase, register_by_name
 
 __all__ = ["PlainActors", "SystemBase"]
 
 register_by_name()
+Runtime.system_base = staticmethod(lambda runtime: SystemBase(runtime=runtime))

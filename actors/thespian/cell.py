@@ -7,6 +7,7 @@ meanwhile is a dead letter.
 
 import copy
 import logging
+import selectors
 import traceback
 import types
 from dataclasses import dataclass
@@ -18,23 +19,23 @@ from thespian.actors import (
     PoisonMessage,
     Thespian_StatusReq,
     ThespianWatch,
+    WatchMessage,
 )
+from thespian.system.messages.status import Thespian_ActorStatus
 from thespian.system.timing import ExpirationTimer
 
-from actors.answers import Sender
-from actors.cell import Cell
-from actors.envelope import Envelope
-from actors.exit_reason import ExitReason
-from actors.reference import ActorRef
-from actors.signals import Call, Down, LinkExit, Stop, Urgent
-from actors.thespian.failed import FailedChild
-from actors.thespian.status import actor_status
-from actors.thespian.watch import Watch
+from callboard.actors.cell import Cell
+from callboard.actors.envelope import Envelope
+from callboard.actors.exit_reason import ExitReason
+from callboard.actors.reference import ActorRef, Down, Sender
+from callboard.actors.request import Call
+from callboard.actors.signals import LinkExit, Stop, Urgent
+from callboard.actors.thespian.failed import FailedChild
 
 log = logging.getLogger("callboard.thespian")
 
+#: How often a plain Thespian actor is given a message before it is poison.
 ATTEMPTS: Final = 2
-"""How often a plain Thespian actor is given a message before it is poison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,64 @@ class Creation:
     global_name: str | None = None
 
 
+_ORDINARY: Final = Creation()
+
+
+class Watch:
+    """The files that one actor watches until its next message.
+
+    A watch holds for one message: a handler that wants to go on returns it again. So each file
+    is taken from the poller as soon as it is ready, and the files that one poll found go out
+    as one message.
+    """
+
+    def __init__(self, cell: Cell, wanted: ThespianWatch) -> None:
+        self._cell = cell
+        self._filenos: set[int] = set()
+        self._ready: list[int] = []
+        # Only the thread that holds the runner's role touches the poller.
+        cell.runner.post(self._open, list(wanted.filenos))
+
+    def close(self) -> None:
+        """Watch no longer; what was ready already is still told."""
+        self._cell.runner.post(self._close)
+
+    def _open(self, filenos: list[int]) -> None:
+        if not self._cell.alive:
+            return
+        for fileno in filenos:
+            try:
+                self._cell.runner.selector.register(
+                    fileno, selectors.EVENT_READ, lambda _, fileno=fileno: self._found(fileno)
+                )
+            except (OSError, ValueError, KeyError) as error:
+                log.warning("%r cannot watch file %r: %s", self._cell, fileno, error)
+            else:
+                self._filenos.add(fileno)
+
+    def _close(self) -> None:
+        while self._filenos:
+            self._forget(self._filenos.pop())
+
+    def _forget(self, fileno: int) -> None:
+        try:
+            self._cell.runner.selector.unregister(fileno)
+        except (OSError, ValueError, KeyError):
+            pass  # closed by the actor meanwhile
+
+    def _found(self, fileno: int) -> None:
+        self._filenos.discard(fileno)
+        self._forget(fileno)
+        if not self._ready:
+            self._cell.runner.post(self._tell)
+        self._ready.append(fileno)
+
+    def _tell(self) -> None:
+        ready, self._ready = self._ready, []
+        if self._cell.alive:
+            self._cell.post(WatchMessage(ready), self._cell)
+
+
 class PlainCell(Cell):
     """The cell of a plain Thespian actor."""
 
@@ -59,13 +118,13 @@ class PlainCell(Cell):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.creation = Creation()
+        self.creation = _ORDINARY
         self.exiting = False
         #: While it exits: children whose end it has not been told.
         self.awaited: set[ActorRef[Any]] = set()
         #: Children on other systems.
-        self.abroad: set[ActorRef[Any]] | None = None
-        self.wakeups: dict[object, ExpirationTimer] | None = None
+        self.abroad: set[ActorRef[Any]] = set()
+        self.wakeups: dict[object, ExpirationTimer] = {}
         self.watch_of_files: Watch | None = None
 
     def handle_other(self, message: Any, sender: Sender | None) -> None:
@@ -75,18 +134,41 @@ class PlainCell(Cell):
         elif isinstance(message, ChildActorExited):
             self._child_exited(message, sender)
         elif self.exiting:
-            self._refuse(message, sender)
+            if not isinstance(message, Call | Stop | LinkExit | ActorExitRequest):
+                self.runtime.dead_letter(self.ref, message, sender)
         elif isinstance(message, Call | Stop | LinkExit):
             super().handle_other(message, sender)
         elif isinstance(message, ActorExitRequest):
             self._exit(message, sender)
         elif isinstance(message, Thespian_StatusReq):
             if sender is not None and (asker := sender.reference(self.runtime)) is not None:
-                asker.target.post(actor_status(self), self)
+                asker.target.post(self.status(), self)
         else:
             self._receive(message, sender)
             if sender is not None and sender.expects and not getattr(sender, "done_", False):
                 self.owe(sender)  # it answers with a send, if it does before it ends
+
+    def status(self) -> Any:
+        """Return what Thespian's tools show of the actor."""
+        system: ActorRef[Any] = self.runtime.thespian_system().address
+        parent = self.parent.ref if self.parent is not None else system
+        status = Thespian_ActorStatus(
+            self.ref,
+            type(self.actor).__name__,
+            system,
+            parent,
+            sourceHash=self.creation.source_hash,
+            exiting=True if self.exiting else None,
+        )
+        for child in self.children or ():
+            if child.alive:
+                status.addChild(child.ref)
+        for abroad in self.abroad:
+            status.addChild(abroad)
+        status.addWakeups([(self.ref, timer) for timer in list(self.wakeups.values())])
+        status.addReceived(self.handled)
+        status.addKeyVal("mailbox", self.depth)
+        return status
 
     # --- messages ---
 
@@ -134,19 +216,18 @@ class PlainCell(Cell):
         except Exception:
             log.exception("%r failed in its exit request; it ends all the same", self)
         if request.isRecursive:
-            self.awaited = {child.ref for child in self.children or ()} | (self.abroad or set())
+            self.awaited = {child.ref for child in self.children or ()} | self.abroad
             for child in self.awaited:
                 child.target.post(ActorExitRequest(), self)
         else:
-            self.children = self.abroad = None
+            self.children, self.abroad = None, set()
         self._leave_when_alone()
 
     def _child_exited(self, message: ChildActorExited, sender: Sender | None) -> None:
         child = message.childAddress
         self.awaited.discard(child)
         if isinstance(child, ActorRef):
-            if self.abroad is not None:
-                self.abroad.discard(child)
+            self.abroad.discard(child)
             if isinstance(child.target, FailedChild):
                 child.target.is_known = True
             elif self.children is not None and isinstance(child.target, Cell):
@@ -161,19 +242,15 @@ class PlainCell(Cell):
         if not self.awaited:
             self.end = self.end or (ExitReason.NORMAL, "")
 
-    def _refuse(self, message: Any, sender: Sender | None) -> None:
-        if not isinstance(message, Call | Stop | LinkExit | ActorExitRequest):
-            self.runtime.dead_letter(self.ref, message, sender)
-
     def terminate(self, reason: ExitReason, detail: str) -> None:
         """End; children on other systems are asked to exit, as those here are."""
         if self.watch_of_files is not None:
             self.watch_of_files.close()
-        for child in self.abroad or ():
+        for child in self.abroad:
             child.target.demonitor(self)
             if child not in self.awaited:
                 child.target.post(ActorExitRequest(), self)
-        self.abroad = None
+        self.abroad = set()
         super().terminate(reason, detail)
 
     def end_child(self, child: Cell) -> None:
@@ -190,13 +267,11 @@ class PlainCell(Cell):
 
     def adopt(self, child: ActorRef[Any]) -> None:
         """Be told, as its parent, of the end of an actor that another system runs."""
-        if self.abroad is None:
-            self.abroad = set()
         self.abroad.add(child)
         child.target.monitor(self, lambda down: self.tell_of_end(down.ref))
 
     def tell_of_end(self, child: ActorRef[Any]) -> None:
-        """Receive `ChildActorExited` for an actor that is no child in the runtime's sense."""
+        """Receive `ChildActorExited` for one that is not a child for the runtime."""
         if self.alive:
             self.post(ChildActorExited(child), None)
 

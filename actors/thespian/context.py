@@ -3,18 +3,40 @@
 import contextlib
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 from thespian.actors import ActorAddress, InvalidActorAddress, WakeupMessage
 from thespian.system.timing import ExpirationTimer
 
-from actors.cell import Cell
-from actors.errors import MailboxFull
-from actors.reference import ActorRef
-from actors.thespian.cell import PlainCell
+from callboard.actors.cell import Cell
+from callboard.actors.errors import MailboxFull
+from callboard.actors.reference import ActorRef
+from callboard.actors.thespian.cell import Creation, PlainCell
+from callboard.actors.thespian.creator import Creator
+from callboard.actors.thespian.names import GlobalNames
+from callboard.actors.thespian.neighbors import Neighbors
+from callboard.actors.thespian.sources import Sources
 
-if TYPE_CHECKING:
-    from actors.thespian.system import SystemBase
+
+class ThespianSystem(Protocol):
+    """What an actor's context uses of the system."""
+
+    names: GlobalNames
+    neighbors: Neighbors
+    sources: Sources
+    creator: Creator
+
+    def ref_of(self, address: ActorAddress, /) -> ActorRef[Any] | None:
+        """Return the ref behind an address; None when it is none of ours."""
+
+    def handle_dead_letters(self, address: ActorRef[Any], /, *, enable: bool) -> None:
+        """Register the one handler of dead letters."""
+
+    def updateCapability(self, name: str, value: Any, /) -> None:
+        """Set a capability; None removes it."""
+
+    def request_shutdown(self) -> None:
+        """Shut down from inside an actor."""
 
 
 class ThespianContext:
@@ -26,13 +48,8 @@ class ThespianContext:
         self._cell = cell
 
     @property
-    def _system(self) -> "SystemBase":
-        runtime = self._cell.runtime
-        if runtime.thespian is None:  # a plain actor that a Node spawned
-            from actors.thespian.system import SystemBase
-
-            SystemBase(runtime=runtime)
-        return runtime.thespian  # type: ignore[no-any-return]
+    def _system(self) -> ThespianSystem:
+        return self._cell.runtime.thespian_system()  # type: ignore[no-any-return]
 
     @property
     def address(self) -> ActorRef[Any]:
@@ -52,9 +69,8 @@ class ThespianContext:
         source_hash: str | None = None,
     ) -> ActorRef[Any]:
         """Create a child; a failure arrives as `ChildActorExited`, never as an exception."""
-        return self._system.creator.create(
-            actor_class, requirements, global_name, source_hash, self._cell
-        )
+        creation = Creation(requirements, source_hash, global_name)
+        return self._system.creator.create(actor_class, creation, self._cell)
 
     def actor_send(self, address: ActorAddress, message: Any) -> None:
         """Send with this actor as sender."""
@@ -67,7 +83,8 @@ class ThespianContext:
         """Deliver a `WakeupMessage` after a period; it dies with the actor."""
         delay = period if isinstance(period, timedelta) else timedelta(seconds=period)
         cell, key = self._cell, object()
-        wakeups = _wakeups_of(cell)
+        # Only plain actors report theirs.
+        wakeups = cell.wakeups if isinstance(cell, PlainCell) else {}
         wakeups[key] = ExpirationTimer(delay)
 
         def wake() -> None:
@@ -80,7 +97,7 @@ class ThespianContext:
 
     def handleDeadLetters(self, address: ActorRef[Any], enable: bool = True) -> None:  # noqa: FBT001, FBT002
         """Be told of messages to actors that ended, as `DeadEnvelope`."""
-        self._system.handle_dead_letters(address, enable)
+        self._system.handle_dead_letters(address, enable=enable)
 
     def registerSourceAuthority(self, address: ActorRef[Any]) -> None:
         """Decide which sources may be loaded; the last one that registers does."""
@@ -100,7 +117,7 @@ class ThespianContext:
 
     def updateCapability(self, name: str, value: Any = None) -> None:
         """Set a capability of the system; None removes it."""
-        self._system.update_capability(name, value)
+        self._system.updateCapability(name, value)
 
     def actorSystemShutdown(self) -> None:
         """Shut the whole system down."""
@@ -117,12 +134,3 @@ class ThespianContext:
     def deRegisterRemoteSystem(self, address: str | ActorAddress) -> None:
         """Drop a system, by its address or that of its administrator."""
         self._system.neighbors.dismiss(address)
-
-
-def _wakeups_of(cell: Cell) -> dict[object, ExpirationTimer]:
-    """Return the table of pending wakeups; only plain actors report theirs."""
-    if not isinstance(cell, PlainCell):
-        return {}
-    if cell.wakeups is None:
-        cell.wakeups = {}
-    return cell.wakeups

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from typing import Any
 
-    from actors.reference import ActorRef
+    from callboard.actors.reference import ActorRef
 
     class ThespianActor:
         """The methods of Thespian's class that actors inherit."""

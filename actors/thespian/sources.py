@@ -3,14 +3,24 @@
 The hash of a source is the MD5 of what was given to `load` (Thespian's rule; it names, it does
 not protect). The authority sees those bytes and answers with the zip file or a refusal. A
 source is pending until then, and creating one of its actors waits for the answer.
+
+Thespian's loader gives the modules of a source the prefix `{{hash}}`, rewrites their import
+statements and sets `builtins.__import__` for the calls of `__import__` that it cannot rewrite.
+In a process of its own that is harmless. In one that runs other code, too, the hook must hold
+for the modules of sources only, and the finder must not offer a source's modules to others.
 """
 
+import builtins
 import hashlib
+import importlib
 import io
 import logging
+import sys
 import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from types import ModuleType
+from typing import Any, BinaryIO, Final
 from zipfile import BadZipFile, ZipFile
 
 from thespian.actors import (
@@ -21,23 +31,93 @@ from thespian.actors import (
     ValidatedSource,
     ValidateSource,
 )
+from thespian.system.sourceLoader import SourceHashFinder, loadModuleFromHashSource
 
-from actors.reference import ActorRef
-from actors.thespian import hash_import
-
-if TYPE_CHECKING:
-    from actors.thespian.system import SystemBase
+from callboard.actors.reference import ActorRef, Teller
 
 log = logging.getLogger("callboard.thespian")
 
+_original_import: Final = builtins.__import__
+
+#: Importing changes tables of the whole process.
+_IMPORTING: Final = threading.RLock()
+
+#: Seconds that creating an actor waits for the authority to decide on its source.
 VALIDATION_TIMEOUT: Final = 10.0
-"""Seconds that creating an actor waits for the authority to decide on its source."""
+
+
+def source_import(
+    name: str,
+    globals: Mapping[str, object] | None = None,  # noqa: A002  # names of the built-in
+    locals: Mapping[str, object] | None = None,  # noqa: A002
+    fromlist: Sequence[str] | None = (),
+    level: int = 0,
+) -> ModuleType:
+    """`__import__` for a process with loaded sources: their modules see each other first."""
+    caller = globals if globals is not None else sys._getframe(1).f_globals
+    root = _root_of(str(caller.get("__name__", "")))
+    if root and level == 0 and not name.startswith(root):
+        try:
+            return importlib.__import__(root + name, globals, locals, fromlist or (), level)
+        except ImportError:
+            pass
+    return importlib.__import__(name, globals, locals, fromlist or (), level)
+
+
+def _root_of(module: str) -> str:
+    """Return the `{{hash}}` that the name of a source's module begins with, or nothing."""
+    return module[: module.index("}}") + 2] if module.startswith("{{") else ""
+
+
+class SourceFinder(SourceHashFinder):
+    """Finds the modules of one source, for that source only."""
+
+    def __init__(self, source_hash: str, content: bytes) -> None:
+        super().__init__(source_hash, lambda encrypted: encrypted, content)
+        self.src_hashimporter = source_import
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        """Find a module whose name says that it is this source's."""
+        if not fullname.startswith(self.hashRoot()):
+            return None
+        return super().find_spec(fullname, path, target)
+
+
+def load_class(source_hash: str, content: bytes, module: str, name: str) -> Any:
+    """Return a class of a source; its modules stay until `forget`.
+
+    Raises:
+        ImportError: the source has no such module, or it cannot be read.
+        AttributeError: the module has no such class.
+    """
+    with _IMPORTING:
+        if _finder_of(source_hash) is None:
+            sys.meta_path.insert(0, SourceFinder(source_hash, content))
+        return loadModuleFromHashSource(source_hash, {source_hash: content}, module, name)
+
+
+def forget(source_hash: str) -> None:
+    """Take the modules of a source out of the process."""
+    with _IMPORTING:
+        finder = _finder_of(source_hash)
+        if finder is None:
+            return
+        sys.meta_path.remove(finder)
+        for module in [name for name in sys.modules if name.startswith(finder.hashRoot())]:
+            del sys.modules[module]
+        if not any(isinstance(other, SourceFinder) for other in sys.meta_path):
+            builtins.__import__ = _original_import
+
+
+def _finder_of(source_hash: str) -> Any:
+    finders = (finder for finder in sys.meta_path if isinstance(finder, SourceFinder))
+    return next((finder for finder in finders if finder.srcHash == source_hash), None)
 
 
 class Sources:
     """The sources of one system. Thread-safe."""
 
-    def __init__(self, system: "SystemBase") -> None:
+    def __init__(self, system: Teller) -> None:
         self._system = system
         self._changed = threading.Condition()
         self._accepted: dict[str, bytes] = {}
@@ -54,10 +134,7 @@ class Sources:
         Raises:
             OSError: the file cannot be read.
         """
-        if isinstance(source, str | Path):
-            data = Path(source).read_bytes()
-        else:
-            data = source.read()
+        data = Path(source).read_bytes() if isinstance(source, str | Path) else source.read()
         source_hash = hashlib.md5(data, usedforsecurity=False).hexdigest()
         authority = self.authority
         if authority is None:
@@ -67,33 +144,31 @@ class Sources:
             if source_hash in self._accepted:
                 return source_hash
             self._pending.add(source_hash)
-        authority.target.post(ValidateSource(source_hash, data), self._system.cell)
+        authority.target.post(ValidateSource(source_hash, data), self._system)
         return source_hash
 
     def decided(self, message: Any, sender: ActorRef[Any] | None) -> bool:
-        """Take the authority's answer; False when the message is none, or somebody else's."""
+        """Take the authority's answer; False when it is not one, or another actor's."""
         if sender is None or sender != self.authority:
             return False
-        if isinstance(message, PoisonMessage):
-            if isinstance(message.poisonMessage, ValidateSource):
-                self._refuse(message.poisonMessage.sourceHash, "its authority failed")
-                return True
+        poison = message.poisonMessage if isinstance(message, PoisonMessage) else None
+        if isinstance(poison, ValidateSource):
+            self._refuse(poison.sourceHash, "its authority failed")
+        elif not isinstance(message, ValidatedSource):
             return False
-        if not isinstance(message, ValidatedSource):
-            return False
-        if not message.sourceZip:
+        elif not message.sourceZip:
             self._refuse(message.sourceHash, "its authority refused it")
-            return True
-        try:
-            with ZipFile(io.BytesIO(message.sourceZip)) as archive:
-                archive.namelist()
-        except (BadZipFile, TypeError, ValueError) as error:
-            self._refuse(message.sourceHash, f"what its authority returned is damaged: {error}")
-            return True
-        self._accept(message.sourceHash, message.sourceZip)
+        else:
+            self._accept(message.sourceHash, message.sourceZip)
         return True
 
     def _accept(self, source_hash: str, content: bytes) -> None:
+        try:
+            with ZipFile(io.BytesIO(content)) as archive:
+                archive.namelist()
+        except (BadZipFile, TypeError, ValueError) as error:
+            self._refuse(source_hash, f"what its authority returned is damaged: {error}")
+            return
         with self._changed:
             if source_hash not in self._pending:
                 log.warning("source %s was accepted, but nobody loads it", source_hash)
@@ -104,7 +179,7 @@ class Sources:
             self._changed.notify_all()
             told = list(self._told)
         for address in told:
-            address.target.post(LoadedSource(source_hash, ""), self._system.cell)
+            address.target.post(LoadedSource(source_hash, ""), self._system)
 
     def _refuse(self, source_hash: str, why: str) -> None:
         log.warning("source %s is not loaded: %s", source_hash, why)
@@ -120,7 +195,7 @@ class Sources:
                 return
             told = list(self._told)
         for address in told:
-            address.target.post(UnloadedSource(source_hash, ""), self._system.cell)
+            address.target.post(UnloadedSource(source_hash, ""), self._system)
 
     # --- using ---
 
@@ -136,7 +211,7 @@ class Sources:
             content = self._accepted.get(source_hash)
         if content is None:
             raise InvalidActorSourceHash(source_hash)
-        return hash_import.load_class(source_hash, content, module, name)
+        return load_class(source_hash, content, module, name)
 
     def loaded(self) -> list[str]:
         """List the hashes of the sources that actors can be created from."""
@@ -150,12 +225,12 @@ class Sources:
                 self._told.append(address)
             loaded = list(self._accepted) if enable else []
         for source_hash in loaded:
-            address.target.post(LoadedSource(source_hash, ""), self._system.cell)
+            address.target.post(LoadedSource(source_hash, ""), self._system)
 
     def close(self) -> None:
         """Unload everything; its modules leave the process."""
         for source_hash in self.loaded():
             self.unload(source_hash)
         for source_hash in self._ever:
-            hash_import.forget(source_hash)
+            forget(source_hash)
         self._ever.clear()

@@ -1,41 +1,269 @@
-"""The system base: what Thespian's `ActorSystem` calls, on callboard's runtime."""
+"""The system base: what Thespian's `ActorSystem` calls, on callboard's runtime.
+
+`ActorSystem("callboard")` finds the base by name: Thespian imports `thespian.system.NAME` and
+calls its `ActorSystemBase(system, logDefs=…)`.
+"""
 
 import logging
 import logging.config
 import sys
 import threading
 import time
-from collections.abc import Collection
+import types
+from collections import deque
+from collections.abc import Callable, Collection
+from datetime import timedelta
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final, Literal, Protocol
 
+from thespian import actors as thespian_actors
 from thespian.actors import (
     ActorAddress,
     ActorExitRequest,
+    ActorSystemStartupFailure,
     ChildActorExited,
     DeadEnvelope,
+    PoisonMessage,
     Thespian_StatusReq,
     ThespianGeneration,
 )
+from thespian.system import isInternalActorSystemMessage
+from thespian.system.messages.status import Thespian_ActorStatus, Thespian_SystemStatus
+from thespian.system.timing import ExpirationTimer
+from thespian.system.utilis import withPossibleInitArgs
 
-from actors.answers import Sender
-from actors.reference import ActorRef, ReplyRef
-from actors.runtime import Runtime
-from actors.thespian.cell import PlainCell
-from actors.thespian.creation import PlainActors, is_compatible
-from actors.thespian.creator import Creator
-from actors.thespian.endpoint import Endpoint, open_endpoint
-from actors.thespian.external import ExternalContext
-from actors.thespian.names import GlobalNames
-from actors.thespian.neighbors import AddressBook, Neighbors
-from actors.thespian.opening import open_convention
-from actors.thespian.sources import Sources
-from actors.thespian.status import system_status
+from callboard.actors.cell import Cell
+from callboard.actors.dispatch import NO_HANDLERS
+from callboard.actors.envelope import Envelope
+from callboard.actors.errors import CallboardError
+from callboard.actors.exit_reason import ExitReason
+from callboard.actors.reference import ActorRef, ReplyRef, Sender
+from callboard.actors.runtime import Runtime
+from callboard.actors.thespian.cell import Creation, PlainCell
+from callboard.actors.thespian.context import ThespianContext
+from callboard.actors.thespian.creator import Creator, is_compatible
+from callboard.actors.thespian.names import GlobalNames
+from callboard.actors.thespian.neighbors import ConventionWays, Neighbors
+from callboard.actors.thespian.sources import Sources
 
 log = logging.getLogger("callboard.thespian")
 
-_SYSTEM_ADDRESS = "/ActorSys"
-"""The address that Thespian itself gives to every system."""
+#: The module by which Thespian finds the base.
+MODULE: Final = "thespian.system.callboard"
+
+#: The address that Thespian itself gives to every system.
+_SYSTEM_ADDRESS: Final = "/ActorSys"
+
+#: The entry points, one of which opens a system.
+OPENER_GROUP: Final = "callboard.openers"
+
+#: Thespian's own messages that other systems may send.
+TRAVELING: Final = (
+    ActorExitRequest,
+    ExpirationTimer,
+    PoisonMessage,
+    Thespian_ActorStatus,
+    Thespian_StatusReq,
+    Thespian_SystemStatus,
+)
+
+Receiver = Callable[[Any, Sender | None], object]
+
+
+class PlainActors:
+    """How the runtime makes actors of classes that are Thespian's and not callboard's."""
+
+    cell_class: Final = PlainCell
+
+    def __init__(self, capabilities: dict[str, Any]) -> None:
+        self._capabilities = capabilities
+
+    def attach(
+        self, actor_class: type, cell: Cell, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Make the actor of a cell; a `Creation` as only argument says what was asked for."""
+        if not issubclass(actor_class, thespian_actors.Actor):
+            msg = (
+                f"{actor_class.__qualname__} is no actor class; derive it from callboard.Actor"
+            )
+            raise TypeError(msg)
+        assert isinstance(cell, PlainCell)
+        if args and isinstance(args[0], Creation):
+            cell.creation, args = args[0], ()
+        if args or kwargs:
+            actor = actor_class(*args, **kwargs)
+        else:
+            actor = withPossibleInitArgs(
+                capabilities=self._capabilities, requirements=cell.creation.requirements
+            ).create(actor_class)
+        if hasattr(actor_class, "_post_init_pending"):
+            # Thespian keeps this list on the class; in one process the instances must not share
+            # it.
+            actor._post_init_pending = []
+        actor._myRef = ThespianContext(cell)
+        return actor
+
+
+class Endpoint(Cell):
+    """An address that actors of this node and of others can send to.
+
+    The function is called on the thread of the sender, or the runner's for a remote one, and
+    must not block.
+    """
+
+    __slots__ = ("_receive",)
+
+    def __init__(self, runtime: Runtime, number: int, receive: Receiver) -> None:
+        super().__init__(runtime, runtime.runner, number, NO_HANDLERS, None, runtime.now())
+        self._receive = receive
+        self.running = False
+
+    def post(self, message: Any, sender: Sender | None = None) -> None:
+        """Hand a message to the function; after the end it is a dead letter."""
+        if isinstance(message, Envelope):
+            message = message.message
+        if self.alive:
+            self._receive(message, sender)
+        else:
+            self.runtime.dead_letter(self.ref, message, sender)
+
+    def post_urgent(self, message: Any, sender: Sender | None = None) -> None:
+        """Hand a message to the function: there is nothing that it could overtake."""
+        self.post(message, sender)
+
+    def close(self) -> None:
+        """End the endpoint; on the calling thread, since no handler can be under way."""
+        if self.alive:
+            self.abort(ExitReason.NORMAL, "closed")
+
+
+def open_endpoint(runtime: Runtime, receive: Receiver) -> Endpoint:
+    """Open an address of this node; its messages go to `receive(message, sender)`."""
+    return runtime.place(lambda number: Endpoint(runtime, number, receive))
+
+
+class External:
+    """A place outside the system that sends and receives; it has an address like an actor.
+
+    It is the sender of an `ask`: what a `@handler` returns answers it as an ordinary message.
+    """
+
+    expects: Final[Literal[True]] = True  # noqa: PYI064  # the type tells it from a cell
+    done_: Final = True  # nothing is owed to it when an actor ends
+    deadline: Final = None
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._received: deque[Any] = deque()
+        self._arrived = threading.Condition()
+        self.cell = open_endpoint(runtime, lambda message, _: self.put(message))
+
+    def put(self, message: Any) -> None:
+        """Keep a message for the next ask or listen."""
+        with self._arrived:
+            self._received.append(message)
+            self._arrived.notify()
+
+    def listen(self, timeout: float | None) -> Any:
+        """Return the next message that is not internal to Thespian; None when time is over."""
+        end = None if timeout is None else time.monotonic() + timeout
+        with self._arrived:
+            while True:
+                while self._received:
+                    message = self._received.popleft()
+                    if not _is_internal(message):
+                        return message
+                left = None if end is None else end - time.monotonic()
+                if left is not None and left <= 0:
+                    return None
+                self._arrived.wait(left)
+
+    # --- as the sender of an ask ---
+
+    def set_result(self, value: Any) -> bool:
+        """Receive what a handler returned; None is what those return that answer nothing."""
+        if value is not None:
+            self.put(value)
+        return True
+
+    def set_exception(self, error: BaseException) -> bool:
+        """Thespian's `ask` learns nothing of errors: it runs out of time."""
+        return True
+
+    def owed(self) -> None:
+        """Answers come as ordinary messages."""
+
+    def reference(self, _: object) -> ActorRef[Any]:
+        """Return the address that actors see as the sender."""
+        return self.cell.ref
+
+
+class ExternalContext:
+    """The calls that code outside of actors makes, with a queue of its own (`private()`)."""
+
+    def __init__(self, system: "SystemBase") -> None:
+        self._system = system
+        self._external = External(system.runtime)
+
+    def tell(self, address: ActorAddress, message: Any) -> None:
+        """Send without waiting; what a handler returns goes nowhere."""
+        target = self._system.ref_of(address)
+        if target is not None:
+            target.target.post(message, self._external.cell)
+
+    def ask(
+        self, address: ActorAddress, message: Any, timeout: timedelta | float | None
+    ) -> Any:
+        """Send, then return the next message that comes here; None when time is over."""
+        target = self._system.ref_of(address)
+        if target is not None:
+            external = self._external
+            # An asker of another node is answered once; Thespian's actors may answer often.
+            target.target.post(message, external if target.is_local else external.cell)
+        return self.listen(timeout)
+
+    def listen(self, timeout: timedelta | float | None) -> Any:
+        """Return the next message that anybody sends here; None when time is over."""
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        return self._external.listen(seconds)
+
+    def newPrimaryActor(
+        self,
+        actor_class: type | str,
+        requirements: dict[str, Any] | None = None,
+        global_name: str | None = None,
+        source_hash: str | None = None,
+    ) -> ActorRef[Any]:
+        """Create an actor without a parent; raises what its creation raises."""
+        creation = Creation(requirements, source_hash, global_name)
+        return self._system.creator.create(actor_class, creation, None)
+
+    def exit_context(self) -> None:
+        """Leave a `private()` block; what still arrives is a dead letter."""
+        self._external.cell.close()
+
+
+def _is_internal(message: Any) -> bool:
+    try:
+        return bool(isInternalActorSystemMessage(message))
+    except AttributeError:  # what came from another system may lack attributes
+        return True
+
+
+class SystemConvention(ConventionWays, Protocol):
+    """What joins this system with others; made before the system, since it has the runtime."""
+
+    @property
+    def runtime(self) -> Runtime:
+        """The runtime that the system has to run on."""
+
+    def start(self, system: "SystemBase", /) -> None:
+        """Begin: the system is made."""
+
+
+#: Makes the convention of a system with an 'Admin Port', of its capabilities, the modules whose
+#: plain classes may travel, and the classes that always do.
+Opener = Callable[[dict[str, Any], Collection[str], Collection[type]], SystemConvention]
 
 
 class SystemBase(ExternalContext):
@@ -71,13 +299,15 @@ class SystemBase(ExternalContext):
         self.runtime.plain = PlainActors(self.capabilities)
         self.runtime.thespian = self
         self.runtime.on_dead_letter.append(self._dead_letter)
-        self.names = GlobalNames(self.runtime)
-        self.neighbors = Neighbors(self)
-        self.sources = Sources(self)
         #: The administrator's address, and the sender of what comes from the system itself.
         self.cell: Endpoint = open_endpoint(self.runtime, self._receive)
+        self.names = GlobalNames(self.runtime)
+        self.neighbors = Neighbors(self.runtime, self.cell)
+        self.sources = Sources(self.cell)
         self.dead_letters: ActorRef[Any] | None = None
-        self.creator = Creator(self, messages)
+        self.creator = Creator(
+            self.neighbors, self.names, self.sources, self.capabilities, messages
+        )
         if isinstance(logDefs, dict):
             logging.config.dictConfig(logDefs)
         super().__init__(self)
@@ -102,9 +332,9 @@ class SystemBase(ExternalContext):
         return self.address if is_system else None
 
     @property
-    def transport(self) -> AddressBook:
+    def transport(self) -> Neighbors:
         """Looks administrators up by `host:port`, as the transports of Thespian's bases do."""
-        return AddressBook(self)
+        return self.neighbors
 
     def external_clone(self) -> ExternalContext:
         """Return a context with its own address and queue, for another thread."""
@@ -115,17 +345,34 @@ class SystemBase(ExternalContext):
         asker = sender.reference(self.runtime) if sender is not None else None
         if isinstance(message, Thespian_StatusReq):
             if asker is not None:
-                asker.target.post(system_status(self), self.cell)
+                asker.target.post(self.status(), self.cell)
         elif not self.sources.decided(message, asker):
             log.debug("the system ignores %r", message)
 
-    def ask_to_exit(self, ref: ActorRef[Any]) -> None:
-        """Send an `ActorExitRequest`."""
-        ref.target.post(ActorExitRequest(), self.cell)
+    def status(self) -> Any:
+        """Return what Thespian's tools show of the self."""
+        runtime = self.runtime
+        neighbors = self.neighbors
+        status = Thespian_SystemStatus(
+            self.address, neighbors.leader, dict(self.capabilities), runtime.is_closed
+        )
+        for cell in list(runtime.contexts.values()):
+            if cell.parent is None and cell.actor is not None:
+                status.addChild(cell.ref)
+        for address in list(neighbors.known):
+            status.addConventioneer(address, "while linked")
+        for name, address in list(self.names.held.items()):
+            status.addGlobalActor(name, address)
+        status.setDeadLetterHandler(self.dead_letters)
+        status.setNotifyHandlers(list(neighbors.told))
+        status.sourceAuthority = self.sources.authority
+        status.loadedSources = [(each, "") for each in self.sources.loaded()]
+        status.addReceived(runtime.handled)
+        return status
 
     # --- dead letters ---
 
-    def handle_dead_letters(self, address: ActorRef[Any], enable: bool) -> None:  # noqa: FBT001
+    def handle_dead_letters(self, address: ActorRef[Any], *, enable: bool) -> None:
         """Register the one handler of dead letters: the last one wins."""
         if enable:
             self.dead_letters = address
@@ -136,18 +383,18 @@ class SystemBase(ExternalContext):
         handler = self.dead_letters
         if handler is None or isinstance(message, DeadEnvelope | ChildActorExited):
             return
-        if handler.actor_id in self.runtime.cells:
+        if handler.actor_id in self.runtime.contexts:
             handler.target.post(DeadEnvelope(ref, message), sender)
 
     # --- capabilities and sources ---
 
-    def update_capability(self, name: str, value: Any) -> None:
+    def updateCapability(self, capabilityName: str, capabilityValue: Any = None) -> None:
         """Set a capability; None removes it. Actors that need what is gone have to exit."""
-        if value is None:
-            self.capabilities.pop(name, None)
+        if capabilityValue is None:
+            self.capabilities.pop(capabilityName, None)
         else:
-            self.capabilities[name] = value
-        for cell in list(self.runtime.cells.values()):
+            self.capabilities[capabilityName] = capabilityValue
+        for cell in list(self.runtime.contexts.values()):
             if cell.actor is None:
                 continue
             requirements = cell.creation.requirements if isinstance(cell, PlainCell) else None
@@ -155,10 +402,6 @@ class SystemBase(ExternalContext):
                 cell.post(ActorExitRequest(), self.cell)
         if self.neighbors.convention is not None:
             self.neighbors.convention.capabilities_changed()
-
-    def updateCapability(self, capabilityName: str, capabilityValue: Any = None) -> None:
-        """Thespian's name for `update_capability`."""
-        self.update_capability(capabilityName, capabilityValue)
 
     def loadActorSource(self, fname: str | Path | BinaryIO) -> str:
         """Offer a source to the authority; returns its hash."""
@@ -176,22 +419,45 @@ class SystemBase(ExternalContext):
 
     def shutdown(self) -> None:
         """End all actors, leave the convention, and stop the runtime's thread."""
-        cells = list(self.runtime.cells.values())
+        cells = list(self.runtime.contexts.values())
         for cell in cells:
             if isinstance(cell, Endpoint):
                 cell.close()
             elif cell.parent is None or not cell.parent.alive:
                 cell.post(ActorExitRequest(), None)
                 cell.stop()
-        for ref in self.creator.abroad():
+        for ref in list(self.creator.abroad):
             ref.target.post(ActorExitRequest(), None)
-        self.runtime.await_ends()  # handlers see the request; only who is stuck is killed
+        self.runtime.await_ends()  # handlers see the request; only stuck actors are killed
         self.sources.close()
         if self.neighbors.convention is not None:
             self.neighbors.convention.close()
         else:
             self.runtime.end_actors()
             self.runtime.close()
+
+
+def open_convention(
+    capabilities: dict[str, Any], messages: Collection[str]
+) -> SystemConvention | None:
+    """Open the port of a system that has one.
+
+    Raises:
+        ActorSystemStartupFailure: it cannot be opened.
+    """
+    if capabilities.get("Admin Port") is None:
+        return None
+    # Found by its name in the installed package: this room knows no other one.
+    openers = list(entry_points(group=OPENER_GROUP))
+    if not openers:
+        log.warning("the 'Admin Port' is not opened: install callboard, not only its sources")
+        return None
+    opener: Opener = openers[0].load()
+    try:
+        return opener(capabilities, messages, TRAVELING)
+    except (OSError, CallboardError) as error:
+        msg = f"'Admin Port' {capabilities['Admin Port']} cannot be opened: {error}"
+        raise ActorSystemStartupFailure(msg) from error
 
 
 def _usual_capabilities() -> dict[str, Any]:
@@ -204,3 +470,17 @@ def _usual_capabilities() -> dict[str, Any]:
         "Thespian Watch Supported": True,
         "AllowRemoteActorSources": "No",
     }
+
+
+def make_base(system: Any, logDefs: Any = None) -> SystemBase:
+    """Make the base of an `ActorSystem`; it shares the system's capabilities."""
+    base = SystemBase(system.capabilities, logDefs or False)
+    system.systemAddress = base.address
+    return base
+
+
+def register_by_name() -> None:
+    """Enter the module that Thespian imports."""
+    module = types.ModuleType(MODULE, "callboard's system base, by name")
+    module.ActorSystemBase = make_base  # type: ignore[attr-defined]
+    sys.modules[MODULE] = module

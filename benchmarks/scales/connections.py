@@ -16,8 +16,8 @@ import psutil
 
 from benchmarks.processes import serving
 from benchmarks.scale import Processor, Scale, each
-from callboard.mqtt.codec import encode
-from callboard.mqtt.packet import (
+from callboard.mqtt.wire.codec import encode
+from callboard.mqtt.wire.packet import (
     V4,
     ConnAck,
     Connect,

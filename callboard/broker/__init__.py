@@ -14,29 +14,23 @@ from callboard.broker.message import Message
 from callboard.broker.options import BrokerOptions, Configuration
 from callboard.broker.publisher import Publisher
 from callboard.broker.recording import Recording
-from callboard.broker.status_subscriber import StatusSubscriber
-from callboard.broker.subscriber import SafeSubscriber, Subscriber
+from callboard.broker.subscriber import SafeSubscriber, StatusSubscriber, Subscriber
 from callboard.endpoint import (
     EC,
     SC,
-    Address,
-    Count,
-    Data,
     EndpointInfo,
-    Enum,
     Error,
-    ImmutableData,
     NetworkInfo,
     PeerFlags,
     PeerInfo,
     PeerStatus,
-    Port,
     Status,
-    Subnet,
-    Timespan,
-    Timestamp,
     Topic,
 )
+from callboard.model.address import Address, Port, Subnet
+from callboard.model.data import Data, ImmutableData
+from callboard.model.scalar import Count, Enum
+from callboard.model.timespan import Timespan, Timestamp
 from callboard.store import Store
 
 __all__ = [

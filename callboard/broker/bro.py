@@ -5,8 +5,6 @@ from typing import Any
 
 from callboard.broker import zeek
 
-__all__ = ["Event"]
-
 
 class Event(zeek.Event):
     """The same as `zeek.Event`; it warns where it is made."""

@@ -16,9 +16,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple, NoReturn
 
-from callboard.endpoint.errors import InvalidOption
-
-__all__ = ["Entry", "parse_conf"]
+from callboard.model.errors import InvalidOption
 
 _TOKEN: Final = re.compile(
     r"""\s+ | ,                                   # mean nothing
@@ -31,8 +29,8 @@ _TOKEN: Final = re.compile(
 )
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r"}
 
+#: Groups within each other.
 DEPTH_LIMIT: Final = 16
-"""Groups within each other."""
 
 
 class Entry(NamedTuple):

@@ -4,9 +4,7 @@ import time
 from enum import Enum, IntEnum, IntFlag
 from typing import Final
 
-from callboard.endpoint import Timespan, Timestamp
-
-__all__ = ["APIFlags", "Backend", "Frontend", "Version", "now"]
+from callboard.model.timespan import Timespan, Timestamp
 
 
 class APIFlags(IntFlag):

@@ -18,13 +18,10 @@ from collections.abc import (
 )
 from typing import Any, overload
 
-from callboard.endpoint import Data
-from callboard.endpoint import Set as FrozenSet
-from callboard.endpoint import Table as FrozenMapping
-from callboard.endpoint import Vector as FrozenVector
-from callboard.endpoint.container import order_key
-
-__all__ = ["Set", "Table", "Vector"]
+from callboard.model.data import Data, order_key
+from callboard.model.data import Set as FrozenSet
+from callboard.model.data import Table as FrozenMapping
+from callboard.model.data import Vector as FrozenVector
 
 
 class Vector(MutableSequence[Data]):
@@ -53,9 +50,7 @@ class Vector(MutableSequence[Data]):
         return Vector(found) if isinstance(found, list) else found
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self._items[index] = (
-            [Data(one) for one in value] if type(index) is slice else Data(value)
-        )
+        self._items[index] = [*map(Data, value)] if type(index) is slice else Data(value)
 
     def __delitem__(self, index: int | slice) -> None:
         del self._items[index]

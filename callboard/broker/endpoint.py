@@ -7,45 +7,68 @@ node.
 
 import asyncio
 import copy
+import datetime
 import logging
 import os
 import uuid
 import weakref
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, overload
 
-from actors.current import current_cell
-from actors.errors import CallboardError, NodeClosed, WouldBlock
+from callboard.actors.closing import refuse_loop
+from callboard.actors.errors import CallboardError, NodeClosed
+from callboard.actors.future import Future
+from callboard.actors.reference import current_cell
+from callboard.broker.constants import Backend
 from callboard.broker.metric_topics import export_and_import
-from callboard.broker.monitoring import serve, serving_address
-from callboard.broker.options import Configuration, set_up_logging
-from callboard.broker.peers import PeerHolder
+from callboard.broker.options import Configuration, effective_options, set_up_logging
 from callboard.broker.publisher import Publisher
 from callboard.broker.recording import Recording
-from callboard.broker.settings import effective_options
-from callboard.broker.status_subscriber import StatusSubscriber
-from callboard.broker.stores import StoreHolder
-from callboard.broker.subscriber import SafeSubscriber, Subscriber
-from callboard.broker.tls import dialing_context, listening_context
+from callboard.broker.subscriber import SafeSubscriber, StatusSubscriber, Subscriber
+from callboard.broker.tls import tls_context
 from callboard.broker.topics import Topics, topic_text, topic_texts
 from callboard.commitlog import CommitLog, Retention
 from callboard.commitlog.log import Sync
 from callboard.endpoint import (
     EndpointInfo,
+    NetworkInfo,
+    OptionalNetworkInfo,
+    PeerFlags,
+    PeerInfo,
+    PeerStatus,
     Topic,
 )
-from callboard.endpoint.core_effect import Item
 from callboard.endpoint.hub import Hub, HubOptions
-from proxies.node import Node
-from proxies.ports import refuse_unguarded
-
-__all__ = ["Endpoint"]
+from callboard.endpoint.machine.effect import Item
+from callboard.endpoint.monitoring import serve_topics
+from callboard.model.errors import InvalidData
+from callboard.node import Node
+from callboard.proxies.link.ports import refuse_unguarded
+from callboard.store import Backend as StoreBackend
+from callboard.store import (
+    CloneOptions,
+    Store,
+    StoreOptions,
+    aattach_master,
+    attach_clone,
+    attach_master,
+)
 
 log = logging.getLogger("callboard.broker")
 
+#: Seconds between attempts to reach a peer, at most.
+RETRY: Final = 10.0
+
+#: Seconds that `await_peer` waits by default.
+AWAIT_PEER_LIMIT: Final = 10.0
+
+Seconds = float | datetime.timedelta
+
+
+#: Seconds that an endpoint takes at its end to send what was published.
 FLUSH_LIMIT: Final = 5.0
-"""Seconds that an endpoint takes at its end to send what was published."""
 
 M = TypeVar("M")
 
@@ -57,7 +80,7 @@ class Nothing:
         """Forget a run."""
 
 
-class Endpoint(PeerHolder, StoreHolder):
+class Endpoint:
     """A place to publish and to subscribe. All methods may be called from any thread.
 
     Blocking methods have an awaitable twin with an `a` in front. Use it as a context manager,
@@ -89,13 +112,13 @@ class Endpoint(PeerHolder, StoreHolder):
         options = effective_options(self.configuration.options, os.environ, Path.cwd())
         self.configuration.options = options
         set_up_logging(options)
-        monitored_at = serving_address(options)
+        monitored_at = options.metrics_address, options.metrics_port
         self._owns_node = node is None
         self._has_secret = secret is not None
         self._listening_tls = None
         if node is None:
-            self._listening_tls = listening_context(self.configuration)
-            node = Node(tls=dialing_context(self.configuration), secret=secret)
+            self._listening_tls = tls_context(self.configuration, listens=True)
+            node = Node(tls=tls_context(self.configuration, listens=False), secret=secret)
         self.node = node
         self.hub = Hub.of(
             node,
@@ -110,9 +133,10 @@ class Endpoint(PeerHolder, StoreHolder):
         self._forwarded: Nothing | None = None
         self.hub.name = options.metrics_endpoint_name or self.hub.name
         self._members: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._monitoring = None if monitored_at is None else serve(node, monitored_at)
+        self._monitoring = None if monitored_at[1] < 0 else serve_topics(node, monitored_at)
         self._metric_topics = [*export_and_import(self.hub, options)]
-        self.stores = []
+        #: Stores that were attached; they are closed with the endpoint.
+        self.stores: list[Store] = []
 
     def node_id(self) -> str:
         """Return the id of this endpoint: a random UUID."""
@@ -149,7 +173,7 @@ class Endpoint(PeerHolder, StoreHolder):
                 refuse_unguarded(host, is_guarded=is_guarded or self._has_secret)
             return self.node.listen(host, port, tls=self._listening_tls, insecure=insecure)
         except (OSError, CallboardError, ValueError) as error:
-            log.error("cannot listen at %s:%s: %s", host, port, error)  # noqa: TRY400
+            log.error("cannot listen at %s:%s: %s", host, port, error)
             return 0
 
     # --- out ---
@@ -232,9 +256,8 @@ class Endpoint(PeerHolder, StoreHolder):
     ) -> StatusSubscriber:
         """Return a subscriber for errors, and where wanted for changes among the peers."""
         _check_size(qsize)
-        return self._member(
-            StatusSubscriber(self.hub, self._forget, receive_statuses=receive_statuses)
-        )
+        made = StatusSubscriber(self.hub, self._forget, receive_statuses=receive_statuses)
+        return self._member(made)
 
     def record(
         self,
@@ -264,9 +287,7 @@ class Endpoint(PeerHolder, StoreHolder):
             WouldBlock: called on the thread of a running event loop.
         """
         self._refuse_shut()
-        if asyncio._get_running_loop() is not None:  # noqa: SLF001
-            msg = "record() would block the event loop; await endpoint.arecord(…) instead"
-            raise WouldBlock(msg)
+        refuse_loop("record()", "endpoint.arecord(…)")
         make_log = partial(CommitLog, folder, sync=sync, retain=retain, columns=columns)
         return self._member(Recording(self.hub, topic_texts(topics), make_log, self._forget))
 
@@ -293,6 +314,169 @@ class Endpoint(PeerHolder, StoreHolder):
             self._forwarded = Nothing()
         self.hub.add_receiver(self._forwarded, topic_texts(topics))
 
+    # --- peers ---
+
+    def peer(self, address: str, port: int, retry: Seconds = RETRY) -> bool:
+        """Peer with the endpoint at an address; True when both know each other's topics.
+
+        Args:
+            address: host name or address.
+            port: TCP port.
+            retry: how many seconds may lie between two attempts (the first follow sooner).
+                With 0 there is one attempt, and no other when the peer is lost; otherwise
+                this call waits until somebody answers, or the peer is removed.
+
+        Raises:
+            WouldBlock: called on the thread of a running event loop.
+        """
+        return self._wait(lambda: self._peer(address, port, retry), "peer")
+
+    async def apeer(self, address: str, port: int, retry: Seconds = RETRY) -> bool:
+        """Awaitable twin of `peer`."""
+        return await self._peer(address, port, retry)
+
+    def peer_nosync(self, address: str, port: int, retry: Seconds = RETRY) -> None:
+        """Peer without waiting; status subscribers tell what becomes of it."""
+        self._peer(address, port, retry)
+
+    def unpeer(self, address: str, port: int) -> bool:
+        """End the peering with an address; True when there is none any more.
+
+        Status subscribers here are told `PeerRemoved`, those of the peer `PeerLost`; an
+        address that is no peer's gives an error with the code `PeerInvalid`.
+
+        Raises:
+            WouldBlock: called on the thread of a running event loop.
+        """
+        return self._wait(lambda: self.hub.unpeer((address, port)), "unpeer")
+
+    async def aunpeer(self, address: str, port: int) -> bool:
+        """Awaitable twin of `unpeer`."""
+        return await self.hub.unpeer((address, port))
+
+    def unpeer_nosync(self, address: str, port: int) -> None:
+        """End a peering without waiting."""
+        self.hub.unpeer((address, port))
+
+    def peers(self) -> list[PeerInfo]:
+        """Return the peers, and the addresses where one is still looked for."""
+        network = self.node.overlay
+        retries = {dial.address: dial.retry for dial in network.dials()}
+        found = []
+        for node, endpoint, address, is_introduced in self.hub.core.peers():
+            retry = 0.0 if address is None else retries.pop(address, 0.0)
+            way = PeerFlags.Outbound if network.is_dialed_here(node) else PeerFlags.Inbound
+            status = PeerStatus.Peered if is_introduced else PeerStatus.Connected
+            found.append(_peer_info(endpoint, address, retry, way, status))
+        linked = {node for node, _, _, _ in self.hub.core.peers()}
+        for dial in network.dials():
+            if dial.peer not in linked:
+                status = PeerStatus.Connecting if dial.peer is None else PeerStatus.Reconnecting
+                outbound = PeerFlags.Outbound
+                found.append(_peer_info(None, dial.address, dial.retry, outbound, status))
+        return found
+
+    def peer_subscriptions(self) -> list[Topic]:
+        """Return the topics that endpoints in reach take, sorted, each once."""
+        return [Topic(topic) for topic in self.hub.core.peer_topics()]
+
+    @overload
+    def await_peer(self, whom: str, timeout: Seconds | None = None) -> bool: ...
+    @overload
+    def await_peer(
+        self, whom: str, callback: Callable[[bool], object], timeout: Seconds | None = None
+    ) -> None: ...
+    def await_peer(self, whom: str, *args: Any, **kwargs: Any) -> bool | None:
+        """Wait until an endpoint is in reach and its subscriptions have arrived here.
+
+        It says nothing of the other direction: for that, ask the other endpoint too.
+
+        Args:
+            whom: the id of the endpoint, as `node_id()` returns it.
+            args: a callback, if the call shall not block, and seconds to wait, 10 by default.
+            kwargs: the same by name: `callback`, `timeout`.
+
+        Returns:
+            True when the endpoint is there, False when the time is over; with a callback
+            None, and the callback is called with the one or the other, on the node's thread.
+
+        Raises:
+            WouldBlock: called on the thread of a running event loop without a callback.
+            ValueError: `whom` is no id of an endpoint.
+        """
+        callback, timeout = _callback_and_timeout(*args, **kwargs)
+        if callback is None:
+            return self._wait(lambda: self._until_known(whom, timeout), "await_peer")
+        told = callback
+        self._until_known(whom, timeout).add_done_callback(lambda done: told(done.result()))
+        return None
+
+    async def aawait_peer(self, whom: str, timeout: Seconds | None = None) -> bool:
+        """Awaitable twin of `await_peer`."""
+        return await self._until_known(whom, timeout)
+
+    def await_filter_entry(self, topic: str | Topic, timeout: Seconds | None = None) -> bool:
+        """Wait until some endpoint in reach takes a topic, by exactly this prefix.
+
+        Raises:
+            WouldBlock: called on the thread of a running event loop.
+        """
+        return self._wait(lambda: self._until_taken(topic, timeout), "await_filter_entry")
+
+    async def aawait_filter_entry(
+        self, topic: str | Topic, timeout: Seconds | None = None
+    ) -> bool:
+        """Awaitable twin of `await_filter_entry`."""
+        return await self._until_taken(topic, timeout)
+
+    # --- stores ---
+
+    def attach_master(
+        self,
+        name: str,
+        backend: Backend = Backend.Memory,
+        options: Mapping[str, Any] | None = None,
+        *,
+        store_options: StoreOptions | None = None,
+    ) -> Store:
+        """Make the master of a store; there is one for each name in the whole network.
+
+        Args:
+            name: of the store.
+            backend: where its values are kept.
+            options: of the backend; SQLite needs `{"path": …}`.
+            store_options: times.
+
+        Raises:
+            MasterExists: a node in reach has a master of this name.
+            BackendFailure: the file cannot be opened.
+            InvalidData: there is no such backend, or it has no such option.
+            WouldBlock: on the thread of a running event loop; await `aattach_master`.
+        """
+        self._refuse_shut()
+        kind = _kind(backend)
+        made = attach_master(self.hub, name, kind, options, store_options=store_options)
+        return self._hold(made)
+
+    async def aattach_master(
+        self,
+        name: str,
+        backend: Backend = Backend.Memory,
+        options: Mapping[str, Any] | None = None,
+        *,
+        store_options: StoreOptions | None = None,
+    ) -> Store:
+        """Awaitable twin of `attach_master`."""
+        self._refuse_shut()
+        kind = _kind(backend)
+        made = await aattach_master(self.hub, name, kind, options, store_options=store_options)
+        return self._hold(made)
+
+    def attach_clone(self, name: str, *, store_options: CloneOptions | None = None) -> Store:
+        """Make a clone of a store, whose master may come later; returns at once."""
+        self._refuse_shut()
+        return self._hold(attach_clone(self.hub, name, store_options=store_options))
+
     # --- the end ---
 
     def shutdown(self) -> None:
@@ -305,13 +489,11 @@ class Endpoint(PeerHolder, StoreHolder):
         """
         if self._is_shut:
             return
-        if asyncio._get_running_loop() is not None:  # noqa: SLF001
-            msg = "shutdown() would block the event loop; await endpoint.ashutdown() instead"
-            raise WouldBlock(msg)
+        refuse_loop("shutdown()", "endpoint.ashutdown()")
         self._is_shut = True
         for store in self.stores:
             store.close()
-        if current_cell.get() is None and not self.node.runtime.closed:
+        if current_cell.get() is None and not self.node.runtime.is_closed:
             self.hub.flushed(FLUSH_LIMIT)
         for member in list(self._members):
             member.close()
@@ -342,15 +524,41 @@ class Endpoint(PeerHolder, StoreHolder):
 
     # --- inside ---
 
+    def _wait(self, begin: Callable[[], Future[bool]], name: str) -> bool:
+        refuse_loop(f"{name}()", f"endpoint.a{name}(…)")
+        return begin().result()
+
+    def _peer(self, address: str, port: int, retry: Seconds) -> Future[bool]:
+        self._refuse_shut()
+        return self.hub.peer((address, port), _seconds(retry))
+
+    def _until_known(self, whom: str, timeout: Seconds | None) -> Future[bool]:
+        self._refuse_shut()
+        endpoint = uuid.UUID(str(whom)).bytes
+
+        limit = _seconds(timeout, AWAIT_PEER_LIMIT)
+        return self.hub.until(lambda core: core.node_of(endpoint) is not None, limit)
+
+    def _until_taken(self, topic: str | Topic, timeout: Seconds | None) -> Future[bool]:
+        self._refuse_shut()
+        text = topic_text(topic)
+
+        limit = _seconds(timeout, AWAIT_PEER_LIMIT)
+        return self.hub.until(lambda core: text in core.peer_topics(), limit)
+
+    def _hold(self, store: Store) -> Store:
+        self.stores = [one for one in self.stores if not one.is_closed]
+        self.stores.append(store)
+        return store
+
     def _publish_to(self, to: EndpointInfo, topic: str, value: Any) -> None:
-        if to.node_id() == self.node_id():
-            self.hub.send_to(self.node.node_id, [(topic, value)])
-            return
-        node = self.hub.core.node_of(uuid.UUID(to.node_id()).bytes)
+        is_own = to.node_id() == self.node_id()
+        endpoint = uuid.UUID(to.node_id()).bytes
+        node = self.node.node_id if is_own else self.hub.core.node_of(endpoint)
         if node is None:
             log.info("endpoint %s is not in reach: a message for it was dropped", to)
-            return
-        self.hub.send_to(node, [(topic, value)])
+        else:
+            self.hub.send_to(node, [(topic, value)])
 
     def _member(self, member: M) -> M:
         self._refuse_shut()
@@ -375,3 +583,44 @@ def _check_size(qsize: int) -> None:
     if type(qsize) is not int or qsize < 0:
         msg = f"qsize is a number of messages, not {qsize!r}"
         raise TypeError(msg)
+
+
+def _seconds(value: Seconds | None, default: float = 0.0) -> float:
+    if value is None:
+        return default
+    seconds = value.total_seconds() if isinstance(value, datetime.timedelta) else float(value)
+    if not seconds >= 0.0:
+        msg = f"a time of {value!r} s is negative, or no number"
+        raise ValueError(msg)
+    return seconds
+
+
+def _callback_and_timeout(
+    *args: Any,
+    callback: Callable[[bool], object] | None = None,
+    timeout: Seconds | None = None,
+) -> tuple[Callable[[bool], object] | None, Seconds | None]:
+    for arg in args:
+        callback, timeout = (arg, timeout) if callable(arg) else (callback, arg)
+    return callback, timeout
+
+
+def _peer_info(
+    endpoint: bytes | None,
+    address: tuple[str, int] | None,
+    retry: float,
+    way: PeerFlags,
+    status: PeerStatus,
+) -> PeerInfo:
+    network = None if address is None else NetworkInfo(address[0], address[1], retry)
+    name = "" if endpoint is None else str(uuid.UUID(bytes=endpoint))
+    peer = EndpointInfo(name, OptionalNetworkInfo(network))
+    return PeerInfo(peer, PeerFlags.Remote | way, status)
+
+
+def _kind(backend: Backend) -> StoreBackend:
+    name = Backend(backend).name
+    if name not in StoreBackend.__members__:
+        msg = f"there is no backend {name}; take Memory or SQLite"
+        raise InvalidData(msg)
+    return StoreBackend[name]

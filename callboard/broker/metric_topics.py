@@ -10,25 +10,21 @@ such topics (`metrics_import_topics`) shows what came last from each name beside
 
 import datetime
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from callboard.endpoint.topic import checked_topic
-from callboard.endpoint.topic_metrics import topic_metrics
-from callboard.exposition import Metric
+from callboard.actors.runner.timers import Timer
+from callboard.broker.options import BrokerOptions
+from callboard.endpoint.hub import Hub
+from callboard.endpoint.machine.effect import Item
+from callboard.endpoint.machine.topic import checked_topic
+from callboard.endpoint.monitoring import topic_metrics
+from callboard.figures import Metric
 
-if TYPE_CHECKING:
-    from actors.timers import Timer
-    from callboard.broker.options import BrokerOptions
-    from callboard.endpoint.core_effect import Item
-    from callboard.endpoint.hub import Hub
-
-__all__ = ["MetricExporter", "MetricImporter", "export_and_import"]
-
+#: Seconds after which what an endpoint told of itself is shown no more.
 STALE_AFTER: Final = 60.0
-"""Seconds after which what an endpoint told of itself is shown no more."""
 
+#: Endpoints whose metrics are kept; what others tell is dropped then.
 NAMES_LIMIT: Final = 4096
-"""Endpoints whose metrics are kept; what others tell is dropped then."""
 
 _KINDS: Final = ("counter", "gauge")
 
@@ -36,25 +32,21 @@ _KINDS: Final = ("counter", "gauge")
 class MetricExporter:
     """Publishes the metrics of a hub again and again."""
 
-    def __init__(
-        self, hub: "Hub", topic: str, interval: float, prefixes: tuple[str, ...]
-    ) -> None:
+    def __init__(self, hub: Hub, options: BrokerOptions) -> None:
         """Begin.
 
         Args:
             hub: whose metrics.
-            topic: where.
-            interval: seconds between two messages.
-            prefixes: only metrics whose names begin so; empty for all.
+            options: where, how often, and which.
         """
         self._hub = hub
-        self._topic = topic
-        self._interval = interval
-        self._prefixes = prefixes or ("",)
-        self._runner = hub.node.runtime.runner
+        self._topic = checked_topic(options.metrics_export_topic)
+        self._interval = options.metrics_export_interval
+        self._prefixes = options.metrics_export_prefixes or ("",)
+        self._runtime = hub.node.runtime
         self._timer: Timer | None = None
         self._is_closed = False
-        self._runner.post(self._export)
+        self._runtime.post(self._export)
 
     def close(self) -> None:
         """Publish no more. Idempotent."""
@@ -65,36 +57,30 @@ class MetricExporter:
     def _export(self) -> None:
         if self._is_closed:
             return
-        self._timer = self._runner.call_later(self._interval, self._export)
+        self._timer = self._runtime.call_later(self._interval, self._export)
         own = (one for one in topic_metrics(self._hub) if one.name.startswith(self._prefixes))
-        rows = [
-            [
-                one.name,
-                one.kind,
-                one.text,
-                [[dict(labels), value] for labels, value in one.samples],
-            ]
-            for one in own
-        ]
-        self._hub.publish(
-            self._topic, [self._hub.name, datetime.datetime.now(datetime.UTC), rows]
-        )
+        rows = []
+        for one in own:
+            samples = [[dict(labels), value] for labels, value in one.samples]
+            rows.append([one.name, one.kind, one.text, samples])
+        now = datetime.datetime.now(datetime.UTC)
+        self._hub.publish(self._topic, [self._hub.name, now, rows])
 
 
 class MetricImporter:
     """Keeps what endpoints published of themselves; a receiver of a hub."""
 
-    def __init__(self, hub: "Hub", topics: tuple[str, ...]) -> None:
+    def __init__(self, hub: Hub, topics: tuple[str, ...]) -> None:
         """Begin to take these topics."""
         #: Messages that were no metrics, or too many.
         self.refused = 0
         self._hub = hub
-        self._now = hub.node.runtime.runner.now
+        self._now = hub.node.runtime.now
         self._kept: dict[str, tuple[float, list[Metric]]] = {}
         hub.add_receiver(self, topics)
         hub.metric_sources.append(self.metrics)
 
-    def take(self, items: "list[Item]") -> None:
+    def take(self, items: list[Item]) -> None:
         """Take what others tell; on the node's thread."""
         now = self._now()
         for _, value in items:
@@ -120,16 +106,11 @@ class MetricImporter:
 
 
 def export_and_import(
-    hub: "Hub", options: "BrokerOptions"
-) -> "Iterator[MetricExporter | MetricImporter]":
+    hub: Hub, options: BrokerOptions
+) -> Iterator[MetricExporter | MetricImporter]:
     """Begin what the options want; what it returns is to be closed."""
     if options.metrics_export_topic:
-        yield MetricExporter(
-            hub,
-            checked_topic(options.metrics_export_topic),
-            options.metrics_export_interval,
-            options.metrics_export_prefixes,
-        )
+        yield MetricExporter(hub, options)
     if options.metrics_import_topics:
         yield MetricImporter(hub, options.metrics_import_topics)
 

@@ -1,22 +1,30 @@
-"""How an endpoint is set up: options, and the files of TLS.
+"""How an endpoint is set up: options, the files of TLS, `broker.conf` and the environment.
 
-What a file and the environment say about the same is in `callboard.broker.settings`.
+The file in the current folder stands above what the program set, and the environment above
+both, as in Broker: an operator can change a program that was built by another person. Which
+keys and variables there are stands in `_KEYS`, and for users in the page on topics. A timespan
+is written `500ms` or `2s`; lists have commas between their texts in the environment.
 """
 
+import copy
+import inspect
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, ClassVar, Final, get_origin
 
-from callboard.endpoint.errors import InvalidOption
-from callboard.endpoint.peer_buffer import OverflowPolicy
+from callboard.broker.conf import parse_conf
+from callboard.endpoint.machine.peer_buffer import OverflowPolicy
+from callboard.model.errors import InvalidData, InvalidOption
+from callboard.model.timespan import Timespan
 
-__all__ = ["BrokerOptions", "Configuration", "InvalidOption"]
+log = logging.getLogger("callboard.broker")
 
+#: Links that a message may cross, as in Broker 1.4.
 TTL: Final = 20
-"""Links that a message may cross, as in Broker 1.4."""
 
+#: Seconds between two messages with metrics, at least: each holds all of them.
 SHORTEST_EXPORT: Final = 0.01
-"""Seconds between two messages with metrics, at least: each holds all of them."""
 
 VERBOSITIES: Final = {
     "quiet": None,
@@ -44,7 +52,12 @@ _ALLOWED: Final[dict[str, range | tuple[str, ...]]] = {
 class _Typed:
     """Refuses unknown attributes and values of another type when they are set."""
 
-    _types: Mapping[str, type]
+    _types: ClassVar[Mapping[str, type]] = {}
+
+    def __init_subclass__(cls) -> None:
+        """Take the options and their types from the annotations."""
+        hints: dict[str, Any] = inspect.get_annotations(cls)
+        cls._types = {name: get_origin(hint) or hint for name, hint in hints.items()}
 
     def __setattr__(self, name: str, value: Any) -> None:
         kind = self._types.get(name)
@@ -94,42 +107,22 @@ class BrokerOptions(_Typed):
         file_verbosity: the same for the file `broker.log` in the current folder.
     """
 
-    _types = {
-        "disable_ssl": bool,
-        "forward": bool,
-        "ttl": int,
-        "ignore_broker_conf": bool,
-        "use_real_time": bool,
-        "peer_buffer_size": int,
-        "peer_overflow_policy": str,
-        "metrics_port": int,
-        "metrics_address": str,
-        "metrics_endpoint_name": str,
-        "metrics_export_topic": str,
-        "metrics_export_interval": float,
-        "metrics_export_prefixes": tuple,
-        "metrics_import_topics": tuple,
-        "console_verbosity": str,
-        "file_verbosity": str,
-    }
-
-    def __init__(self) -> None:
-        self.disable_ssl = False
-        self.forward = True
-        self.ttl = TTL
-        self.ignore_broker_conf = False
-        self.use_real_time = True
-        self.peer_buffer_size = 2048
-        self.peer_overflow_policy = "disconnect"
-        self.metrics_port = -1
-        self.metrics_address = "127.0.0.1"
-        self.metrics_endpoint_name = ""
-        self.metrics_export_topic = ""
-        self.metrics_export_interval = 1.0
-        self.metrics_export_prefixes: tuple[str, ...] = ()
-        self.metrics_import_topics: tuple[str, ...] = ()
-        self.console_verbosity = ""
-        self.file_verbosity = ""
+    disable_ssl: bool = False
+    forward: bool = True
+    ttl: int = TTL
+    ignore_broker_conf: bool = False
+    use_real_time: bool = True
+    peer_buffer_size: int = 2048
+    peer_overflow_policy: str = "disconnect"
+    metrics_port: int = -1
+    metrics_address: str = "127.0.0.1"
+    metrics_endpoint_name: str = ""
+    metrics_export_topic: str = ""
+    metrics_export_interval: float = 1.0
+    metrics_export_prefixes: tuple[str, ...] = ()
+    metrics_import_topics: tuple[str, ...] = ()
+    console_verbosity: str = ""
+    file_verbosity: str = ""
 
     @property
     def disable_forwarding(self) -> bool:
@@ -151,24 +144,16 @@ class Configuration(_Typed):
             handlers need them.
     """
 
-    _types = {
-        "options": BrokerOptions,
-        "openssl_certificate": str,
-        "openssl_key": str,
-        "openssl_passphrase": str,
-        "openssl_cafile": str,
-        "openssl_capath": str,
-        "max_threads": int,
-    }
+    options: BrokerOptions
+    openssl_certificate: str = ""
+    openssl_key: str = ""
+    openssl_passphrase: str = ""
+    openssl_cafile: str = ""
+    openssl_capath: str = ""
+    max_threads: int = 0
 
     def __init__(self, options: BrokerOptions | None = None) -> None:
         self.options = BrokerOptions() if options is None else options
-        self.openssl_certificate = ""
-        self.openssl_key = ""
-        self.openssl_passphrase = ""
-        self.openssl_cafile = ""
-        self.openssl_capath = ""
-        self.max_threads = 0
 
     @property
     def has_certificates(self) -> bool:
@@ -207,4 +192,143 @@ def set_up_logging(options: BrokerOptions) -> None:
 _LOGS: Final[dict[str, Callable[[], logging.Handler]]] = {
     "console_verbosity": logging.StreamHandler,
     "file_verbosity": lambda: logging.FileHandler("broker.log", delay=True),
+}
+
+
+FILE_NAME: Final = "broker.conf"
+
+#: Bytes of the file: what is larger is another one.
+FILE_LIMIT: Final = 1 << 20
+
+
+#: Options by their keys in the file.
+_KEYS: Final = {
+    "broker.disable-ssl": "disable_ssl",
+    "broker.forward": "forward",
+    "broker.ttl": "ttl",
+    "broker.peer-buffer-size": "peer_buffer_size",
+    "broker.peer-overflow-policy": "peer_overflow_policy",
+    "broker.metrics.port": "metrics_port",
+    "broker.metrics.address": "metrics_address",
+    "broker.metrics.endpoint-name": "metrics_endpoint_name",
+    "broker.metrics.export.topic": "metrics_export_topic",
+    "broker.metrics.export.interval": "metrics_export_interval",
+    "broker.metrics.export.prefixes": "metrics_export_prefixes",
+    "broker.metrics.import.topics": "metrics_import_topics",
+    "caf.logger.console.verbosity": "console_verbosity",
+    "caf.logger.file.verbosity": "file_verbosity",
+}
+
+#: Options by the variables that set them.
+_VARIABLES: Final = {
+    f"BROKER_{option.upper()}": option
+    for option in _KEYS.values()
+    if option.startswith("metrics_") or option.endswith("_verbosity")
+}
+
+_OPPOSITE: Final = "broker.disable-forwarding"
+
+
+def effective_options(
+    options: BrokerOptions, environment: Mapping[str, str], folder: Path
+) -> BrokerOptions:
+    """Return the options that hold; a copy, where the program asks for nothing else.
+
+    Args:
+        options: what the program set; with `ignore_broker_conf` that is all there is.
+        environment: variables.
+        folder: where `broker.conf` may be.
+
+    Raises:
+        InvalidOption: file or environment say what cannot be.
+        OSError: the file is there and cannot be read.
+    """
+    if options.ignore_broker_conf:
+        return options
+    found = copy.copy(options)
+    path = folder / FILE_NAME
+    if path.is_file():
+        try:
+            _take_file(found, path)
+        except InvalidOption as error:
+            msg = f"{path}: {error}"
+            raise InvalidOption(msg) from None
+    for variable, option in _VARIABLES.items():
+        if text := environment.get(variable, ""):
+            _set(found, option, text, f"{variable}={text!r}")
+    return found
+
+
+def _take_file(options: BrokerOptions, path: Path) -> None:
+    data = path.read_bytes()
+    if len(data) > FILE_LIMIT:
+        msg = f"{len(data):,} bytes exceed the limit of {FILE_LIMIT:,}"
+        raise InvalidOption(msg)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        msg = f"it is no text in UTF-8: {error}"
+        raise InvalidOption(msg) from None
+    for key, (value, line) in parse_conf(text).items():
+        where = f"line {line}: {key} = {value!r}"
+        if key == _OPPOSITE:
+            is_off = _converted(bool, value, where)
+            options.forward = not is_off
+        elif key in _KEYS:
+            _set(options, _KEYS[key], value, where)
+        elif key.startswith("broker."):
+            log.warning("%s: line %d: %s is not known and has no effect", path, line, key)
+
+
+def _set(options: BrokerOptions, name: str, value: str | tuple[str, ...], where: str) -> None:
+    """Set an option to what a text means for its type.
+
+    Raises:
+        InvalidOption: nothing.
+    """
+    converted = _converted(type(getattr(options, name)), value, where)
+    try:
+        setattr(options, name, converted)
+    except InvalidOption as error:
+        msg = f"{where}: {error}"
+        raise InvalidOption(msg) from None
+
+
+def _converted(kind: type, value: str | tuple[str, ...], where: str) -> Any:
+    if isinstance(value, str):
+        found = _READ[kind](value)
+    else:
+        found = value if kind is tuple else None
+    if found is None:
+        msg = f"{where} is no {_WORDS[kind]}"
+        raise InvalidOption(msg)
+    return found
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.removeprefix("-").isdecimal() else None
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        return Timespan.parse(text).total_seconds()
+    except InvalidData:
+        return None
+
+
+#: What a text means as a value of each type; None for nothing.
+_READ: Final[dict[type, Callable[[str], Any]]] = {
+    bool: {"true": True, "false": False}.get,
+    int: _number,
+    float: _seconds,
+    str: str,
+    tuple: lambda text: tuple(filter(None, map(str.strip, text.split(",")))),
+}
+
+_WORDS: Final = {
+    bool: "true or false",
+    int: "number",
+    float: "timespan, such as 500ms or 2s",
+    str: "text",
+    tuple: "list of texts",
 }

@@ -9,23 +9,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Self
+from contextlib import suppress
+from typing import Any, Final
 
-from callboard.endpoint.hub import INPUT_LIMIT
+from callboard.actors.closing import Closing
+from callboard.endpoint.hub import INPUT_LIMIT, Hub
 
-if TYPE_CHECKING:
-    from callboard.endpoint.hub import Hub
-
-__all__ = ["Publisher"]
-
+#: Seconds over which the rate of sending is counted.
 RATE_SPAN: Final = 1.0
-"""Seconds over which the rate of sending is counted."""
 
 
-class Publisher:
+class Publisher(Closing):
     """Publishes on one topic. Made by an endpoint; its methods may be called by any thread."""
 
-    def __init__(self, hub: "Hub", topic: str, closed: Callable[[Any], object]) -> None:
+    def __init__(self, hub: Hub, topic: str, closed: Callable[[Any], object]) -> None:
         """Use `Endpoint.make_publisher`."""
         self.topic = topic
         self._hub = hub
@@ -52,9 +49,7 @@ class Publisher:
 
     async def apublish(self, data: Any) -> None:
         """Awaitable twin of `publish`."""
-        self._refuse_closed()
-        while not self._hub.has_room():
-            await self._hub.room()
+        await self._room()
         self._hub.publish(self.topic, data)
         self._count(1)
 
@@ -66,11 +61,15 @@ class Publisher:
 
     async def apublish_batch(self, *batch: Any) -> None:
         """Awaitable twin of `publish_batch`."""
+        await self._room()
+        self._hub.publish_all([(self.topic, data) for data in batch])
+        self._count(len(batch))
+
+    async def _room(self) -> None:
+        """Wait for room, unless the publisher was closed."""
         self._refuse_closed()
         while not self._hub.has_room():
             await self._hub.room()
-        self._hub.publish_all([(self.topic, data) for data in batch])
-        self._count(len(batch))
 
     # --- seeing ---
 
@@ -134,33 +133,21 @@ class Publisher:
         """Close: the name that Broker has for it."""
         self.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _drop_waiting(self) -> None:
         """Take back what the core has not taken yet."""
         inputs = self._hub.inputs
         for item in list(inputs):
             if isinstance(item, tuple) and item[0] == self.topic:  # else an order to send
-                try:
+                with suppress(ValueError, IndexError):  # the core was quicker
                     inputs.remove(item)
-                except (ValueError, IndexError):  # the core was quicker
-                    continue
 
     def _room_changed(self, has_room: bool) -> None:  # noqa: FBT001
         with self._lock:
-            if self._pipe is None:
-                return
-            if has_room:
+            if self._pipe is not None and has_room:
                 os.write(self._pipe[1], b"x")
-            else:
-                try:
+            elif self._pipe is not None:
+                with suppress(BlockingIOError):
                     os.read(self._pipe[0], 16)
-                except BlockingIOError:
-                    return
 
     def _count(self, count: int) -> None:
         at = time.monotonic()

@@ -1,27 +1,329 @@
-"""Recordings: what topics bring, kept in a log."""
+"""Recordings: what topics bring, kept in a log by a thread of its own.
+
+    core actor ──take_from──> runs that wait ──thread──> CommitLog
+
+The node's thread only appends runs. Beyond a mark of what waits, publishers are slowed: threads
+of this node wait, and links bring less, so that those of other nodes wait as well. What comes
+all the same, beyond a limit, is not recorded; where it is missing a record on the topic
+`LOST_TOPIC` says how many messages that were.
+"""
 
 import asyncio
+import datetime
+import logging
+import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, NamedTuple
 
-from actors.current import current_cell
-from actors.errors import CallboardError, WouldBlock
-from callboard.broker.recorder import Recorder
-from callboard.commitlog import CommitLog, LogCorrupt
-from callboard.endpoint.topic import RESERVED, checked_topic
+import cbor2
 
-if TYPE_CHECKING:
-    from callboard.endpoint.hub import Hub
+from callboard.actors.closing import Closing, refuse_loop
+from callboard.actors.errors import CallboardError
+from callboard.actors.reference import current_cell
+from callboard.basp.node_id import node_id_text
+from callboard.commitlog import CommitLog, LogCorrupt, LogError
+from callboard.commitlog.columns import Cbor
+from callboard.commitlog.log import MAX_RECORD
+from callboard.endpoint.events import NotRecorded
+from callboard.endpoint.hub import Hub
+from callboard.endpoint.machine.effect import Item, RunReceiver
+from callboard.endpoint.machine.topic import RESERVED, checked_topic
+from callboard.model.scalar import Count
 
-__all__ = ["Recording"]
+log = logging.getLogger("callboard.recording")
 
+#: Topic of the records that stand where messages are missing; their payload is how many.
+LOST_TOPIC: Final = f"{RESERVED}/recording/lost"
+
+#: Messages and bytes that may wait before publishers are slowed.
+MARK: Final = (16_384, 16 << 20)
+
+#: Messages and bytes that may wait at all: a disk that stands still must not eat the memory.
+LIMIT: Final = (262_144, 64 << 20)
+
+#: Seconds that a link is not read when more than the mark waits; up to four times as many.
+PAUSE: Final = 0.05
+
+#: Messages of one batch of the log at least, when so many wait.
+BATCH: Final = 8192
+
+#: Seconds before a disk that refused is tried again: they double up to the second number.
+RETRY: Final = (0.1, 4.0)
+
+#: Seconds between looks whether the node has ended.
+LOOK: Final = 1.0
+
+
+class Run(NamedTuple):
+    """Messages that came together.
+
+    Attributes:
+        sender: the node that published them.
+        time: when they came, nanoseconds since 1970.
+        items: topics and values.
+        size: bytes.
+        lost: messages that were not taken before these.
+    """
+
+    sender: bytes
+    time: int
+    items: list[Item]
+    size: int
+    lost: int = 0
+
+
+class Recorder(RunReceiver):
+    """Takes runs and writes them, on a thread of its own.
+
+    Attributes:
+        log: where they go.
+        recorded: messages that are in the log.
+        error: why the last attempt to write failed; "" if it did not.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        make_log: Callable[[], CommitLog],
+        wants: Callable[[str], bool],
+        *,
+        mark: tuple[int, int] = MARK,
+        limit: tuple[int, int] = LIMIT,
+    ) -> None:
+        """Open the log and start the thread.
+
+        Args:
+            hub: slowed when the disk is.
+            make_log: opens the log, again after the disk had failed.
+            wants: whether a topic with the component `<$>` is recorded.
+            mark: messages and bytes that may wait before publishers are slowed.
+            limit: messages and bytes that may wait at all.
+
+        Raises:
+            LogError: the log cannot be opened.
+        """
+        self.log = make_log()
+        self.recorded = 0
+        self.error = ""
+        self._hub, self._make_log, self._wants = hub, make_log, wants
+        self._mark, self._limit = mark, limit
+        self._runs: deque[Run | threading.Event] = deque()
+        # Each of these is changed by one thread only: the node's, then the writer's.
+        self._taken, self._taken_bytes, self._gap, self._refused = 0, 0, 0, 0
+        self._done, self._done_bytes, self._dropped = 0, 0, 0
+        self._is_holding = False
+        self._wake, self._ended = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="callboard-recording")
+        self._thread.daemon = True  # a program that forgets to close still ends
+        self._thread.start()
+
+    # --- the node's side ---
+
+    def take_from(self, sender: bytes, items: list[Item], size: int) -> None:
+        """Let a run wait to be written."""
+        waiting = self._taken + len(items) - self._done
+        octets = self._taken_bytes + size - self._done_bytes
+        if waiting > self._mark[0] or octets > self._mark[1]:
+            if waiting > self._limit[0] or octets > self._limit[1]:
+                self._refuse(len(items))
+                return
+            # Before it is appended: the thread that finds it then also finds this.
+            self._is_holding = True
+            fullness = max(waiting / self._limit[0], octets / self._limit[1])
+            self._hub.hold(self, sender, PAUSE * (1 + 3 * fullness))
+        gap, self._gap = self._gap, 0
+        self._taken += len(items)
+        self._taken_bytes += size
+        self._runs.append(Run(sender, time.time_ns(), items, size, gap))
+        self._wake.set()
+
+    def _refuse(self, count: int) -> None:
+        if not self._gap:
+            log.warning("recording into %s is too slow: messages are lost", self.log.folder)
+        self._gap += count
+        self._refused += count
+        self._tell_missing(count)
+
+    def _drop(self, count: int) -> None:
+        """Give up messages that were taken; on the writer's thread."""
+        self._dropped += count
+        self._tell_missing(count)
+
+    def _tell_missing(self, count: int) -> None:
+        if count:
+            self._hub.node.runtime.report(NotRecorded(self.log.folder, count))
+
+    # --- seeing ---
+
+    @property
+    def lost(self) -> int:
+        """Messages that came and are not in the log."""
+        return self._refused + self._dropped
+
+    @property
+    def waiting(self) -> int:
+        """Messages that are not written yet."""
+        return self._taken - self._done
+
+    def reach(self, timeout: float | None) -> bool:
+        """Wait until all that was taken before is in the log; False after `timeout` seconds."""
+        marker = threading.Event()
+        self._runs.append(marker)
+        self._wake.set()
+        return not self._thread.is_alive() or marker.wait(timeout)
+
+    def end(self) -> None:
+        """Write what waits, and close the log; what the disk refuses once more is lost."""
+        if self._gap:
+            own = self._hub.node.node_id
+            self._runs.append(Run(own, time.time_ns(), [], 0, self._gap))
+        self._ended.set()
+        self._wake.set()
+        self._thread.join()
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        while self._runs or not self._ended.is_set():
+            runs, marker = self._collect()
+            if runs:
+                self._write(runs)
+            if marker is not None:
+                marker.set()
+            if not self._runs and not self._ended.is_set():
+                self._wake.wait(LOOK)
+                self._wake.clear()
+                if self._hub.node.runtime.is_closed:
+                    self._ended.set()
+        try:
+            self.log.close()
+        except LogError as error:
+            self._tell(error)
+
+    def _collect(self) -> tuple[list[Run], threading.Event | None]:
+        """Return runs that are written as one, and whoever waits for them."""
+        runs: list[Run] = []
+        count = octets = 0
+        while self._runs and count < BATCH and octets < MAX_RECORD:
+            run = self._runs.popleft()
+            if isinstance(run, threading.Event):
+                return runs, run
+            runs.append(run)
+            count += len(run.items)
+            octets += run.size
+        return runs, None
+
+    def _write(self, runs: list[Run]) -> None:
+        """Write runs as one batch, and let publishers go on when little waits."""
+        rows = Rows([], [], [], [])
+        for run in runs:
+            if run.lost:
+                rows.add(run, [(LOST_TOPIC, run.lost)])
+            items = run.items
+            if any(RESERVED in topic for topic, _ in items):
+                items = [one for one in items if RESERVED not in one[0] or self._wants(one[0])]
+            rows.add(run, items)
+        if max(map(len, rows.payloads), default=0) > MAX_RECORD:
+            self._drop(rows.drop_large())
+        if rows.payloads:
+            self._store(rows)
+        self._done += sum(len(run.items) for run in runs)
+        self._done_bytes += sum(run.size for run in runs)
+        if self._is_holding and self.waiting <= self._mark[0] // 2:
+            self._is_holding = False
+            self._hub.relax(self)
+
+    def _store(self, rows: "Rows") -> None:
+        """Append rows, however long the disk refuses, until the end."""
+        payloads, topics, senders, times = rows
+        count = len(payloads) - topics.count(LOST_TOPIC)
+        pause, longest = RETRY
+        while True:
+            try:
+                self.log.append_batch(payloads, topic=topics, sender=senders, time=times)
+            except LogError as error:
+                self._tell(error)
+            else:
+                self.recorded += count
+                if self.error:
+                    log.warning("recording into %s goes on", self.log.folder)
+                    self.error = ""
+                return
+            if self._ended.wait(pause):
+                self._drop(count)
+                return
+            pause = min(2 * pause, longest)
+            self._open_again()
+
+    def _open_again(self) -> None:
+        """Open the log again: after some errors it takes nothing before that."""
+        end = self.log.end
+        try:
+            with suppress(LogError):
+                self.log.close()
+            self.log = self._make_log()
+        except LogError as error:
+            self._tell(error)
+            return
+        cut = max(0, end - self.log.end)  # was never durable
+        self.recorded -= cut
+        self._drop(cut)
+
+    def _tell(self, error: LogError) -> None:
+        if not self.error:
+            log.error("recording: %s", error)
+        self.error = str(error)
+
+
+class Rows(NamedTuple):
+    """Records on their way into the log, in columns."""
+
+    payloads: list[Cbor]
+    topics: list[str]
+    senders: list[str]
+    times: list[int]
+
+    def add(self, run: Run, items: list[Item]) -> None:
+        """Take messages of a run."""
+        self.payloads.extend([_encoded(value) for _, value in items])
+        self.topics.extend([topic for topic, _ in items])
+        self.senders.extend([node_id_text(run.sender)] * len(items))
+        self.times.extend([run.time] * len(items))
+
+    def drop_large(self) -> int:
+        """Leave out what no log takes; returns how many that are."""
+        fits = [len(payload) <= MAX_RECORD for payload in self.payloads]
+        columns: tuple[list[Any], ...] = self
+        for column in columns:
+            column[:] = compress(column, fits)
+        return fits.count(False)
+
+
+def _encoded(value: Any) -> Cbor:
+    return Cbor(cbor2.dumps(value, default=_encode_special))
+
+
+def _encode_special(encoder: cbor2.CBOREncoder, value: Any) -> None:
+    """Encode what CBOR has no type for as what Spark and SQL have one for."""
+    match value:
+        case Count():
+            encoder.encode(int(value))
+        case datetime.timedelta():
+            encoder.encode(value.total_seconds())
+        case _:  # ports and enum values
+            encoder.encode(str(value))
+
+
+#: Seconds that the core may take to hand over what was published before the end.
 STOP_LIMIT: Final = 5.0
-"""Seconds that the core may take to hand over what was published before the end."""
 
 
-class Recording:
+class Recording(Closing):
     """Records what topics bring into a log, until it is closed. Made by an endpoint.
 
     Each message is a record: topic, the time when it came, the id of the node that published
@@ -36,7 +338,7 @@ class Recording:
 
     def __init__(
         self,
-        hub: "Hub",
+        hub: Hub,
         topics: tuple[str, ...],
         make_log: Callable[[], CommitLog],
         closed: Callable[[Any], object] = lambda _: None,
@@ -103,7 +405,7 @@ class Recording:
             WouldBlock: called on the thread of a running event loop.
             LogFailed: the disk refuses.
         """
-        self._refuse_loop("flush")
+        refuse_loop("flush()", "recording.aflush()")
         self._take_published(STOP_LIMIT if timeout is None else timeout)
         if not self._recorder.reach(timeout):
             return False
@@ -124,7 +426,7 @@ class Recording:
         """
         if self._is_closed:
             return
-        self._refuse_loop("close")
+        refuse_loop("close()", "recording.aclose()")
         self._is_closed = True
         self._take_published(STOP_LIMIT)
         removed = self._hub.remove_receiver(self._recorder)
@@ -135,32 +437,11 @@ class Recording:
         self._hub.relax(self._recorder)
         self._closed_told(self)
 
-    async def aclose(self) -> None:
-        """Awaitable twin of `close`."""
-        await asyncio.get_running_loop().run_in_executor(None, self.close)
-
     def _take_published(self, timeout: float) -> None:
         """Let the core hand over what was published; not where its node would stand still."""
-        if current_cell.get() is None and not self._hub.node.runtime.closed:
+        if current_cell.get() is None and not self._hub.node.runtime.is_closed:
             with suppress(CallboardError):
                 self._hub.flushed(timeout)
-
-    def _refuse_loop(self, name: str) -> None:
-        if asyncio._get_running_loop() is not None:  # noqa: SLF001
-            msg = f"{name}() would block the event loop; await recording.a{name}() instead"
-            raise WouldBlock(msg)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
 
 
 def _latest_time(log: CommitLog) -> int | None:

@@ -2,37 +2,45 @@
 
 import asyncio
 import time
+import uuid
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, overload
+from typing import Any, Final, Generic, TypeVar, overload
 
-from actors.current import waiting
-from actors.errors import WouldBlock
+from callboard.actors.closing import Closing, refuse_loop
+from callboard.actors.future import waiting
 from callboard.broker.topics import topic_text
-from callboard.endpoint import Topic
-from callboard.endpoint.core_effect import Item
+from callboard.endpoint import (
+    EC,
+    SC,
+    EndpointInfo,
+    Error,
+    NetworkInfo,
+    OptionalNetworkInfo,
+    Status,
+    Topic,
+)
+from callboard.endpoint.hub import Hub
+from callboard.endpoint.machine.effect import Item, PeerEvent, PeerEventKind
 from callboard.endpoint.message_queue import MessageQueue
-from callboard.endpoint.python_value import thawed
-
-if TYPE_CHECKING:
-    from callboard.endpoint.hub import Hub
-
-__all__ = ["QueueReader", "SafeSubscriber", "Subscriber"]
+from callboard.model.data import thawed
 
 T = TypeVar("T")
 
+#: Messages that one call may ask for.
 READ_LIMIT: Final = 1 << 20
-"""Messages that one call may ask for."""
 
 
-class QueueReader(Generic[T]):
+class QueueReader(Closing, Generic[T]):
     """What reads a queue as Broker's subscribers do.
 
     `get` tells from the type of its first argument what is meant: a float is a limit of
     seconds, an int a number of messages.
     """
 
-    def __init__(self, queue: "MessageQueue[T]") -> None:
-        self._queue = queue
+    def __init__(self, hub: Hub, closed: Callable[[Any], object]) -> None:
+        self._hub = hub
+        self._queue: MessageQueue[T] = MessageQueue()
+        self._closed_told = closed
         self._is_closed = False
 
     @overload
@@ -120,9 +128,7 @@ class QueueReader(Generic[T]):
         return item
 
     def _refuse_blocking(self) -> None:
-        if asyncio._get_running_loop() is not None:  # noqa: SLF001
-            msg = "get() would block the event loop; await aget(…), or use `async for`"
-            raise WouldBlock(msg)
+        refuse_loop("get()", "aget(…), or use `async for`,")
 
     # --- the end ---
 
@@ -131,26 +137,19 @@ class QueueReader(Generic[T]):
         if not self._is_closed:
             self._is_closed = True
             self._detach()
+            self._closed_told(self)
             self._queue.close()
 
     def reset(self) -> None:
         """Close: the name that Broker has for it."""
         self.close()
 
+    async def aclose(self) -> None:
+        """Awaitable twin of `close`, which never waits."""
+        self.close()
+
     def _detach(self) -> None:
         """Tell whoever fills the queue."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.close()
 
 
 def _now() -> float:
@@ -184,12 +183,10 @@ class Subscriber(QueueReader[Item]):
     """Messages as `(topic, value)`, in the order of each publisher. Made by an endpoint."""
 
     def __init__(
-        self, hub: "Hub", topics: tuple[str, ...], closed: Callable[[Any], object]
+        self, hub: Hub, topics: tuple[str, ...], closed: Callable[[Any], object]
     ) -> None:
         """Use `Endpoint.make_subscriber`."""
-        super().__init__(MessageQueue())
-        self._hub = hub
-        self._closed_told = closed
+        super().__init__(hub, closed)
         self._subscribed = hub.add_receiver(self._queue, topics)
 
     def add_topic(self, topic: str | Topic, block: bool = False) -> None:  # noqa: FBT001, FBT002
@@ -200,7 +197,7 @@ class Subscriber(QueueReader[Item]):
         """
         done = self._hub.add_receiver(self._queue, [topic_text(topic)])
         if block:
-            self._refuse_loop("add_topic")
+            refuse_loop("add_topic(block=True)", "aadd_topic(…)")
             done.result()
 
     async def aadd_topic(self, topic: str | Topic, block: bool = True) -> None:  # noqa: FBT001, FBT002
@@ -217,7 +214,7 @@ class Subscriber(QueueReader[Item]):
         """
         done = self._hub.remove_receiver(self._queue, [topic_text(topic)])
         if block:
-            self._refuse_loop("remove_topic")
+            refuse_loop("remove_topic(block=True)", "aremove_topic(…)")
             done.result()
 
     async def aremove_topic(self, topic: str | Topic, block: bool = True) -> None:  # noqa: FBT001, FBT002
@@ -226,18 +223,12 @@ class Subscriber(QueueReader[Item]):
         if block:
             await done
 
-    def _refuse_loop(self, name: str) -> None:
-        if asyncio._get_running_loop() is not None:  # noqa: SLF001
-            msg = f"{name}(block=True) would block the event loop; await a{name}(…) instead"
-            raise WouldBlock(msg)
-
     def _shown(self, item: Item) -> Item:
         value = thawed(item[1])
         return item if value is item[1] else (item[0], value)
 
     def _detach(self) -> None:
         self._hub.remove_receiver(self._queue)
-        self._closed_told(self)
 
 
 class SafeSubscriber(Subscriber):
@@ -245,3 +236,46 @@ class SafeSubscriber(Subscriber):
 
     def _shown(self, item: Item) -> Item:
         return item
+
+
+_STATUSES: Final = {
+    PeerEventKind.PEER_DISCOVERED: SC.EndpointDiscovered,
+    PeerEventKind.PEER_CONNECTED: SC.PeerAdded,
+    PeerEventKind.PEER_DISCONNECTED: SC.PeerLost,
+    PeerEventKind.PEER_REMOVED: SC.PeerRemoved,
+    PeerEventKind.PEER_UNREACHABLE: SC.EndpointUnreachable,
+}
+_ERRORS: Final = {
+    PeerEventKind.CANNOT_REMOVE_PEER: EC.PeerInvalid,
+    PeerEventKind.PEER_UNAVAILABLE: EC.PeerUnavailable,
+}
+
+
+def notice_of(event: PeerEvent) -> Status | Error:
+    """Return what users are told of a peer event: Broker's code, and its text."""
+    network = None if event.address is None else NetworkInfo(*event.address)
+    name = "" if event.endpoint is None else str(uuid.UUID(bytes=event.endpoint))
+    context = EndpointInfo(name, OptionalNetworkInfo(network))
+    if event.kind in _STATUSES:
+        return Status(_STATUSES[event.kind], context)
+    return Error(_ERRORS[event.kind], context)
+
+
+class StatusSubscriber(QueueReader[Status | Error]):
+    """Errors, and where it was asked for, changes among the peers. Made by an endpoint."""
+
+    def __init__(
+        self, hub: Hub, closed: Callable[[Any], object], *, receive_statuses: bool
+    ) -> None:
+        """Use `Endpoint.make_status_subscriber`."""
+        super().__init__(hub, closed)
+        self._takes_statuses = receive_statuses
+        hub.on_peer_event(self._told)
+
+    def _told(self, event: PeerEvent) -> None:
+        notice = notice_of(event)
+        if self._takes_statuses or isinstance(notice, Error):
+            self._queue.take([notice])
+
+    def _detach(self) -> None:
+        self._hub.off_peer_event(self._told)

@@ -10,36 +10,21 @@ import ssl
 from typing import Final
 
 from callboard.broker.options import Configuration
-from proxies.errors import TlsError
-
-__all__ = ["dialing_context", "listening_context"]
+from callboard.proxies.errors import TlsError
 
 #: Elliptic Diffie-Hellman without certificates, the suite that Broker uses; TLS 1.3 has none.
 _ANONYMOUS: Final = "AECDH-AES256-SHA:@SECLEVEL=0"
 
 
-def dialing_context(configuration: Configuration) -> ssl.SSLContext | None:
-    """Return the context of connections that we make; None for plain ones.
+def tls_context(configuration: Configuration, *, listens: bool) -> ssl.SSLContext | None:
+    """Return the context of ports, or of connections that we make; None for plain ones.
 
     Raises:
         TlsError: a file is missing or of no use.
     """
-    return _context(configuration, ssl.PROTOCOL_TLS_CLIENT)
-
-
-def listening_context(configuration: Configuration) -> ssl.SSLContext | None:
-    """Return the context of ports; None for plain ones.
-
-    Raises:
-        TlsError: a file is missing or of no use.
-    """
-    return _context(configuration, ssl.PROTOCOL_TLS_SERVER)
-
-
-def _context(configuration: Configuration, protocol: int) -> ssl.SSLContext | None:
     if configuration.options.disable_ssl:
         return None
-    context = ssl.SSLContext(protocol)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if listens else ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.check_hostname = False

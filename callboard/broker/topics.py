@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable
 
-from callboard.endpoint import Topic, UnsupportedData
-from callboard.endpoint.topic import checked_topic
+from callboard.endpoint import Topic
+from callboard.endpoint.machine.topic import checked_topic
+from callboard.model.errors import UnsupportedData
 
-__all__ = ["Topics", "topic_text", "topic_texts"]
-
+#: One topic or several.
 Topics = str | Topic | Iterable[str | Topic]
-"""One topic or several."""
 
 
 def topic_text(topic: object) -> str:

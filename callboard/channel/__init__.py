@@ -4,11 +4,11 @@ One producer, any number of consumers. Knows no transport, clock or thread; see
 `docs/channels.md`. Imports nothing else of this project.
 """
 
-from callboard.channel.backend import ConsumerBackend, EndOfChannel, ProducerBackend
-from callboard.channel.consumer import Consumer
+from callboard.channel.consumer import Consumer, ConsumerBackend
 from callboard.channel.message import (
     ConsumerMessage,
     CumulativeAck,
+    EndOfChannel,
     Event,
     Handshake,
     Heartbeat,
@@ -16,7 +16,7 @@ from callboard.channel.message import (
     ProducerMessage,
     RetransmitFailed,
 )
-from callboard.channel.producer import Producer
+from callboard.channel.producer import Producer, ProducerBackend
 
 __all__ = [
     "Consumer",

@@ -13,11 +13,12 @@ producer has it no longer.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
-from callboard.channel.backend import ConsumerBackend, EndOfChannel
 from callboard.channel.message import (
+    ConsumerMessage,
     CumulativeAck,
+    EndOfChannel,
     Event,
     Handshake,
     Heartbeat,
@@ -25,8 +26,6 @@ from callboard.channel.message import (
     ProducerMessage,
 )
 from callboard.channel.producer import HEARTBEAT_INTERVAL, NACK_LIMIT, TIMEOUT
-
-__all__ = ["NACK_AFTER", "WINDOW", "Consumer"]
 
 P = TypeVar("P")
 
@@ -36,6 +35,26 @@ NACK_AFTER: Final = 2
 WINDOW: Final = 65_536
 #: Stands in the buffer for an event that the producer has no longer.
 _LOST: Final[Any] = object()
+
+
+class ConsumerBackend(Protocol[P]):
+    """Transport of a consumer to its producer, and what it does with events.
+
+    The first argument of each call is the consumer that calls, so one backend can serve many.
+    A backend may call back into it; it must not raise.
+    """
+
+    def consume(self, consumer: "Consumer[P]", payload: P) -> None:
+        """Process the next event."""
+
+    def send(self, consumer: "Consumer[P]", msg: ConsumerMessage) -> None:
+        """Send a message to the producer."""
+
+    def consume_nil(self, consumer: "Consumer[P]") -> object | None:
+        """Process a lost event. Whatever is returned, unless None, closes the consumer."""
+
+    def close(self, consumer: "Consumer[P]", error: object) -> None:
+        """Hear that the consumer ended; it makes no further call."""
 
 
 class Consumer(Generic[P]):
@@ -181,6 +200,7 @@ class Consumer(Generic[P]):
         self._watch_missing()
 
     def _receive(self, seq: int, payload: P) -> None:
+        """Take an event, or the news that one is lost, and consume what is in order."""
         if self._closed:
             return
         self._silent_ticks = 0
@@ -206,6 +226,7 @@ class Consumer(Generic[P]):
             self._consume_ready()
 
     def _consume_ready(self) -> None:
+        """Consume events from the buffer as far as they follow each other."""
         buffer = self._buffer
         while self._next in buffer:  # which is empty after the end
             payload = buffer.pop(self._next)
@@ -218,6 +239,7 @@ class Consumer(Generic[P]):
                 self._close(error)
 
     def _watch_missing(self) -> None:
+        """Ask for missing events when they are due, or give up after the timeout."""
         if self._last < self._next:
             self._stuck_ticks = 0
             return
@@ -240,11 +262,13 @@ class Consumer(Generic[P]):
         return tuple(found)
 
     def _acknowledge(self) -> None:
+        """Tell the producer how far events were consumed."""
         self._unacked_ticks = 0
         self._acked = self._next - 1
         self._backend.send(self, CumulativeAck(self._acked))
 
     def _close(self, error: object) -> None:
+        """End the consumer and tell its backend why."""
         self._closed = True
         self._buffer.clear()
         self._backend.close(self, error)

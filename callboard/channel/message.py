@@ -1,22 +1,12 @@
-"""What producers and consumers of a channel send each other.
+"""What producers and consumers of a channel send each other, and how a channel ends.
 
 Sequence numbers start at 1 with the first event of a producer and never repeat. The transport
 may lose, double, delay and reorder all of these; no message depends on an earlier one.
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Generic, TypeVar
-
-__all__ = [
-    "ConsumerMessage",
-    "CumulativeAck",
-    "Event",
-    "Handshake",
-    "Heartbeat",
-    "Nack",
-    "ProducerMessage",
-    "RetransmitFailed",
-]
 
 P = TypeVar("P")
 
@@ -67,3 +57,12 @@ class Nack:
 
 ProducerMessage = Handshake | Event[P] | RetransmitFailed | Heartbeat
 ConsumerMessage = CumulativeAck | Nack
+
+
+class EndOfChannel(StrEnum):
+    """Why a producer dropped a consumer, or a consumer closed."""
+
+    #: Nothing was heard from the other side for too long.
+    CONNECTION_TIMEOUT = "connection_timeout"
+    #: A lost event was asked for again and again, in vain.
+    RETRANSMISSION_TIMEOUT = "retransmission_timeout"

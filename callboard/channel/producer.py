@@ -12,19 +12,18 @@ who asks for it learns that. Nothing here reads a clock: `tick` is called at a s
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
-from callboard.channel.backend import EndOfChannel, ProducerBackend
 from callboard.channel.message import (
     ConsumerMessage,
     CumulativeAck,
+    EndOfChannel,
     Event,
     Handshake,
     Heartbeat,
+    ProducerMessage,
     RetransmitFailed,
 )
-
-__all__ = ["BUFFER_LIMIT", "HEARTBEAT_INTERVAL", "NACK_LIMIT", "TIMEOUT", "Producer"]
 
 H = TypeVar("H", bound=Hashable)
 P = TypeVar("P")
@@ -48,6 +47,26 @@ class _Path:
         self.acked = first - 1
         self.is_pending = True
         self.last_seen = tick
+
+
+class ProducerBackend(Protocol[H, P]):
+    """Transport of a producer; `H` is the handle of a consumer, `P` the payload.
+
+    The first argument of each call is the producer that calls, so one backend can serve many.
+    A backend may call back into it; it must not raise.
+    """
+
+    def send(self, producer: "Producer[H, P]", hdl: H, msg: ProducerMessage[P]) -> None:
+        """Send a message to one consumer."""
+
+    def broadcast(self, producer: "Producer[H, P]", msg: ProducerMessage[P]) -> None:
+        """Send a message to all consumers."""
+
+    def drop(self, producer: "Producer[H, P]", hdl: H, reason: EndOfChannel) -> None:
+        """Hear that the producer removed a consumer."""
+
+    def handshake_completed(self, producer: "Producer[H, P]", hdl: H) -> None:
+        """Hear that the first acknowledgement of a consumer arrived."""
 
 
 class Producer(Generic[H, P]):
@@ -92,8 +111,8 @@ class Producer(Generic[H, P]):
         # shrinks there is slow to find, so its number is kept.)
         self._buffer: dict[int, P] = {}
         self._oldest = seq + 1
+        #: Events that left the full buffer before everybody had acknowledged them.
         self.given_up = 0
-        """Events that left the full buffer before everybody had acknowledged them."""
 
     @property
     def seq(self) -> int:
@@ -210,6 +229,7 @@ class Producer(Generic[H, P]):
             self._backend.broadcast(self, Heartbeat(self._seq))
 
     def _kept(self, seq: int) -> Event[P] | RetransmitFailed:
+        """Return an event from the buffer, or that it is gone."""
         if seq in self._buffer:
             return Event(seq, self._buffer[seq])
         return RetransmitFailed(seq)
@@ -222,6 +242,7 @@ class Producer(Generic[H, P]):
         self.given_up += count
 
     def _drop_silent(self) -> None:
+        """Drop consumers that were not heard from for the timeout."""
         oldest = self._tick - self._timeout
         silent = [hdl for hdl, path in self._paths.items() if path.last_seen < oldest]
         for hdl in silent:
@@ -241,5 +262,6 @@ class Producer(Generic[H, P]):
 
 
 def _first(count: int, items: Iterable[int]) -> Iterator[int]:
+    """Iterate over at most `count` items."""
     for item, _ in zip(items, range(count), strict=False):
         yield item

@@ -1,25 +1,34 @@
-"""The commands, without their work: what is imported here is all that `--help` costs."""
+"""The command line without the work of its commands.
 
+What is imported here is all that `--help` costs: the file of a noun is loaded when the noun is
+named, that of a command when it runs.
+"""
+
+import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, cast
 
 import typer
+from typer.core import TyperGroup
 
-from callboard.cli.actor import actor_app
-from callboard.cli.credentials import SecretFile, TlsFolder, read_credentials
-from callboard.cli.failure import FAILED, MISUSED, Failure, explain, one_line
-from callboard.cli.flow import flow_app
-from callboard.cli.gateway import gateway_app
-from callboard.cli.log import log_app
-from callboard.cli.mqtt import mqtt_app
-from callboard.cli.node import node_app
-from callboard.cli.pipeline import pipeline_app
-from callboard.cli.store import store_app
-from callboard.cli.topic import topic_app
+from callboard.cli.options import AccessOptions, JsonOptions, command, flag, option
+from callboard.cli.problem import FAILED, MISUSED, Problem, explain, one_line
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+#: What there is beside the commands of this file; `callboard.cli.NOUN` has the commands.
+NOUNS: Final = {
+    "node": "Run nodes, see into them, end them.",
+    "actor": "Talk to actors.",
+    "topic": "Publish and subscribe.",
+    "flow": "Serve files as flows, send and take flows.",
+    "gateway": "Run gateways: modules that are linked by a configuration.",
+    "log": "Look into logs.",
+    "store": "Read and write stores.",
+    "mqtt": "Run an MQTT router, and see into it.",
+    "pipeline": "Run queries over logs with Spark.",
+}
 
 # typer brings its own copy of click along; these are its two base classes of errors.
 _UsageError: Final = cast("type[Exception]", typer.BadParameter.__bases__[0])
@@ -35,21 +44,52 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(node_app, name="node")
-app.add_typer(actor_app, name="actor")
-app.add_typer(topic_app, name="topic")
-app.add_typer(flow_app, name="flow")
-app.add_typer(gateway_app, name="gateway")
-app.add_typer(log_app, name="log")
-app.add_typer(store_app, name="store")
-app.add_typer(mqtt_app, name="mqtt")
-app.add_typer(pipeline_app, name="pipeline")
+
+
+class Noun(TyperGroup):
+    """The commands of a noun, whose file is loaded when they are looked for."""
+
+    _loaded: MutableMapping[str, Any] | None = None
+
+    @property
+    def commands(self) -> MutableMapping[str, Any]:
+        """The commands by name."""
+        if self._loaded is None:
+            module = importlib.import_module(f"callboard.cli.{self.name}")
+            self._loaded = typer.main.get_group(module.app).commands
+        return self._loaded
+
+    @commands.setter
+    def commands(self, _: MutableMapping[str, Any]) -> None:
+        """Leave them unloaded; the base class sets none."""
+
+
+def whole() -> TyperGroup:
+    """Return the command line with all nouns."""
+    group = cast(TyperGroup, typer.main.get_command(app))
+    for name, text in NOUNS.items():
+        noun = Noun(name=name, help=text, no_args_is_help=True, rich_markup_mode=None)
+        group.add_command(noun, name)
+    return group
+
+
+def read_version() -> str:
+    """Return the version of the installed package, or of the source folder it runs from."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("callboard")
+    except PackageNotFoundError:
+        import tomllib
+
+        project = Path(__file__).parents[2] / "pyproject.toml"
+        found: str = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"]
+        return found
 
 
 def _print_version(value: bool) -> None:  # noqa: FBT001  # typer's callbacks take the option's value
+    """Print the version and end."""
     if value:
-        from callboard.cli.version import read_version
-
         typer.echo(f"callboard {read_version()}")
         raise typer.Exit
 
@@ -67,20 +107,18 @@ def callboard(
     """Python actors on any number of machines."""
 
 
-@app.command()
-def demo(
-    *,
-    seconds: Annotated[float, typer.Option(min=4.0, help="Length of the story.")] = 30.0,
-    forever: Annotated[
-        bool, typer.Option("--forever", help="Play no story; end with q or Ctrl-C.")
-    ] = False,
-    plain: Annotated[
-        bool, typer.Option("--plain", help="Print lines even in a terminal.")
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print only the summary, as JSON.")
-    ] = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class DemoCommandOptions:
+    """How the demo plays."""
+
+    seconds: float = option(30.0, "Length of the story.", min=4.0)
+    forever: bool = flag("Play no story; end with q or Ctrl-C.", "--forever")
+    plain: bool = flag("Print lines even in a terminal.", "--plain")
+    as_json: bool = flag("Print only the summary, as JSON.", "--json")
+
+
+@command(app)
+def demo(options: DemoCommandOptions) -> int:
     """Watch four nodes lose one of them and heal.
 
     Nodes A-B-C-D in a line watch this machine. Half-way C is killed; the rest goes on, and the
@@ -96,18 +134,21 @@ def demo(
     from callboard.demo.options import DemoOptions
     from callboard.demo.run import run
 
-    options = DemoOptions(seconds=seconds, forever=forever, as_json=as_json, plain=plain)
-    raise typer.Exit(run(options))
+    return run(DemoOptions(**vars(options)))
 
 
-@app.command()
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions:
+    """How the outcome of a replay is printed."""
+
+    as_json: bool = flag("Print the outcome as JSON; pytest's goes to stderr.", "--json")
+
+
+@command(app)
 def replay(
     seed: Annotated[int, typer.Argument(help="The seed that the failed test printed.")],
-    *,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the outcome as JSON; pytest's goes to stderr.")
-    ] = False,
-) -> None:
+    options: ReplayOptions,
+) -> int:
     """Run a test that failed in a simulation again, with the same events.
 
     Looks for .callboard/failures/SEED.json here and in the folders above, runs that test with
@@ -119,16 +160,15 @@ def replay(
       callboard replay 1234
       callboard replay 1234 --json | jq .same_events
     """  # noqa: D301
-    from callboard.cli.replaying import replay_seed
+    from callboard.cli.replay import replay_seed
 
-    raise typer.Exit(replay_seed(seed, as_json=as_json))
+    return replay_seed(seed, as_json=options.as_json)
 
 
-@app.command()
+@command(app)
 def new(
     folder: Annotated[Path, typer.Argument(metavar="NAME", help="The folder to make.")],
-    *,
-    as_json: AsJson = False,
+    options: JsonOptions,
 ) -> None:
     """Make a small project: an actor, its tests, a Makefile, a configuration.
 
@@ -139,32 +179,30 @@ def new(
       callboard new myapp
       callboard new projects/till --json
     """  # noqa: D301
-    from callboard.cli.creating import create
+    from callboard.cli.new import create
 
     made = [str(path) for path in create(folder)]
-    if as_json:
-        from callboard.cli.values import to_json
-
-        typer.echo(to_json({"folder": str(folder), "files": made}))
-    else:
-        typer.echo("\n".join([*made, f"next: cd {folder} && make test"]))
+    row = {"folder": str(folder), "files": made}
+    options.say(row, "\n".join([*made, f"next: cd {folder} && make test"]))
 
 
-@app.command()
+@dataclass(frozen=True, kw_only=True)
+class DoctorOptions(AccessOptions):
+    """What is examined beside this machine."""
+
+    listen: str | None = option(
+        None, "See that a node could listen there.", metavar="HOST:PORT"
+    )
+
+
+@command(app)
 def doctor(
+    options: DoctorOptions,
     peers: Annotated[
         list[str] | None,
         typer.Argument(metavar="[ADDRESS]...", help="Nodes that are to be reached."),
     ] = None,
-    *,
-    listen: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="See that a node could listen there."),
-    ] = None,
-    as_json: AsJson = False,
-    secret_file: SecretFile = None,
-    tls: TlsFolder = None,
-) -> None:
+) -> int:
     """Look for what would trouble a node on this machine, and say what to do.
 
     Each line is ok, warn or fail; the exit code is 1 when one is fail.
@@ -176,19 +214,17 @@ def doctor(
       callboard doctor --json | jq '.[] | select(.status != "ok")'
     """  # noqa: D301
     from callboard.cli import doctor as work
-    from callboard.cli.values import to_json
 
-    proof = read_credentials(secret_file, tls)
-    found = work.examine(listen=listen, peers=peers or [], credentials=proof)
-    typer.echo(to_json(found) if as_json else work.report(found))
-    raise typer.Exit(FAILED if any(finding.status == "fail" for finding in found) else 0)
+    found = work.examine(listen=options.listen, peers=peers or [], access=options)
+    options.say(found, work.report(found))
+    return FAILED if any(finding.status == "fail" for finding in found) else 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     try:
-        outcome: Any = app(arguments, standalone_mode=False)
-    except Failure as failure:
+        outcome: Any = whole()(arguments, standalone_mode=False)
+    except Problem as failure:
         return max(_complain(line, failure.code) for line in failure.lines)
     except _UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
@@ -203,7 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout = None  # nobody reads: nothing to flush at the exit
         return FAILED
     except Exception as error:
-        from actors.errors import CallboardError
+        from callboard.actors.errors import CallboardError
 
         if not isinstance(error, CallboardError):
             raise
@@ -212,6 +248,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _usage(error: Exception) -> str:
+    """Return a wrong use as one line that leads to the help."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "callboard"
     text = getattr(error, "format_message", lambda: str(error))().rstrip(".")
@@ -221,5 +258,6 @@ def _usage(error: Exception) -> str:
 
 
 def _complain(text: str, code: int) -> int:
+    """Print a line to the standard error; returns the exit code."""
     print(f"callboard: {one_line(text)}", file=sys.stderr)  # noqa: T201
     return code

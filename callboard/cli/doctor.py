@@ -1,6 +1,5 @@
 """The work of `callboard doctor`: what of this machine would trouble a node, and what to do."""
 
-import importlib
 import importlib.metadata
 import re
 import resource
@@ -12,27 +11,28 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal
 
-from basp.header import DIRECTORY
+import callboard
 from callboard import Actor, CallboardError, Node, handler
-from callboard.cli.credentials import Credentials, open_node
-from callboard.cli.failure import one_line
-from callboard.cli.listening import parse_listen
-from proxies.messages import Describe
+from callboard.basp.header import DIRECTORY
+from callboard.cli.options import AccessOptions
+from callboard.cli.own_node import parse_listen
+from callboard.cli.problem import one_line
+from callboard.proxies.messages import Describe
 
-OURS: Final = ("actors", "basp", "proxies", "callboard")
-"""Our packages; other distributions may install one of the same name over them."""
+#: Our package; other distributions may install one of the same name over it.
+OURS: Final = "callboard"
 
+#: Open files that a node may need: its limit of links. Below, connections fail under load.
 FILES: Final = 4_096
-"""Open files that a node may need: its limit of links. Below, connections fail under load."""
 
+#: Open files below which even a small cluster with its logs runs into the limit.
 FEWEST_FILES: Final = 256
-"""Open files below which even a small cluster with its logs runs into the limit."""
 
+#: Seconds that a link or an answer may take while it is tried out.
 PROBE_TIME: Final = 5.0
-"""Seconds that a link or an answer may take while it is tried out."""
 
+#: No clock that is right shows an earlier time: callboard is younger.
 BEGIN: Final = datetime(2025, 1, 1, tzinfo=UTC)
-"""No clock that is right shows an earlier time: callboard is younger."""
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -57,14 +57,14 @@ class Echo(Actor):
 
 
 def examine(
-    *, listen: str | None, peers: Sequence[str], credentials: Credentials
+    *, listen: str | None, peers: Sequence[str], access: AccessOptions
 ) -> list[Finding]:
     """Carry out all checks.
 
     Args:
         listen: `HOST:PORT` that is to be free; None for none.
         peers: addresses of nodes that are to be reached.
-        credentials: what is proved to them.
+        access: what is proved to them.
     """
     if listen is not None:
         parse_listen(listen)
@@ -79,7 +79,7 @@ def examine(
     ]
     if listen is not None:
         found.append(check_port(listen))
-    return found + [check_peer(peer, credentials) for peer in peers]
+    return found + [check_peer(peer, access) for peer in peers]
 
 
 def check_python(version: tuple[int, ...]) -> Finding:
@@ -95,38 +95,23 @@ def check_python(version: tuple[int, ...]) -> Finding:
 def check_conflicts(
     distributions: Iterable[importlib.metadata.Distribution],
 ) -> Iterator[Finding]:
-    """Tell which other distributions install files into packages of ours."""
+    """Tell which other distributions install files into our package."""
     clean = True
     for distribution in distributions:
         name = distribution.metadata["Name"] or "?"
-        if name.lower() == "callboard":
-            continue
-        tops = {Path(str(file)).parts[0] for file in distribution.files or ()}
-        taken = sorted(tops.intersection(OURS))
-        if taken:
+        files = distribution.files or ()
+        if name.lower() != OURS and any(Path(str(file)).parts[0] == OURS for file in files):
             clean = False
-            yield Finding(
-                "packages",
-                "fail",
-                f"{name} {distribution.version} installs {', '.join(taken)} too, over ours",
-                f"pip uninstall {name}, then install callboard again",
-            )
+            text = f"{name} {distribution.version} installs {OURS} too, over ours"
+            step = f"pip uninstall {name}, then install callboard again"
+            yield Finding("packages", "fail", text, step)
     if clean:
-        yield Finding("packages", "ok", f"nobody else installs {', '.join(OURS)}")
+        yield Finding("packages", "ok", f"nobody else installs {OURS}")
 
 
 def check_place() -> Finding:
-    """Tell whether all our packages are imported from one place."""
-    homes = {
-        name: Path(importlib.import_module(name).__file__ or "?").parents[1] for name in OURS
-    }
-    places = sorted({str(home) for home in homes.values()})
-    if len(places) == 1:
-        return Finding("place", "ok", f"imported from {places[0]}")
-    strange = ", ".join(f"{name} from {homes[name]}" for name in OURS)
-    return Finding(
-        "place", "fail", f"imported from several places: {strange}", "clear PYTHONPATH"
-    )
+    """Tell where our package is imported from."""
+    return Finding("place", "ok", f"imported from {Path(callboard.__file__).parents[1]}")
 
 
 def check_requirements() -> Iterator[Finding]:
@@ -202,12 +187,12 @@ def check_port(listen: str) -> Finding:
     return Finding("port", "ok", f"{listen} is free")
 
 
-def check_peer(address: str, credentials: Credentials) -> Finding:
+def check_peer(address: str, access: AccessOptions) -> Finding:
     """Link with a node, and measure how long it takes to answer."""
     try:
-        with open_node("callboard doctor", credentials) as node:
+        with access.open_node("callboard doctor") as node:
             found = node.connect(address, PROBE_TIME)
-            directory = node.runtime.ref_to(found, DIRECTORY)
+            directory = node.runtime.ref_of(found, DIRECTORY)
             name = directory.ask(Describe(), timeout=PROBE_TIME).result()
             took = _timed(lambda: directory.ask(Describe(), timeout=PROBE_TIME).result())
     except (CallboardError, OSError) as error:

@@ -1,53 +1,108 @@
-"""`callboard flow …`."""
+"""`callboard flow …`: serve files as flows, send and take flows."""
 
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, BinaryIO, Final
 
 import typer
 
-from callboard.cli.credentials import SecretFile, TlsFolder, read_credentials
+from callboard.cli.options import AccessOptions, JsonOptions, command, flag, noun, option
+from callboard.cli.output import from_text, to_json
+from callboard.cli.own_node import catch_signals, opening, parse_listen
+from callboard.cli.problem import FAILED, Misuse, Problem
+from callboard.flow import Flow, FlowBroker, FlowEnded, FlowError
+from callboard.flow.errors import InvalidRule, RecordError
+from callboard.flow.file_handlers import FileFactory, FileRule, load_rules
+from callboard.flow.file_service import FileService, open_format
 
-flow_app = typer.Typer(
-    help="Serve files as flows, send and take flows.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+#: What the node of these commands calls itself.
+NAME: Final = "callboard flow"
+
+app = noun()
 
 Address = Annotated[
     str, typer.Argument(metavar="ADDRESS", help="basp://HOST:PORT of the broker")
 ]
-Credit = Annotated[int, typer.Option(min=1, help="DATs that may be under way.")]
-Timeout = Annotated[float, typer.Option(min=0.001, help="Seconds that each wait may take.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Attributes = Annotated[
-    list[str] | None,
-    typer.Option("--attribute", "-a", metavar="NAME=VALUE", help="For the BOT; repeatable."),
-]
 
 
-@flow_app.callback()
-def flow() -> None:
-    """Serve files as flows, send and take flows."""
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions(AccessOptions):
+    """Where files are, and where clients reach them."""
+
+    root: Path = option(Path(), "Where the files are.", metavar="FOLDER")
+    listen: str = option("127.0.0.1:0", "Where clients reach it.", metavar="HOST:PORT")
+    file_format: str = option("records", "Of the files: records or hdf5.", "--format")
+    insecure: bool = flag("Listen on public addresses without secret or TLS.", "--insecure")
+    as_json: bool = flag("Print the address as JSON.", "--json")
 
 
-@flow_app.command()
+@dataclass(frozen=True, kw_only=True)
+class FlowOptions(AccessOptions):
+    """What a client says of its flow, and how quick it is."""
+
+    attribute: list[str] | None = option(
+        None, "For the BOT; repeatable.", "--attribute", "-a", metavar="NAME=VALUE"
+    )
+    credit: int = option(10, "DATs that may be under way.", min=1)
+    timeout: float = option(10.0, "Seconds that each wait may take.", min=0.001)
+
+    @contextlib.contextmanager
+    def connect(
+        self, address: str, direction: str, attributes: dict[str, Any]
+    ) -> Iterator[Flow]:
+        """Open a flow.
+
+        Raises:
+            Problem: the broker refuses or ends it.
+        """
+        proof = self.proof()
+        try:
+            with Flow.connect(
+                address,
+                direction,
+                self.credit,
+                self.timeout,
+                attributes=attributes,
+                secret=proof.secret,
+                tls=proof.tls,
+            ) as flow:
+                yield flow
+        except FlowEnded as error:
+            raise Problem(why=str(error), step="see the log of the broker") from None
+        except FlowError as error:
+            raise Problem(why=str(error), step="see the rules and log of the broker") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SendOptions(FlowOptions):
+    """How files are sent."""
+
+    chunk: int = option(65536, "Bytes of each DAT.", min=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReceiveOptions(FlowOptions):
+    """Where a payload goes."""
+
+    output: Path | None = option(None, "Instead of stdout.", "--output", "-o", metavar="FILE")
+    as_json: bool = flag("One object for each DAT, bytes as hex.", "--json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RulesOptions(JsonOptions):
+    """Which rules are tried."""
+
+    rules: Path = option(..., "TOML or JSON file of rules.", "--rules", "-r", metavar="RULES")
+
+
+@command(app)
 def serve(
     rules: Annotated[Path, typer.Argument(metavar="RULES", help="TOML or JSON file of rules.")],
-    *,
-    root: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the files are.")] = Path(),
-    listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where clients reach it.")
-    ] = "127.0.0.1:0",
-    file_format: Annotated[
-        str, typer.Option("--format", help="Of the files: records or hdf5.")
-    ] = "records",
-    insecure: Annotated[
-        bool,
-        typer.Option("--insecure", help="Listen on public addresses without secret or TLS."),
-    ] = False,
-    secret_file: SecretFile = None,
-    tls: TlsFolder = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the address as JSON.")] = False,
+    options: ServeOptions,
 ) -> None:
     """Write flows to files, and give files as flows, until Ctrl-C or SIGTERM.
 
@@ -58,34 +113,40 @@ def serve(
       callboard flow serve rules.toml --root data
       callboard flow serve rules.toml --listen 127.0.0.1:4222 --format hdf5
     """  # noqa: D301
-    from callboard.cli.flowing import serve_files
+    host, port = parse_listen(options.listen)
+    known = _rules(rules)
+    try:
+        open_format(options.file_format)
+    except RecordError as error:
+        raise Misuse(why=str(error), step="say --format records") from None
+    root = options.root
+    root.mkdir(parents=True, exist_ok=True)
+    stop = threading.Event()
+    with catch_signals(stop), options.open_node(NAME) as node:
+        service = node.spawn(FileService, str(root), options.file_format)
+        broker = FlowBroker(node, factory=FileFactory(node, service, known, root))
+        with opening(options.listen):
+            node.listen(host, port, publish=broker.ref, insecure=options.insecure)
+        options.say(
+            {"address": broker.address, "rules": len(known)},
+            f"{len(known)} rules, files in {root.resolve()}\n"
+            f"  try: callboard flow send {broker.address} FILE   (Ctrl-C stops it)",
+        )
+        sys.stdout.flush()
+        stop.wait()
+        broker.close()
+        counters = broker.counters
+    text = f"{counters.ended} flows ended"
+    options.say(counters, text, err=options.as_json)
 
-    code = serve_files(
-        rules,
-        root=root,
-        listen=listen,
-        file_format=file_format,
-        insecure=insecure,
-        credentials=read_credentials(secret_file, tls),
-        as_json=as_json,
-    )
-    raise typer.Exit(code)
 
-
-@flow_app.command()
+@command(app)
 def send(
     address: Address,
+    options: SendOptions,
     files: Annotated[
         list[Path] | None, typer.Argument(metavar="FILE…", help="What to send; else stdin.")
     ] = None,
-    *,
-    attribute: Attributes = None,
-    credit: Credit = 10,
-    chunk: Annotated[int, typer.Option(min=1, help="Bytes of each DAT.")] = 65536,
-    timeout: Timeout = 10.0,
-    secret_file: SecretFile = None,
-    tls: TlsFolder = None,
-    as_json: AsJson = False,
 ) -> None:
     """Send files, or stdin, as one flow.
 
@@ -96,70 +157,48 @@ def send(
       callboard flow send basp://127.0.0.1:4222 -a stream=raw run1.dat
       tail -f log | callboard flow send basp://127.0.0.1:4222 -a stream=log
     """  # noqa: D301
-    from callboard.cli.flowing import send_files
+    about = _attributes(options.attribute)
+    given = files or []
+    if len(given) == 1:
+        about.setdefault("name", given[0].name)
+    missing = [str(path) for path in given if not path.is_file()]
+    if missing:
+        raise Misuse(why=f"there is no file {missing[0]}", step="give paths of files")
+    with options.connect(address, "extract", about) as flow:
+        for source in _sources(given):
+            while data := source.read(options.chunk):
+                flow.put(data)
+        told = flow.eot()
+    text = ", ".join(f"{key}: {value}" for key, value in told.items())
+    options.say(told, text)
 
-    raise typer.Exit(
-        send_files(
-            address,
-            files or [],
-            attributes=attribute or [],
-            credit=credit,
-            chunk=chunk,
-            timeout=timeout,
-            credentials=read_credentials(secret_file, tls),
-            as_json=as_json,
-        )
-    )
 
-
-@flow_app.command()
-def recv(
-    address: Address,
-    *,
-    attribute: Attributes = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Instead of stdout.")
-    ] = None,
-    credit: Credit = 10,
-    timeout: Timeout = 10.0,
-    secret_file: SecretFile = None,
-    tls: TlsFolder = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One object for each DAT, bytes as hex.")
-    ] = False,
-) -> None:
+@command(app)
+def recv(address: Address, options: ReceiveOptions) -> None:
     """Take a flow and write its payload to stdout or a file.
 
     \b
     Examples:
       callboard flow recv basp://127.0.0.1:4222 -a stream=raw -o run1.dat
     """  # noqa: D301
-    from callboard.cli.flowing import receive_flow
-
-    raise typer.Exit(
-        receive_flow(
-            address,
-            output,
-            attributes=attribute or [],
-            credit=credit,
-            timeout=timeout,
-            credentials=read_credentials(secret_file, tls),
-            as_json=as_json,
-        )
-    )
+    about = _attributes(options.attribute)
+    with contextlib.ExitStack() as opened:
+        flow = opened.enter_context(options.connect(address, "inject", about))
+        sink: BinaryIO = sys.stdout.buffer
+        if options.output is not None:
+            sink = opened.enter_context(options.output.open("wb"))
+        for dat in flow:
+            sink.write(f"{to_json(dat)}\n".encode() if options.as_json else bytes(dat))
+        sink.flush()
 
 
-@flow_app.command("test-rules")
+@command(app, "test-rules")
 def try_rules(
+    options: RulesOptions,
     attributes: Annotated[
         list[str] | None, typer.Argument(metavar="NAME=VALUE…", help="What a client would say.")
     ] = None,
-    *,
-    rules: Annotated[
-        Path, typer.Option("--rules", "-r", metavar="RULES", help="TOML or JSON file of rules.")
-    ],
-    as_json: AsJson = False,
-) -> None:
+) -> int:
     """Say which rules fit some attributes, and the files that they name.
 
     The exit code is 0 when one fits, else 1.
@@ -168,6 +207,53 @@ def try_rules(
     Examples:
       callboard flow test-rules -r rules.toml stream=raw host=a
     """  # noqa: D301
-    from callboard.cli.flowing import print_rules
+    about = _attributes(attributes)
+    lines = [_outcome(rule, about) for rule in _rules(options.rules)]
+    for line in lines:
+        verdict = "TRUE " if line["holds"] else "FALSE"
+        text = f"{verdict} {line['rw']} {line['path'] or line['error']}"
+        options.say(line, text)
+    return 0 if any(line["holds"] for line in lines) else FAILED
 
-    raise typer.Exit(print_rules(rules, attributes or [], as_json=as_json))
+
+def _attributes(pairs: Sequence[str] | None) -> dict[str, Any]:
+    """Read `NAME=VALUE` pairs; values are JSON, or else text.
+
+    Raises:
+        Problem: a pair has another form.
+    """
+    found = {}
+    for pair in pairs or ():
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise Misuse(why=f"{pair!r} is no NAME=VALUE", step="write stream=raw")
+        found[name] = from_text(value)
+    return found
+
+
+def _outcome(rule: FileRule, about: dict[str, Any]) -> dict[str, Any]:
+    """Return whether a rule fits some attributes, and the file that it names."""
+    root = Path.cwd().resolve()
+    path, error = "", ""
+    try:
+        path = rule.path(about, root).relative_to(root).as_posix()
+    except InvalidRule as reason:
+        error = str(reason)
+    return {"holds": rule.holds(about), "rw": rule.rw, "path": path, "error": error}
+
+
+def _rules(path: Path) -> list[FileRule]:
+    """Read the file of rules."""
+    try:
+        return load_rules(path)
+    except InvalidRule as error:
+        raise Misuse(why=str(error), step="correct the file of rules") from None
+
+
+def _sources(files: Sequence[Path]) -> Iterator[BinaryIO]:
+    """Open the files one after the other; stdin without any."""
+    if not files:
+        yield sys.stdin.buffer
+    for path in files:
+        with path.open("rb") as file:
+            yield file

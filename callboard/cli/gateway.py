@@ -1,41 +1,47 @@
-"""`callboard gateway …`."""
+"""`callboard gateway …`: run gateways, modules that are linked by a configuration."""
 
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-gateway_app = typer.Typer(
-    help="Run gateways: modules that are linked by a configuration.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+from callboard.cli.options import JsonOptions, command, flag, noun, option
+from callboard.cli.output import columns, to_json
+from callboard.cli.own_node import catch_signals
+from callboard.cli.problem import FAILED, MISUSED, Misuse, Problem, Problems
+from callboard.gateway import (
+    ConfigurationError,
+    Gateway,
+    MalformedMessage,
+    Message,
+    ModuleFailed,
+    ModuleStatus,
 )
+from callboard.gateway.configuration import Configuration, read_configuration, read_file
+from callboard.gateway.wire.message import message_of, read_line
+
+app = noun()
 
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML or JSON file.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-@gateway_app.callback()
-def gateway() -> None:
-    """Run gateways: modules that are linked by a configuration."""
+@dataclass(frozen=True, kw_only=True)
+class RunGatewayOptions(JsonOptions):
+    """How a gateway runs."""
+
+    given: Path | None = option(
+        None, "Publish these lines, then end.", "--input", metavar="FILE.jsonl"
+    )
+    watch: bool = flag("Follow changes of the configuration.", "--watch")
+    timeout: float = option(60.0, "Seconds until all of --input is received.", min=0.001)
 
 
-@gateway_app.command()
-def run(
-    config: Config,
-    *,
-    given: Annotated[
-        Path | None,
-        typer.Option("--input", metavar="FILE.jsonl", help="Publish these lines, then end."),
-    ] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Follow changes of the configuration.")
-    ] = False,
-    timeout: Annotated[
-        float, typer.Option(min=0.001, help="Seconds until all of --input is received.")
-    ] = 60.0,
-    as_json: AsJson = False,
-) -> None:
+@command(app)
+def run(config: Config, options: RunGatewayOptions) -> int:
     """Run a gateway until Ctrl-C or SIGTERM.
 
     With --input it is a dry run: each line of the file, {"source": MODULE, "content": TEXT,
@@ -48,15 +54,26 @@ def run(
       callboard gateway run gateway.toml --watch
       callboard gateway run gateway.toml --input recorded.jsonl --json
     """  # noqa: D301
-    from callboard.cli.gateways import run_dry, run_gateway
+    if options.given is not None:
+        return _run_dry(config, options.given, options)
+    stop = threading.Event()
+    with catch_signals(stop), _made(config, watch=options.watch) as gateway:
+        gateway.on("destroyed", lambda _: stop.set())
+        names = ", ".join(status.name for status in gateway.modules())
+        about = {"url": gateway.url, "modules": len(gateway.modules())}
+        text = f"{config} runs: {names}   (Ctrl-C stops it)"
+        options.say(about, text)
+        sys.stdout.flush()
+        gateway.start()
+        stop.wait()
+        gateway.settle(1.0)
+        statuses = gateway.modules()
+    _print(statuses, options)
+    return 0
 
-    if given is not None:
-        raise typer.Exit(run_dry(config, given, timeout=timeout, as_json=as_json))
-    raise typer.Exit(run_gateway(config, watch=watch, as_json=as_json))
 
-
-@gateway_app.command()
-def check(config: Config, *, as_json: AsJson = False) -> None:
+@command(app)
+def check(config: Config, options: JsonOptions) -> None:
     """Say what is wrong with a configuration; nothing is made or started.
 
     Every mistake is told, with its path in the file; the exit code is 2 if there are some.
@@ -65,13 +82,14 @@ def check(config: Config, *, as_json: AsJson = False) -> None:
     Examples:
       callboard gateway check gateway.toml
     """  # noqa: D301
-    from callboard.cli.gateways import check_gateway
+    found = _read(config)
+    modules, links = len(found.modules), len(found.links)
+    text = f"{config} is fine: {modules} modules, {links} links"
+    options.say({"modules": modules, "links": links}, text)
 
-    raise typer.Exit(check_gateway(config, as_json=as_json))
 
-
-@gateway_app.command("list")
-def list_modules(config: Config, *, as_json: AsJson = False) -> None:
+@command(app, "list")
+def list_modules(config: Config, options: JsonOptions) -> None:
     """List the modules of a configuration and their links.
 
     \b
@@ -79,6 +97,113 @@ def list_modules(config: Config, *, as_json: AsJson = False) -> None:
       callboard gateway list gateway.toml
       callboard gateway list gateway.toml --json | jq .links
     """  # noqa: D301
-    from callboard.cli.gateways import list_gateway
+    found = _read(config)
+    if options.as_json:
+        modules = [
+            {
+                "name": spec.name,
+                "loader": spec.loader.name,
+                "entrypoint": spec.entrypoint,
+                "args": spec.args,
+            }
+            for spec in found.modules.values()
+        ]
+        links = [{"source": source, "sink": sink} for source, sink in found.links]
+        typer.echo(to_json({"modules": modules, "links": links}))
+        return
+    rows = []
+    for spec in found.modules.values():
+        sources = ", ".join(source for source, sink in found.links if sink == spec.name)
+        what = " ".join(str(value) for value in spec.entrypoint.values())
+        rows.append((spec.name, spec.loader.name, what, sources))
+    typer.echo(columns(("MODULE", "LOADER", "IS", "RECEIVES FROM"), rows))
 
-    raise typer.Exit(list_gateway(config, as_json=as_json))
+
+def _run_dry(config: Path, given: Path, options: RunGatewayOptions) -> int:
+    """Publish what a file holds, and say what became of it; returns the exit code."""
+    lines = _lines(given)
+    with _made(config, watch=False) as gateway:
+        known = {status.name for status in gateway.modules()}
+        for number, (source, _) in enumerate(lines, 1):
+            if source not in known:
+                raise Misuse(
+                    why=f"{given}:{number}: there is no module {source!r} in {config}",
+                    step="name one of its modules as source",
+                )
+        gateway.start(leave_out={source for source, _ in lines})
+        for source, message in lines:
+            gateway.publish(source, message)
+        is_settled = gateway.settle(options.timeout)
+        statuses = gateway.modules()
+    _print(statuses, options)
+    if not is_settled:
+        raise Problem(
+            why=f"not all was received within {options.timeout:g} s",
+            step="give it longer with --timeout SECONDS",
+        )
+    return FAILED if any(each.counters.failed or each.counters.lost for each in statuses) else 0
+
+
+def _read(config: Path) -> Configuration:
+    """Return a configuration, or raise a problem with a line for each mistake."""
+    try:
+        return read_configuration(read_file(config), source=str(config), folder=config.parent)
+    except ConfigurationError as error:
+        raise Problems(error.lines, code=MISUSED) from None
+
+
+def _made(config: Path, *, watch: bool) -> Gateway:
+    """Make the gateway of a configuration; nothing is started."""
+    try:
+        return Gateway.from_file(config, start=False, watch=watch)
+    except ConfigurationError as error:
+        raise Problems(error.lines, code=MISUSED) from None
+    except ModuleFailed as error:
+        raise Problem(why=f"{config}: {error}", step="correct its args; nothing runs") from None
+
+
+def _lines(given: Path) -> list[tuple[str, Message]]:
+    """Read the messages of a dry run, with their sources."""
+    found: list[tuple[str, Message]] = []
+    try:
+        for number, text in enumerate(given.read_bytes().splitlines(), 1):
+            fields = read_line(text)
+            source = fields.get("source")
+            if not isinstance(source, str):
+                raise Misuse(
+                    why=f"{given}:{number}: source = {source!r}: it is the name of a module",
+                    step="correct that line",
+                )
+            found.append((source, message_of(fields)))
+    except OSError as error:
+        raise Misuse(why=f"{given}: {error.strerror}", step="give the path of a file") from None
+    except MalformedMessage as error:
+        where = f"{given}:{len(found) + 1}"
+        raise Misuse(why=f"{where}: {error}", step="correct that line") from None
+    return found
+
+
+def _print(statuses: Sequence[ModuleStatus], options: JsonOptions) -> None:
+    """Print what became of the messages of each module."""
+    rows = []
+    for status in statuses:
+        counters = status.counters
+        numbers = (counters.received, counters.failed, sum(counters.lost.values()))
+        rows.append((status.name, *map(str, numbers), str(status.waiting)))
+    head = ("MODULE", "RECEIVED", "FAILED", "LOST", "WAITING")
+    table = columns(head, rows, right=range(1, 5))
+    options.say([_fields(status) for status in statuses], table)
+
+
+def _fields(status: ModuleStatus) -> dict[str, Any]:
+    """Return the figures of a module."""
+    counters = status.counters
+    return {
+        "name": status.name,
+        "received": counters.received,
+        "failed": counters.failed,
+        "lost": counters.lost,
+        "waiting": status.waiting,
+        "restarts": counters.restarts,
+        "unlinked": counters.unlinked,
+    }

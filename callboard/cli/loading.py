@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from callboard import Actor
-from callboard.cli.failure import MISUSED, Failure
+from callboard.cli.problem import Misuse, Problem
 
 
 def load_app(path: Path) -> ModuleType:
@@ -19,34 +19,28 @@ def load_app(path: Path) -> ModuleType:
     Its folder is put on the module path first, as `python APP.py` does.
 
     Raises:
-        Failure: there is no such file, or it cannot be run.
+        Problem: there is no such file, or it cannot be run.
     """
     if not path.is_file():
-        raise Failure(
-            why=f"there is no file {path}", step="give the path of a Python file", code=MISUSED
-        )
+        raise Misuse(why=f"there is no file {path}", step="give the path of a Python file")
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
     spec = importlib.util.spec_from_file_location(_module_name(path), path)
     if spec is None or spec.loader is None:
-        raise Failure(
-            why=f"{path} is no Python file",
-            step="give a file whose name ends in .py",
-            code=MISUSED,
-        )
+        raise Misuse(why=f"{path} is no Python file", step="give a file whose name ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and typing look modules up by name
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
         where = f"{error.filename}:{error.lineno}"
-        raise Failure(
+        raise Problem(
             why=f"{where}: {error.msg}", step="correct that line and run it again"
         ) from error
     except Exception as error:
         text = f"{path} failed when it was loaded{_where(error, path)}: {_name_of(error)}"
-        raise Failure(why=text, step=f"python {path} shows the traceback") from error
+        raise Problem(why=text, step=f"python {path} shows the traceback") from error
     return module
 
 
@@ -54,7 +48,7 @@ def spawnable_classes(module: ModuleType) -> dict[str, type[Actor]]:
     """Return what other nodes may spawn: the module's `spawnable`, or its public actor classes.
 
     Raises:
-        Failure: `spawnable` is something else than a mapping of names to actor classes.
+        Problem: `spawnable` is something else than a mapping of names to actor classes.
     """
     given: Any = getattr(module, "spawnable", None)
     if given is None:
@@ -70,7 +64,7 @@ def spawnable_classes(module: ModuleType) -> dict[str, type[Actor]]:
         isinstance(name, str) and inspect.isclass(value) for name, value in given.items()
     )
     if not is_right:
-        raise Failure(
+        raise Problem(
             why=f"spawnable of {module.__name__} is no mapping of names to actor classes",
             step='write it like spawnable = {"counter": Counter}',
         )
@@ -81,7 +75,7 @@ def find_class(text: str, module: ModuleType | None) -> type[Actor]:
     """Return the actor class `module:Class`, or `Class` of the app's module.
 
     Raises:
-        Failure: there is no such module or class, or it is no actor's.
+        Problem: there is no such module or class, or it is no actor's.
     """
     where, colon, name = text.rpartition(":")
     holder: Any = module
@@ -89,7 +83,7 @@ def find_class(text: str, module: ModuleType | None) -> type[Actor]:
         try:
             holder = importlib.import_module(where)
         except ImportError as error:
-            raise Failure(
+            raise Problem(
                 why=f"the module of class {text} cannot be imported: {error}",
                 step="put its folder into PYTHONPATH, or next to the app's file",
             ) from error
@@ -97,7 +91,7 @@ def find_class(text: str, module: ModuleType | None) -> type[Actor]:
     is_actor_class = inspect.isclass(found) and hasattr(found, "receiveMessage")
     if not is_actor_class:
         place = where or ("no app" if module is None else module.__name__)
-        raise Failure(
+        raise Problem(
             why=f"there is no actor class {name} in {place}",
             step="write module:Class, or set app",
         )
@@ -109,7 +103,7 @@ def set_up(module: ModuleType, node: object, path: Path) -> None:
     """Call the module's `setup(node)`, if it has one.
 
     Raises:
-        Failure: it raised.
+        Problem: it raised.
     """
     setup = getattr(module, "setup", None)
     if setup is None:
@@ -118,7 +112,7 @@ def set_up(module: ModuleType, node: object, path: Path) -> None:
         setup(node)
     except Exception as error:
         text = f"setup(node) failed{_where(error, path)}: {_name_of(error)}"
-        raise Failure(why=text, step="correct it and run it again") from error
+        raise Problem(why=text, step="correct it and run it again") from error
 
 
 def _module_name(path: Path) -> str:

@@ -1,26 +1,71 @@
-"""`callboard log …`."""
+"""`callboard log …`: look into logs."""
 
+import json
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 
-log_app = typer.Typer(help="Look into logs.", no_args_is_help=True, rich_markup_mode=None)
+from callboard.cli.options import JsonOptions, command, flag, noun, option
+from callboard.cli.output import columns as columns_text
+from callboard.cli.output import to_json
+from callboard.cli.problem import FAILED, Misuse, Problem, problem_of
+from callboard.commitlog import LogError, LogReader, Record, sealed_segments, write_columns
+from callboard.commitlog.verify import verify as verify_log
+
+#: The table that is the log which the command names.
+LOG: Final = "log"
+
+_NANOSECONDS: Final = 10**9
+_NUMBERS: Final = (int, float)
+
+app = noun()
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The directory of the log.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object each line.")]
-Topic = Annotated[
-    str, typer.Option("--topic", metavar="PREFIX", help="Only topics that begin so.")
-]
 
 
-@log_app.callback()
-def log() -> None:
-    """Look into logs."""
+@dataclass(frozen=True, kw_only=True)
+class LogOptions(JsonOptions):
+    """How a log is shown."""
+
+    as_json: bool = flag("Print JSON, one object each line.", "--json")
 
 
-@log_app.command("ls")
-def list_logs(folder: Folder = Path(), *, as_json: AsJson = False) -> None:
+@dataclass(frozen=True, kw_only=True)
+class CatOptions(LogOptions):
+    """Which records are printed."""
+
+    start: int | None = option(None, "Begin with this one.", "--from", min=0, metavar="OFFSET")
+    since: str = option("", "Begin here: 2026-01-31T12:00:00Z, or seconds ago.", metavar="TIME")
+    limit: int | None = option(None, "Print so many records.", min=1)
+    topic: str = option("", "Only topics that begin so.", "--topic", metavar="PREFIX")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TailOptions(LogOptions):
+    """How many records are printed."""
+
+    count: int = option(10, "How many records.", "-n", min=0)
+    follow: bool = flag("Wait for more; end with Ctrl-C.", "--follow", "-f")
+    topic: str = option("", "Only topics that begin so.", "--topic", metavar="PREFIX")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SqlOptions(LogOptions):
+    """How many rows are printed."""
+
+    limit: int = option(100, "Print so many rows; with --json all are printed.", min=1)
+
+
+@command(app, "ls")
+def list_logs(options: LogOptions, folder: Folder = Path()) -> None:
     """List the logs in a directory and below.
 
     \b
@@ -28,26 +73,27 @@ def list_logs(folder: Folder = Path(), *, as_json: AsJson = False) -> None:
       callboard log ls
       callboard log ls /var/lib/shop --json | jq .path
     """  # noqa: D301
-    from callboard.cli.logs import print_logs
+    if not folder.is_dir():
+        raise Misuse(why=f"{folder} is no directory", step="give one that holds logs")
+    found = sorted({path.parent for path in folder.rglob("*.log") if path.stem.isdecimal()})
+    for path in found:
+        with explained():
+            log = LogReader(path)
+            row = {
+                "path": str(path),
+                "start": log.start,
+                "end": log.end,
+                "bytes": sum(each.bytes for each in log.segments),
+                "segments": len(log.segments),
+            }
+        text = "{path}: records {start} to {end}, {bytes:,} bytes in {segments} segments"
+        options.say(row, text.format(**row))
+    if not found and not options.as_json:
+        typer.echo(f"no logs in {folder} or below", err=True)
 
-    print_logs(folder, as_json=as_json)
 
-
-@log_app.command()
-def cat(
-    folder: Folder,
-    *,
-    start: Annotated[
-        int | None, typer.Option("--from", min=0, metavar="OFFSET", help="Begin with this one.")
-    ] = None,
-    since: Annotated[
-        str,
-        typer.Option(metavar="TIME", help="Begin here: 2026-01-31T12:00:00Z, or seconds ago."),
-    ] = "",
-    limit: Annotated[int | None, typer.Option(min=1, help="Print so many records.")] = None,
-    topic: Topic = "",
-    as_json: AsJson = False,
-) -> None:
+@command(app)
+def cat(folder: Folder, options: CatOptions) -> None:
     """Print records.
 
     \b
@@ -56,22 +102,20 @@ def cat(
       callboard log cat metrics --since 60 --topic /cpu
       callboard log cat metrics --from 1000 --json | jq .payload
     """  # noqa: D301
-    from callboard.cli.logs import print_records
+    start, since = options.start, options.since
+    if since and start is not None:
+        raise Misuse(why="--from and --since are two beginnings", step="give one")
+    with explained():
+        log = LogReader(folder)
+        begin = log.offset_at(_time(since)) if since else (start or 0)
+        reading = log.read(begin)
+        _print_all(islice(_about(reading, options.topic), options.limit), options)
+        if reading.lost and start is not None:
+            typer.echo(f"{reading.lost} records were removed by retention before", err=True)
 
-    print_records(folder, start=start, since=since, limit=limit, topic=topic, as_json=as_json)
 
-
-@log_app.command()
-def tail(
-    folder: Folder,
-    *,
-    count: Annotated[int, typer.Option("-n", min=0, help="How many records.")] = 10,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Wait for more; end with Ctrl-C.")
-    ] = False,
-    topic: Topic = "",
-    as_json: AsJson = False,
-) -> None:
+@command(app)
+def tail(folder: Folder, options: TailOptions) -> None:
     """Print the newest records, and with -f those that come.
 
     \b
@@ -79,13 +123,27 @@ def tail(
       callboard log tail metrics -n 3
       callboard log tail metrics -f --topic /cpu
     """  # noqa: D301
-    from callboard.cli.logs import print_tail
+    with explained():
+        log = LogReader(folder)
+        end = log.end
+        _print_all(_newest(log, end, options.count, options.topic), options)
+        if options.follow:
+            _print_all(_about(log.follow(end), options.topic), options)
 
-    print_tail(folder, count=count, follow=follow, topic=topic, as_json=as_json)
+
+def _newest(log: LogReader, end: int, count: int, topic: str) -> list[Record]:
+    """Return the last records about a topic, looking back further and further."""
+    reach = max(1, count)
+    while True:
+        begin = max(log.start, end - reach)
+        found = [each for each in _about(log.read(begin), topic) if each.offset < end]
+        if len(found) >= count or begin <= log.start:
+            return found[-count:] if count else []
+        reach *= 10
 
 
-@log_app.command()
-def verify(folder: Folder, *, as_json: AsJson = False) -> None:
+@command(app)
+def verify(folder: Folder, options: LogOptions) -> int:
     """Check every byte of a log; the exit code is 1 when some are damaged.
 
     \b
@@ -93,13 +151,18 @@ def verify(folder: Folder, *, as_json: AsJson = False) -> None:
       callboard log verify metrics
       callboard log verify metrics --json | jq .lost
     """  # noqa: D301
-    from callboard.cli.logs import print_report
+    with explained():
+        report = verify_log(folder)
+    text = f"{report.records:,} records from {report.start} to {report.end} are intact"
+    lines = [*report.damage, text + (f", {report.lost:,} are lost" if report.lost else "")]
+    if report.torn_bytes:
+        lines.append(f"{report.torn_bytes:,} bytes of half a batch follow; a writer cuts them")
+    options.say(asdict(report), "\n".join(lines))
+    return FAILED if report.damage else 0
 
-    raise typer.Exit(print_report(folder, as_json=as_json))
 
-
-@log_app.command()
-def stats(folder: Folder, *, as_json: AsJson = False) -> None:
+@command(app)
+def stats(folder: Folder, options: LogOptions) -> None:
     """Tell size, times, segments, and how many records each topic has.
 
     \b
@@ -107,13 +170,32 @@ def stats(folder: Folder, *, as_json: AsJson = False) -> None:
       callboard log stats metrics
       callboard log stats metrics --json | jq .topics
     """  # noqa: D301
-    from callboard.cli.logs import print_stats
+    with explained():
+        log = LogReader(folder)
+        segments = log.segments
+        topics = Counter(record.topic for record in log)
+        first = next(log.read(log.start), None)
+    size, records = sum(each.bytes for each in segments), topics.total()
+    row: dict[str, Any] = {
+        "start": segments[0].base,
+        "end": segments[-1].end,
+        "records": records,
+        "bytes": size,
+        "first_time": first.time if first else None,
+        "latest_time": max(each.latest_time for each in segments) if first else None,
+        "segments": [each._asdict() for each in segments],
+        "topics": dict(topics.most_common()),
+    }
+    places = f"records {row['start']} to {row['end']}"
+    lines = [f"{places}, {size:,} bytes, {len(segments)} segments"]
+    if first is not None:
+        lines.append(f"from {_clock(first.time)} to {_clock(row['latest_time'])}")
+    lines += [f"{count:>12,}  {topic}" for topic, count in topics.most_common()]
+    options.say(row, "\n".join(lines))
 
-    print_stats(folder, as_json=as_json)
 
-
-@log_app.command()
-def columns(folder: Folder, *, as_json: AsJson = False) -> None:
+@command(app)
+def columns(folder: Folder, options: LogOptions) -> None:
     """Write each sealed segment as Parquet beside it, for Spark, DuckDB and others.
 
     Sealed are all segments but the newest. What is there already is not written again, and the
@@ -124,22 +206,26 @@ def columns(folder: Folder, *, as_json: AsJson = False) -> None:
       callboard log columns metrics
       callboard log columns metrics --json | jq -r .columns
     """  # noqa: D301
-    from callboard.cli.logs import print_columns
+    with explained():
+        made = {each.base for each in write_columns(folder)}
+        segments = sealed_segments(folder)
+    for each in segments:
+        row = {**each._asdict(), "is_made": each.base in made}
+        what = f"{each.columns} {'made' if row['is_made'] else 'there'}"
+        if each.columns is None:
+            what = f"none, {each.path} is damaged"
+        options.say(row, f"records {each.base} to {each.end}: {what}")
+    if not segments and not options.as_json:
+        typer.echo(f"no sealed segments in {folder}: the newest one is still written", err=True)
 
-    print_columns(folder, as_json=as_json)
 
-
-@log_app.command()
+@command(app)
 def sql(
     query: Annotated[
         str, typer.Argument(metavar="QUERY", help="Tables are logs, by path; `log` is FOLDER.")
     ],
+    options: SqlOptions,
     folder: Folder = Path(),
-    *,
-    limit: Annotated[
-        int, typer.Option(min=1, help="Print so many rows; with --json all are printed.")
-    ] = 100,
-    as_json: AsJson = False,
 ) -> None:
     """Query logs with SQL (DuckDB; pip install 'callboard[sql]').
 
@@ -152,6 +238,144 @@ def sql(
       callboard log sql "select avg((value->>'load')::double) from log where topic = '/cpu'" metrics
       callboard log sql "select time, value from '/var/lib/shop' order by time desc limit 9" --json
     """  # noqa: D301, E501
-    from callboard.cli.querying import print_rows
+    from callboard.commitlog.sql import load_duckdb, open_sql
 
-    print_rows(query, folder, limit=limit, as_json=as_json)
+    with explained():
+        duckdb = load_duckdb()
+        try:
+            with open_sql(_tables(duckdb, query, folder)) as connection:
+                found = connection.execute(query)
+                names = [str(column[0]) for column in found.description]
+                if options.as_json:
+                    kinds = [str(column[1]) for column in found.description]
+                    for row in iter(found.fetchone, None):
+                        typer.echo(to_json(dict(zip(names, _parsed(row, kinds), strict=True))))
+                    return
+                rows = found.fetchmany(options.limit + 1)
+        except duckdb.Error as error:
+            raise _failure(error) from None
+    _print_table(names, rows[: options.limit])
+    if len(rows) > options.limit:
+        typer.echo(
+            f"only the first {options.limit} rows; --limit prints more, --json all", err=True
+        )
+
+
+def _about(records: Iterable[Record], topic: str) -> Iterator[Record]:
+    """Return the records about topics that begin so."""
+    return (each for each in records if each.topic.startswith(topic))
+
+
+def _print_all(records: Iterable[Record], options: JsonOptions) -> None:
+    """Print records."""
+    for record in records:
+        if options.as_json:
+            fields = {**record._asdict(), "headers": dict(record.headers)}
+            del fields["data"]
+            typer.echo(to_json({**fields, "payload": record.payload}))
+        else:
+            key = "" if record.key is None else f"{record.key!r} "
+            shown = (
+                f"{record.offset} {_clock(record.time)} {record.topic} {key}{record.payload!r}"
+            )
+            typer.echo(shown)
+
+
+def _clock(nanoseconds: int) -> str:
+    """Return a time as text; one that no calendar has, as its number."""
+    try:
+        moment = datetime.fromtimestamp(nanoseconds // _NANOSECONDS, UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(nanoseconds)
+    micros = nanoseconds % _NANOSECONDS // 1000
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{micros:06}Z"
+
+
+def _time(text: str) -> int:
+    """Return nanoseconds since 1970 for a time, or for seconds before now."""
+    try:
+        return time.time_ns() - int(float(text) * _NANOSECONDS)
+    except (ValueError, OverflowError):
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise Misuse(
+            why=f"--since {text!r} is no time",
+            step="give seconds before now, or 2026-01-31T12:00:00Z",
+        ) from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1_000_000) * 1000
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn errors of logs into one line."""
+    try:
+        yield
+    except LogError as error:
+        raise problem_of(error, "try: callboard log verify") from None
+
+
+# --- SQL ---
+
+
+def _tables(duckdb: Any, query: str, folder: Path) -> dict[str, Path]:
+    """Return the logs that a query names: `log`, and paths."""
+    with duckdb.connect() as connection:
+        (tree,) = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchone()
+        names = set(_base_tables(json.loads(tree))) or connection.get_table_names(query)
+    return {
+        name: folder if name == LOG else Path(name)
+        for name in sorted(names)
+        if name == LOG or Path(name).is_dir()
+    }
+
+
+def _base_tables(node: Any) -> Iterator[str]:
+    """Yield the names of tables in a syntax tree of DuckDB; none if it is no SELECT."""
+    if isinstance(node, dict):
+        if node.get("type") == "BASE_TABLE":
+            yield node["table_name"]
+        node = list(node.values())
+    if isinstance(node, list):
+        for part in node:
+            yield from _base_tables(part)
+
+
+def _parsed(row: tuple[Any, ...], kinds: list[str]) -> list[Any]:
+    """Return a row with its columns of JSON as values."""
+    return [
+        json.loads(value) if kind == "JSON" and value is not None else value
+        for value, kind in zip(row, kinds, strict=True)
+    ]
+
+
+def _failure(error: Exception) -> Problem:
+    """Return the problem for an error of DuckDB."""
+    why = str(error).splitlines()[0]
+    return Misuse(why=f"the query fails: {why}", step="see --help for columns")
+
+
+def _print_table(names: list[str], rows: list[tuple[Any, ...]]) -> None:
+    """Print rows as a table; columns of numbers stand at their right edge."""
+    texts = [[_text(value) for value in row] for row in rows]
+    right = {
+        index
+        for index in range(len(names))
+        if rows and all(isinstance(row[index], _NUMBERS) for row in rows)
+    }
+    typer.echo(columns_text(names, texts, right=right))
+
+
+def _text(value: Any) -> str:
+    """Return a value as the text of a cell."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return repr(value)[2:-1]
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value)

@@ -1,40 +1,120 @@
-"""`callboard mqtt …`."""
+"""`callboard mqtt …`: run an MQTT router, and see into it."""
 
+import contextlib
+import json
+import logging
+import signal
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from types import FrameType, ModuleType
+from typing import Annotated, Any, Final
+from urllib.parse import quote
 
 import typer
+from pydantic import ValidationError
 
-mqtt_app = typer.Typer(
-    help="Run an MQTT router, and see into it.", no_args_is_help=True, rich_markup_mode=None
+from callboard import Node
+from callboard.actors.errors import CallboardError
+from callboard.cli.loading import load_app
+from callboard.cli.options import JsonOptions, command, flag, noun, option, read_secret
+from callboard.cli.output import columns, screen, to_json
+from callboard.cli.own_node import catch_signals, open_port
+from callboard.cli.problem import Misuse, Problem, Problems
+from callboard.mqtt import Router, RouterConfig
+from callboard.mqtt.access.scram import make_keys
+from callboard.mqtt.access.scrypt import hash_password
+from callboard.mqtt.service.config_file import (
+    ConfigTable,
+    ListenerTable,
+    MqttConfigError,
+    find_function,
+    find_missing_files,
+    make_config,
+    make_limits,
+    make_maps,
+    make_security,
+    read_config_file,
 )
+from callboard.mqtt.service.hub_door import MqttDoor
+from callboard.mqtt.service.router import tune_collector
+from callboard.mqtt.wire.errors import MqttError
+from callboard.operation.logs import set_up_logging
 
-ConfigFile = Annotated[Path, typer.Argument(metavar="FILE", help="TOML file of the router.")]
+_log = logging.getLogger("callboard.mqtt")
+
+#: Seconds that the console has to answer.
+PATIENCE: Final = 5.0
+
+#: Clients of one look.
+SHOWN: Final = 30
+
+#: The head of the table of clients, and what the console calls its columns from the third on.
+_HEAD: Final = ("CLIENT", "ADDRESS", "STATUS", "SUBS", "INFLIGHT", "BEHIND", "PACKETS")
+_KEYS: Final = ("status", "subscriptions", "inflight", "behind", "packets_in")
+_PIPE_IT: Final = "pipe one line of text into it, or run it in a terminal"
+
+app = noun()
+
 ConsoleUrl = Annotated[
     str, typer.Argument(metavar="URL", help="Of the router's console: http://HOST:PORT")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Interval = Annotated[float, typer.Option(min=0.05, help="Seconds between looks.")]
 
 
-@mqtt_app.callback()
-def mqtt() -> None:
-    """Run an MQTT router, and see into it."""
+@dataclass(frozen=True, kw_only=True)
+class RunRouterOptions(JsonOptions):
+    """Where a router without a file listens."""
+
+    listen: str = option(
+        "127.0.0.1:1883", "Where clients reach it, without a FILE.", metavar="ADDRESS"
+    )
+    as_json: bool = flag("Print the addresses as JSON.", "--json")
 
 
-@mqtt_app.command()
+@dataclass(frozen=True, kw_only=True)
+class PasswordOptions(JsonOptions):
+    """A password, and what is kept of it."""
+
+    password: str | None = option(
+        None, "The password; else it is asked for, or read from a pipe.", envvar="MQTT_PASSWORD"
+    )
+    scram: bool = flag("Add what the method SCRAM-SHA-256 takes.", "--scram")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopRouterOptions(JsonOptions):
+    """How often a router is looked at."""
+
+    interval: float = option(1.0, "Seconds between looks.", min=0.05)
+    count: int = option(0, "Looks; 0 goes on until Ctrl-C.", min=0)
+    as_json: bool = flag("Print a line of JSON a look.", "--json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceOptions(JsonOptions):
+    """Whose packets are printed, and how long."""
+
+    client: str = option(..., "The client's id.", metavar="ID")
+    seconds: float = option(0, "Length; 0 goes on until Ctrl-C.", min=0)
+    interval: float = option(0.25, "Seconds between looks.", min=0.05)
+    as_json: bool = flag("Print a line of JSON a packet.", "--json")
+
+
+# --- run, check ---
+
+
+@command(app)
 def run(
+    options: RunRouterOptions,
     file: Annotated[
         Path | None,
         typer.Argument(metavar="[FILE]", help="TOML file of the router; none is needed."),
     ] = None,
-    *,
-    listen: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Where clients reach it, without a FILE.")
-    ] = "127.0.0.1:1883",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the addresses as JSON.")] = (
-        False
-    ),
 ) -> None:
     """Run a router until Ctrl-C or SIGTERM.
 
@@ -48,13 +128,38 @@ def run(
       callboard mqtt run --listen ws://127.0.0.1:9001
       callboard mqtt run mqtt.toml --json
     """  # noqa: D301
-    from callboard.cli.mqtt_running import run_router
+    table, config = _default_config(options.listen) if file is None else _load_config(file)
+    folder = Path() if file is None else file.parent
+    set_up_logging(table.log_level)
+    stop = threading.Event()
+    with catch_signals(stop), contextlib.ExitStack() as stack:
+        node = stack.enter_context(_node(table, folder))
+        try:
+            router = Router(config, node=node).start()
+        except (CallboardError, OSError) as error:
+            step = "choose another --listen" if file is None else f"correct {file}"
+            raise Problem(why=str(error), step=f"{step} and run it again") from error
+        stack.callback(router.close)
+        tune_collector()
+        ended = node.monitor(router.ref)
+        ended.add_done_callback(lambda _: stop.set())
+        maps = make_maps(table)
+        if maps:
+            stack.enter_context(MqttDoor(router, node, maps))
+        if file is not None:
+            stack.enter_context(_reloads(file, router))
+        _introduce(router, options)
+        stop.wait()
+        if ended.done():
+            why = f"the router ended: {ended.result(0).detail or ended.result(0).reason}"
+            raise Problem(why=why, step="see the log, mend the cause and run it again")
 
-    raise typer.Exit(run_router(file, listen=listen, as_json=as_json))
 
-
-@mqtt_app.command()
-def check(file: ConfigFile, *, as_json: AsJson = False) -> None:
+@command(app)
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML file of the router.")],
+    options: JsonOptions,
+) -> None:
     """Check a configuration file: all mistakes at once, one line each.
 
     Its functions are found as well; no port is opened.
@@ -64,28 +169,134 @@ def check(file: ConfigFile, *, as_json: AsJson = False) -> None:
       callboard mqtt check mqtt.toml
       callboard mqtt check mqtt.toml --json && callboard mqtt run mqtt.toml
     """  # noqa: D301
-    from callboard.cli.mqtt_running import load_router_config
-    from callboard.cli.values import to_json
-
-    load_router_config(file)
-    typer.echo(to_json({"valid": True}) if as_json else f"{file} is valid")
+    _load_config(file)
+    options.say({"valid": True}, f"{file} is valid")
 
 
-@mqtt_app.command()
+def _load_config(file: Path) -> tuple[ConfigTable, RouterConfig]:
+    """Return what a file says, and the configuration that it makes.
+
+    Raises:
+        Problem: with a line for each mistake.
+    """
+    try:
+        table = read_config_file(file)
+    except MqttConfigError as error:
+        raise Problems(error.lines) from error
+    lines = find_missing_files(table, file.parent)
+    module, finds_names = None, True
+    try:
+        module = None if table.app is None else load_app(file.parent / table.app)
+    except Problem as failure:
+        lines.append(f"app = {table.app!r}: {failure}")
+        finds_names = False
+    config = None
+    try:
+        config = make_config(table, file.parent, _finder(module, finds_names=finds_names))
+    except MqttConfigError as error:
+        lines += error.lines
+    if config is None or lines:
+        raise Problems([f"{file}: {line}" for line in lines])
+    return table, config
+
+
+def _finder(
+    module: ModuleType | None, *, finds_names: bool
+) -> Callable[[str], Callable[..., Any]]:
+    """Return what finds functions: by module, or by name in the app."""
+
+    def find(text: str) -> Callable[..., Any]:
+        if ":" in text:
+            return find_function(text)
+        if not finds_names:  # the app is a mistake already, its functions are none
+            return find
+        found: Callable[..., Any] | None = getattr(module, text, None)
+        if not callable(found):
+            place = "no app is set" if module is None else f"{module.__name__} has none"
+            msg = f"there is no function {text}: {place}; set app, or write module:function"
+            raise MqttConfigError([msg])
+        return found
+
+    return find
+
+
+def _default_config(listen: str) -> tuple[ConfigTable, RouterConfig]:
+    """Return the configuration of a router without a file.
+
+    Raises:
+        Problem: the address is none.
+    """
+    try:
+        table = ConfigTable(listeners=[ListenerTable(address=listen)])
+        return table, make_config(table, Path())
+    except (ValidationError, MqttConfigError) as error:
+        why = f"{listen!r} is no address that a router can have without a file"
+        step = "write --listen 127.0.0.1:1883, ws://HOST:PORT or unix:/PATH"
+        raise Misuse(why=why, step=step) from error
+
+
+def _node(table: ConfigTable, folder: Path) -> Node:
+    """Return the router's node, linked with the cluster that the file names."""
+    settings = table.node
+    path = None if settings.secret_file is None else folder / settings.secret_file
+    try:
+        node = Node(table.name, join=settings.join, secret=read_secret(path))
+    except CallboardError as error:
+        raise Problem(why=str(error), step="correct [node] join") from error
+    if settings.listen is not None:
+        try:
+            open_port(node, settings.listen, insecure=False)
+        except BaseException:
+            node.close()
+            raise
+    return node
+
+
+@contextlib.contextmanager
+def _reloads(file: Path, router: Router) -> Iterator[None]:
+    """Let SIGHUP take over users, topic rules, bans and limits."""
+
+    def reload() -> None:
+        try:
+            table = read_config_file(file)
+            limits, network = make_limits(table)
+            router.reload(make_security(table), limits=limits, network=network)
+        except MqttConfigError as error:
+            for line in error.lines:
+                _log.error("%s; nothing was changed", line)
+        except MqttError as error:
+            _log.error("%s: %s; nothing was changed", file, error)
+        else:
+            _log.warning("%s: users, topic rules, bans and limits were read again", file)
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        threading.Thread(target=reload, name="mqtt-reload", daemon=True).start()
+
+    before = signal.signal(signal.SIGHUP, on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def _introduce(router: Router, options: JsonOptions) -> None:
+    """Tell where the router is reached."""
+    console = router.console_url
+    lines = [f"MQTT on {address}" for address in router.addresses]
+    if console is not None:
+        lines.append(f"  see into it: callboard mqtt top {console}   (Ctrl-C stops it)")
+    about = {"addresses": router.addresses, "console": console}
+    options.say(about, "\n".join(lines))
+    sys.stdout.flush()
+
+
+# --- passwd ---
+
+
+@command(app)
 def passwd(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The user's name.")],
-    *,
-    password: Annotated[
-        str | None,
-        typer.Option(
-            help="The password; else it is asked for, or read from a pipe.",
-            envvar="MQTT_PASSWORD",
-        ),
-    ] = None,
-    scram: Annotated[
-        bool, typer.Option("--scram", help="Add what the method SCRAM-SHA-256 takes.")
-    ] = False,
-    as_json: AsJson = False,
+    options: PasswordOptions,
 ) -> None:
     """Print a user's entry for the configuration file, with the hash of a password.
 
@@ -97,23 +308,54 @@ def passwd(
       callboard mqtt passwd ann >> mqtt.toml
       pass show mqtt/ann | callboard mqtt passwd ann --json
     """  # noqa: D301
-    from callboard.cli.mqtt_user import ask_password, user_entry
+    password = _ask_password() if options.password is None else options.password
+    try:
+        name.encode()
+        entry = {"name": name, "password": str(hash_password(password.encode()))}
+        if options.scram:
+            entry["scram"] = str(make_keys(password))
+    except UnicodeEncodeError as error:
+        why = "name and password have to be UTF-8"
+        raise Misuse(why=why, step="write them in another way") from error
+    except ValueError as error:
+        step = "choose another password, or leave --scram out"
+        raise Misuse(why=str(error), step=step) from error
+    lines = [f"{key} = {_toml_text(value)}" for key, value in entry.items()]
+    typer.echo(json.dumps(entry) if options.as_json else "\n".join(["[[users]]", *lines]))
 
-    if password is None:
-        password = ask_password()
-    typer.echo(user_entry(name, password, with_scram=scram, as_json=as_json))
+
+def _ask_password() -> str:
+    """Return the password: of a terminal, where it is asked for twice, or else a line of stdin.
+
+    Raises:
+        Problem: stdin holds none.
+    """
+    if sys.stdin.isatty():
+        asked: str = typer.prompt(
+            "Password", hide_input=True, confirmation_prompt=True, err=True
+        )
+        return asked
+    line = sys.stdin.buffer.readline().rstrip(b"\r\n")
+    try:
+        password = line.decode()
+    except UnicodeDecodeError as error:
+        raise Misuse(why="stdin is not UTF-8", step=_PIPE_IT) from error
+    if not password:
+        raise Misuse(why="stdin holds no password", step=_PIPE_IT)
+    return password
 
 
-@mqtt_app.command()
-def top(
-    url: ConsoleUrl = "http://127.0.0.1:9465",
-    *,
-    interval: Interval = 1.0,
-    count: Annotated[int, typer.Option(min=0, help="Looks; 0 goes on until Ctrl-C.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON a look.")] = (
-        False
-    ),
-) -> None:
+def _toml_text(text: str) -> str:
+    # TOML has no surrogate pairs, and takes no DEL as it is (TOML 1.0, "String").
+    """Return a text as TOML writes it."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+# --- top, trace ---
+
+
+@command(app)
+def top(options: TopRouterOptions, url: ConsoleUrl = "http://127.0.0.1:9465") -> None:
     """Watch a router: rates, and the clients that are furthest behind.
 
     In a terminal the table is drawn in place; elsewhere each look is printed.
@@ -123,22 +365,23 @@ def top(
       callboard mqtt top
       callboard mqtt top http://127.0.0.1:9465 --interval 5 --count 12 --json
     """  # noqa: D301
-    from callboard.cli.mqtt_watching import watch
+    before: dict[str, Any] | None = None
+    with contextlib.suppress(KeyboardInterrupt), screen(options) as show:
+        seen = 0
+        while not options.count or seen < options.count:
+            if seen:
+                time.sleep(options.interval)
+            told = _ask(url, "/router")
+            devices = _ask(url, "/devices")["devices"]
+            lines = _lines(told, before, options.interval, devices)
+            show({"router": told, "devices": devices}, "\n".join(lines))
+            sys.stdout.flush()
+            before = told
+            seen += 1
 
-    watch(url, interval=interval, looks=count, as_json=as_json)
 
-
-@mqtt_app.command()
-def trace(
-    url: ConsoleUrl = "http://127.0.0.1:9465",
-    *,
-    client: Annotated[str, typer.Option(metavar="ID", help="The client's id.")],
-    seconds: Annotated[float, typer.Option(min=0, help="Length; 0 goes on until Ctrl-C.")] = 0,
-    interval: Interval = 0.25,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON a packet.")] = (
-        False
-    ),
-) -> None:
+@command(app)
+def trace(options: TraceOptions, url: ConsoleUrl = "http://127.0.0.1:9465") -> None:
     """Print the packets of one client as they pass.
 
     The client need not be connected yet.
@@ -148,6 +391,75 @@ def trace(
       callboard mqtt trace --client sensor-1
       callboard mqtt trace http://127.0.0.1:9465 --client sensor-1 --seconds 10 --json
     """  # noqa: D301
-    from callboard.cli.mqtt_watching import trace_client
+    end = time.monotonic() + options.seconds if options.seconds else None
+    since = 0
+    was_connected: bool | None = None
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            told = _ask(url, f"/trace/{quote(options.client, safe='')}/{since}")
+            if told["connected"] != was_connected and not options.as_json:
+                state = "connected" if told["connected"] else "not connected"
+                typer.echo(f"{options.client} is {state}")
+            was_connected = told["connected"]
+            for packet in told["packets"]:
+                typer.echo(to_json(packet) if options.as_json else _packet_line(packet))
+            sys.stdout.flush()
+            since = told["count"]
+            if end is not None and time.monotonic() >= end:
+                return
+            time.sleep(options.interval)
 
-    trace_client(url, client, seconds=seconds, interval=interval, as_json=as_json)
+
+def _ask(url: str, path: str) -> Any:
+    """Return what the console answers for a path.
+
+    Raises:
+        Problem: nobody answers there, or it is no console.
+    """
+    target = url.rstrip("/") + path
+    if not target.startswith(("http://", "https://")):
+        raise Misuse(why=f"{url!r} is no URL", step="write http://HOST:PORT")
+    try:
+        with urllib.request.urlopen(target, timeout=PATIENCE) as answer:  # noqa: S310
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        why = f"{target} answers {error.code}"
+    except (OSError, ValueError) as error:
+        why = f"no console answers at {url}: {getattr(error, 'reason', error)}"
+    raise Problem(why=why, step='set console = "HOST:PORT" in the router\'s file')
+
+
+def _lines(
+    told: dict[str, Any],
+    before: dict[str, Any] | None,
+    interval: float,
+    devices: list[dict[str, Any]],
+) -> list[str]:
+    """Return a look at a router as lines: counts, rates, the clients furthest behind."""
+    meters = told["meters"]
+
+    def rate(name: str) -> str:
+        if before is None:
+            return f"{meters[name]} in all"
+        return f"{(meters[name] - before['meters'][name]) / interval:.0f}/s"
+
+    devices.sort(key=lambda each: (each["behind"], each["packets_in"]), reverse=True)
+    rows = [
+        (each["client_id"], each["address"] or "away", *(str(each[key]) for key in _KEYS))
+        for each in devices[:SHOWN]
+    ]
+    return [
+        f"{told['connections']} connected, {told['sessions_away']} away, "
+        f"{told['filters']} filters, {told['retained']} retained, "
+        f"{told['log_bytes'] / 1024:.0f} KiB in logs",
+        f"published {rate('published')}, delivered {rate('delivered')}, lost {meters['lost']}",
+        columns(_HEAD, rows, right={3, 4, 5, 6}),
+    ]
+
+
+def _packet_line(packet: dict[str, Any]) -> str:
+    """Return a packet as a line of text."""
+    hidden = {"number", "time", "direction", "packet"}
+    arrow = "->" if packet["direction"] == "in" else "<-"
+    fields = " ".join(f"{name}={value}" for name, value in packet.items() if name not in hidden)
+    return f"{packet['time']:.3f} {arrow} {packet['packet']} {fields}"

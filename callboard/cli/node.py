@@ -1,64 +1,126 @@
-"""`callboard node …`."""
+"""`callboard node …`: run nodes, see into them, end them."""
 
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from callboard.cli.credentials import SecretFile, TlsFolder, read_credentials
-
-node_app = typer.Typer(
-    help="Run nodes, see into them, end them.", no_args_is_help=True, rich_markup_mode=None
+from callboard import Actor, ActorRef, Child, Limits, Node, Tls
+from callboard.basp.header import INSPECTOR
+from callboard.cli.loading import find_class, load_app, set_up, spawnable_classes
+from callboard.cli.options import (
+    AccessOptions,
+    JsonOptions,
+    Proof,
+    command,
+    flag,
+    noun,
+    option,
+    read_secret,
 )
+from callboard.cli.output import age_text, columns, screen, to_json
+from callboard.cli.own_node import catch_signals, open_port, opening
+from callboard.cli.problem import FAILED, MISUSED, Problem, Problems
+from callboard.configuration.host_port import parse_host_port
+from callboard.operation.health import HealthServer
+from callboard.operation.logs import set_up_logging
+from callboard.operation.notify import ServiceManager
+from callboard.proxies.inspection import ActorInfo, Inspect, Inspection
+from callboard.proxies.messages import Drained, DrainNode
+
+if TYPE_CHECKING:
+    from callboard.operation.configuration import NodeConfiguration
+
+#: What the short-lived node of these commands calls itself.
+NAME: Final = "callboard node"
+
+#: Classes whose share of the time is shown.
+MOST_SHARES: Final = 5
+
+#: A smaller share of the time is not shown.
+LEAST_SHARE: Final = 0.005
+
+#: Seconds that a drain's answer may take beyond the drain itself.
+ANSWER_TIME: Final = 5.0
+
+app = noun()
 
 Address = Annotated[str, typer.Argument(metavar="ADDRESS", help="basp://HOST:PORT")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Timeout = Annotated[float, typer.Option(min=0.001, help="Seconds that it may take.")]
 
 
-@node_app.callback()
-def node() -> None:
-    """Run nodes, see into them, end them."""
+@dataclass(frozen=True, kw_only=True)
+class RunNodeOptions(AccessOptions):
+    """What stands above the configuration of a node."""
+
+    config: Path | None = option(None, "Configuration file.", metavar="NODE.toml")
+    listen: str | None = option(
+        None, "Where others reach the node (127.0.0.1:0).", metavar="HOST:PORT"
+    )
+    join: list[str] | None = option(
+        None, "A node to be linked with; repeatable.", metavar="ADDRESS"
+    )
+    name: str | None = option(None, "What people see; default is the file's name.")
+    insecure: bool = flag("Listen on public addresses without secret or TLS.", "--insecure")
+    health: str | None = option(
+        None, "Serve /livez, /readyz and /metrics there.", metavar="HOST:PORT"
+    )
+    log_level: str | None = option(None, "debug, info, warning, error or critical.")
+    drain_timeout: float | None = option(None, "Seconds that a drain may take (30).", min=0.0)
+    as_json: bool = flag("Print the address as JSON.", "--json")
+
+    def given(self, app: Path | None) -> dict[str, Any]:
+        """Return what was given of the keys of a configuration."""
+        keys = ("listen", "join", "name", "insecure", "health", "log_level", "drain_timeout")
+        values = {"app": app} | {key: getattr(self, key) for key in keys}
+        return {
+            key: value
+            for key, value in values.items()
+            if value is not None and value is not False and value != []
+        }
 
 
-@node_app.command()
+@dataclass(frozen=True, kw_only=True)
+class PsOptions(AccessOptions):
+    """Which actors are listed."""
+
+    system: bool = flag(
+        "Show the node's own parts, its proxies, links and routes too.", "--system"
+    )
+    limit: int = option(100, "Actors at most.", min=1, max=10_000)
+    timeout: float = option(5.0, "Seconds that it may take.", min=0.001)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopOptions(AccessOptions):
+    """How often a node is looked at, and how much is shown."""
+
+    interval: float = option(1.0, "Seconds between looks.", min=0.05)
+    count: int = option(0, "Looks; 0 goes on until Ctrl-C.", min=0)
+    limit: int = option(40, "Actors at most.", min=1, max=10_000)
+    as_json: bool = flag("Print a line of JSON a look.", "--json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrainOptions(AccessOptions):
+    """How long a drain may take."""
+
+    timeout: float = option(30.0, "Seconds that it may take.", min=0.0)
+
+
+@command(app)
 def run(
-    app: Annotated[
+    options: RunNodeOptions,
+    file: Annotated[
         Path | None, typer.Argument(metavar="[APP.py]", help="Python file with your actors.")
     ] = None,
-    *,
-    config: Annotated[
-        Path | None, typer.Option(metavar="NODE.toml", help="Configuration file.")
-    ] = None,
-    listen: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Where others reach the node (127.0.0.1:0)."),
-    ] = None,
-    join: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ADDRESS", help="A node to be linked with; repeatable."),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="What people see; default is the file's name.")
-    ] = None,
-    insecure: Annotated[
-        bool,
-        typer.Option("--insecure", help="Listen on public addresses without secret or TLS."),
-    ] = False,
-    secret_file: SecretFile = None,
-    tls: TlsFolder = None,
-    health: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Serve /livez, /readyz and /metrics there."),
-    ] = None,
-    log_level: Annotated[
-        str | None, typer.Option(help="debug, info, warning, error or critical.")
-    ] = None,
-    drain_timeout: Annotated[
-        float | None, typer.Option(min=0.0, help="Seconds that a drain may take (30).")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the address as JSON.")] = False,
-) -> None:
+) -> int:
     """Host the actors of a file until Ctrl-C or SIGTERM.
 
     If the file defines setup(node), that is called with the node first: spawn and register
@@ -79,30 +141,15 @@ def run(
       callboard node run shop.py --listen 0.0.0.0:4222 --secret-file cluster.secret
       callboard node run --config node.toml
     """  # noqa: D301
-    if app is None and config is None:
+    if file is None and options.config is None:
         raise typer.BadParameter("name an APP.py, or a file with --config")  # noqa: EM101
-    from callboard.cli.hosting import configure, host
-
-    given = {
-        "app": app,
-        "listen": listen,
-        "join": join or None,
-        "name": name,
-        "insecure": insecure or None,
-        "health": health,
-        "log_level": log_level,
-        "drain_timeout": drain_timeout,
-    }
-    options = {key: value for key, value in given.items() if value is not None}
-    proof = read_credentials(secret_file, tls)
-    raise typer.Exit(host(configure(config, options), credentials=proof, as_json=as_json))
+    return host(_configure(options.config, options.given(file)), options)
 
 
-@node_app.command()
+@command(app)
 def check(
     file: Annotated[Path, typer.Argument(metavar="NODE.toml", help="Configuration file.")],
-    *,
-    as_json: AsJson = False,
+    options: JsonOptions,
 ) -> None:
     """Check a configuration file: all mistakes at once, one line each.
 
@@ -113,29 +160,15 @@ def check(
       callboard node check node.toml
       callboard node check node.toml --json && callboard node run --config node.toml
     """  # noqa: D301
-    from callboard.cli import hosting
-    from callboard.cli.values import to_json
+    config = _configure(file, {})
+    module = None if config.app is None else load_app(config.app)
+    _spawnable(config, module)
+    _children(config, module)
+    options.say({"valid": True}, f"{file} is valid")
 
-    hosting.check(file)
-    typer.echo(to_json({"valid": True}) if as_json else f"{file} is valid")
 
-
-@node_app.command()
-def ps(
-    address: Address,
-    *,
-    system: Annotated[
-        bool,
-        typer.Option(
-            "--system", help="Show the node's own parts, its proxies, links and routes too."
-        ),
-    ] = False,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Actors at most.")] = 100,
-    timeout: Timeout = 5.0,
-    as_json: AsJson = False,
-    secret_file: SecretFile = None,
-    tls: TlsFolder = None,
-) -> None:
+@command(app)
+def ps(address: Address, options: PsOptions) -> None:
     """List the actors of a running node, those with the deepest mailboxes first.
 
     \b
@@ -144,28 +177,15 @@ def ps(
       callboard node ps basp://127.0.0.1:4222 --system --limit 1000
       callboard node ps basp://127.0.0.1:4222 --json | jq '.actors[].depth'
     """  # noqa: D301
-    from callboard.cli.inspecting import inspect, show_actors, show_parts
-    from callboard.cli.values import to_json
-
-    proof = read_credentials(secret_file, tls)
-    told = inspect(address, system=system, limit=limit, timeout=timeout, credentials=proof)
-    show = show_parts if system else show_actors
-    typer.echo(to_json(told) if as_json else show(told))
+    with _inspector(address, options.timeout, options) as inspector:
+        question = Inspect(options.limit, options.system)
+        told: Inspection = inspector.ask(question, timeout=options.timeout).result()
+    show = _parts_text if options.system else _actors_text
+    typer.echo(to_json(told) if options.as_json else show(told))
 
 
-@node_app.command()
-def top(
-    address: Address,
-    *,
-    interval: Annotated[float, typer.Option(min=0.05, help="Seconds between looks.")] = 1.0,
-    count: Annotated[int, typer.Option(min=0, help="Looks; 0 goes on until Ctrl-C.")] = 0,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Actors at most.")] = 40,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON a look.")] = (
-        False
-    ),
-    secret_file: SecretFile = None,
-    tls: TlsFolder = None,
-) -> None:
+@command(app)
+def top(address: Address, options: TopOptions) -> None:
     """Watch the busiest actors of a running node.
 
     In a terminal the table is drawn in place; elsewhere each look is printed.
@@ -175,27 +195,31 @@ def top(
       callboard node top basp://127.0.0.1:4222
       callboard node top basp://127.0.0.1:4222 --interval 5 --count 12 --json
     """  # noqa: D301
-    from callboard.cli import inspecting
+    before: dict[str, int] = {}
+    spent: dict[str, float] = {}
+    since = time.monotonic()
+    with (
+        _inspector(address, ANSWER_TIME, options) as inspector,
+        screen(options) as show,
+    ):
+        for look in itertools.count(1):
+            told: Inspection = inspector.ask(Inspect(), timeout=ANSWER_TIME).result()
+            since, passed = time.monotonic(), time.monotonic() - since
+            rated = rates(told, before, passed)
+            before = {actor.address: actor.handled for actor in told.actors}
+            shares = busy_shares(told, spent, passed) if look > 1 else {}
+            spent = told.handler_seconds
+            rated = rated[: options.limit]
+            actors = [{**_fields(actor), "rate": rate} for actor, rate in rated]
+            row = {**_fields(told), "busy": shares, "actors": actors}
+            show(row, f"{summary(told, shares)}\n{_table(list(_CELLS), rated)}")
+            if look == options.count:
+                return
+            time.sleep(options.interval)
 
-    inspecting.top(
-        address,
-        interval=interval,
-        looks=count,
-        limit=limit,
-        as_json=as_json,
-        credentials=read_credentials(secret_file, tls),
-    )
 
-
-@node_app.command()
-def drain(
-    address: Address,
-    *,
-    timeout: Annotated[float, typer.Option(min=0.0, help="Seconds that it may take.")] = 30.0,
-    as_json: AsJson = False,
-    secret_file: SecretFile = None,
-    tls: TlsFolder = None,
-) -> None:
+@command(app)
+def drain(address: Address, options: DrainOptions) -> None:
     """Let a running node finish what is under way, take nothing new, and end.
 
     The exit code is 0 when nothing was cut short, else 1.
@@ -205,8 +229,300 @@ def drain(
       callboard node drain basp://127.0.0.1:4222
       callboard node drain basp://127.0.0.1:4222 --timeout 120 --json
     """  # noqa: D301
-    from callboard.cli import inspecting
+    timeout = options.timeout
+    with _inspector(address, ANSWER_TIME, options) as inspector:
+        report = inspector.ask(DrainNode(timeout), timeout=timeout + ANSWER_TIME).result()
+    text = f"{report.finished:,} messages finished, {report.left:,} left"
+    told = f"{address} was drained in {report.seconds:.1f} s: {text}"
+    options.say(report, told)
+    if not report.is_clean:
+        raise Problem(
+            why=f"{address} was closed at its deadline, {text}",
+            step="see the log of that node for what was cut short",
+        )
 
-    proof = read_credentials(secret_file, tls)
-    code = inspecting.drain(address, timeout=timeout, as_json=as_json, credentials=proof)
-    raise typer.Exit(code)
+
+# --- a node that runs ---
+
+
+def _configure(file: Path | None, options: dict[str, Any]) -> "NodeConfiguration":
+    """Return the configuration of a file, the environment and the options.
+
+    Raises:
+        Problem: with a line for each mistake.
+    """
+    from callboard.operation.configuration import InvalidConfiguration, load_configuration
+
+    try:
+        return load_configuration(file, options)
+    except InvalidConfiguration as error:
+        raise Problems(error.lines, code=MISUSED if error.is_misuse else FAILED) from error
+
+
+def host(config: "NodeConfiguration", options: AccessOptions) -> int:
+    """Run a node until a signal comes or somebody drains it; returns the exit code.
+
+    The first SIGTERM or SIGINT drains the node, a second one ends it at once. The code is 0
+    when nothing was cut short.
+    """
+    proof = options.proof()
+    set_up_logging(config.log_level)
+    stop = threading.Event()
+    manager = ServiceManager.from_environment()
+    with catch_signals(stop), contextlib.ExitStack() as stack:
+        module = None if config.app is None else load_app(config.app)
+        classes = _spawnable(config, module)
+        node = _make_node(config, classes, proof)
+        reports: list[Drained] = []
+
+        def note(event: object) -> None:
+            if isinstance(event, Drained):
+                reports.append(event)
+                stop.set()
+
+        try:
+            stack.enter_context(node.subscribed(note))
+            health = stack.enter_context(_health(node, config))
+            _start(node, config, module)
+            if health is not None:
+                health.set_ready()
+            _introduce(node, sorted(classes), health, options)
+            manager.ready(node)
+            stop.wait()
+            manager.stopping(config.drain_timeout)
+            if not reports:
+                if not options.as_json:
+                    limit = f"{config.drain_timeout:g} s at most"
+                    typer.echo(f"{node.name} drains, {limit}; a second signal ends it at once")
+                node.drain(config.drain_timeout)
+            node.runtime.stopped.wait()  # somebody else may be closing it
+            return _conclude(node, reports[0], options)
+        except BaseException:
+            node.close()
+            raise
+
+
+def _make_node(
+    config: "NodeConfiguration", classes: dict[str, type[Actor]], proof: Proof
+) -> Node:
+    """Make the node of a configuration; options stand above its secret and TLS."""
+    name = config.name or ("node" if config.app is None else config.app.stem)
+    secret, tls = proof.secret, proof.tls
+    if secret is None:
+        secret = read_secret(config.secret_file)
+    if tls is None and config.tls is not None:
+        tls = Tls(**dict(config.tls))
+    return Node(
+        name=name,
+        spawnable=classes,
+        join=config.join,
+        secret=secret,
+        tls=tls,
+        limits=Limits(**dict(config.limits)),
+    )
+
+
+def _spawnable(
+    config: "NodeConfiguration", module: ModuleType | None
+) -> dict[str, type[Actor]]:
+    """Return the classes that other nodes may spawn."""
+    if config.spawnable is not None:
+        return {name: find_class(text, module) for name, text in config.spawnable.items()}
+    return {} if module is None else spawnable_classes(module)
+
+
+def _children(config: "NodeConfiguration", module: ModuleType | None) -> list[Any]:
+    """Return the actors that the node supervises."""
+    return [
+        Child(
+            find_class(entry.actor_class, module),
+            *entry.args,
+            restart=entry.restart,
+            name=entry.name,
+            **entry.options,
+        )
+        for entry in config.children
+    ]
+
+
+def _start(node: Node, config: "NodeConfiguration", module: ModuleType | None) -> None:
+    """Start the children, call `setup`, and open the port."""
+    children = _children(config, module)
+    if children:
+        node.supervise(children)
+    if module is not None and config.app is not None:
+        set_up(module, node, config.app)
+    open_port(node, config.listen, insecure=config.insecure)
+
+
+@contextlib.contextmanager
+def _health(node: Node, config: "NodeConfiguration") -> Iterator[HealthServer | None]:
+    """Serve the health of a node while the block runs, if it is configured."""
+    if config.health is None:
+        yield None
+        return
+    with opening(config.health, what="serve health on", option="--health"):
+        server = HealthServer(node, *parse_host_port(config.health), joins=bool(config.join))
+    with server:
+        yield server
+
+
+def _introduce(
+    node: Node, classes: list[str], health: HealthServer | None, options: JsonOptions
+) -> None:
+    """Tell how the node is reached."""
+    where = None if health is None else health.url
+    about = {
+        "address": node.address,
+        "name": node.name,
+        "node_id": node.node_id.hex(),
+        "spawnable": classes,
+        "health": where,
+    }
+    lines = [
+        f"{node.name} listens on {node.address}",
+        f"  spawnable: {', '.join(classes) or 'nothing'}",
+        *([f"  health: {where}/readyz, {where}/metrics"] if where else []),
+        f"  try: callboard actor call {node.address}/NAME METHOD   (Ctrl-C stops the node)",
+    ]
+    options.say(about, "\n".join(lines))
+
+
+def _conclude(node: Node, report: Drained, options: JsonOptions) -> int:
+    """Tell how the drain ended; returns the exit code."""
+    text = f"{report.finished:,} messages finished, {report.left:,} left"
+    told = f"{node.name} stops after {report.seconds:.1f} s: {text}"
+    options.say({"drained": report}, told)
+    if report.is_clean:
+        return 0
+    raise Problem(
+        why=f"{node.name} was closed at its deadline, {text}",
+        step="give it longer with --drain-timeout SECONDS",
+    )
+
+
+# --- looks at a node ---
+
+
+@contextlib.contextmanager
+def _inspector(address: str, timeout: float, access: AccessOptions) -> Iterator[ActorRef[Any]]:
+    """Yield the actor of a running node that tells about it."""
+    with access.open_node(NAME) as node:
+        yield node.runtime.ref_of(node.connect(address, timeout), INSPECTOR)
+
+
+#: What tables show of an actor, and of the messages a second that it handles.
+_CELLS: Final[dict[str, Callable[[ActorInfo, float], str]]] = {
+    "ACTOR": lambda actor, _: _number(actor),
+    "CLASS": lambda actor, _: actor.actor_class,
+    "NAME": lambda actor, _: actor.name or "-",
+    "STATE": lambda actor, _: actor.state,
+    "DEPTH": lambda actor, _: f"{actor.depth:,}",
+    "WAITED": lambda actor, _: age_text(actor.waited),
+    "MSG/S": lambda _, rate: f"{rate:,.0f}",
+    "HANDLED": lambda actor, _: f"{actor.handled:,}",
+    "AGE": lambda actor, _: age_text(actor.age),
+}
+
+
+def _table(head: Sequence[str], rated: Iterable[tuple[ActorInfo, float]]) -> str:
+    """Return actors as a table; from the depth on, figures stand at their right edge."""
+    rows = [[_CELLS[title](actor, rate) for title in head] for actor, rate in rated]
+    return columns(head, rows, right=range(head.index("DEPTH"), len(head)))
+
+
+def _actors_text(told: Inspection) -> str:
+    """Return the actors of a node as a table."""
+    head = [title for title in _CELLS if title not in ("WAITED", "MSG/S")]
+    text = _table(head, ((actor, 0.0) for actor in told.actors))
+    shown = sum(actor.actor_class != "Proxy" for actor in told.actors)
+    if told.actor_count > shown:
+        text += f"\n… {told.actor_count - shown:,} more; --limit shows them"
+    return text
+
+
+def _parts_text(told: Inspection) -> str:
+    """Return the actors, the links and the routes of a node as tables."""
+    links = [
+        (
+            link.peer_name or "-",
+            link.peer.hex()[:12],
+            link.address or "-",
+            f"{link.frames_sent:,}",
+            f"{link.frames_received:,}",
+            f"{link.bytes_waiting:,}",
+        )
+        for link in told.neighbours
+    ]
+    head = ("LINK", "NODE", "DIALLED", "SENT", "RECEIVED", "B WAITING")
+    text = f"{_actors_text(told)}\n\n{columns(head, links, right=(3, 4, 5))}"
+    names = {link.peer: link.peer_name for link in told.neighbours}
+    routes = [
+        (
+            route.name or "-",
+            route.node_id.hex()[:12],
+            f"{route.hops}",
+            names.get(route.via) or route.via.hex()[:12],
+        )
+        for route in told.routes
+    ]
+    return f"{text}\n\n{columns(('ROUTE TO', 'NODE', 'HOPS', 'VIA'), routes, right=(2,))}"
+
+
+def _number(actor: ActorInfo) -> str:
+    """Return the actor's number and, shortened, its node: that tells proxies apart."""
+    number, _, node = actor.address.rpartition("/")[2].partition("@")
+    return f"{number}@{node[:6]}"
+
+
+def rates(
+    told: Inspection, before: dict[str, int], seconds: float
+) -> list[tuple[ActorInfo, float]]:
+    """Return the actors with their rates, the busiest first.
+
+    Args:
+        told: by the node.
+        before: messages handled by address, at the look before.
+        seconds: since then.
+    """
+    rises = [actor.handled - before.get(actor.address, actor.handled) for actor in told.actors]
+    rated = [
+        (actor, max(0.0, rise / seconds))
+        for actor, rise in zip(told.actors, rises, strict=True)
+    ]
+    return sorted(rated, key=lambda row: (-row[1], -row[0].depth, -row[0].handled))
+
+
+def busy_shares(told: Inspection, before: dict[str, float], seconds: float) -> dict[str, float]:
+    """Return the classes whose handlers took time, with its share, the busiest first.
+
+    Args:
+        told: by the node.
+        before: seconds in handlers by class, at the look before.
+        seconds: since then.
+    """
+    shares = {
+        name: (spent - before.get(name, 0.0)) / seconds
+        for name, spent in told.handler_seconds.items()
+    }
+    busiest = sorted(shares.items(), key=lambda share: (-share[1], share[0]))
+    return {name: share for name, share in busiest[:MOST_SHARES] if share >= LEAST_SHARE}
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    """Return the fields of a record; those inside stay records."""
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}
+
+
+def summary(told: Inspection, shares: dict[str, float]) -> str:
+    """Return the lines above the table; `shares` as of `busy_shares`."""
+    state = "draining" if told.is_draining else "up"
+    busy = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+    return (
+        f"{told.name}: {state} {age_text(told.uptime)}, {told.actor_count:,} actors, "
+        f"{told.links:,} links, {told.nodes:,} nodes\n"
+        f"{told.handled:,} handled, {told.waiting:,} waiting, {told.dead_letters:,} dead "
+        f"letters, {told.overflows:,} overflows, {told.expired:,} expired, "
+        f"{told.slow_handlers:,} slow handlers\n"
+        f"time in handlers: {busy or '-'}"
+    )

@@ -1,117 +1,152 @@
-"""`callboard pipeline …`."""
+"""`callboard pipeline …`: run queries over logs with Spark."""
 
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 
-from callboard.cli.credentials import SecretFile, TlsFolder, read_credentials
-
-pipeline_app = typer.Typer(
-    help="Run queries over logs with Spark.", no_args_is_help=True, rich_markup_mode=None
+from callboard.cli.options import JsonOptions, command, flag, noun, option
+from callboard.cli.own_node import JoinOptions, catch_signals, opening, parse_listen
+from callboard.cli.problem import FAILED, MISUSED, Problem, one_line, problem_of
+from callboard.cli.topic import parse_retention
+from callboard.commitlog import LogError, LogReader
+from callboard.endpoint.hub import Hub
+from callboard.pages import PageServer, metrics_page
+from callboard.pipeline.bridge import Bridge
+from callboard.pipeline.errors import InvalidSetting, PipelineError, SparkMissing
+from callboard.pipeline.job import Job
+from callboard.pipeline.progress import (
+    Progress,
+    Status,
+    StatusFile,
+    listener,
+    query_metrics,
+    read_offset,
+    read_status,
 )
+from callboard.pipeline.queries import Settings, seconds_of
+from callboard.pipeline.state import Detection
+from callboard.store.attach import attach_clone, attach_master
+from callboard.store.errors import MasterExists
 
-Query = Annotated[
+#: Seconds between two looks whether a query has ended.
+_LOOK: Final = 0.1
+
+_BAR: Final = 24
+_REASON: Final = 300
+
+app = noun()
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryOptions(JsonOptions):
+    """What a query is told, and the logs that it reads and writes."""
+
+    log: Path = option(..., "The log that is read.", "--log", metavar="FOLDER")
+    to: Path = option(..., "The log that takes the results.", "--to", metavar="FOLDER")
+    field: str = option("value", "The field of payloads that holds the value.")
+    window: str = option("10s", "Length of windows, gap of sessions.", metavar="SPAN")
+    delay: str = option("10s", "How late records may be.", metavar="SPAN")
+    topic: list[str] | None = option(
+        None, "Only topics that begin so; repeatable.", "--topic", metavar="PREFIX"
+    )
+    threshold: float = option(4.0, "Standard deviations that make an anomaly.", min=0.1)
+    season: str = option("", "For anomalies: for instance 1d:24.", metavar="SPAN:SLOTS")
+    left: str = option("", "For a join: topics of one side.", metavar="PREFIX")
+    right: str = option("", "For a join: of the other side.", metavar="PREFIX")
+    within: str = option("10s", "For a join: how far apart.", metavar="SPAN")
+    retain: str = option(
+        "",
+        "How long results are kept: bytes=1000000000,records=…,seconds=86400; "
+        "default: for ever.",
+        metavar="LIMITS",
+    )
+    master: str = option(
+        "", "local[N] or spark://HOST:PORT; default: all cores.", metavar="URL"
+    )
+    as_json: bool = flag("Print JSON lines.", "--json")
+
+    def job(self, query: str, **run: Any) -> Job:
+        """Return a query with all it needs; `run` is what `Job` takes beside.
+
+        Raises:
+            Problem: something of it makes no sense.
+        """
+        parse_retention(self.retain)  # or say what is wrong
+        with explained():
+            settings = Settings(
+                self.field,
+                seconds_of(self.window),
+                seconds_of(self.delay),
+                _detection(self.threshold, self.season),
+                self.left,
+                self.right,
+                seconds_of(self.within),
+            )
+        topics = ",".join(self.topic or ())
+        log, to = str(self.log), str(self.to)
+        return Job(query, log, to, settings, topics, retain=self.retain, **run)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamOptions(QueryOptions, JoinOptions):
+    """How a query runs, and where results and progress go beside the log."""
+
+    batch: bool = flag("Read what there is once, without a checkpoint.", "--batch")
+    once: bool = flag("End when all that there is was read.", "--once")
+    start: str = option(
+        "earliest", "earliest, latest, offset or time.", "--from", metavar="PLACE"
+    )
+    max_rows: int | None = option(None, "Records of a micro-batch at most.", min=1)
+    name: str = option("", "What this run is called; default: as the query.")
+    peer: list[str] | None = option(
+        None, "Publish results and progress there; repeatable.", "--peer", metavar="ADDRESS"
+    )
+    listen: str = option("", "Where nodes reach this one for them.", metavar="HOST:PORT")
+    store: str = option("", "A store whose entries are the results as well.", metavar="NAME")
+    metrics: str = option("", "Serve /metrics for monitoring.", metavar="HOST:PORT")
+    insecure: bool = flag("Listen on public addresses without secret.", "--insecure")
+
+    @property
+    def publishes(self) -> bool:
+        """Whether other nodes are told."""
+        return bool(self.peer or self.listen)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgainOptions(QueryOptions):
+    """Which part of a log is read again."""
+
+    start: str = option(..., "earliest, an offset or a time.", "--from", metavar="PLACE")
+    until: str = option("latest", "latest, an offset or a time.", metavar="PLACE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusOptions(JsonOptions):
+    """How the state of queries is printed."""
+
+    as_json: bool = flag("Print JSON lines.", "--json")
+
+
+QueryName = Annotated[
     str,
     typer.Argument(
         metavar="QUERY",
         help="rates, quantiles, windows, sessions, late, anomalies, join, or FILE.py:FUNCTION.",
     ),
 ]
-Log = Annotated[Path, typer.Option("--log", metavar="FOLDER", help="The log that is read.")]
-To = Annotated[
-    Path, typer.Option("--to", metavar="FOLDER", help="The log that takes the results.")
-]
-Field = Annotated[str, typer.Option(help="The field of payloads that holds the value.")]
-Window = Annotated[
-    str, typer.Option(metavar="SPAN", help="Length of windows, gap of sessions.")
-]
-Delay = Annotated[str, typer.Option(metavar="SPAN", help="How late records may be.")]
-Topics = Annotated[
-    list[str] | None,
-    typer.Option("--topic", metavar="PREFIX", help="Only topics that begin so; repeatable."),
-]
-Threshold = Annotated[
-    float, typer.Option(min=0.1, help="Standard deviations that make an anomaly.")
-]
-Season = Annotated[
-    str, typer.Option(metavar="SPAN:SLOTS", help="For anomalies: for instance 1d:24.")
-]
-Left = Annotated[str, typer.Option(metavar="PREFIX", help="For a join: topics of one side.")]
-Right = Annotated[str, typer.Option(metavar="PREFIX", help="For a join: of the other side.")]
-Within = Annotated[str, typer.Option(metavar="SPAN", help="For a join: how far apart.")]
-Master = Annotated[
-    str, typer.Option(metavar="URL", help="local[N] or spark://HOST:PORT; default: all cores.")
-]
-Name = Annotated[str, typer.Option(help="What this run is called; default: as the query.")]
-Retain = Annotated[
-    str,
-    typer.Option(
-        metavar="LIMITS",
-        help="How long results are kept: bytes=1000000000,records=…,seconds=86400; "
-        "default: for ever.",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
 
 
-@pipeline_app.callback()
-def pipeline() -> None:
-    """Run queries over logs with Spark."""
-
-
-@pipeline_app.command()
-def run(
-    query: Query,
-    *,
-    log: Log,
-    to: To,
-    batch: Annotated[
-        bool, typer.Option("--batch", help="Read what there is once, without a checkpoint.")
-    ] = False,
-    once: Annotated[
-        bool, typer.Option("--once", help="End when all that there is was read.")
-    ] = False,
-    start: Annotated[
-        str, typer.Option("--from", metavar="PLACE", help="earliest, latest, offset or time.")
-    ] = "earliest",
-    field: Field = "value",
-    window: Window = "10s",
-    delay: Delay = "10s",
-    topic: Topics = None,
-    threshold: Threshold = 4.0,
-    season: Season = "",
-    left: Left = "",
-    right: Right = "",
-    within: Within = "10s",
-    retain: Retain = "",
-    max_rows: Annotated[
-        int | None, typer.Option(min=1, help="Records of a micro-batch at most.")
-    ] = None,
-    master: Master = "",
-    name: Name = "",
-    peer: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--peer", metavar="ADDRESS", help="Publish results and progress there; repeatable."
-        ),
-    ] = None,
-    listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where nodes reach this one for them.")
-    ] = "",
-    store: Annotated[
-        str, typer.Option(metavar="NAME", help="A store whose entries are the results as well.")
-    ] = "",
-    metrics: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Serve /metrics for monitoring.")
-    ] = "",
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Listen on public addresses without secret.")
-    ] = False,
-    secret_file: SecretFile = None,
-    tls: TlsFolder = None,
-    as_json: AsJson = False,
-) -> None:
+@command(app)
+def run(query: QueryName, options: StreamOptions) -> int:
     """Run a query over a log until Ctrl-C; the next run goes on where this one ends.
 
     Results are appended to the log --to, each batch once whatever dies. With --peer or
@@ -125,51 +160,20 @@ def run(
       callboard pipeline run anomalies --log temperatures --to results --season 1d:24 --batch
       callboard pipeline run rates --log metrics --to results --peer basp://127.0.0.1:4222
     """  # noqa: D301
-    from callboard.cli.joining import Joining
-    from callboard.cli.pipeline_job import Asked, make_job
-    from callboard.cli.pipelining import Outlets, run_batch, run_stream
-
-    asked = Asked(field, window, delay, threshold, season, left, right, within, topic, retain)
-    job = make_job(query, log, to, asked, start=start, max_rows=max_rows, ends=once, name=name)
-    if batch:
-        raise typer.Exit(run_batch(job, master, as_json=as_json))
-    joining = Joining(
-        listen=listen,
-        peers=tuple(peer or ()),
-        timeout=10.0,
-        insecure=insecure,
-        credentials=read_credentials(secret_file, tls),
-        as_json=as_json,
+    job = options.job(
+        query,
+        start=options.start,
+        max_rows=options.max_rows,
+        ends=options.once,
+        name=options.name,
     )
-    outlets = Outlets(joining, store, metrics)
-    raise typer.Exit(run_stream(job, master, outlets, as_json=as_json))
+    if options.batch:
+        return _run_batch(job, options)
+    return _run_stream(job, options)
 
 
-@pipeline_app.command()
-def replay(
-    query: Query,
-    *,
-    log: Log,
-    to: To,
-    start: Annotated[
-        str, typer.Option("--from", metavar="PLACE", help="earliest, an offset or a time.")
-    ],
-    until: Annotated[
-        str, typer.Option(metavar="PLACE", help="latest, an offset or a time.")
-    ] = "latest",
-    field: Field = "value",
-    window: Window = "10s",
-    delay: Delay = "10s",
-    topic: Topics = None,
-    threshold: Threshold = 4.0,
-    season: Season = "",
-    left: Left = "",
-    right: Right = "",
-    within: Within = "10s",
-    retain: Retain = "",
-    master: Master = "",
-    as_json: AsJson = False,
-) -> None:
+@command(app)
+def replay(query: QueryName, options: AgainOptions) -> int:
     """Run a query again over a part of a log, into another log.
 
     \b
@@ -177,19 +181,14 @@ def replay(
       callboard pipeline replay rates --log metrics --to again --from 2026-01-31T12:00:00Z
       callboard pipeline replay quantiles --log metrics --to again --from 1000 --until 9000
     """  # noqa: D301
-    from callboard.cli.pipeline_job import Asked, make_job
-    from callboard.cli.pipelining import run_batch
-
-    asked = Asked(field, window, delay, threshold, season, left, right, within, topic, retain)
-    job = make_job(query, log, to, asked, start=start, end=until)
-    raise typer.Exit(run_batch(job, master, as_json=as_json))
+    job = options.job(query, start=options.start, end=options.until)
+    return _run_batch(job, options)
 
 
-@pipeline_app.command()
+@command(app)
 def status(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The log of results.")],
-    *,
-    as_json: AsJson = False,
+    options: StatusOptions,
 ) -> None:
     """Tell of the queries of a log of results: which run, how far they are, how quick.
 
@@ -198,6 +197,302 @@ def status(
       callboard pipeline status results
       callboard pipeline status results --json | jq .lag
     """  # noqa: D301
-    from callboard.cli.pipelining import print_status
+    found = read_status(folder)
+    if not found:
+        raise Problem(
+            why=f"no query has written into {folder}",
+            step="start one with: callboard pipeline run QUERY --log FOLDER --to FOLDER",
+        )
+    for each in found:
+        row = _row(folder, each)
+        text = "{query}: {state}, batch {batch}, {rows:,} records, {rate:,.0f}/s, {lag:,} wait"
+        options.say(row, text.format(**row))
 
-    print_status(folder, as_json=as_json)
+
+def _row(folder: Path, each: Status) -> dict[str, Any]:
+    """Return what is known of a query."""
+    last = each.last
+    offset = read_offset(folder, each.query)
+    end = _end_of(each.log, last.end if last else 0)
+    return {
+        "query": each.query,
+        "state": each.state,
+        "log": each.log,
+        "batch": last.batch if last else 0,
+        "offset": offset,
+        "lag": max(0, end - offset),
+        "rows": each.rows,
+        "rate": last.rate if last else 0.0,
+        "watermark": last.watermark if last else "",
+        "pid": each.pid,
+        "started": each.started,
+    }
+
+
+def _detection(threshold: float, season: str) -> Detection:
+    """Return how anomalies are found."""
+    if not season:
+        return Detection(threshold)
+    span, _, slots = season.partition(":")
+    if not slots.isdecimal() or int(slots) < 1:
+        what = f"--season {season!r} is no season; give one like 1d:24"
+        raise InvalidSetting(what)
+    return Detection(
+        threshold, warmup=3 * int(slots), slots=int(slots), season=seconds_of(span)
+    )
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn errors of the pipeline and of logs into one line."""
+    try:
+        yield
+    except (PipelineError, LogError) as error:
+        is_misuse = isinstance(error, InvalidSetting) and not isinstance(error, SparkMissing)
+        code = MISUSED if is_misuse else FAILED
+        raise problem_of(error, "see docs/pipeline.md", code) from None
+
+
+def _run_batch(job: Job, options: QueryOptions) -> int:
+    """Run a query once over what there is; returns the exit code."""
+    stop = threading.Event()
+    with explained(), _spark(job, options.master) as spark, catch_signals(stop):
+        begun, before = time.monotonic(), _end_of(job.to)
+        try:
+            with _interrupted(spark, stop):
+                job.run_batch(spark)
+        except Exception as error:  # noqa: BLE001  # Spark's errors are of many kinds
+            if stop.is_set():
+                typer.echo("stopped; no results were added", err=True)
+                return FAILED
+            raise _failure(error) from None
+        row = {
+            "query": job.title,
+            "results": _end_of(job.to) - before,
+            "seconds": round(time.monotonic() - begun, 3),
+            "to": job.to,
+        }
+        text = "{query}: {results:,} results in {seconds:.1f} s, in {to}"
+        options.say(row, text.format(**row))
+        return 0
+
+
+@contextmanager
+def _interrupted(spark: Any, stop: threading.Event) -> Iterator[None]:
+    """Let a signal end what Spark does."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.is_set():
+            if stop.wait(_LOOK) and not ended.is_set():
+                spark.sparkContext.cancelAllJobs()
+                return
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def _run_stream(job: Job, options: StreamOptions) -> int:
+    """Run a query until a signal, or with `ends` until all was read; returns the exit code."""
+    stop = threading.Event()
+    with ExitStack() as stack:
+        stack.enter_context(explained())
+        hub = stack.enter_context(options.hub()) if options.publishes else None
+        if hub is not None:  # before Java takes its time
+            options.link(hub)
+        spark = stack.enter_context(_spark(job, options.master))
+        stack.enter_context(catch_signals(stop))
+        status = StatusFile(job.folder, job.title, job.log)
+        if hub is not None:
+            stack.enter_context(_bridge(job, hub, options.store))
+        if options.metrics:
+            stack.callback(_serve_metrics(options.metrics, status).close)
+        show = _shows(options)
+        stack.callback(show, None)
+
+        told: set[int] = set()
+
+        def tell(progress: Progress) -> None:
+            if progress.batch in told:
+                return
+            told.add(progress.batch)
+            status.add(progress)
+            show(progress)
+            if hub is not None:
+                hub.publish_all([(progress.topic, progress.as_message())])
+
+        watcher = listener(job.title, tell)
+        spark.streams.addListener(watcher)
+        how, error = _follow(job, spark, stop, tell)
+        spark.streams.removeListener(watcher)
+        status.end(how)
+        show(None)
+        if error is not None:
+            raise _failure(error)
+        typer.echo(f"{job.title}: {how} after {status.status.rows:,} records", err=True)
+        return 0
+
+
+def _follow(
+    job: Job, spark: Any, stop: threading.Event, tell: Callable[[Progress], None]
+) -> tuple[str, Exception | None]:
+    """Run a query to its end; returns how that came, and why."""
+    try:
+        query = job.start_stream(spark)
+    except Exception as refused:  # noqa: BLE001  # Spark's errors are of many kinds
+        return "failed", refused
+    try:
+        while query.isActive and not stop.wait(_LOOK):
+            pass
+        if stop.is_set():
+            query.stop()
+        for each in query.recentProgress:  # the listener hears of the last ones too late
+            tell(Progress.parse(job.title, json.loads(each.json)))
+        error = query.exception()
+    except Exception as raised:  # noqa: BLE001
+        return ("stopped", None) if stop.is_set() else ("failed", raised)
+    if stop.is_set():
+        return "stopped", None
+    return ("done", None) if error is None else ("failed", error)
+
+
+@contextmanager
+def _spark(job: Job, master: str) -> Iterator[Any]:
+    """Run a session; what is wrong with the query is told before, without Java."""
+    job.check()
+    from callboard.pipeline.spark_session import default_master, session
+
+    # Java keeps the file, and what it says there.
+    with _removed_unless_started(job.folder), _stderr_in(job.folder / "spark.log"):
+        spark = session(master or default_master(), name=f"callboard {job.title}")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _removed_unless_started(folder: Path) -> Iterator[None]:
+    """Leave no folder behind if Java was not even asked."""
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        yield
+    except (InvalidSetting, SparkMissing):
+        if folder in made:
+            (folder / "spark.log").unlink(missing_ok=True)
+        with suppress(OSError):  # somebody else has put something there
+            for each in made:
+                each.rmdir()
+        raise
+    except PipelineError as error:
+        what = f"{error} in {folder / 'spark.log'}"
+        raise PipelineError(what) from None
+
+
+@contextmanager
+def _stderr_in(path: Path) -> Iterator[None]:
+    """Let processes that are started write their errors into a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    before = os.dup(2)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        os.dup2(file, 2)
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+        os.close(file)
+
+
+@dataclass(frozen=True, slots=True)
+class HubPublisher:
+    """Publishes results on the topics of a node."""
+
+    hub: Hub
+
+    def publish_batch(self, *batch: tuple[str, Any]) -> None:
+        """Publish pairs of topic and value."""
+        self.hub.publish_all(list(batch))
+
+
+@contextmanager
+def _bridge(job: Job, hub: Hub, store: str) -> Iterator[None]:
+    """Hand results on as messages, and as entries of a store, while the block runs."""
+    with ExitStack() as stack:
+        entries = None
+        if store:
+            try:
+                entries = attach_master(hub, store)
+            except MasterExists:
+                entries = attach_clone(hub, store)
+            stack.callback(entries.close)
+        bridge = Bridge(
+            job.to,
+            endpoint=HubPublisher(hub),
+            store=entries,
+            name=job.title,
+            start=_end_of(job.to),
+        )
+        stack.callback(bridge.close)
+        yield
+
+
+def _serve_metrics(address: str, status: StatusFile) -> PageServer:
+    """Open the page with the figures of a query."""
+    pages = {"/metrics": lambda: metrics_page(query_metrics(status.status))}
+    with opening(address, what="serve metrics on", option="--metrics"):
+        server = PageServer(pages, *parse_listen(address))
+    typer.echo(f"metrics on {server.url}/metrics", err=True)
+    return server
+
+
+def _end_of(folder: str, otherwise: int = 0) -> int:
+    """Return the end of a log, or something else where there is none."""
+    try:
+        return LogReader(folder).end
+    except LogError:
+        return otherwise
+
+
+def _shows(options: JsonOptions) -> Callable[[Progress | None], None]:
+    """Return what draws a batch: a bar in a terminal, else a line; None ends the drawing."""
+    if options.as_json:
+        return lambda each: None if each is None else typer.echo(json.dumps(each.as_message()))
+    if not sys.stderr.isatty():
+        return lambda each: None if each is None else typer.echo(_line(each), err=True)
+    drawn = False
+
+    def show(each: Progress | None) -> None:
+        nonlocal drawn
+        if each is not None:
+            share = each.offset / each.end if each.end else 1.0
+            bar = "█" * round(_BAR * share)
+            typer.echo(f"\r\x1b[K{bar:░<{_BAR}} {share:4.0%} {_line(each)}", err=True, nl=False)
+        elif drawn:
+            typer.echo("", err=True)
+        drawn = each is not None
+
+    return show
+
+
+def _line(progress: Progress) -> str:
+    """Return a micro-batch as a line of text."""
+    return (
+        f"{progress.query} batch {progress.batch}: {progress.rows:,} records in"
+        f" {progress.seconds:.2f} s, {progress.rate:,.0f}/s, {progress.lag:,} wait"
+    )
+
+
+def _failure(error: Exception) -> Problem:
+    """Return one line for what Spark tells in hundreds."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    ours = [line for line in lines if line.startswith("callboard.")]
+    text = ours[-1].partition(": ")[2] if ours else one_line(lines[0] if lines else repr(error))
+    why, _, step = text.partition(";")
+    return Problem(why=why[:_REASON], step=step.strip() or "see docs/pipeline.md")

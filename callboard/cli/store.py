@@ -1,49 +1,109 @@
-"""`callboard store …`."""
+"""`callboard store …`: read and write stores through a clone as long as the command runs."""
 
-from typing import TYPE_CHECKING, Annotated
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Final
 
 import typer
 
-from callboard.cli.credentials import Credentials, SecretFile, TlsFolder, read_credentials
+from callboard import Node
+from callboard.broker.options import Configuration
+from callboard.broker.tls import tls_context
+from callboard.cli.options import AccessOptions, command, noun, option
+from callboard.cli.output import from_text, to_json
+from callboard.cli.own_node import catch_signals
+from callboard.cli.problem import Misuse, Problem
+from callboard.endpoint.hub import Hub
+from callboard.store import Store, StoreEvent, attach_clone
 
-if TYPE_CHECKING:
-    from callboard.cli.storing import StoreAccess
+#: What the short-lived node of these commands calls itself.
+NAME: Final = "callboard store"
 
-store_app = typer.Typer(
-    help="Read and write stores.", no_args_is_help=True, rich_markup_mode=None
-)
+#: Seconds between two looks whether a signal came.
+LOOK_INTERVAL: Final = 0.1
+
+app = noun()
 
 Name = Annotated[str, typer.Argument(metavar="STORE", help="Its name.")]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="JSON, or else text.")]
-Peers = Annotated[
-    list[str] | None,
-    typer.Option(
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreOptions(AccessOptions):
+    """How a store is reached.
+
+    Attributes:
+        peer: addresses of nodes to be linked with: `basp://HOST:PORT` as they are, or
+            `HOST:PORT` of endpoints, with the encryption that these have by default.
+        timeout: seconds for each of them, and for the master.
+    """
+
+    peer: list[str] | None = option(
+        None,
+        "basp://HOST:PORT of a node, or HOST:PORT of an endpoint with its own "
+        "encryption; repeatable.",
         "--peer",
         metavar="ADDRESS",
-        help="basp://HOST:PORT of a node, or HOST:PORT of an endpoint with its own encryption; "
-        "repeatable.",
-    ),
-]
-Timeout = Annotated[float, typer.Option(min=0.0, help="Seconds to reach peer and master.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+    )
+    timeout: float = option(10.0, "Seconds to reach peer and master.", min=0.0)
+
+    @contextmanager
+    def clone(self, name: str) -> Iterator[Store]:
+        """Attach a clone of a store.
+
+        Raises:
+            Problem: no node was named, or no master was found.
+        """
+        if not self.peer:
+            raise Misuse(why="no node was named", step="say --peer basp://HOST:PORT")
+        with self._node(self.peer) as node:
+            for peer in self.peer:
+                address = peer if _is_url(peer) else f"basp://{peer}"
+                node.connect(address, self.timeout or 1.0)
+            with attach_clone(Hub.of(node), name) as clone:
+                if not clone.await_idle(self.timeout):
+                    raise Problem(
+                        why=f"no master of the store {name!r} was found",
+                        step="name a node of its cluster with --peer",
+                    )
+                yield clone
+
+    def _node(self, peers: list[str]) -> Node:
+        """Make a node that speaks to the peers as they want it."""
+        kinds = set(map(_is_url, peers))
+        if len(kinds) > 1:
+            raise Misuse(
+                why="some peers are basp:// addresses, some HOST:PORT of encrypted endpoints",
+                step="name one of them: stores are found over any number of nodes",
+            )
+        proof = self.proof()
+        encrypts = proof.tls is None and kinds == {False}
+        tls = tls_context(Configuration(), listens=False) if encrypts else proof.tls
+        return Node(NAME, secret=proof.secret, tls=tls)
+
+    def show(self, value: object) -> None:
+        """Print a key or value."""
+        typer.echo(to_json(value) if self.as_json else _text(value))
 
 
-@store_app.callback()
-def store() -> None:
-    """Read and write stores."""
+@dataclass(frozen=True, kw_only=True)
+class PutOptions(StoreOptions):
+    """How long a value is kept."""
+
+    expiry: float = option(0.0, "Seconds until the key is removed; 0 is never.", min=0.0)
 
 
-@store_app.command()
-def get(
-    store: Name,
-    key: Key,
-    *,
-    peer: Peers = None,
-    timeout: Timeout = 10.0,
-    secret_file: SecretFile = None,
-    tls: TlsFolder = None,
-    as_json: AsJson = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class WatchOptions(StoreOptions):
+    """How many changes are printed."""
+
+    count: int = option(0, "End after so many changes; 0 is no end.", min=0)
+
+
+@command(app)
+def get(store: Name, key: Key, options: StoreOptions) -> None:
     """Print the value of a key; exit code 1 when there is none.
 
     \b
@@ -51,23 +111,21 @@ def get(
       callboard store get things colour --peer basp://127.0.0.1:4222
       callboard store get things colour --peer 127.0.0.1:9999
     """  # noqa: D301
-    _access(store, peer, timeout, read_credentials(secret_file, tls), as_json=as_json).get(key)
+    with options.clone(store) as clone:
+        if not clone.exists(from_text(key)):
+            raise Problem(
+                why=f"the store {store!r} has no key {key!r}",
+                step=f"list its keys with: callboard store keys {store}",
+            )
+        options.show(clone.get(from_text(key)))
 
 
-@store_app.command()
+@command(app)
 def put(
     store: Name,
     key: Key,
     value: Annotated[str, typer.Argument(metavar="VALUE", help="JSON, or else text.")],
-    *,
-    peer: Peers = None,
-    expiry: Annotated[
-        float, typer.Option(min=0.0, help="Seconds until the key is removed; 0 is never.")
-    ] = 0.0,
-    timeout: Timeout = 10.0,
-    secret_file: SecretFile = None,
-    tls: TlsFolder = None,
-    as_json: AsJson = False,
+    options: PutOptions,
 ) -> None:
     """Set the value of a key, and wait until the master has acknowledged it.
 
@@ -76,44 +134,35 @@ def put(
       callboard store put things colour '"red"' --peer basp://127.0.0.1:4222
       callboard store put things leader me --expiry 30 --peer basp://127.0.0.1:4222
     """  # noqa: D301
-    access = _access(store, peer, timeout, read_credentials(secret_file, tls), as_json=as_json)
-    access.put(key, value, expiry or None)
+    with options.clone(store) as clone:
+        clone.put(from_text(key), from_text(value), options.expiry or None)
+        if not clone.await_idle(options.timeout):
+            raise Problem(
+                why=f"the master of {store!r} did not acknowledge it in time",
+                step="look whether it is there with: callboard store get",
+            )
 
 
-@store_app.command()
-def keys(
-    store: Name,
-    *,
-    peer: Peers = None,
-    timeout: Timeout = 10.0,
-    secret_file: SecretFile = None,
-    tls: TlsFolder = None,
-    as_json: AsJson = False,
-) -> None:
+@command(app)
+def keys(store: Name, options: StoreOptions) -> None:
     """Print all keys, one a line.
 
     \b
     Examples:
       callboard store keys things --peer basp://127.0.0.1:4222
     """  # noqa: D301
-    _access(store, peer, timeout, read_credentials(secret_file, tls), as_json=as_json).keys()
+    with options.clone(store) as clone:
+        for key in sorted(clone.keys(), key=str):
+            options.show(key)
 
 
-@store_app.command()
+@command(app)
 def watch(
     store: Name,
+    options: WatchOptions,
     prefix: Annotated[
         str, typer.Argument(metavar="[PREFIX]", help="What keys begin with; default: all.")
     ] = "",
-    *,
-    peer: Peers = None,
-    count: Annotated[
-        int, typer.Option(min=0, help="End after so many changes; 0 is no end.")
-    ] = 0,
-    timeout: Timeout = 10.0,
-    secret_file: SecretFile = None,
-    tls: TlsFolder = None,
-    as_json: AsJson = False,
 ) -> None:
     """Print changes as they happen, until Ctrl-C or SIGTERM.
 
@@ -122,18 +171,29 @@ def watch(
       callboard store watch things --peer basp://127.0.0.1:4222
       callboard store watch things sensors/ --json --peer basp://127.0.0.1:4222 | jq .value
     """  # noqa: D301
-    access = _access(store, peer, timeout, read_credentials(secret_file, tls), as_json=as_json)
-    access.watch(prefix, count)
+    stop = threading.Event()
+    with catch_signals(stop), options.clone(store) as clone, clone.changes(prefix) as queue:
+        seen = 0
+        while not stop.is_set() and not (options.count and seen >= options.count):
+            event = queue.get(LOOK_INTERVAL)
+            if event is not None:
+                seen += 1
+                typer.echo(to_json(event._asdict()) if options.as_json else _line(event))
 
 
-def _access(
-    name: str,
-    peers: list[str] | None,
-    timeout: float,
-    credentials: Credentials,
-    *,
-    as_json: bool,
-) -> "StoreAccess":
-    from callboard.cli.storing import StoreAccess
+def _line(event: StoreEvent) -> str:
+    """Return a change as a line of text."""
+    words = [event.kind, _text(event.key)]
+    if event.kind in ("insert", "update"):
+        words.append(_text(event.value))
+    return "  ".join(words)
 
-    return StoreAccess(name, tuple(peers or ()), timeout, credentials, as_json)
+
+def _is_url(peer: str) -> bool:
+    """Return whether a peer is named by an address of BASP."""
+    return peer.startswith(("basp:", "basp+unix:"))
+
+
+def _text(value: object) -> str:
+    """Return a key or value as text."""
+    return value if isinstance(value, str) else to_json(value)

@@ -1,62 +1,105 @@
-"""`callboard topic …`."""
+"""`callboard topic …`: publish, subscribe, record."""
 
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from statistics import median
+from typing import Annotated, Any, Final, cast, get_args
 
 import typer
 
-from callboard.cli.credentials import SecretFile, TlsFolder, read_credentials
+from callboard.broker.recording import Recording
+from callboard.cli.options import JsonOptions, command, flag, noun, option
+from callboard.cli.output import from_text, to_json
+from callboard.cli.own_node import JoinOptions, catch_signals
+from callboard.cli.problem import FAILED, Misuse, Problem, problem_of
+from callboard.commitlog import CommitLog, LogError, Retention
+from callboard.commitlog.log import Sync
+from callboard.endpoint.hub import Hub
+from callboard.endpoint.machine.topic import RESERVED, is_reserved
+from callboard.endpoint.message_queue import MessageQueue
 
-topic_app = typer.Typer(
-    help="Publish and subscribe.", no_args_is_help=True, rich_markup_mode=None
-)
+#: Seconds between two looks for subscribers or confirmations.
+PUBLISH_LOOK: Final = 0.01
 
-Peers = Annotated[
-    list[str] | None,
-    typer.Option("--peer", metavar="ADDRESS", help="basp://HOST:PORT of a node; repeatable."),
-]
-Listen = Annotated[
-    str, typer.Option(metavar="HOST:PORT", help="Where others reach this one; port 0 is free.")
-]
-Insecure = Annotated[
-    bool, typer.Option("--insecure", help="Listen on public addresses without secret or TLS.")
-]
-Count = Annotated[int, typer.Option(min=0, help="End after so many messages; 0 is no end.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
+#: Seconds between two looks whether a signal came, or enough was recorded.
+SIGNAL_LOOK: Final = 0.05
+
+#: Seconds between two lines of `--rate`.
+RATE_INTERVAL: Final = 1.0
+
+#: Seconds that the nodes of subscribers may take to confirm; they do so once a second.
+CONFIRM_LIMIT: Final = 10.0
+
+#: Seconds that the answer to a ping may take.
+ANSWER_LIMIT: Final = 2.0
+
+#: First part of a ping: `[PING, topic of the answer, number]`.
+PING: Final = "callboard ping"
+
+#: Where the topic of an answer begins: no user's subscription to a name of theirs sees it.
+PONGS: Final = f"{RESERVED}/pong/"
+
+app = noun()
 
 
-@topic_app.callback()
-def topic() -> None:
-    """Publish and subscribe."""
+@dataclass(frozen=True, kw_only=True)
+class PubOptions(JoinOptions):
+    """How values are published."""
+
+    rate: float = option(0.0, "Messages a second at most; 0 is no limit.", min=0.0)
+    ping: bool = flag("Measure round trips to a `topic sub --ping` instead.", "--ping")
+    count: int = option(10, "Round trips of --ping.", min=1)
+    timeout: float = option(10.0, "Seconds for peers and subscribers to appear.", min=0.0)
+
+    def pace(self, started: float, count: int) -> None:
+        """Wait until message number `count` is due."""
+        if self.rate:
+            time.sleep(max(started + count / self.rate - time.monotonic(), 0.0))
 
 
-@topic_app.command()
-def pub(
+@dataclass(frozen=True, kw_only=True)
+class SubOptions(JoinOptions):
+    """What is printed of the messages that arrive."""
+
+    count: int = option(0, "End after so many messages; 0 is no end.", min=0)
+    rate: bool = flag("Print messages a second instead of messages.", "--rate")
+    ping: bool = flag("Answer each `topic pub --ping`.", "--ping")
+    timeout: float = option(10.0, "Seconds to reach each peer.", min=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordOptions(JoinOptions):
+    """How messages are recorded."""
+
+    folder: Path | None = option(None, "The directory of the log.", "--log", metavar="FOLDER")
+    count: int = option(0, "End after so many messages; 0 is no end.", min=0)
+    sync: str = option("group", "What is durable when: none, group (10 ms) or each.")
+    retain: str = option("", "bytes=N,records=N,seconds=N; default: all.", metavar="LIMITS")
+    columns: bool = flag("Keep what is complete as Parquet as well.", "--columns")
+    rate: bool = flag("Print figures every second.", "--rate")
+    timeout: float = option(10.0, "Seconds to reach each peer.", min=0.0)
+
+
+# --- pub ---
+
+
+@command(app, "pub")
+def publish(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="For instance /metrics/cpu.")],
+    options: PubOptions,
     values: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[VALUES]...", help="Each JSON, or else text; default: the lines of stdin."
         ),
     ] = None,
-    *,
-    peer: Peers = None,
-    listen: Listen = "",
-    rate: Annotated[
-        float, typer.Option(min=0.0, help="Messages a second at most; 0 is no limit.")
-    ] = 0.0,
-    ping: Annotated[
-        bool,
-        typer.Option("--ping", help="Measure round trips to a `topic sub --ping` instead."),
-    ] = False,
-    count: Annotated[int, typer.Option(min=1, help="Round trips of --ping.")] = 10,
-    timeout: Annotated[
-        float, typer.Option(min=0.0, help="Seconds for peers and subscribers to appear.")
-    ] = 10.0,
-    insecure: Insecure = False,
-    secret_file: SecretFile = None,
-    tls: TlsFolder = None,
-    as_json: AsJson = False,
 ) -> None:
     """Publish values, and wait until they are where somebody wants them.
 
@@ -69,44 +112,139 @@ def pub(
       tail -f app.log | callboard topic pub /log/app --listen 127.0.0.1:4223
       callboard topic pub /metrics --ping --count 100 --peer basp://127.0.0.1:4222 --json
     """  # noqa: D301
-    from callboard.cli.joining import Joining
-    from callboard.cli.publishing import measure_round_trips, publish_values
-
-    joining = Joining(
-        listen=listen,
-        peers=tuple(peer or ()),
-        timeout=timeout,
-        insecure=insecure,
-        credentials=read_credentials(secret_file, tls),
-        as_json=as_json,
-    )
-    if ping:
-        measure_round_trips(joining, topic, count=count, rate=rate)
+    if options.ping:
+        _measure_round_trips(topic, options)
     else:
-        publish_values(joining, topic, values or (), rate=rate)
+        _publish_values(topic, values or (), options)
 
 
-@topic_app.command()
-def sub(
+def _publish_values(topic: str, values: Sequence[str], options: PubOptions) -> None:
+    """Publish values, or the lines of the standard input as they come.
+
+    Raises:
+        Problem: nobody subscribes, or something was not confirmed.
+    """
+    lines: Iterable[str] = values or (line.rstrip("\r\n") for line in sys.stdin)
+    count = 0
+    with options.hub() as hub:
+        options.link(hub)
+        _wait_for_subscribers(hub, topic, options.timeout)
+        started = time.monotonic()
+        for line in lines:
+            options.pace(started, count)
+            hub.publish(topic, from_text(line))
+            count += 1
+        _confirm(hub)
+        nodes = len(hub.receivers_of(topic).result(options.timeout or 1.0))
+    if options.as_json:
+        typer.echo(to_json({"topic": topic, "published": count, "nodes": nodes}))
+
+
+def _measure_round_trips(topic: str, options: PubOptions) -> None:
+    """Publish pings one after the other and print how long each answer took.
+
+    Raises:
+        Problem: no answer came.
+    """
+    answers: MessageQueue[Any] = MessageQueue()
+    back = f"{PONGS}{uuid.uuid4().hex}"
+    times: list[float] = []
+    with options.hub() as hub:
+        hub.add_receiver(answers, [back]).result(options.timeout or 1.0)
+        options.link(hub)
+        _wait_for_subscribers(hub, topic, options.timeout)
+        started = time.monotonic()
+        for number in range(options.count):
+            options.pace(started, number)
+            took = _round_trip(hub, topic, back, number, answers)
+            if took is not None:
+                times.append(took)
+                row = {"number": number, "ms": round(took * 1000, 3)}
+                options.say(row, "answer {number} after {ms:.3f} ms".format(**row))
+    if not times:
+        raise Problem(
+            why=f"none of {options.count} pings on {topic} was answered",
+            step=f"start a subscriber that answers: callboard topic sub {topic} --ping",
+        )
+    _sum_up(options.count, times, options)
+
+
+def _round_trip(
+    hub: Hub, topic: str, back: str, number: int, answers: MessageQueue[Any]
+) -> float | None:
+    """Return the seconds until the first answer; None when none came in time."""
+    sent = time.monotonic()
+    hub.publish(topic, [PING, back, number])
+    limit = sent + ANSWER_LIMIT
+    while (left := limit - time.monotonic()) > 0:
+        answer = answers.get(left)
+        # Several subscribers may answer, and late ones after the next ping went out.
+        if answer is not None and answer[1] == number:
+            return time.monotonic() - sent
+    return None
+
+
+def _sum_up(count: int, times: list[float], options: JsonOptions) -> None:
+    """Print the shortest, the median and the longest round trip."""
+    row: dict[str, float] = {"sent": count, "answered": len(times)}
+    for name, figure in (("min", min), ("median", median), ("max", max)):
+        row[f"{name}_ms"] = round(figure(times) * 1000, 3)
+    text = (
+        "{sent} sent, {answered} answered · "
+        "min {min_ms:.3f} · median {median_ms:.3f} · max {max_ms:.3f} ms"
+    )
+    options.say(row, text.format(**row))
+
+
+def _wait_for_subscribers(hub: Hub, topic: str, timeout: float) -> None:
+    """Wait until some node in reach wants a topic; with `timeout` 0 do not care.
+
+    Raises:
+        Problem: none does in time.
+    """
+    deadline = time.monotonic() + timeout
+    while timeout and not hub.receivers_of(topic).result(timeout):
+        if time.monotonic() > deadline:
+            raise Problem(
+                why=f"nobody subscribed to {topic} within {timeout:g} s",
+                step=f"start a subscriber: callboard topic sub {topic} --peer ADDRESS",
+            )
+        time.sleep(PUBLISH_LOOK)
+
+
+def _confirm(hub: Hub) -> None:
+    """Wait until every node has confirmed what went to it.
+
+    Raises:
+        Problem: something is lost or unconfirmed.
+    """
+    deadline = time.monotonic() + CONFIRM_LIMIT
+    hub.receivers_of("").result(CONFIRM_LIMIT)  # behind all that was published
+    while any(account.in_flight for account in hub.node.accounts().values()):
+        if time.monotonic() > deadline:
+            raise Problem(
+                why=f"some messages were not confirmed within {CONFIRM_LIMIT:g} s",
+                step="see the logs of the nodes that subscribe",
+            )
+        time.sleep(PUBLISH_LOOK)
+    lost = sum(account.lost for account in hub.node.accounts().values())
+    if lost or hub.counters.dropped:
+        raise Problem(
+            why="some messages are lost or unconfirmed: a link or a node went away",
+            step="publish them again when it is back",
+        )
+
+
+# --- sub ---
+
+
+@command(app, "sub")
+def subscribe(
+    options: SubOptions,
     topics: Annotated[
         list[str] | None,
         typer.Argument(metavar="[TOPICS]...", help="What they begin with; default: all."),
     ] = None,
-    *,
-    peer: Peers = None,
-    listen: Listen = "",
-    count: Count = 0,
-    rate: Annotated[
-        bool, typer.Option("--rate", help="Print messages a second instead of messages.")
-    ] = False,
-    ping: Annotated[
-        bool, typer.Option("--ping", help="Answer each `topic pub --ping`.")
-    ] = False,
-    timeout: Annotated[float, typer.Option(min=0.0, help="Seconds to reach each peer.")] = 10.0,
-    insecure: Insecure = False,
-    secret_file: SecretFile = None,
-    tls: TlsFolder = None,
-    as_json: AsJson = False,
 ) -> None:
     """Print what arrives, one message a line, until Ctrl-C or SIGTERM.
 
@@ -118,22 +256,68 @@ def sub(
       callboard topic sub /metrics /log --peer basp://127.0.0.1:4222 --json | jq .data
       callboard topic sub --rate --peer basp://127.0.0.1:4222
     """  # noqa: D301
-    from callboard.cli.joining import Joining
-    from callboard.cli.subscribing import print_messages
+    stop = threading.Event()
+    queue: MessageQueue[Any] = MessageQueue(on_drop=_tell_dropped)
+    with catch_signals(stop), options.hub() as hub:
+        hub.add_receiver(queue, tuple(topics or ("",))).result(options.timeout or 1.0)
+        options.link(hub)
+        lines = Lines(hub, options)
+        while not stop.is_set() and not (options.count and lines.seen >= options.count):
+            item = queue.get(SIGNAL_LOOK)
+            if item is not None:
+                lines.take(*item)
+            lines.tell_rate(time.monotonic())
 
-    joining = Joining(
-        listen=listen,
-        peers=tuple(peer or ()),
-        timeout=timeout,
-        insecure=insecure,
-        credentials=read_credentials(secret_file, tls),
-        as_json=as_json,
-    )
-    print_messages(joining, tuple(topics or ("",)), count=count, shows_rate=rate, answers=ping)
+
+class Lines:
+    """What is printed, and what is answered."""
+
+    def __init__(self, hub: Hub, options: SubOptions) -> None:
+        self._hub = hub
+        self._options = options
+        self._told = (time.monotonic(), 0)
+        #: Messages so far, without those that belong to endpoints themselves.
+        self.seen = 0
+
+    def take(self, topic: str, value: Any) -> None:
+        """Take a message."""
+        if is_reserved(topic):
+            return
+        self.seen += 1
+        if self._options.ping:
+            match value:
+                case (kind, str() as back, int() as number):
+                    if kind == PING and back.startswith(PONGS):
+                        self._hub.publish(back, number)
+        if self._options.rate:
+            return
+        if self._options.as_json:
+            typer.echo(f'{{"topic": {to_json(topic)}, "data": {to_json(value)}}}')
+        else:
+            typer.echo(f"{topic}  {value if isinstance(value, str) else to_json(value)}")
+
+    def tell_rate(self, now: float) -> None:
+        """Print the rate of the last second, when one is over."""
+        since, before = self._told
+        if not self._options.rate or now - since < RATE_INTERVAL:
+            return
+        rate = (self.seen - before) / (now - since)
+        self._told = (now, self.seen)
+        row = {"rate": round(rate, 1), "messages": self.seen}
+        self._options.say(row, f"{rate:,.0f} messages/s, {self.seen:,} in all")
 
 
-@topic_app.command()
+def _tell_dropped(count: int) -> None:
+    """Tell that messages came faster than they were printed."""
+    typer.echo(f"{count:,} messages were dropped: they came faster than this prints", err=True)
+
+
+# --- record ---
+
+
+@command(app)
 def record(
+    options: RecordOptions,
     topics: Annotated[
         list[str] | None,
         typer.Argument(
@@ -141,29 +325,7 @@ def record(
             help="What they begin with, default all; without --log the log's directory.",
         ),
     ] = None,
-    *,
-    folder: Annotated[
-        Path | None, typer.Option("--log", metavar="FOLDER", help="The directory of the log.")
-    ] = None,
-    peer: Peers = None,
-    listen: Listen = "",
-    count: Count = 0,
-    sync: Annotated[
-        str, typer.Option(help="What is durable when: none, group (10 ms) or each.")
-    ] = "group",
-    retain: Annotated[
-        str, typer.Option(metavar="LIMITS", help="bytes=N,records=N,seconds=N; default: all.")
-    ] = "",
-    columns: Annotated[
-        bool, typer.Option("--columns", help="Keep what is complete as Parquet as well.")
-    ] = False,
-    rate: Annotated[bool, typer.Option("--rate", help="Print figures every second.")] = False,
-    timeout: Annotated[float, typer.Option(min=0.0, help="Seconds to reach each peer.")] = 10.0,
-    insecure: Insecure = False,
-    secret_file: SecretFile = None,
-    tls: TlsFolder = None,
-    as_json: AsJson = False,
-) -> None:
+) -> int:
     """Record what arrives into a log, until Ctrl-C or SIGTERM.
 
     A log that exists is gone on with. What came is durable when the command has ended; the
@@ -175,38 +337,118 @@ def record(
       callboard topic record /cpu /disk --log metrics --peer basp://127.0.0.1:4222 --rate
       callboard topic record --log all --peer basp://127.0.0.1:4222 --retain seconds=86400
     """  # noqa: D301
-    from functools import partial
-
-    from callboard.cli.joining import Joining
-    from callboard.cli.recording import (
-        parse_retention,
-        parse_sync,
-        record_topics,
-        split_arguments,
-    )
-    from callboard.commitlog import CommitLog
-
-    wanted, place = split_arguments(topics or [], folder)
-    joining = Joining(
-        listen=listen,
-        peers=tuple(peer or ()),
-        timeout=timeout,
-        insecure=insecure,
-        credentials=read_credentials(secret_file, tls),
-        as_json=as_json,
-    )
+    wanted, place = _split_arguments(topics or [], options.folder)
     make_log = partial(
         CommitLog,
         place,
-        sync=parse_sync(sync),
-        retain=parse_retention(retain),
-        columns=columns,
+        sync=_parse_sync(options.sync),
+        retain=parse_retention(options.retain),
+        columns=options.columns,
     )
-    code = record_topics(
-        joining,
-        wanted,
-        make_log,
-        count=count,
-        shows_rate=rate,
-    )
-    raise typer.Exit(code)
+    stop = threading.Event()
+    with catch_signals(stop), options.hub() as hub:
+        try:
+            recording = Recording(hub, wanted, make_log)
+        except LogError as error:
+            raise problem_of(error, "callboard log ls") from None
+        with recording:
+            _tell_begin(recording, options)
+            options.link(hub)
+            _follow_recording(recording, stop, options)
+    _tell_end(recording, options)
+    return FAILED if recording.lost else 0
+
+
+def _follow_recording(
+    recording: Recording, stop: threading.Event, options: RecordOptions
+) -> None:
+    """Wait until a signal comes or enough was recorded."""
+    told, before = time.monotonic(), 0
+    while not stop.wait(SIGNAL_LOOK):
+        if options.count and recording.recorded + recording.lost >= options.count:
+            return
+        now = time.monotonic()
+        if options.rate and now - told >= RATE_INTERVAL:
+            rate = (recording.recorded - before) / (now - told)
+            told, before = now, recording.recorded
+            figures = _figures(recording, "recorded", "waiting", "lost", "durable")
+            row = {"rate": round(rate, 1), **figures}
+            text = (
+                "{rate:,.0f} messages/s, {recorded:,} in all, {waiting:,} wait, {lost:,} lost"
+            )
+            options.say(row, text.format(**row))
+
+
+def _split_arguments(
+    arguments: Sequence[str], folder: Path | None
+) -> tuple[tuple[str, ...], Path]:
+    """Return topics and the directory of the log, which may be the last argument.
+
+    Raises:
+        Problem: no directory was named.
+    """
+    if folder is not None:
+        return tuple(arguments) or ("",), folder
+    if len(arguments) < 2:  # one could be either of them
+        raise Misuse(why="no log was named", step="say --log FOLDER, or TOPIC FOLDER")
+    *topics, last = arguments
+    return tuple(topics), Path(last)
+
+
+def _parse_sync(text: str) -> Sync:
+    """Return a mode of durability.
+
+    Raises:
+        Problem: there is no such mode.
+    """
+    if text in get_args(Sync):
+        return cast(Sync, text)
+    modes = ", ".join(get_args(Sync))
+    raise Misuse(why=f"--sync {text!r} is no mode", step=f"give {modes}")
+
+
+def parse_retention(text: str) -> Retention | None:
+    """Return how long records are kept: `bytes=1000000,records=1000,seconds=3600`.
+
+    Raises:
+        Problem: it is something else.
+    """
+    if not text:
+        return None
+    try:
+        return Retention.parse(text)
+    except ValueError:
+        raise Misuse(
+            why=f"--retain {text!r} cannot be read",
+            step="give for instance bytes=1000000000,seconds=86400 (or records=…)",
+        ) from None
+
+
+def _tell_begin(recording: Recording, options: JsonOptions) -> None:
+    """Say where the recording begins; on the standard error, beside what is printed."""
+    if options.as_json:
+        row = {"log": str(recording.folder), "start": recording.start}
+        typer.echo(to_json(row | {"resumed": recording.resumed}), err=True)
+        return
+    since = ""
+    if recording.resumed is not None:
+        moment = datetime.fromtimestamp(recording.resumed / 1e9, UTC)
+        since = f", where it stopped at {moment:%Y-%m-%dT%H:%M:%SZ}"
+    typer.echo(f"records into {recording.folder} from {recording.start}{since}", err=True)
+
+
+def _tell_end(recording: Recording, options: JsonOptions) -> None:
+    """Print what was recorded."""
+    row = {
+        "log": str(recording.folder),
+        **_figures(recording, "start", "end", "recorded", "lost"),
+    }
+    text = "recorded {recorded:,} messages, offsets {start} to {end}, {lost:,} lost"
+    options.say(row, text.format(**row))
+    if recording.error:
+        typer.echo(recording.error, err=True)
+
+
+def _figures(recording: Recording, *names: str) -> dict[str, Any]:
+    """Return figures of a recording by name."""
+    return {name: getattr(recording, name) for name in names}

@@ -13,9 +13,8 @@ from callboard.commitlog.errors import (
     LogFailed,
     LogLocked,
 )
-from callboard.commitlog.follower import Follower
 from callboard.commitlog.log import CommitLog
-from callboard.commitlog.reader import LogReader
+from callboard.commitlog.reader import Follower, LogReader
 from callboard.commitlog.record import Cursor, Record, Run
 from callboard.commitlog.retention import Retention
 from callboard.commitlog.sealed import SealedSegment, sealed_segments, write_columns

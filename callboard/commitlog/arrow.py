@@ -10,24 +10,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from callboard.commitlog.batch import BYTES, Batch, Layout, layout_of, malformed
-from callboard.commitlog.columns import Names
+from callboard.commitlog.columns import BatchNames
 from callboard.commitlog.errors import ExtraMissing, LogCorrupt
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-    from callboard.commitlog.reading import Reading
+    from callboard.commitlog.reading import LogReading
 
+
+#: Records after which a piece is handed over, unless the caller says otherwise.
 ROWS: Final = 1 << 16
-"""Records after which a piece is handed over, unless the caller says otherwise."""
 
 Buffer = bytes | memoryview
 _NAMED: Final = ("topic", "key", "headers", "sender")
 _NEVER: Final = 1 << 63
 _ALL_COMMON: Final[list[int | None]] = [None] * len(_NAMED)
 _ONE: Final = array("q", (1,))
+#: Bytes of payloads after which a piece is handed over: Arrow counts them in 31 bits.
 _BYTES: Final = 16 << 20
-"""Bytes of payloads after which a piece is handed over: Arrow counts them in 31 bits."""
 
 
 def load_pyarrow() -> Any:
@@ -69,7 +70,7 @@ def arrow_schema() -> "pa.Schema":
 
 
 def record_batches(
-    reading: "Reading", end: int | None, topic: str = "", rows: int = ROWS
+    reading: "LogReading", end: int | None, topic: str = "", rows: int = ROWS
 ) -> "Iterator[pa.RecordBatch]":
     """Iterate over records as record batches of about so many rows, up to, not with, `end`.
 
@@ -112,6 +113,7 @@ class _Piece:
         self._clear()
 
     def _clear(self) -> None:
+        """Begin an empty piece."""
         self.rows, self.size = 0, 0
         self._begin, self._cut = 0, 0
         self._is_mixed = False
@@ -119,7 +121,7 @@ class _Piece:
         self._times: list[bytes] = []
         self._names = [_Names(plain) for plain in (str, _key_bytes, _header_pairs, str)]
         #: Of records that have all their names in common: the table, and how many they are.
-        self._common: tuple[Names | None, int] = None, 0
+        self._common: tuple[BatchNames | None, int] = None, 0
         self._kinds: list[bytes] = []
         self._lengths: list[Buffer] = [bytes(4)]  # the sums of what follows are Arrow's offsets
         self._payloads: list[Buffer] = []
@@ -145,6 +147,7 @@ class _Piece:
         self._cut = max(0, batch.end - end)
 
     def _add(self, batch: Batch, layout: Layout) -> None:
+        """Take the columns of a batch, checking that their lengths fit."""
         header, body = batch.header, memoryview(batch.body)
         count, payloads = header.records, body[layout.payloads :]
         lengths = body[layout.lengths : layout.payloads]
@@ -175,7 +178,7 @@ class _Piece:
         self.rows += count
         self.size += size
 
-    def _add_common(self, names: Names, count: int) -> None:
+    def _add_common(self, names: BatchNames, count: int) -> None:
         """Count records of batches that follow each other and have one table of names."""
         known, before = self._common
         if names is known:
@@ -187,6 +190,7 @@ class _Piece:
         self._common = names, count
 
     def _write_common(self) -> None:
+        """Write out the names that the records so far have in common."""
         names, count = self._common
         if names is not None:
             for column, values in zip(self._names, names, strict=True):
@@ -273,10 +277,12 @@ class _Names:
 
 
 def _key_bytes(key: str | bytes | None) -> bytes | None:
+    """Return a key as bytes: text as UTF-8."""
     return key.encode() if isinstance(key, str) else key
 
 
 def _header_pairs(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return headers as the pairs of an Arrow map."""
     pairs = tuple(headers.items())
     if not all(isinstance(text, str) for pair in pairs for text in pair):
         what = f"headers {pairs!r} are not texts"

@@ -29,7 +29,7 @@ from zlib import crc32
 
 from cbor2 import CBORDecodeError
 
-from callboard.commitlog.columns import Columns, Names, decode_names
+from callboard.commitlog.columns import BatchNames, Columns, decode_names
 from callboard.commitlog.errors import LogCorrupt
 from callboard.commitlog.record import BytesRecord, Record
 
@@ -40,8 +40,8 @@ _CHECKED: Final = struct.Struct("<IIQqqII")  # the header without magic and its 
 _START: Final = struct.Struct("<4sI")
 _NUMBER: Final = struct.Struct("<I")
 HEADER_SIZE: Final = _HEADER.size
+#: Bytes; the writer keeps below it, and a header that says more is not believed.
 MAX_BODY: Final = 64 << 20
-"""Bytes; the writer keeps below it, and a header that says more is not believed."""
 
 BYTES, KINDS, TIMES, TOPICS, KEYS, HEADERS, SENDERS = (1 << bit for bit in range(7))
 _ALL_FLAGS: Final = (1 << 7) - 1
@@ -187,7 +187,7 @@ def times_of(batch: Batch) -> Sequence[int]:
 class Layout(NamedTuple):
     """Where the columns of a batch stand in its body; None where there is no such column."""
 
-    names: Names
+    names: BatchNames
     times: int | None
     named: list[int | None]
     kinds: int | None

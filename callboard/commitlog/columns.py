@@ -16,12 +16,12 @@ from callboard.commitlog.errors import InvalidRecord
 T = TypeVar("T")
 Key = str | bytes | None
 Headers = Mapping[str, str] | None
+#: One byte for each record: 1 where the payload is plain bytes; empty when all are alike.
 Kinds = bytes
-"""One byte for each record: 1 where the payload is plain bytes; empty when all are alike."""
 
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+#: Is not written, so that records which nobody sent cost nothing for it.
 NO_SENDERS: Final = [""]
-"""Is not written, so that records which nobody sent cost nothing for it."""
 
 _BINARY: Final = (bytes, bytearray, memoryview)
 _CACHED_NAMES: Final = 1024  # bytes; longer tables hold keys of single records, seen only once
@@ -46,7 +46,7 @@ class Columns(NamedTuple):
     senders: Sequence[int] | None = None
 
 
-class Names(NamedTuple):
+class BatchNames(NamedTuple):
     """The values that the numbers in columns stand for."""
 
     topics: Sequence[str]
@@ -175,6 +175,7 @@ def check_times(times: Iterable[int], count: int) -> list[int]:
 
 
 def _topic(topic: Any) -> str:
+    """Return a topic; raise `InvalidRecord` unless it is text."""
     if not isinstance(topic, str):
         what = f"a topic is a text, not {type(topic).__name__}"
         raise InvalidRecord(what)
@@ -182,6 +183,7 @@ def _topic(topic: Any) -> str:
 
 
 def _key(key: Any) -> Key:
+    """Return a key; raise `InvalidRecord` unless it is text, bytes or None."""
     if key is not None and not isinstance(key, str | bytes):
         what = f"a key is text, bytes or None, not {type(key).__name__}"
         raise InvalidRecord(what)
@@ -198,6 +200,7 @@ def header_pairs(headers: Headers) -> tuple[tuple[str, str], ...]:
 
 
 def _sender(sender: Any) -> str:
+    """Return a sender; raise `InvalidRecord` unless it is text."""
     if not isinstance(sender, str):
         what = f"a sender is a text, not {type(sender).__name__}"
         raise InvalidRecord(what)
@@ -205,6 +208,7 @@ def _sender(sender: Any) -> str:
 
 
 def _headers(headers: Any) -> Mapping[str, str]:
+    """Return headers; raise `InvalidRecord` unless they map texts to texts."""
     if headers is None:
         return NO_HEADERS
     if not isinstance(headers, Mapping) or not all(
@@ -246,7 +250,7 @@ def encode_names(
         raise InvalidRecord(what) from None
 
 
-def decode_names(data: bytes) -> Names:
+def decode_names(data: bytes) -> BatchNames:
     """Return names that were encoded; equal bytes give the same objects.
 
     Raises:
@@ -255,7 +259,8 @@ def decode_names(data: bytes) -> Names:
     return _decode_cached(data) if len(data) <= _CACHED_NAMES else _decode(data)
 
 
-def _decode(data: bytes) -> Names:
+def _decode(data: bytes) -> BatchNames:
+    """Decode names and check their types."""
     topics, keys, headers, *rest = loads(data)
     senders = NO_SENDERS
     if rest:
@@ -270,7 +275,7 @@ def _decode(data: bytes) -> Names:
         what = "names of the wrong types"
         raise ValueError(what)
     rows = [MappingProxyType(row) if row else NO_HEADERS for row in headers]
-    return Names(topics, keys, rows, senders)
+    return BatchNames(topics, keys, rows, senders)
 
 
 _decode_cached = lru_cache(1024)(_decode)

@@ -1,5 +1,11 @@
-"""What a log asks of a file system; `callboard.simulation` has one that fails when told to."""
+"""Disks: what a log asks of a file system, the machine's own, and one in memory.
 
+`callboard.simulation` has a disk that fails when told to.
+"""
+
+import errno
+import os
+from pathlib import Path
 from typing import Protocol
 
 
@@ -55,3 +61,177 @@ def check_rename(old: str, new: str) -> None:
     if old.rpartition("/")[0] != new.rpartition("/")[0]:
         msg = f"{old!r} and {new!r} are in different folders; rename within one"
         raise ValueError(msg)
+
+
+class RealDisk:
+    """A `Disk` below a folder of the machine."""
+
+    def __init__(self, root: str | Path) -> None:
+        """Use a folder, which has to exist; paths are relative to it."""
+        self._root = str(root)
+
+    def _path(self, path: str) -> str:
+        """Return the machine's path of a path below the root."""
+        names = [name for name in path.split("/") if name]
+        return os.path.join(self._root, *names)  # noqa: PTH118  (called for each operation)
+
+    def open(self, path: str, *, append: bool = False) -> "RealFile":
+        """Open a file to read it, or with `append` to write as well, made if needed."""
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT if append else os.O_RDONLY
+        descriptor = os.open(self._path(path), flags | os.O_CLOEXEC, 0o644)
+        if not append and Path(self._path(path)).is_dir():
+            os.close(descriptor)
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        return RealFile(descriptor)
+
+    def mkdir(self, path: str) -> None:
+        """Make a folder."""
+        Path(self._path(path)).mkdir()
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename within one folder; what has the new name is replaced, all in one step."""
+        check_rename(old, new)
+        Path(self._path(old)).rename(self._path(new))
+
+    def unlink(self, path: str) -> None:
+        """Remove a file's name; who has it open can go on."""
+        Path(self._path(path)).unlink()
+
+    def listdir(self, path: str) -> list[str]:
+        """Return the names in a folder, sorted."""
+        return sorted(os.listdir(self._path(path)))  # noqa: PTH208  (names, not paths)
+
+    def size(self, path: str) -> int:
+        """Return the size of a file in bytes."""
+        found = Path(self._path(path))
+        if found.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        return found.stat().st_size
+
+    def sync_folder(self, path: str) -> None:
+        """Make the names in a folder durable."""
+        descriptor = os.open(self._path(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+class RealFile:
+    """An open file of the machine."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Take over a descriptor."""
+        self._descriptor: int | None = descriptor
+
+    def write(self, data: bytes) -> int:
+        """Write at the end; returns how many bytes were taken, which may be fewer."""
+        return os.write(self._open(), data)
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Return up to `size` bytes from an offset; fewer only at the end of the file."""
+        return os.pread(self._open(), size, offset)
+
+    def truncate(self, size: int) -> None:
+        """Set the size; zeros fill what is added."""
+        os.ftruncate(self._open(), size)
+
+    def size(self) -> int:
+        """Return the size in bytes."""
+        return os.fstat(self._open()).st_size
+
+    def fsync(self) -> None:
+        """Make the contents durable, but not the name. After an error nothing is known."""
+        os.fsync(self._open())
+
+    def close(self) -> None:
+        """Close the file; this makes nothing durable."""
+        descriptor = self._open()
+        self._descriptor = None
+        os.close(descriptor)
+
+    def _open(self) -> int:
+        """Return the descriptor of a file that is not closed."""
+        if self._descriptor is None:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        return self._descriptor
+
+
+class MemoryDisk:
+    """Files in memory below any folder; nothing is ever durable, so syncing costs nothing."""
+
+    def __init__(self) -> None:
+        """Make an empty disk."""
+        self._files: dict[str, bytearray] = {}
+
+    def open(self, path: str, *, append: bool = False) -> "MemoryFile":
+        """Open a file to read it, or with `append` to write as well, made if needed."""
+        if append:
+            return MemoryFile(self._files.setdefault(path, bytearray()))
+        return MemoryFile(self._find(path))
+
+    def mkdir(self, path: str) -> None:
+        """Do nothing: every folder is there."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename a file."""
+        self._files[new] = self._find(old)
+        del self._files[old]
+
+    def unlink(self, path: str) -> None:
+        """Remove a file's name."""
+        self._find(path)
+        del self._files[path]
+
+    def listdir(self, path: str) -> list[str]:
+        """Return the names in a folder, sorted."""
+        start = f"{path}/"
+        return sorted(
+            name.removeprefix(start) for name in list(self._files) if name.startswith(start)
+        )
+
+    def size(self, path: str) -> int:
+        """Return the size of a file in bytes."""
+        return len(self._find(path))
+
+    def sync_folder(self, path: str) -> None:
+        """Do nothing."""
+
+    def _find(self, path: str) -> bytearray:
+        """Return a file's contents; raise `FileNotFoundError` where there is none."""
+        try:
+            return self._files[path]
+        except KeyError:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
+
+
+class MemoryFile:
+    """An open file in memory."""
+
+    def __init__(self, content: bytearray) -> None:
+        """Open it."""
+        self._content = content
+
+    def write(self, data: bytes) -> int:
+        """Write at the end."""
+        self._content += data
+        return len(data)
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Return up to `size` bytes from an offset."""
+        return bytes(self._content[offset : offset + size])
+
+    def truncate(self, size: int) -> None:
+        """Set the size."""
+        del self._content[size:]
+        self._content += bytes(size - len(self._content))
+
+    def size(self) -> int:
+        """Return the size in bytes."""
+        return len(self._content)
+
+    def fsync(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""

@@ -1,9 +1,16 @@
-"""The files of a log: their names, and small ones that are read and written whole."""
+"""The files of a log: their names, small ones read and written whole, and the writer's lock.
 
+A log has one writer at a time: the lock on a file ends with the process that holds it.
+"""
+
+import fcntl
+import os
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from callboard.commitlog.disk import Disk, DiskFile
+from callboard.commitlog.errors import LogLocked
 
 SEGMENT: Final = ".log"
 INDEX: Final = ".index"
@@ -60,6 +67,7 @@ class Folder:
                 self.disk.sync_folder(path.rpartition("/")[0] or "/")
 
     def _line(self) -> list[str]:
+        """Return the folder's path and those of all folders above it."""
         names = [name for name in self.path.split("/") if name]
         return ["/" + "/".join(names[:depth]) for depth in range(1, len(names) + 1)]
 
@@ -124,3 +132,32 @@ def write_all(file: DiskFile, data: bytes) -> None:
     done = file.write(data)
     while done < len(data):
         done += file.write(data[done:])
+
+
+class WriterLock:
+    """Held while a log is open to write."""
+
+    def __init__(self, folder: str) -> None:
+        """Take the lock.
+
+        Raises:
+            LogLocked: somebody else holds it; the text names the process.
+        """
+        path = Path(folder) / LOCK
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._descriptor, 20, 0).decode(errors="replace").strip()
+            os.close(self._descriptor)
+            who = f"process {holder}" if holder.isdecimal() else "another process"
+            if holder == str(os.getpid()):
+                who = f"this process ({holder})"
+            what = f"the log {folder} is written by {who}; close it there, or use LogReader"
+            raise LogLocked(what) from None
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Give the lock back."""
+        os.close(self._descriptor)

@@ -35,6 +35,7 @@ def payload_json(data: bytes, is_bytes: bool) -> str | None:  # noqa: FBT001
 
 
 def _plain(value: Any) -> Any:
+    """Return a value as JSON can hold it."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if value is None or isinstance(value, bool | int | str):

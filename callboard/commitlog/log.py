@@ -16,27 +16,23 @@ from callboard.commitlog.columns import (
     many_records,
     one_record,
 )
-from callboard.commitlog.disk import Disk
+from callboard.commitlog.disk import Disk, MemoryDisk
 from callboard.commitlog.errors import InvalidRecord, LogError, LogFailed
-from callboard.commitlog.folder import Folder
-from callboard.commitlog.grouping import Grouping
-from callboard.commitlog.growth import Growth, growth_of
-from callboard.commitlog.lock import WriterLock
-from callboard.commitlog.memory_disk import MemoryDisk
-from callboard.commitlog.reader import LogReader, open_folder
-from callboard.commitlog.recovery import Recovery
+from callboard.commitlog.folder import Folder, WriterLock
+from callboard.commitlog.reader import Growth, LogReader, growth_of, open_folder
+from callboard.commitlog.reading import RunReader
+from callboard.commitlog.recovery import LogRecovery
 from callboard.commitlog.retention import Retention, SegmentLimits
-from callboard.commitlog.runs import RunReader
-from callboard.commitlog.sealing import Sealing
-from callboard.commitlog.writer import Writer
+from callboard.commitlog.sealed import Sealing
+from callboard.commitlog.writer import Grouping, Writer
 
 Sync = Literal["none", "group", "each"]
 
+#: Longer runs are written as several batches, so that readers need little memory.
 MAX_BATCH_RECORDS: Final = 8192
-"""Longer runs are written as several batches, so that readers need little memory."""
 
+#: Bytes of one payload; beside it, names and numbers have to fit into a batch.
 MAX_RECORD: Final = MAX_BODY // 4
-"""Bytes of one payload; beside it, names and numbers have to fit into a batch."""
 
 
 class CommitLog(LogReader):
@@ -199,6 +195,7 @@ class CommitLog(LogReader):
         return range(first, first + count)
 
     def _append(self, runs: list[Columns]) -> int:
+        """Append runs, wake followers, and sync as the log was told to."""
         first = self._writer.append(runs)
         if self.growth.is_awaited:
             self.growth.tell()
@@ -236,7 +233,7 @@ class CommitLog(LogReader):
         return self._writer.durable
 
     @property
-    def recovery(self) -> Recovery:
+    def recovery(self) -> LogRecovery:
         """What was found when the log was opened."""
         return self._writer.recovery
 
@@ -268,6 +265,7 @@ class CommitLog(LogReader):
             self._release()
 
     def _release(self) -> None:
+        """Release the writer's lock."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -315,6 +313,7 @@ class _Rows(NamedTuple):
 
 
 def _refuse_large(columns: Columns) -> None:
+    """Raise `InvalidRecord` if a single payload exceeds the limit."""
     size = len(columns.payloads[0])
     if size > MAX_RECORD:
         what = f"a payload of {size:,} bytes exceeds the limit of {MAX_RECORD:,}; split it"
@@ -322,6 +321,7 @@ def _refuse_large(columns: Columns) -> None:
 
 
 def _check_options(sync: str, sync_interval: float, segment_bytes: int | None) -> None:
+    """Raise `ValueError` for options that make no sense."""
     if sync not in get_args(Sync):
         what = f"sync={sync!r}; give one of {', '.join(get_args(Sync))}"
         raise ValueError(what)

@@ -1,24 +1,73 @@
-"""Reading a log, from any process, also while another one writes it."""
+"""Reading a log and following it, from any process, also while another one writes it.
 
-from collections.abc import Iterator
+A writer and the readers of one folder in one process share a `Growth`, which wakes followers at
+once. A reader of another process's log looks at it: each millisecond at first, then ever less
+often.
+"""
+
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
+from weakref import WeakValueDictionary
 
 from callboard.commitlog.batch import times_of
-from callboard.commitlog.disk import Disk
+from callboard.commitlog.disk import Disk, RealDisk
 from callboard.commitlog.folder import Folder
-from callboard.commitlog.follower import Follower
-from callboard.commitlog.growth import Growth, growth_of
-from callboard.commitlog.marks import read_mark
-from callboard.commitlog.reading import Reading
-from callboard.commitlog.real_disk import RealDisk
+from callboard.commitlog.reading import LogReading, RunReader
 from callboard.commitlog.record import Cursor, Record, Run
-from callboard.commitlog.runs import RunReader
-from callboard.commitlog.table import SegmentInfo, SegmentTable
+from callboard.commitlog.recovery import read_mark
+from callboard.commitlog.segment import LogSegmentTable, SegmentInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+
+class Growth:
+    """Calls once, at the next growth, whoever waits."""
+
+    __slots__ = ("__weakref__", "_waiters", "is_awaited")
+
+    def __init__(self) -> None:
+        """Begin with nobody who waits."""
+        #: Looked at for each append, so a plain attribute.
+        self.is_awaited = False
+        self._waiters: set[Callable[[], object]] = set()
+
+    def tell(self) -> None:
+        """Wake all who wait; from any thread."""
+        with _LOCK:
+            waiters, self._waiters = self._waiters, set()
+            self.is_awaited = False
+        for wake in waiters:
+            wake()
+
+    def add(self, wake: Callable[[], object]) -> None:
+        """Call `wake` at the next growth, on the thread that appends; look once more then."""
+        with _LOCK:
+            self._waiters.add(wake)
+            self.is_awaited = True
+
+    def discard(self, wake: Callable[[], object]) -> None:
+        """Wait no more."""
+        with _LOCK:
+            self._waiters.discard(wake)
+            self.is_awaited = bool(self._waiters)
+
+
+def growth_of(folder: str) -> Growth:
+    """Return what all who use a folder in this process share."""
+    place = str(Path(folder).resolve())
+    with _LOCK:
+        return _KNOWN.setdefault(place, Growth())
+
+
+_LOCK: Final = threading.Lock()
+#: By folder: two objects that know nothing of each other meet here.
+_KNOWN: Final[WeakValueDictionary[str, Growth]] = WeakValueDictionary()
 
 
 class LogReader:
@@ -44,7 +93,7 @@ class LogReader:
         Raises:
             LogFailed: there is no log.
         """
-        self._table = SegmentTable(open_folder(folder, disk))
+        self._table = LogSegmentTable(open_folder(folder, disk))
         self.growth = growth_of(self._table.folder.path) if disk is None else Growth()
         self._runs = RunReader(self._table)
 
@@ -83,7 +132,7 @@ class LogReader:
         """Return the size of a file, with what may follow the last whole batch in it."""
         return self._table.folder.disk.size(segment.path)
 
-    def read(self, offset: int | Cursor = 0) -> Reading:
+    def read(self, offset: int | Cursor = 0) -> LogReading:
         """Iterate over the records from an offset on, up to the newest there is.
 
         If retention has removed the first of them, it begins with the oldest one that is kept;
@@ -93,7 +142,7 @@ class LogReader:
             LogCorrupt: durable bytes are damaged; its `next_offset` says where to go on.
             ValueError: the offset is negative.
         """
-        return Reading(self._table, self.cursor(offset))
+        return LogReading(self._table, self.cursor(offset))
 
     def readv(
         self, cursor: int | Cursor, max_records: int = 100, max_bytes: int | None = None
@@ -138,7 +187,7 @@ class LogReader:
             offset = self._table.cover(segment).find_time(time)
             if offset is None:
                 continue
-            for batch in Reading(self._table, Cursor(offset)).batches():
+            for batch in LogReading(self._table, Cursor(offset)).batches():
                 if batch.header.latest_time >= time:
                     times = enumerate(times_of(batch), batch.base)
                     return next(found for found, each in times if each >= time)
@@ -146,7 +195,7 @@ class LogReader:
 
     def follow(
         self, offset: int | Cursor | None = None, *, timeout: float | None = None
-    ) -> Follower:
+    ) -> "Follower":
         """Iterate over records as they come, also from another process; `for` and `async for`.
 
         Args:
@@ -218,3 +267,118 @@ def open_folder(folder: str | Path, disk: Disk | None) -> Folder:
     if disk is None:
         return Folder(RealDisk("/"), str(Path(folder).absolute()))
     return Folder(disk, "/" + str(folder).strip("/"))
+
+
+_SHORTEST: Final = 0.001
+#: Seconds between looks at a log where nothing comes: the writer may be another process.
+_LONGEST: Final = 0.02
+
+#: Seconds between looks at a log that is written here: looks are not needed, but harmless.
+_LONGEST_OWN: Final = 1.0
+
+
+class Follower:
+    """Iterates over records as they come; blocking with `for`, or with `async for`.
+
+    Attributes:
+        cursor: The next record; keep it to go on later.
+        lost: How many records retention removed before they were read.
+    """
+
+    def __init__(self, log: "LogReader", cursor: Cursor, timeout: float | None) -> None:
+        """Begin at a place; `timeout` is in seconds."""
+        self.cursor = cursor
+        self.lost = 0
+        self._log = log
+        self._timeout = timeout
+
+    def poll(self, max_records: int = 1000) -> list[Record]:
+        """Return what is there, perhaps nothing, without waiting.
+
+        Raises:
+            LogCorrupt: the next record is damaged.
+        """
+        run = self._log.readv(self.cursor, max_records)
+        self.cursor = run.cursor
+        self.lost += run.lost
+        return run.records
+
+    def read(self, max_records: int = 1000, timeout: float | None = None) -> list[Record]:
+        """Return what is there, or wait for it; an empty list after `timeout` seconds.
+
+        Raises:
+            LogCorrupt: the next record is damaged.
+        """
+        records = self.poll(max_records)
+        if records:
+            return records
+        pause, growth = _Pause(timeout, self._log.is_written_here), self._log.growth
+        grown = threading.Event()
+        try:
+            growth.add(grown.set)  # before the look: what comes behind it wakes
+            while not (records := self.poll(max_records)) and pause.goes_on():
+                if grown.wait(pause.seconds()):
+                    grown.clear()
+                    growth.add(grown.set)
+        finally:
+            growth.discard(grown.set)
+        return records
+
+    async def aread(
+        self, max_records: int = 1000, timeout: float | None = None
+    ) -> list[Record]:
+        """Return what is there, or wait for it without blocking the loop."""
+        records = self.poll(max_records)
+        if records:
+            return records
+        from asyncio import Event, get_running_loop  # here: who only reads starts sooner
+
+        pause, growth = _Pause(timeout, self._log.is_written_here), self._log.growth
+        loop, grown = get_running_loop(), Event()
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(grown.set)
+
+        try:
+            growth.add(wake)
+            while not (records := self.poll(max_records)) and pause.goes_on():
+                timer = loop.call_later(pause.seconds(), grown.set)
+                await grown.wait()
+                timer.cancel()
+                grown.clear()
+                growth.add(wake)
+        finally:
+            growth.discard(wake)
+        return records
+
+    def __iter__(self) -> Iterator[Record]:
+        """Iterate until nothing came for the timeout."""
+        while records := self.read(timeout=self._timeout):
+            yield from records
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        """Iterate until nothing came for the timeout, without blocking the loop."""
+        while records := await self.aread(timeout=self._timeout):
+            for record in records:
+                yield record
+
+
+class _Pause:
+    """How long to wait before the next look: longer the longer nothing came."""
+
+    def __init__(self, timeout: float | None, is_written_here: bool) -> None:  # noqa: FBT001
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._longest = _LONGEST_OWN if is_written_here else _LONGEST
+        self._next = self._longest if is_written_here else _SHORTEST
+
+    def goes_on(self) -> bool:
+        """Whether there is time left."""
+        return self._deadline is None or time.monotonic() < self._deadline
+
+    def seconds(self) -> float:
+        """Return how long to wait."""
+        pause, self._next = self._next, min(2 * self._next, self._longest)
+        if self._deadline is None:
+            return pause
+        return max(0.0, min(pause, self._deadline - time.monotonic()))

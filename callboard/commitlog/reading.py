@@ -1,18 +1,23 @@
-"""Reading on from a place, over the borders of segments, up to the end there is."""
+"""Reading on from a place, over the borders of segments, up to the end there is.
+
+`LogReading` iterates over records. `RunReader` returns so many records at a time, also of
+batches that are much longer, for any number of cursors.
+"""
 
 from collections.abc import Generator, Iterator
 from itertools import chain
+from typing import Final, NamedTuple
 
 from callboard.commitlog.batch import Batch, records_of
 from callboard.commitlog.disk import DiskFile
 from callboard.commitlog.errors import LogCorrupt
-from callboard.commitlog.marks import read_mark
-from callboard.commitlog.record import Cursor, Record
-from callboard.commitlog.scan import Scan, find_intact
-from callboard.commitlog.table import Segment, SegmentTable
+from callboard.commitlog.integrity import Scan, find_intact
+from callboard.commitlog.record import Cursor, Record, Run
+from callboard.commitlog.recovery import read_mark
+from callboard.commitlog.segment import LogSegment, LogSegmentTable
 
 
-class Reading(Iterator[Record]):
+class LogReading(Iterator[Record]):
     """Iterates over records; ends with the last one that is there.
 
     Attributes:
@@ -20,7 +25,7 @@ class Reading(Iterator[Record]):
         cursor: The place behind the last batch that was taken up.
     """
 
-    def __init__(self, table: SegmentTable, cursor: Cursor) -> None:
+    def __init__(self, table: LogSegmentTable, cursor: Cursor) -> None:
         """Begin at a place."""
         self.lost = 0
         self.cursor = cursor
@@ -37,6 +42,7 @@ class Reading(Iterator[Record]):
         return next(self._records)
 
     def _records_of(self, batch: Batch) -> Iterator[Record]:
+        """Return the records of a batch from the first one that was asked for."""
         return records_of(batch, self._first)
 
     def batches(self) -> Iterator[Batch]:
@@ -70,14 +76,14 @@ class Reading(Iterator[Record]):
             finally:
                 file.close()
 
-    def _jump_to_head(self, segment: Segment) -> int:
+    def _jump_to_head(self, segment: LogSegment) -> int:
         """Count what retention removed; returns the offset to go on with."""
         if self.cursor.offset < segment.base:
             self.lost += segment.base - self.cursor.offset
             self.cursor = Cursor(segment.base, segment.base)
         return self.cursor.offset
 
-    def _batches_of(self, segment: Segment, file: DiskFile) -> Generator[Batch, None, int]:
+    def _batches_of(self, segment: LogSegment, file: DiskFile) -> Generator[Batch, None, int]:
         """Iterate over the batches of one segment; returns where that ended."""
         scan, base = self._begin(segment, file), segment.base
         while True:
@@ -93,7 +99,7 @@ class Reading(Iterator[Record]):
                 self.cursor = Cursor(batch.end, base, scan.position)
                 yield batch
 
-    def _begin(self, segment: Segment, file: DiskFile) -> Scan:
+    def _begin(self, segment: LogSegment, file: DiskFile) -> Scan:
         """Return a scan that begins at or before the place."""
         offset, base, position = self.cursor
         if base == segment.base and position:
@@ -109,7 +115,7 @@ class Reading(Iterator[Record]):
             return Scan(file, index.size, index.end)
         return Scan(file, *index.find(offset))
 
-    def _is_all(self, segment: Segment, file: DiskFile, position: int) -> bool:
+    def _is_all(self, segment: LogSegment, file: DiskFile, position: int) -> bool:
         """Whether the last segment really ends here; what is torn or half written may follow.
 
         Raises:
@@ -125,8 +131,9 @@ class Reading(Iterator[Record]):
         raise self._damaged(segment, file, position, mark.end)
 
     def _damaged(
-        self, segment: Segment, file: DiskFile, position: int, behind: int
+        self, segment: LogSegment, file: DiskFile, position: int, behind: int
     ) -> LogCorrupt:
+        """Return the error for a damaged place, which says where to go on."""
         offset = self.cursor.offset
         found = find_intact(file, position + 1, offset + 1)
         next_offset = found.base if found else max(behind, offset + 1)
@@ -136,3 +143,86 @@ class Reading(Iterator[Record]):
             f" lost; read on from {next_offset}"
         )
         return LogCorrupt(what, offset=offset, next_offset=next_offset)
+
+
+#: Batches read in part that are kept decoded; cursors that are elsewhere decode again.
+KEPT: Final = 8
+
+
+class _Part(NamedTuple):
+    """The records of one batch, where it begins, and the place behind it."""
+
+    records: list[Record]
+    segment: int
+    position: int
+    behind: Cursor
+
+
+class RunReader:
+    """Reads runs for any number of cursors."""
+
+    def __init__(self, table: LogSegmentTable) -> None:
+        """Read from these segments."""
+        self._table = table
+        self._kept: dict[tuple[int, int], _Part] = {}
+
+    def read(self, begin: Cursor, max_records: int, max_bytes: int | None) -> Run:
+        """Return the next records from a cursor on.
+
+        Raises:
+            LogCorrupt: the next record is damaged; those before damage are returned first.
+        """
+        records: list[Record] = []
+        kept = self._find(begin)
+        reading = LogReading(self._table, kept.behind if kept else begin)
+        try:
+            for part in self._parts(kept, reading):
+                first = max(begin.offset - part.records[0].offset, 0)
+                some = part.records[first : first + max_records - len(records)]
+                if max_bytes is not None:
+                    some = _fitting(some, max_bytes, is_first=not records)
+                    max_bytes -= sum(len(record.data) for record in some)
+                records += some
+                if first + len(some) < len(part.records):
+                    self._keep(part)
+                    following = part.records[first + len(some)].offset
+                    return Run(records, Cursor(following, *part[1:3]), reading.lost)
+                if len(records) == max_records:
+                    return Run(records, part.behind, reading.lost)
+        except LogCorrupt as error:
+            if not records:
+                raise
+            return Run(records, Cursor(error.offset), reading.lost)
+        return Run(records, reading.cursor, reading.lost)
+
+    def _parts(self, kept: _Part | None, reading: LogReading) -> Iterator[_Part]:
+        """Iterate over a kept batch and those behind it, decoded."""
+        if kept is not None:
+            yield kept
+        for batch in reading.batches():
+            behind = reading.cursor
+            yield _Part(list(records_of(batch)), behind.segment, batch.position, behind)
+
+    def _find(self, begin: Cursor) -> _Part | None:
+        """Return a kept batch that has this record."""
+        part = self._kept.get((begin.segment, begin.position))
+        if part is None or not part.records[0].offset <= begin.offset < part.behind.offset:
+            return None
+        return part
+
+    def _keep(self, part: _Part) -> None:
+        """Keep a batch that was read in part; the oldest one makes room."""
+        kept = {**self._kept, (part.segment, part.position): part}
+        if len(kept) > KEPT:
+            del kept[next(iter(kept))]
+        self._kept = kept  # replaced, not changed: other threads may look
+
+
+def _fitting(records: list[Record], max_bytes: int, *, is_first: bool) -> list[Record]:
+    """Return the records whose payloads fit; at least one if it is the first of all."""
+    used = 0
+    for count, record in enumerate(records):
+        used += len(record.data)
+        if used > max_bytes and not (is_first and count == 0):
+            return records[:count]
+    return records

@@ -17,7 +17,7 @@ class Record(NamedTuple):
         time: Nanoseconds since 1970, by the clock of who wrote it, or as given.
         topic: What it is about.
         key: Text, bytes or None.
-        headers: Names and texts. Shared by records of one batch, so it is read-only.
+        headers: BatchNames and texts. Shared by records of one batch, so it is read-only.
         sender: Who sent it, in a recording the id of the node; empty if nobody said so.
         data: The payload as it is stored: bytes as they are, other values as CBOR.
     """

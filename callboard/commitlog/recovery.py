@@ -1,24 +1,82 @@
-"""What happens to a log that was not closed: its torn tail is cut off, and nothing else.
+"""What is durable, and what happens to a log that was not closed.
+
+A mark notes what is durable; one is written after each sync. A mark is true for ever, so marks
+are not synced themselves; an older one promises less. Each has 28 bytes: base of the segment,
+durable bytes, end offset (8 each), CRC-32 of these.
 
 Only the last segment can be torn; earlier ones were synced before the next one was made. In
-the last one, all up to the mark was durable (see `marks`). Behind it, the first batch that is
-not intact ends the log. What stays behind the mark is copied to a new file and synced: the
-system may have given up writing it after an error, and never says so again.
+the last one, all up to the mark was durable. Behind it, the first batch that is not intact
+ends the log: the torn tail is cut off, and nothing else. What stays behind the mark is copied
+to a new file and synced: the system may have given up writing it after an error, and never
+says so again.
 
 Bytes before the mark that are not intact were damaged later. Nothing is cut then: the segment
 stays as it is, reading it there raises `LogCorrupt`, and the log goes on in a new segment.
 """
 
+import struct
 from dataclasses import dataclass
+from typing import Final, NamedTuple
+from zlib import crc32
 
-from callboard.commitlog.folder import CUT, TEMPORARY, Folder
-from callboard.commitlog.index import SegmentIndex
-from callboard.commitlog.marks import Mark, read_mark
-from callboard.commitlog.scan import Scan, find_intact
+from callboard.commitlog.disk import DiskFile
+from callboard.commitlog.folder import CUT, MARKS, TEMPORARY, Folder, write_all
+from callboard.commitlog.integrity import Scan, find_intact
+from callboard.commitlog.segment import SegmentIndex
+
+_MARK: Final = struct.Struct("<QQQI")
+_FACTS: Final = struct.Struct("<QQQ")
+_MAX_FILE: Final = 4096
+
+
+class Mark(NamedTuple):
+    """A segment, how many bytes of it are durable, and the offset behind these."""
+
+    base: int
+    size: int
+    end: int
+
+
+class Marks:
+    """The file of marks, open to write."""
+
+    def __init__(self, folder: Folder) -> None:
+        """Open the file."""
+        self._file: DiskFile = folder.disk.open(folder.file(MARKS), append=True)
+        self._size = self._file.size()
+        self.last: Mark | None = None
+
+    def add(self, mark: Mark) -> None:
+        """Note what is durable."""
+        if self._size + _MARK.size > _MAX_FILE or self._size % _MARK.size:
+            self._file.truncate(0)
+            self._size = 0
+        facts = _FACTS.pack(*mark)
+        write_all(self._file, facts + struct.pack("<I", crc32(facts)))
+        self._size += _MARK.size
+        self.last = mark
+
+    def close(self) -> None:
+        """Make the marks durable, and close the file."""
+        try:
+            self._file.fsync()
+        finally:
+            self._file.close()
+
+
+def read_mark(folder: Folder, base: int) -> Mark:
+    """Return the furthest mark in a segment; one at its begin if there is none."""
+    data = folder.read(folder.file(MARKS))
+    best = Mark(base, 0, base)
+    for at in range(0, len(data) - _MARK.size + 1, _MARK.size):
+        *facts, checksum = _MARK.unpack_from(data, at)
+        if checksum == crc32(data[at : at + _FACTS.size]) and facts[0] == base:
+            best = max(best, Mark(*facts))
+    return best
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
+class LogRecovery:
     """What was found when a log was opened to write.
 
     Attributes:
@@ -34,7 +92,7 @@ class Recovery:
     end: int = 0
 
 
-def recover(folder: Folder, base: int) -> tuple[SegmentIndex, Recovery]:
+def recover(folder: Folder, base: int) -> tuple[SegmentIndex, LogRecovery]:
     """Bring the last segment in order; returns its index, and what was found.
 
     Raises:
@@ -54,7 +112,7 @@ def recover(folder: Folder, base: int) -> tuple[SegmentIndex, Recovery]:
         if index.size < mark.size:
             file.fsync()
             end = _end_behind_damage(scan, size, mark)
-            return index, Recovery(damaged=True, end=end)
+            return index, LogRecovery(damaged=True, end=end)
         recovery = _keep_what_is_whole(folder, scan, size)
         if index.size == mark.size < size:
             file.truncate(mark.size)
@@ -80,11 +138,11 @@ def _end_behind_damage(scan: Scan, size: int, mark: Mark) -> int:
     return end
 
 
-def _keep_what_is_whole(folder: Folder, scan: Scan, size: int) -> Recovery:
+def _keep_what_is_whole(folder: Folder, scan: Scan, size: int) -> LogRecovery:
     """Copy the tail that will be cut off beside the log if it has whole batches."""
     position = scan.position
     end, kept_in = scan.offset or 0, ""
     if position < size and find_intact(scan.file, position, end):
         kept_in = folder.segment(end, f".{position}{CUT}")
         folder.write(kept_in, scan.file.pread(size - position, position))
-    return Recovery(cut_bytes=size - position, kept_in=kept_in, end=end)
+    return LogRecovery(cut_bytes=size - position, kept_in=kept_in, end=end)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 DEFAULT_SEGMENT_BYTES: Final = 64 << 20
+#: Segments that a limit is spread over, so that about a tenth of it goes at a time.
 PARTS: Final = 10
-"""Segments that a limit is spread over, so that about a tenth of it goes at a time."""
 
 
 class Extent(NamedTuple):

@@ -3,7 +3,8 @@
 A segment is sealed when the next one has begun. Its columns then may stand beside it, under the
 same name with `.parquet`: the same rows in the same order, as Spark and DuckDB read them by
 themselves. Such a file is whole or not there: it is written under another name, synced, and
-renamed. It is a copy: a log is complete without it, and whoever misses it reads the segment.
+renamed. It is a copy: a log is complete without it, and a reader that misses it reads the
+segment. `Sealing` is the thread that writes the columns of new sealed segments.
 
 Columns: those of `arrow_schema`, but `time` is in microseconds, since Spark reads no finer
 ones; `time_ns` has the nanoseconds as a number. Its metadata tell `callboard.base` and
@@ -11,7 +12,9 @@ ones; `time_ns` has the nanoseconds as a number. Its metadata tell `callboard.ba
 """
 
 import io
+import logging
 import os
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,18 +22,18 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 from callboard.commitlog.arrow import arrow_schema, load_pyarrow, record_batches
 from callboard.commitlog.disk import Disk
-from callboard.commitlog.errors import LogCorrupt, LogFailed
+from callboard.commitlog.errors import LogCorrupt, LogError, LogFailed
 from callboard.commitlog.folder import COLUMNS, Folder
 from callboard.commitlog.reader import open_folder
-from callboard.commitlog.reading import Reading
+from callboard.commitlog.reading import LogReading
 from callboard.commitlog.record import Cursor
-from callboard.commitlog.table import SegmentTable
+from callboard.commitlog.segment import LogSegmentTable
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
+#: Records of a row group: the least that readers skip by offset or topic.
 ROWS: Final = 1 << 17
-"""Records of a row group: the least that readers skip by offset or topic."""
 
 
 class SealedSegment(NamedTuple):
@@ -77,6 +80,7 @@ def write_columns(folder: str | Path, *, disk: Disk | None = None) -> list[Seale
 
 
 def _write_or_leave(folder: Folder, segment: SealedSegment) -> SealedSegment | None:
+    """Write the columns of a segment; None if it is damaged."""
     with suppress(LogCorrupt):
         return write_segment(folder, segment)
     return None
@@ -129,11 +133,12 @@ def write_segment(folder: Folder, segment: SealedSegment) -> SealedSegment | Non
 
 
 def _as_parquet(folder: Folder, segment: SealedSegment) -> bytes:
+    """Return the records of a segment as a Parquet file."""
     from pyarrow import parquet
 
     pa, out = load_pyarrow(), io.BytesIO()
     bounds = {"callboard.base": str(segment.base), "callboard.end": str(segment.end)}
-    reading = Reading(SegmentTable(folder), Cursor(segment.base))
+    reading = LogReading(LogSegmentTable(folder), Cursor(segment.base))
     count = 0
     with parquet.ParquetWriter(
         out,
@@ -152,6 +157,7 @@ def _as_parquet(folder: Folder, segment: SealedSegment) -> bytes:
 
 
 def _parquet_schema(pa: Any) -> "pa.Schema":
+    """Return the schema of Parquet files: coarse times, and nanoseconds beside them."""
     schema = arrow_schema()
     at = schema.get_field_index("time")
     coarse = pa.field("time", pa.timestamp("us", tz="UTC"))
@@ -188,3 +194,68 @@ def columns_to_arrow(file: str | BinaryIO) -> "pa.Table":
     times = table.column("time_ns").cast(schema.field("time").type)
     at = table.schema.get_field_index("time")
     return table.set_column(at, "time", times).select(schema.names).cast(schema)
+
+
+_log = logging.getLogger("callboard.commitlog")
+
+
+class Sealing:
+    """Writes what is missing when it begins and after each `wake`; sleeps in between."""
+
+    def __init__(self, folder: Folder) -> None:
+        """Start the thread."""
+        self._folder = folder
+        self._left: set[int] = set()  # damaged segments
+        self._wanted, self._ended = threading.Event(), threading.Event()
+        self._wanted.set()
+        self._thread = threading.Thread(
+            target=self._run, name="callboard-log-columns", daemon=True
+        )
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Tell that a segment was sealed."""
+        self._wanted.set()
+
+    def end(self) -> None:
+        """End the thread, behind the segment that it is at; the next opening goes on."""
+        self._ended.set()
+        self._wanted.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        """Write what is missing each time a segment was sealed, until the end."""
+        try:
+            self._sweep()
+            while True:
+                self._wanted.wait()
+                if self._ended.is_set():
+                    return
+                self._wanted.clear()
+                self._write_missing()
+        except OSError as error:
+            _log.error("the columns of %s are not written: %s", self._folder.path, error)
+
+    def _sweep(self) -> None:
+        """Remove columns whose segment is gone."""
+        bases = {self._folder.segment(base, COLUMNS) for base in self._folder.bases()}
+        for name in self._folder.disk.listdir(self._folder.path):
+            path = self._folder.file(name)
+            if name.endswith(COLUMNS) and path not in bases:
+                self._folder.remove(path)
+
+    def _write_missing(self) -> None:
+        """Write the columns of all sealed segments that have none."""
+        for segment in sealed_segments_in(self._folder):
+            if segment.columns is not None or segment.base in self._left:
+                continue
+            if self._ended.is_set():
+                return
+            try:
+                write_segment(self._folder, segment)
+            except LogCorrupt as error:
+                self._left.add(segment.base)
+                _log.warning("no columns of a damaged segment: %s", error)
+            except LogError as error:  # tried again when the next segment is sealed
+                _log.warning("%s", error)
+                return

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
+#: Bytes of segments that are read into memory; beyond that they have to become Parquet.
 TAIL_LIMIT: Final = 1 << 30
-"""Bytes of segments that are read into memory; beyond that they have to become Parquet."""
 
 _VALUE: Final = "callboard_payload_json"
 
@@ -31,7 +31,7 @@ def open_sql(logs: Mapping[str, str | Path]) -> "Iterator[duckdb.DuckDBPyConnect
     """Open a connection of DuckDB, in memory, in which each log is a view.
 
     Args:
-        logs: Names of views, and the directories of logs.
+        logs: BatchNames of views, and the directories of logs.
 
     Raises:
         ExtraMissing: DuckDB or pyarrow is not installed.
@@ -73,6 +73,7 @@ def load_duckdb() -> Any:
 
 
 def _make_view(connection: Any, name: str, folder: str | Path) -> None:
+    """Make the view of a log that queries name."""
     segments = sealed_segments(folder)
     files = [each.columns for each in segments if each.columns is not None]
     view, tail = _quoted(name), _quoted(f"{name} (tail)")
@@ -111,4 +112,5 @@ def _values(payloads: Any, kinds: Any) -> Any:
 
 
 def _quoted(name: str) -> str:
+    """Return a text as an SQL literal."""
     return '"' + name.replace('"', '""') + '"'

@@ -4,6 +4,7 @@ Two locks: `_sync_lock`, held while something is synced or a segment ends, is al
 before `_lock`, held for every look at or change of the place. Appends go on during a sync.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
@@ -11,12 +12,11 @@ from typing import Final, NoReturn
 from callboard.commitlog.batch import encode_batch
 from callboard.commitlog.columns import Columns
 from callboard.commitlog.disk import DiskFile
-from callboard.commitlog.errors import LogClosed, LogFailed
+from callboard.commitlog.errors import LogClosed, LogError, LogFailed
 from callboard.commitlog.folder import COLUMNS, INDEX, MARKS, SEGMENT, Folder, write_all
-from callboard.commitlog.marks import Mark, Marks
-from callboard.commitlog.recovery import Recovery, recover
+from callboard.commitlog.recovery import LogRecovery, Mark, Marks, recover
 from callboard.commitlog.retention import Extent, Retention, SegmentLimits
-from callboard.commitlog.table import Segment, SegmentTable
+from callboard.commitlog.segment import LogSegment, LogSegmentTable
 
 _NO_LIMIT: Final = 1 << 62
 
@@ -54,24 +54,24 @@ class Writer:
         #: Called when a segment was sealed, on the thread that appended.
         self.on_sealed: Callable[[], object] | None = None
         bases = folder.bases()
-        self.recovery = Recovery()
-        segments = [Segment(base) for base in bases]
+        self.recovery = LogRecovery()
+        segments = [LogSegment(base) for base in bases]
         if bases:
             segments[-1].index, self.recovery = recover(folder, bases[-1])
         self._marks = Marks(folder)
         self._file: DiskFile
         if not segments or self.recovery.damaged:
-            segments = [*segments, Segment(self.recovery.end)]
+            segments = [*segments, LogSegment(self.recovery.end)]
             self._file = folder.disk.open(folder.segment(self.recovery.end), append=True)
         else:
             self._file = folder.disk.open(folder.segment(segments[-1].base), append=True)
-        # Names may have been left by a writer that failed before it had synced them.
+        # BatchNames may have been left by a writer that failed before it had synced them.
         folder.disk.sync_folder(folder.path)
         if not folder.read(folder.file(MARKS)):
             folder.sync_above()
         self._active = segments[-1]
         self._active.is_covered = True
-        self.table = SegmentTable(folder, segments)
+        self.table = LogSegmentTable(folder, segments)
         self._index = self._active.index
         self.durable = self._index.end
         self._first_time = self._index.latest if self._index.size else 0
@@ -179,6 +179,7 @@ class Writer:
     # --- segments ---
 
     def _is_full(self, now: int) -> bool:
+        """Return whether the active segment has reached a limit."""
         index, limits = self._index, self._limits
         if not index.size:
             return False
@@ -189,6 +190,7 @@ class Writer:
         )
 
     def _begin_segment(self, now: int) -> None:
+        """Seal the active segment and begin the next one."""
         with self._sync_lock:
             with self._lock:
                 self._check()
@@ -204,7 +206,7 @@ class Writer:
                 except OSError as error:
                     self._fail(error)
                 self._file.close()
-                self._file, self._active = file, Segment(index.end, is_covered=True)
+                self._file, self._active = file, LogSegment(index.end, is_covered=True)
                 self._index = self._active.index
                 self.table.segments = [*self.table.segments, self._active]
             try:
@@ -227,6 +229,7 @@ class Writer:
     # --- trouble ---
 
     def _check(self) -> None:
+        """Raise unless the writer is open and its disk has not failed."""
         if self._is_closed:
             what = (
                 f"the log {self._folder.path} is closed; open it again with CommitLog(folder)"
@@ -266,3 +269,46 @@ def _encode(
         parts.append(data)
         base = end
     return parts[0] if len(parts) == 1 else b"".join(parts), covers
+
+
+_log = logging.getLogger("callboard.commitlog")
+
+
+class Grouping:
+    """Syncs all that was appended in an interval at once; sleeps while nothing is."""
+
+    def __init__(self, writer: Writer, interval: float) -> None:
+        """Start the thread; `interval` is in seconds."""
+        self._writer, self._interval = writer, interval
+        self._is_due = False
+        self._wanted, self._ended = threading.Event(), threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name="callboard-log-sync", daemon=True
+        )
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Tell that something was appended."""
+        if not self._is_due:
+            self._is_due = True
+            self._wanted.set()
+
+    def end(self) -> None:
+        """End the thread; the writer syncs what is left."""
+        self._ended.set()
+        self._wanted.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        """Sync after each interval in which something was appended."""
+        while not self._ended.is_set():
+            self._wanted.wait()
+            if self._ended.wait(self._interval):
+                return
+            self._wanted.clear()
+            self._is_due = False  # before the sync: what comes during it is for the next one
+            try:
+                self._writer.sync()
+            except LogError as error:
+                _log.error("%s", error)  # appends and flushes of this log raise from here on
+                return

@@ -1,23 +1,126 @@
 """The parent's side of the analysis: starts Spark beside the nodes, and shows what it found."""
 
+import html
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from callboard.commitlog import LogError, LogReader, Record
-from callboard.demo.chart import draw_chart, print_chart
+from callboard.demo.line import child_environment
 from callboard.demo.options import ANALYSIS, DemoOptions
 
+BARS: Final = "▁▂▃▄▅▆▇█"
+#: Columns of the chart in a terminal.
+WIDTH: Final = 64
+
+SIZE: Final = (960, 360)
+_MARGIN: Final = 24
+
+
+Levels = Sequence[tuple[float, float]]
+Quantiles = Sequence[tuple[float, float, float]]
+
+
+def chart_lines(
+    title: str, levels: Levels, quantiles: Quantiles, strange: Sequence[float]
+) -> list[str]:
+    """Return the chart as lines of text."""
+    if not levels:
+        return [f"{title}: no records"]
+    scale = _Scale(levels, WIDTH - 1, len(BARS) - 1)
+    rows = {
+        "level": levels,
+        "p50": [(start, median) for start, median, _ in quantiles],
+        "p99": [(start, high) for start, _, high in quantiles],
+    }
+    lines = [f"{title}: {scale.low:.0f} to {scale.high:.0f}, {scale.seconds:.0f} s"]
+    for name, points in rows.items():
+        cells = [" "] * WIDTH
+        for time, value in points:
+            x, y = scale.place(time, value)
+            cells[x] = BARS[y]
+        if name != "level":
+            cells = _filled(cells)
+        lines.append(f"{name:>9} {''.join(cells)}")
+    marks = [" "] * WIDTH
+    for time in strange:
+        marks[scale.place(time, scale.low)[0]] = "!"
+    lines.append(f"{'anomalies':>9} {''.join(marks)} {len(strange)}")
+    return lines
+
+
+def chart_page(
+    title: str, levels: Levels, quantiles: Quantiles, strange: Sequence[float]
+) -> str:
+    """Return the chart as a page of HTML.
+
+    The level is gray, the median blue, the 99th percentile orange; anomalies are red dots.
+    """
+    width, height = SIZE
+    shapes = []
+    if levels:
+        scale = _Scale(levels, width - 2 * _MARGIN, height - 2 * _MARGIN)
+
+        def point(time: float, value: float) -> str:
+            x, y = scale.place(time, value)
+            return f"{_MARGIN + x},{height - _MARGIN - y}"
+
+        def curve(points: Iterable[str], color: str) -> str:
+            return f'<polyline points="{" ".join(points)}" stroke="{color}" fill="none"/>'
+
+        ends = [start for start, _, _ in quantiles[1:]] + [levels[-1][0]]
+        shapes.append(curve((point(*level) for level in levels), "#8ca0b4"))
+        for (start, median, high), end in zip(quantiles, ends, strict=False):
+            for value, color in ((median, "#145ac8"), (high, "#e68c14")):
+                shapes.append(curve((point(start, value), point(end, value)), color))
+        at = dict(levels)
+        for time in strange:
+            x, y = point(time, at.get(time, scale.low)).split(",")
+            shapes.append(f'<circle cx="{x}" cy="{y}" r="4" fill="#d21e28"/>')
+    drawing = "\n".join(shapes)
+    name = html.escape(title)
+    return (
+        f'<!doctype html><meta charset="utf-8"><title>{name}</title><h1>{name}</h1>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">\n'
+        f"{drawing}\n</svg>\n"
+    )
+
+
+def _filled(cells: list[str]) -> list[str]:
+    """Return a row in which each value stays until the next one."""
+    last, found = " ", []
+    for cell in cells:
+        last = last if cell == " " else cell
+        found.append(last)
+    return found
+
+
+class _Scale:
+    """Where times and values are on a surface."""
+
+    def __init__(self, levels: Levels, width: int, height: int) -> None:
+        times, values = [time for time, _ in levels], [value for _, value in levels]
+        self.first, self.seconds = min(times), max(max(times) - min(times), 1e-9)
+        self.low, self.high = min(values), max(values)
+        self._width, self._height = width, height
+
+    def place(self, time: float, value: float) -> tuple[int, int]:
+        """Return column and height of a point, both from 0 and inside."""
+        across = min(max((time - self.first) / self.seconds, 0.0), 1.0)
+        span = max(self.high - self.low, 1e-9)
+        up = min(max((value - self.low) / span, 0.0), 1.0)
+        return round(across * self._width), round(up * self._height)
+
+
+#: Seconds of a story that Spark has a part in: it takes some fifteen to its first results.
 SHORTEST: Final = 20.0
-"""Seconds of a story that Spark has a part in: it takes some fifteen to its first results."""
 
 METRIC: Final = "/metrics/A/cpu"
 
@@ -26,7 +129,7 @@ _END_LIMIT: Final = 10.0
 
 
 @dataclass(slots=True)
-class Found:
+class AnalysisResult:
     """What came out of the analysis.
 
     Attributes:
@@ -34,30 +137,14 @@ class Found:
         levels: Times in seconds and levels of one metric.
         quantiles: For each window its start, the median and the 99th percentile.
         strange: Times of the anomalies of that metric.
-        known: How many anomalies the temperatures have.
-        found: How many of the temperatures were taken for anomalies.
-        right: How many of these are.
-        picture: The chart, as a file.
+        picture: The path of a page with the chart.
     """
 
     missing: str = ""
     levels: list[tuple[float, float]] = field(default_factory=list)
     quantiles: list[tuple[float, float, float]] = field(default_factory=list)
     strange: list[float] = field(default_factory=list)
-    known: int = 0
-    found: int = 0
-    right: int = 0
     picture: str = ""
-
-    @property
-    def precision(self) -> float | None:
-        """The share of right ones among those that were found."""
-        return self.right / self.found if self.found else None
-
-    @property
-    def recall(self) -> float | None:
-        """The share of known ones that were found."""
-        return self.right / self.known if self.known else None
 
     def summary(self) -> dict[str, Any]:
         """Return the figures as plain values."""
@@ -65,24 +152,16 @@ class Found:
             "missing": self.missing,
             "windows": len(self.quantiles),
             "anomalies": len(self.strange),
-            "known": self.known,
-            "found": self.found,
-            "precision": self.precision,
-            "recall": self.recall,
             "picture": self.picture,
         }
 
     def print(self) -> None:
-        """Print the chart for the terminal, and how good the anomalies are."""
+        """Print the chart for the terminal, and where its page is."""
         if self.missing:
             print(f"no analysis with Spark: {self.missing}", flush=True)  # noqa: T201
             return
-        print_chart(METRIC, self.levels, self.quantiles, self.strange)
-        if self.precision is not None and self.recall is not None:
-            print(  # noqa: T201
-                f"temperatures of San Francisco: {self.found} anomalies found, {self.known} are"
-                f" known · precision {self.precision:.2f}, recall {self.recall:.2f}"
-            )
+        for line in chart_lines(METRIC, self.levels, self.quantiles, self.strange):
+            print(line)  # noqa: T201
         print(f"chart: {self.picture}", flush=True)  # noqa: T201
 
 
@@ -102,24 +181,19 @@ class Analysis:
         self._folder = tempfile.TemporaryDirectory(
             prefix="callboard-demo-spark-", ignore_cleanup_errors=True
         )
-        os.environ[ANALYSIS] = self._folder.name  # the nodes see it too
-        with (Path(self._folder.name) / "spark.txt").open("wb") as said:
+        folder = os.environ[ANALYSIS] = self._folder.name  # the nodes see it too
+        with (Path(folder) / "spark.txt").open("wb") as said:
             self._process = subprocess.Popen(  # noqa: S603  # this very interpreter, no shell
-                [sys.executable, "-m", "callboard.demo.analysis_process", self._folder.name],
+                [sys.executable, "-m", "callboard.demo.analysis_process", folder],
                 stdin=subprocess.PIPE,
                 stdout=said,
                 stderr=said,
-                env=_environment(self._folder.name),
+                env=child_environment(TMPDIR=folder, SPARK_LOCAL_DIRS=folder),
                 process_group=0,
             )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()
         os.environ.pop(ANALYSIS, None)
         if self._folder is not None:
@@ -140,24 +214,26 @@ class Analysis:
         """Whether results may still come."""
         return self._process is not None and self._process.poll() is None
 
-    def finish(self) -> Found:
+    def finish(self) -> AnalysisResult:
         """End the process, and return what it found."""
         self._end()
         if self._folder is None:
-            return Found(missing=self._missing)
+            return AnalysisResult(missing=self._missing)
         if why := self.state().get("why"):
-            return Found(missing=why)
+            return AnalysisResult(missing=why)
         folder = Path(self._folder.name)
         results = _records(folder / "results")
         if not results:
-            return Found(missing="it had no result in time; the machine may be busy")
+            return AnalysisResult(missing="it had no result in time; the machine may be busy")
         found = _evaluate(results, _records(folder / "metrics"))
-        picture = Path(tempfile.gettempdir()) / "callboard-demo.png"
-        draw_chart(picture, METRIC, found.levels, found.quantiles, found.strange)
+        picture = Path(tempfile.gettempdir()) / "callboard-demo.html"
+        page = chart_page(METRIC, found.levels, found.quantiles, found.strange)
+        picture.write_text(page, encoding="utf-8")
         found.picture = str(picture)
         return found
 
     def _end(self) -> None:
+        """End the process: by its input, or by force."""
         process = self._process
         if process is None:
             return
@@ -171,6 +247,7 @@ class Analysis:
 
 
 def _why_missing(options: DemoOptions) -> str:
+    """Return why there is no analysis; empty where there is one."""
     if options.forever or options.seconds < SHORTEST:
         return f"the story is shorter than {SHORTEST:g} s" if not options.forever else "no end"
     if find_spec("pyspark") is None:
@@ -178,18 +255,14 @@ def _why_missing(options: DemoOptions) -> str:
     return ""
 
 
-def _evaluate(results: Sequence[Record], metrics: Sequence[Record]) -> Found:
-    """Read the chart's lines out of the logs, and compare anomalies with the known ones."""
-    from callboard.pipeline.temperatures import load_temperatures  # late: the nodes go first
-
-    known = {each.time for each in load_temperatures() if each.is_anomaly}
-    found = {each.time for each in results if each.topic.startswith("/anomalies/temperatures")}
+def _evaluate(results: Sequence[Record], metrics: Sequence[Record]) -> AnalysisResult:
+    """Read the chart's lines out of the logs."""
     windows = {
         each.payload["start"].timestamp(): each.payload
         for each in results
         if each.topic == f"/quantiles{METRIC}"
     }
-    return Found(
+    return AnalysisResult(
         levels=[
             (each.time / _SECOND, float(each.payload[1]))
             for each in metrics
@@ -199,29 +272,15 @@ def _evaluate(results: Sequence[Record], metrics: Sequence[Record]) -> Found:
         strange=[
             each.time / _SECOND for each in results if each.topic == f"/anomalies{METRIC}"
         ],
-        known=len(known),
-        found=len(found),
-        right=len(known & found),
     )
 
 
 def _records(folder: Path) -> list[Record]:
+    """Return the records of a log; none where there is no log."""
     try:
         return list(LogReader(folder))
     except LogError:
         return []
-
-
-def _environment(folder: str) -> dict[str, str]:
-    """Return the environment of the process: this callboard, and a folder for all its files."""
-    root = str(Path(__file__).resolve().parents[2])
-    known = os.environ.get("PYTHONPATH")
-    return {
-        **os.environ,
-        "PYTHONPATH": root if not known else root + os.pathsep + known,
-        "TMPDIR": folder,
-        "SPARK_LOCAL_DIRS": folder,
-    }
 
 
 def _kill_all(process: subprocess.Popen[bytes]) -> None:

@@ -3,7 +3,6 @@
 | in the folder | |
 |---|---|
 | `metrics` | the log of what the sensors publish; node A records it |
-| `temperatures` | the log of a year of San Francisco, replayed here |
 | `results` | the log of rates, quantiles and anomalies; node A hands them on |
 | `state.json` | how far it is, for the parent |
 
@@ -20,23 +19,15 @@ from typing import Any, Final
 from callboard.commitlog import CommitLog
 from callboard.pipeline.errors import PipelineError
 from callboard.pipeline.job import Job
-from callboard.pipeline.queries import QUERIES, Settings, schema_of, values
-from callboard.pipeline.state import Detection
-from callboard.pipeline.temperatures import load_temperatures
+from callboard.pipeline.queries import Settings
 
-HOW: Final = Detection(warmup=72, slots=24)
-"""How anomalies are found, of temperatures and of metrics."""
-
-TOPIC: Final = "/temperatures/san-francisco"
+#: What is asked of the metrics; `windows` tells rates and quantiles.
+_QUERIES: Final = ("anomalies", "windows")
 
 _WINDOW: Final = 4.0
+#: Seconds of a window, and after its end until it is told: there is one clock only.
 _DELAY: Final = 1.0
-"""Seconds of a window, and after its end until it is told: there is one clock only."""
 
-_SLICES: Final = 20
-"""In how many parts the year is replayed."""
-
-_SLICE_SECONDS: Final = 0.5
 _REPORT_SECONDS: Final = 0.25
 _NICE: Final = 5
 _QUICK_TO_START: Final = {
@@ -59,8 +50,6 @@ def main(folder: Path) -> int:
     ends = threading.Event()
     threading.Thread(target=_wait_for_end, args=(ends,), daemon=True).start()
     CommitLog(folder / "metrics", sync="none").close()  # the queries may begin before A records
-    replay = threading.Thread(target=_replay, args=(folder, ends), daemon=True)
-    replay.start()
     _tell(folder, state="starts")
     try:
         spark = session("local[2]", name="callboard demo", conf=_QUICK_TO_START)
@@ -69,7 +58,7 @@ def main(folder: Path) -> int:
         return 1
     # Together they are sooner at their first results than one after the other: most of the
     # time each waits for workers.
-    running = [start(spark, folder) for start in (_start_anomalies, _start_windows)]
+    running = [_metrics_job(name, folder).start_stream(spark) for name in _QUERIES]
     is_nice = False
     while not ends.wait(_REPORT_SECONDS):
         _tell(folder, state="runs", rows=_rows_of(running))
@@ -86,7 +75,8 @@ def main(folder: Path) -> int:
 
 
 def _metrics_job(name: str, folder: Path) -> Job:
-    settings = Settings(field="_2", window=_WINDOW, delay=_DELAY, detection=HOW)
+    """Return a query over the metrics."""
+    settings = Settings(field="_2", window=_WINDOW, delay=_DELAY)
     return Job(
         name,
         str(folder / "metrics"),
@@ -96,50 +86,20 @@ def _metrics_job(name: str, folder: Path) -> Job:
     )
 
 
-def _start_windows(spark: Any, folder: Path) -> Any:
-    """Tell rates and quantiles of the metrics."""
-    return _metrics_job("windows", folder).start_stream(spark)
-
-
-def _start_anomalies(spark: Any, folder: Path) -> Any:
-    """Look for anomalies in both logs at once."""
-    job, both = _metrics_job("anomalies", folder), None
-    for log, field in (("metrics", "_2"), ("temperatures", "value")):
-        settings = Settings(field=field)
-        reader = spark.readStream.format("callboard").schema(schema_of(settings))
-        rows = values(reader.load(str(folder / log)), settings)
-        both = rows if both is None else both.unionByName(rows)
-    found = QUERIES["anomalies"].build(both, job.settings)
-    writer = found.writeStream.format("callboard").trigger(processingTime="1 second")
-    return writer.option("checkpointLocation", job.checkpoint).start(job.to)
-
-
-def _replay(folder: Path, ends: threading.Event) -> None:
-    readings = load_temperatures()
-    size = -(-len(readings) // _SLICES)
-    with CommitLog(folder / "temperatures", sync="none") as log:
-        for start in range(0, len(readings), size):
-            part = readings[start : start + size]
-            log.append_batch(
-                [{"value": each.temperature} for each in part],
-                topic=TOPIC,
-                time=[each.time for each in part],
-            )
-            if ends.wait(_SLICE_SECONDS):
-                return
-
-
 def _rows_of(running: list[Any]) -> int:
+    """Return how many records the queries have read."""
     return sum(each.numInputRows for query in running for each in query.recentProgress)
 
 
 def _tell(folder: Path, **state: Any) -> None:
+    """Write the state for the parent; it never sees half of one."""
     temporary = folder / "state.tmp"
     temporary.write_text(json.dumps(state))
     temporary.rename(folder / "state.json")
 
 
 def _wait_for_end(ends: threading.Event) -> None:
+    """Wait until the input ends."""
     while sys.stdin.buffer.read(1):
         pass
     ends.set()

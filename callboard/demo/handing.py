@@ -5,10 +5,10 @@ from typing import Any
 
 from callboard.broker.recording import Recording
 from callboard.commitlog import CommitLog
-from callboard.demo.findings import KINDS
-from callboard.demo.messages import METRICS
-from callboard.endpoint.core_effect import Item
+from callboard.demo.aggregator import METRICS
+from callboard.demo.outcome import KINDS
 from callboard.endpoint.hub import Hub
+from callboard.endpoint.machine.effect import Item
 from callboard.endpoint.message_queue import MessageQueue
 from callboard.pipeline.bridge import Bridge, Entries
 

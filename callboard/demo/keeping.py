@@ -16,21 +16,21 @@ import time
 from contextlib import ExitStack
 from typing import Any, Final
 
-from actors.errors import CallboardError
+from callboard.actors.errors import CallboardError
 from callboard.demo.window import Peak
 from callboard.endpoint.hub import Hub
 from callboard.store import Backend, BackendOptions, Store, attach_clone, attach_master
 
+#: The name of the store.
 NAME: Final = "metrics"
-"""The name of the store."""
 
+#: How the keys of counters end.
 COUNTER: Final = " writes"
-"""How the keys of counters end."""
 
 PEAK_SECONDS: Final = 60.0
 
+#: Seconds that one question for acknowledgement may take; then comes the next one.
 IDLE_LIMIT: Final = 5.0
-"""Seconds that one question for acknowledgement may take; then comes the next one."""
 
 
 class Keeping:
@@ -67,6 +67,7 @@ class MasterKeeping(Keeping):
         threading.Thread(target=self._open, args=(path,), daemon=True).start()
 
     def _open(self, path: str) -> None:
+        """Open the file, and report what it holds."""
         options = BackendOptions(path=path)
         try:
             store = attach_master(self._hub, NAME, Backend.SQLite, options)
@@ -92,6 +93,7 @@ class MasterKeeping(Keeping):
 
     @staticmethod
     def _figures(store: Store) -> dict[str, Any]:
+        """Return the number of entries, and the counters by life."""
         keys = store.keys()
         kept = {key: store.get(key) for key in keys if key.endswith(COUNTER)}
         return {

@@ -18,47 +18,41 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 NAMES: Final = ("A", "B", "C", "D")
 
 LINKS: Final = (("A", "B"), ("B", "C"), ("C", "D"))
 
+#: Seconds that the processes have to end by themselves before they are killed.
 CLOSE_LIMIT: Final = 3.0
-"""Seconds that the processes have to end by themselves before they are killed."""
 
+#: Lines of a process's standard error that are kept.
 ERROR_LINES: Final = 40
-"""Lines of a process's standard error that are kept."""
 
 
-class NodeProcess:
+class ChildProcess:
     """One child process and its pipes."""
 
-    def __init__(self, name: str, port: int, store: str, join: str | None) -> None:
+    def __init__(self, name: str, port: int, store: str, join: list[str]) -> None:
         self.name = name
         self.is_frozen = False
         self.errors: deque[str] = deque(maxlen=ERROR_LINES)
-        command = [sys.executable, "-m", "callboard.demo.node_process", name, str(port), store]
-        if join is not None:
-            command.append(join)
+        module = "callboard.demo.node_process"
+        command = [sys.executable, "-m", module, name, str(port), store, *join]
         self.popen = subprocess.Popen(  # noqa: S603  # this very interpreter, no shell
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=_environment(),
+            env=child_environment(),
             process_group=0,
         )
         assert self.popen.stdin is not None
         assert self.popen.stdout is not None
         assert self.popen.stderr is not None
-        self.stdin, self.stdout, self.stderr = (
-            self.popen.stdin,
-            self.popen.stdout,
-            self.popen.stderr,
-        )
-        self.started_ns = time.monotonic_ns()
+        self.stdin, self.stdout = self.popen.stdin, self.popen.stdout
+        self.stderr = self.popen.stderr
         self._partial = b""
         for pipe in (self.stdout, self.stderr):
             os.set_blocking(pipe.fileno(), False)
@@ -106,7 +100,7 @@ class Line:
 
     def __init__(self) -> None:
         self.selector = selectors.DefaultSelector()
-        self.processes: dict[str, NodeProcess] = {}
+        self.processes: dict[str, ChildProcess] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="callboard-demo-")
         self._store = str(Path(self._folder.name) / "metrics.db")
         # Bound but not listening: nobody else gets these ports, so a node that starts again
@@ -119,18 +113,17 @@ class Line:
 
     def start(self, name: str) -> None:
         """Start the process of a node, the first time or again."""
-        join = None
-        for left, right in LINKS:
-            if right == name:
-                join = f"basp://127.0.0.1:{self._ports[left]}"
-        before = self.processes.get(name)
-        if before is not None:
-            self._release(before)
-        process = self.processes[name] = NodeProcess(name, self._ports[name], self._store, join)
+        neighbours = [left for left, right in LINKS if right == name]
+        join = [f"basp://127.0.0.1:{self._ports[left]}" for left in neighbours]
+        if name in self.processes:
+            self._release(self.processes[name])
+        process = self.processes[name] = ChildProcess(
+            name, self._ports[name], self._store, join
+        )
         self.selector.register(process.stdout, selectors.EVENT_READ, process)
         self.selector.register(process.stderr, selectors.EVENT_READ, process)
 
-    def alive(self) -> list[NodeProcess]:
+    def alive(self) -> list[ChildProcess]:
         """Return the processes that have not ended."""
         return [process for process in self.processes.values() if process.is_alive]
 
@@ -165,7 +158,7 @@ class Line:
 
     def read(self, key: selectors.SelectorKey) -> list[tuple[str, dict[str, Any]]]:
         """Read a pipe that is ready; returns (node, report) pairs."""
-        process: NodeProcess = key.data
+        process: ChildProcess = key.data
         if key.fileobj is process.stderr:
             process.read_errors()
             reports = []
@@ -199,21 +192,18 @@ class Line:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        _: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.selector.get_map() is not None:  # not closed yet
             self.close()
 
-    def _release(self, process: NodeProcess) -> None:
+    def _release(self, process: ChildProcess) -> None:
+        """Stop reading the pipes of a process, and close them."""
         self._forget(process.stdout)
         self._forget(process.stderr)
         process.close_pipes()
 
     def _forget(self, pipe: Any) -> None:
+        """Stop waiting for a pipe."""
         try:
             self.selector.unregister(pipe)
         except (KeyError, ValueError):
@@ -221,20 +211,23 @@ class Line:
 
 
 def _reserve_port() -> socket.socket:
+    """Return a bound socket, so that its port is free for a node."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.bind(("127.0.0.1", 0))
     return sock
 
 
-def _environment() -> dict[str, str]:
+def child_environment(**more: str) -> dict[str, str]:
     """Return the environment of a child: it finds the same callboard as this process."""
     root = str(Path(__file__).resolve().parents[2])
     known = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": root if not known else root + os.pathsep + known}
+    path = root if not known else root + os.pathsep + known
+    return {**os.environ, "PYTHONPATH": path, **more}
 
 
 def _read(descriptor: int) -> bytes:
+    """Return what is in a pipe."""
     try:
         return os.read(descriptor, 1 << 20)
     except BlockingIOError:

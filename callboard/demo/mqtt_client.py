@@ -11,8 +11,8 @@ from typing import Final
 
 import paho.mqtt.client as paho
 
+#: Seconds for what is not acknowledged when the input ends.
 LAST_WORDS: Final = 3.0
-"""Seconds for what is not acknowledged when the input ends."""
 
 
 def main(arguments: list[str]) -> int:

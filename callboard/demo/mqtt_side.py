@@ -20,18 +20,18 @@ from typing import Any, Final
 
 from callboard import Endpoint, Node
 from callboard.commitlog import LogReader
-from callboard.demo.messages import METRICS
+from callboard.demo.aggregator import METRICS
 from callboard.mqtt import Router, RouterConfig
-from callboard.mqtt.hub_door import MqttDoor, TopicMap
+from callboard.mqtt.service.hub_door import MqttDoor, TopicMap
 
+#: What the door carries.
 TOPICS: Final = TopicMap("metrics/", "/mqtt/metrics/", "in", values="json")
-"""What the door carries."""
 
+#: The package that the client process needs.
 CLIENT: Final = "paho"
-"""The package that the client process needs."""
 
+#: Seconds for the client's end, and for each thing that closes after it.
 LAST_WORDS: Final = 5.0
-"""Seconds for the client's end, and for each thing that closes after it."""
 
 
 def is_possible() -> bool:
@@ -100,6 +100,7 @@ class MqttSide:
         self._stack.close()
 
     def _end_client(self) -> int:
+        """End the client; returns how many readings it published."""
         client = self._client
         try:
             out, _ = client.communicate(timeout=LAST_WORDS)
@@ -111,12 +112,14 @@ class MqttSide:
 
 
 def _topics(folder: Path) -> Iterator[str]:
+    """Iterate over the topics of a log."""
     with LogReader(folder) as reader:
         for record in reader.read(reader.start):
             yield record.topic
 
 
 def _start_client(port: int, name: str) -> subprocess.Popen[bytes]:
+    """Start the client process."""
     command = [sys.executable, "-m", "callboard.demo.mqtt_client", str(port), name]
     client = subprocess.Popen(  # noqa: S603  # this very interpreter, no shell
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

@@ -16,41 +16,151 @@ nothing behind.
 | `{"do": "close"}` | the node closes and the process ends |
 """
 
+import dataclasses
 import json
 import os
 import select
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from callboard import ActorRef, Node
-from callboard.demo.aggregator import Aggregator
-from callboard.demo.desk import Desk
+from callboard.actors.events import ActorFailed, ActorStarted, ActorStopped
+from callboard.demo.aggregator import Aggregator, TakeSnapshot
 from callboard.demo.options import ANALYSIS
 from callboard.endpoint.hub import Hub
+from callboard.endpoint.machine.effect import PeerEvent, PeerEventKind
+from callboard.proxies.events import LinkDown, LinkUp, NodeDown, NodeUp
 
 if TYPE_CHECKING:
     from callboard.demo.handing import Counting, Handing
-    from callboard.demo.keeping import CloneKeeping, Keeping
+    from callboard.demo.keeping import Keeping
     from callboard.demo.mqtt_side import MqttSide
 
-REPORT_INTERVAL: Final = 0.1
-"""Seconds between two reports."""
+#: Notes that wait for a report; the oldest are dropped when the parent stops reading.
+NOTES_KEPT: Final = 1000
 
+#: Seconds that the aggregator on this node may take to answer the desk.
+SNAPSHOT_LIMIT: Final = 2.0
+
+
+class Desk:
+    """What one process of the demo knows about its node."""
+
+    def __init__(self, node: Node, hub: Hub) -> None:
+        self._node = node
+        self._hub = hub
+        self._peers: set[bytes] = set()
+        hub.on_peer_event(self._on_peer_event)
+        self._notes: deque[dict[str, Any]] = deque(maxlen=NOTES_KEPT)
+        self._aggregator: ActorRef[Any] | None = None
+        self._snapshot: dict[str, Any] | None = None
+        self._is_serving = False
+        self._last_passage_ns = 0
+        # Of a node that is no neighbour the name is known a moment after the way to it.
+        self._unnamed: dict[bytes, dict[str, Any]] = {}
+        #: Tells the overseer, where there is one, of nodes that come in reach.
+        self.overseer: ActorRef[Any] | None = None
+
+    def note(self, kind: str, /, **fields: Any) -> None:
+        """Keep a note for the next report; from any thread."""
+        self._notes.append({"kind": kind, "at": time.monotonic_ns(), **fields})
+
+    def on_event(self, event: object) -> None:
+        """Keep an event of the node as a note: its class and its fields."""
+        match event:
+            case ActorStarted(ref, Aggregator.__qualname__):
+                self._aggregator, self._snapshot, self._is_serving = ref, None, False
+            case ActorStopped(ref) if ref == self._aggregator:
+                self._aggregator = self._snapshot = None
+            case NodeUp(node_id, _, hops):
+                note = {"kind": "NodeUp", "at": time.monotonic_ns(), "hops": hops}
+                self._unnamed[node_id] = note
+                if self.overseer is not None:
+                    from callboard.demo.overseer import NodeAppeared
+
+                    self.overseer.tell(NodeAppeared(node_id))
+            case NodeDown() | LinkUp() | LinkDown() | ActorFailed():
+                self.note(type(event).__name__, **_fields(event))
+
+    def _on_peer_event(self, event: PeerEvent) -> None:
+        """Keep who is a peer: an endpoint with a link of its own to this one."""
+        if event.endpoint is None:
+            return
+        if event.kind is PeerEventKind.PEER_CONNECTED:
+            self._peers.add(event.endpoint)
+        elif event.kind is not PeerEventKind.PEER_DISCOVERED:
+            self._peers.discard(event.endpoint)
+
+    def report(self) -> dict[str, Any]:
+        """Return everything that the parent has to know: what the node tells of itself."""
+        node = self._node
+        for known in node.nodes():
+            if known.name and known.node_id in self._unnamed:
+                self._notes.append({**self._unnamed.pop(known.node_id), "name": known.name})
+        notes = [self._notes.popleft() for _ in range(len(self._notes))]
+        self._ask_aggregator()
+        return {
+            "notes": notes,
+            "nodes": node.nodes(),
+            "links": node.links(),
+            "accounts": list(node.accounts().values()),
+            "topics": {
+                "peers": len(self._peers),
+                "published": self._hub.counters.data_published,
+                "received": self._hub.counters.received,
+            },
+            "passages": self._fresh_passages(),
+            "snapshot": self._snapshot,
+        }
+
+    def _fresh_passages(self) -> list[list[Any]]:
+        """Return [who asked, message id, nanoseconds] of each passage since the last report."""
+        fresh = [
+            passage for passage in self._node.passages() if passage.at > self._last_passage_ns
+        ]
+        if fresh:
+            self._last_passage_ns = max(passage.at for passage in fresh)
+        return [
+            [(p.destination if p.is_response else p.source).hex(), p.message_id, p.at]
+            for p in fresh
+        ]
+
+    def _ask_aggregator(self) -> None:
+        """Ask the aggregator here for its figures; its answer goes into a later report."""
+        aggregator = self._aggregator
+        if aggregator is None:
+            return
+        future = aggregator.ask(TakeSnapshot(), timeout=SNAPSHOT_LIMIT)
+
+        def answered(_: object) -> None:
+            if future.exception() is None and aggregator is self._aggregator:
+                self._snapshot = snapshot = future.result()
+                if snapshot["first_handled_ns"] and not self._is_serving:
+                    self._is_serving = True
+                    self._notes.append({"kind": "serving", "at": snapshot["first_handled_ns"]})
+
+        future.add_done_callback(answered)
+
+
+#: Seconds between two reports.
+REPORT_INTERVAL: Final = 0.1
+
+#: Seconds that closing may take before the process is ended by an alarm.
 CLOSE_LIMIT: Final = 3
-"""Seconds that closing may take before the process is ended by an alarm."""
 
 OVERSEER_ON: Final = "A"
+#: These have clones of the store too.
 SENSORS_ON: Final = ("A", "D")
-"""These have clones of the store too."""
 
 MASTER_ON: Final = "C"
 
+#: Its readings are published by MQTT too.
 MQTT_ON: Final = "A"
-"""Its readings are published by MQTT too."""
 
 
 class NodeProcess:
@@ -86,25 +196,18 @@ class NodeProcess:
             self._detach_mqtt()
 
     def _spawn(self) -> None:
+        """Spawn the sensors of this node, and the overseer where it lives."""
         if self._name not in SENSORS_ON:
             return
         from callboard.demo.overseer import Overseer
-        from callboard.demo.sampling import SUBJECTS, machine_samplers
-        from callboard.demo.sensor import Sensor
+        from callboard.demo.sensor import SUBJECTS, Sensor, machine_samplers
 
         note, sensors = self._desk.note, {}
         for subject, sample in machine_samplers().items():
             name = f"{self._name}.{subject}"
             is_followed = name == f"{OVERSEER_ON}.cpu"
-            ref = self._node.spawn(
-                Sensor,
-                name,
-                sample,
-                self._publish,
-                self._keep,
-                note,
-                is_followed=is_followed,
-            )
+            does = (self._publish, self._keep, note)
+            ref = self._node.spawn(Sensor, name, sample, *does, is_followed=is_followed)
             self._node.register(name, ref)
             sensors[name] = ref
         self._resting.extend(sensors.values())
@@ -126,13 +229,15 @@ class NodeProcess:
         elif self._name in SENSORS_ON:
             clone = CloneKeeping(self._hub, self._desk.note)
             self._keeping = clone
-            if folder := os.environ.get(ANALYSIS):
-                self._take_part_in_analysis(Path(folder), clone)
-        if self._name == MQTT_ON:
-            self._attach_mqtt()
+            if analysis := os.environ.get(ANALYSIS):
+                from callboard.demo.handing import Counting, Handing
 
-    def _attach_mqtt(self) -> None:
-        """Publish the readings by MQTT as well, through a client of somebody else's."""
+                if self._name == OVERSEER_ON:
+                    self._handing = Handing(self._hub, Path(analysis), clone.store)
+                else:
+                    self._counting = Counting(self._hub)
+        if self._name != MQTT_ON:
+            return
         from callboard.demo.mqtt_side import MqttSide, is_possible
 
         if is_possible():
@@ -142,29 +247,25 @@ class NodeProcess:
             self._desk.note("mqtt_missing")
 
     def _detach_mqtt(self) -> None:
+        """Let the MQTT client publish the rest, and report it."""
         mqtt = self._mqtt
         if mqtt is not None and mqtt.published is None:
             mqtt.close()
             self._desk.note("mqtt_over", **mqtt.report())
 
     def _publish(self, topic: str, reading: list[Any]) -> None:
+        """Publish a reading as a topic, and by MQTT where that is possible."""
         self._hub.publish(topic, reading)
         if self._mqtt is not None:
             self._mqtt.pass_on(topic, reading)
 
-    def _take_part_in_analysis(self, folder: Path, clone: "CloneKeeping") -> None:
-        from callboard.demo.handing import Counting, Handing
-
-        if self._name == OVERSEER_ON:
-            self._handing = Handing(self._hub, folder, clone.store)
-        else:
-            self._counting = Counting(self._hub)
-
     def _keep(self, sensor: str, level: float) -> None:
+        """Keep a reading in the store."""
         if self._keeping is not None:
             self._keeping.keep(sensor, level)
 
     def _obey(self, command: dict[str, Any]) -> None:
+        """Carry out a command of the parent."""
         match command["do"]:
             case "rest":
                 self._rest()
@@ -183,6 +284,7 @@ class NodeProcess:
                 self._is_closing = True
 
     def _rest(self) -> None:
+        """Let the sensors and the overseer rest."""
         from callboard.demo.sensor import Rest
 
         for ref in self._resting:
@@ -192,6 +294,7 @@ class NodeProcess:
             self._handing = None
 
     def _report(self, **more: Any) -> None:
+        """Write a report to the parent."""
         report = {
             **self._desk.report(),
             "at": time.monotonic_ns(),
@@ -201,8 +304,20 @@ class NodeProcess:
             "results": None if self._counting is None else self._counting.counts(),
             **more,
         }
-        sys.stdout.write(json.dumps(report) + "\n")
+        sys.stdout.write(json.dumps(report, default=_plain) + "\n")
         sys.stdout.flush()
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass."""
+    return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON lacks in another form: records as tables, ids and refs as text."""
+    if dataclasses.is_dataclass(value):
+        return _fields(value)
+    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def _commands(interval: float) -> Iterator[dict[str, Any] | None]:

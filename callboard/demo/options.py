@@ -3,14 +3,11 @@
 from dataclasses import dataclass
 from typing import Final
 
+#: How long the demo plays unless it is told otherwise.
 SECONDS: Final = 30.0
-"""How long the demo plays unless it is told otherwise."""
 
+#: The variable that names the folder of the analysis to the nodes; without it there is none.
 ANALYSIS: Final = "CALLBOARD_DEMO_ANALYSIS"
-"""The variable that names the folder of the analysis to the nodes; without it there is none."""
-
-SHORTEST: Final = 4.0
-"""Below this many seconds C would end again before D found it."""
 
 
 @dataclass(frozen=True, slots=True)

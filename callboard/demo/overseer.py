@@ -14,23 +14,22 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from actors.errors import CallboardError
 from callboard import Actor, ActorRef, Down, handler
-from callboard.demo.aggregator import Aggregator
-from callboard.demo.messages import UseAggregator
+from callboard.actors.errors import CallboardError
+from callboard.demo.aggregator import Aggregator, UseAggregator
 from callboard.demo.sensor import Note, Rest
 
+#: Where the aggregator should live, best first; the overseer's own node is the last resort.
 PREFERRED: Final = ("C", "B")
-"""Where the aggregator should live, best first; the overseer's own node is the last resort."""
 
+#: Seconds that the first choice has to appear at the start.
 GRACE: Final = 3.0
-"""Seconds that the first choice has to appear at the start."""
 
+#: Seconds until sensors that were not registered yet are looked for again.
 RETRY: Final = 0.1
-"""Seconds until sensors that were not registered yet are looked for again."""
 
+#: Seconds until the name of a node in reach is looked for again; it is one question away.
 NAME_DELAY: Final = 0.005
-"""Seconds until the name of a node in reach is looked for again; it is one question away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +141,16 @@ class Overseer(Actor):
         self._is_resting = True
 
     def _in_reach(self) -> dict[str, bytes]:
+        """Return the nodes in reach, by name."""
         return {known.name: known.node_id for known in self.node.nodes()}
 
     def _adopt(self, name: str, ref: ActorRef[Any]) -> None:
+        """Watch a sensor."""
         self._sensors[name] = ref
         self.monitor(ref)
 
     async def _ensure_aggregator(self) -> None:
+        """Spawn an aggregator on the best node, unless there is one."""
         if self._aggregator is not None or self._is_resting:
             return
         in_reach = self._in_reach()
@@ -165,6 +167,7 @@ class Overseer(Actor):
             self._serve(self.node.name, self.node.spawn(Aggregator, self.me))
 
     def _serve(self, host: str, ref: ActorRef[Any]) -> None:
+        """Watch an aggregator, and point all sensors at it."""
         self._aggregator, self._host = ref, host
         self._is_patient = False
         self.monitor(ref)
@@ -172,6 +175,7 @@ class Overseer(Actor):
         self._tell_sensors(list(self._sensors))
 
     def _tell_sensors(self, names: Sequence[str]) -> None:
+        """Point sensors at the aggregator."""
         if self._aggregator is None:
             return
         order = UseAggregator(self._aggregator, self.me)

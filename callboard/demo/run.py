@@ -1,18 +1,364 @@
-"""Runs the demo once: terminal, signals and processes around one `Show`."""
+"""The demo's parent process: starts the nodes, plays the story, draws, and closes the books.
 
+It holds no node. One thread waits for reports, keys, signals and the next step of the story.
+"""
+
+import functools
 import json
 import os
 import signal
-from typing import Final
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Final
 
 from callboard.demo.analysis import Analysis
-from callboard.demo.keys import Keyboard
-from callboard.demo.line import Line
+from callboard.demo.line import LINKS, NAMES, Line
 from callboard.demo.options import DemoOptions
-from callboard.demo.screen import choose_screen
-from callboard.demo.show import Show
+from callboard.demo.outcome import RunOutcome
+from callboard.demo.scene import Event, Scene
+from callboard.demo.screen import Command, DemoScreen, Keyboard, KeyParser, PlainScreen
+from callboard.demo.story import Blow, Timeline
+
+
+def process_start_ns() -> int:
+    """Return when this process started, on the monotonic clock; from /proc, to 10 ms."""
+    now_ns = time.monotonic_ns()
+    try:
+        with open("/proc/self/stat", encoding="ascii") as stat:  # noqa: PTH123  # pathlib costs its import
+            ticks = int(stat.read().rpartition(")")[2].split()[19])
+    except OSError:
+        return now_ns
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return now_ns - int(max(age, 0.0) * 1e9)
+
+
+#: Seconds that the line may take to stand.
+STAND_LIMIT: Final = 20.0
+
+#: The line should stand within this part of the story; if it does not, the story is put off.
+EARLY: Final = 0.1
+
+#: Seconds that the accounts may take to close: an unreachable node is noticed after three.
+SETTLE_LIMIT: Final = 10.0
+
+#: Seconds that the store may take to settle, and each of its sides to close.
+STORE_LIMIT: Final = 5.0
+
+#: Seconds that the nodes are kept for results of Spark, where the machine has other work.
+RESULTS_LIMIT: Final = 15.0
+
+#: Seconds between two rounds of delivery reports.
+ROUND: Final = 0.05
+
+#: How long a link that the user cut is refused.
+CUT_SECONDS: Final = 3.0
+
+
+@dataclass(eq=False)
+class Show:
+    """One run of the demo."""
+
+    options: DemoOptions
+    line: Line
+    keyboard: Keyboard
+    screen: DemoScreen
+    analysis: Analysis
+    stood_ms: float = 0.0
+    start_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._keys = KeyParser()
+        self._scene = Scene(NAMES)
+        self._timeline = Timeline(None if self.options.forever else self.options.seconds)
+        self._origin_ns = process_start_ns()
+        self._delay = 0.0
+        self._next_draw = 0.0
+        self._is_ending = self._was_interrupted = False
+
+    # --- the run ---
+
+    def play(self) -> RunOutcome:
+        """Run from the first process to the closed books."""
+        for name in NAMES:
+            self._start(name, again=False)
+        self.start_ms = self._seconds() * 1000
+        self.screen.open(self.start_ms)
+        limit = time.monotonic() + STAND_LIMIT
+        self._pump(self._has_risen, limit)
+        problem = ""
+        if not self._scene.stands() and not self._is_ending:
+            problem = self._why_not_standing()
+        else:
+            self.stood_ms = self._seconds() * 1000
+            self._delay = max(self.stood_ms / 1000 - EARLY * self.options.seconds, 0.0)
+            self._pump(lambda: self._is_ending or self._timeline.is_over(self._played()))
+            self._await_results()
+        return self._settle(problem)
+
+    def summary(self, outcome: RunOutcome) -> dict[str, Any]:
+        """Return the figures of the run as plain values."""
+        balance = outcome.balance
+        return {
+            "sent": balance.sent,
+            "delivered": balance.delivered,
+            "lost": balance.lost,
+            "in_flight": balance.in_flight,
+            "exact": balance.is_exact,
+            "topics": self._scene.topics(),
+            "store": self._scene.holdings.summary(),
+            "mqtt": self._scene.mqtt,
+            "results": self._scene.findings.summary(),
+            "down_ms": outcome.down_ms,
+            "service_ms": outcome.service_ms,
+            "first_picture_ms": self.start_ms,
+            "line_stood_ms": self.stood_ms,
+            "incidents": [
+                {
+                    "blow": incident.blow,
+                    "target": incident.target,
+                    "ms": {name: incident.ms(name) for name in incident.milestones},
+                }
+                for incident in self._scene.chronicle.incidents
+            ],
+            "problem": outcome.problem,
+        }
+
+    def returned(self) -> str:
+        """Return what came back from Spark, in one line; empty where nothing did."""
+        return self._scene.findings.line()
+
+    def interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        """End early, in order; the second time at once."""
+        if self._was_interrupted:
+            raise KeyboardInterrupt
+        self._is_ending = self._was_interrupted = True
+
+    # --- the clock ---
+
+    def _seconds(self, at_ns: int | None = None) -> float:
+        """Return seconds since this process started."""
+        return ((time.monotonic_ns() if at_ns is None else at_ns) - self._origin_ns) / 1e9
+
+    def _played(self) -> float:
+        """Return the seconds of the story."""
+        return self._seconds() - self._delay
+
+    # --- waiting and acting ---
+
+    def _pump(self, is_done: Callable[[], bool], limit: float | None = None) -> None:
+        """Take in what comes until `is_done` or the monotonic time `limit`."""
+        while not is_done():
+            now = time.monotonic()
+            if limit is not None and now >= limit:
+                return
+            if now >= self._next_draw:
+                self._draw()
+            wait = self._next_draw - now
+            if limit is not None:
+                wait = min(wait, limit - now)
+            due = self._timeline.next_at()
+            if due is not None and self.stood_ms and not self._timeline.is_over(self._played()):
+                wait = min(wait, due - self._played())
+            self._take(max(wait, 0.0))
+            if self.stood_ms and not self._is_ending:
+                self._act()
+
+    def _take(self, wait: float) -> None:
+        """Wait for reports, keys and signals, and take them in."""
+        for key, _ in self.line.selector.select(wait):
+            if key.data is None:
+                os.read(key.fd, 64)  # a signal woke us; its handler has run
+            elif key.data is self.keyboard:
+                self._press(self.keyboard.read())
+            else:
+                for name, report in self.line.read(key):
+                    for event in self._scene.report(name, report):
+                        self._show(event)
+        self._look_for_ended()
+
+    def _act(self) -> None:
+        """Carry out the steps of the story that are due."""
+        for step in self._timeline.due(self._played()):
+            if step.action == "kill" and self.line.processes[step.node].is_alive:
+                self._kill(step.node, is_scripted=True)
+            elif step.action == "start" and not self.line.processes[step.node].is_alive:
+                self._start(step.node, again=True)
+
+    def _start(self, name: str, *, again: bool) -> None:
+        """Start the process of a node, the first time or again."""
+        at_ns = time.monotonic_ns()
+        self.line.start(name)
+        pid = self.line.processes[name].popen.pid
+        event = self._scene.started(name, pid, at_ns, again=again)
+        if event is not None:
+            self._show(event)
+
+    def _kill(self, name: str, *, is_scripted: bool = False) -> None:
+        """Kill a node; one that the user killed starts again a little later."""
+        at_ns = self.line.kill(name)
+        self._strike("kill", name, at_ns, is_scripted=is_scripted)
+        if not is_scripted:
+            self._timeline.restart(name, self._played())
+
+    def _strike(
+        self, blow: Blow, target: str, at_ns: int, *, is_scripted: bool = False
+    ) -> None:
+        """Note a blow, and show it."""
+        incident = self._scene.chronicle.strike(blow, target, at_ns, is_scripted=is_scripted)
+        self._show(self._scene.struck(incident))
+
+    def _look_for_ended(self) -> None:
+        """Note processes that ended by themselves, and let them start again."""
+        for name, process in self.line.processes.items():
+            if self._scene.nodes[name].is_alive and not process.is_alive:
+                status = process.popen.returncode
+                self._show(self._scene.ended(name, time.monotonic_ns(), status))
+                if self.stood_ms and not self._is_ending:
+                    self._timeline.restart(name, self._played())
+
+    def _press(self, keys: str) -> None:
+        """Take keys, and draw at once what they lead to."""
+        for key in keys:
+            command = self._keys.press(key)
+            if command is not None and not self._is_ending:
+                self._obey(command)
+        self._next_draw = 0.0
+
+    def _obey(self, command: Command) -> None:
+        """Do what the user wants."""
+        if command.verb == "quit":
+            self._is_ending = True
+        elif not self.stood_ms or not self.line.processes[command.target].is_alive:
+            return
+        elif command.verb == "kill":
+            self._kill(command.target)
+        elif command.verb == "freeze":
+            at_ns = self.line.freeze(command.target)
+            is_frozen = self.line.processes[command.target].is_frozen
+            self._strike("freeze" if is_frozen else "thaw", command.target, at_ns)
+        else:
+            self._cut(command.target)
+
+    def _cut(self, left: str) -> None:
+        """Let both ends of a link refuse each other for a while."""
+        right = dict(LINKS)[left]
+        at_ns = time.monotonic_ns()
+        # Both sides refuse the other: the one that dials would be back at once.
+        for name, peer in ((left, right), (right, left)):
+            command = {"do": "cut", "peer": peer, "seconds": CUT_SECONDS}
+            self.line.processes[name].send(command)
+        self._strike("cut", f"{left}─{right}", at_ns)
+
+    # --- the end ---
+
+    def _await_results(self) -> None:
+        """Keep the nodes until each kind of results came back, or it takes too long."""
+        missing = self._scene.findings.missing
+
+        def is_over() -> bool:
+            return self._is_ending or not missing() or not self.analysis.is_running
+
+        if not is_over():
+            kinds = ", ".join(kind.strip("/") for kind in missing())
+            self._show(self._scene.awaits(kinds, RESULTS_LIMIT, time.monotonic_ns()))
+            self._pump(is_over, time.monotonic() + RESULTS_LIMIT)
+
+    def _settle(self, problem: str) -> RunOutcome:
+        """Let the traffic rest, wait until nothing is in flight, and return what came out."""
+        self._is_ending = True
+        if self.line.thaw_all():
+            for view in self._scene.nodes.values():
+                view.is_frozen = False
+        self.line.tell_all({"do": "rest"})
+        self._settle_store()
+        limit = time.monotonic() + SETTLE_LIMIT
+        number, before = 0, None
+        while time.monotonic() < limit:
+            number += 1
+            self.line.tell_all({"do": "settle", "round": number})
+            self._pump(functools.partial(self._has_reported, number), limit)
+            balance = self._scene.balance()
+            if balance.is_exact and balance == before:
+                break
+            before = balance
+            self._pump(lambda: False, time.monotonic() + ROUND)
+        incident = self._scene.chronicle.headline()
+        return RunOutcome(
+            self._scene.balance(),
+            None if incident is None else incident.ms("down"),
+            None if incident is None else incident.ms("serving"),
+            self._scene.holdings.line(),
+            problem or self._scene.holdings.problem(),
+        )
+
+    def _settle_store(self) -> None:
+        """Let all writes be acknowledged, then close the clones, and last the master."""
+        holdings = self._scene.holdings
+        self._pump(
+            lambda: holdings.is_settled({each.name for each in self.line.alive()}),
+            time.monotonic() + STORE_LIMIT,
+        )
+        writers = {life.node for life in holdings.latest_lives()}
+        for names in (writers, {holdings.host}):
+            present = {each.name for each in self.line.alive()} & names
+            for name in present:
+                self.line.processes[name].send({"do": "part"})
+            self._pump(
+                functools.partial(present.issubset, holdings.parted),
+                time.monotonic() + STORE_LIMIT,
+            )
+
+    def _has_reported(self, number: int) -> bool:
+        """Return whether all living nodes have answered a round of settling."""
+        views = [view for view in self._scene.nodes.values() if view.is_alive]
+        return all(view.has_reported and view.round >= number for view in views)
+
+    def _has_risen(self) -> bool:
+        """Return whether the line stands, or never will."""
+        has_ended = any(not process.is_alive for process in self.line.processes.values())
+        return self._is_ending or has_ended or self._scene.stands()
+
+    def _why_not_standing(self) -> str:
+        """Return why the line does not stand: the last error of a node, or who is missing."""
+        for name, process in self.line.processes.items():
+            if process.errors:
+                return f"node {name}: {process.errors[-1]}"
+        missing = [name for name, view in self._scene.nodes.items() if view.state != "up"]
+        what = ", ".join(missing) or "readings"
+        return f"the line did not stand within {STAND_LIMIT:g} s; not there: {what}"
+
+    # --- showing ---
+
+    def _show(self, event: Event) -> None:
+        """Show an event."""
+        self.screen.event(event, self._seconds(event.at_ns))
+
+    def _draw(self) -> None:
+        """Draw the scene, and say when it is drawn next."""
+        self._scene.findings.state = self.analysis.state()
+        prompt = self._keys.prompt if self.keyboard.is_there else ""
+        if self._is_ending:
+            prompt = "settling the accounts"
+        elif not self.stood_ms:
+            prompt = "starting the nodes"  # keys have no effect before they stand
+        self.screen.draw(self._scene, self._seconds(), prompt)
+        self._next_draw = time.monotonic() + self.screen.interval
+
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def choose_screen(options: DemoOptions) -> DemoScreen:
+    """Return the screen that fits the options and the terminal."""
+    is_terminal = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    if options.as_json or options.plain or not is_terminal:
+        return PlainScreen(is_silent=options.as_json)
+    from callboard.demo.view import LiveScreen  # loads rich
+
+    return LiveScreen(None if options.forever else options.seconds)
 
 
 def run(options: DemoOptions) -> int:
@@ -21,7 +367,7 @@ def run(options: DemoOptions) -> int:
     with Analysis(options) as analysis, Line() as line, Keyboard() as keyboard:
         show = Show(options, line, keyboard, screen, analysis)
         wake_read, wake_write = os.pipe()
-        os.set_blocking(wake_write, False)  # noqa: FBT003
+        os.set_blocking(wake_write, False)
         line.selector.register(wake_read, 1)
         if keyboard.is_there:
             line.selector.register(keyboard, 1, keyboard)

@@ -1,19 +1,168 @@
-"""Everything that the parent knows about the four nodes, from their reports. Pure."""
+"""Everything that the parent knows about the four nodes, from their reports.
 
-from collections import deque
-from collections.abc import Iterable, Iterator
+Pure. One reading a second is followed hop by hop: A knows when it sent the reading and when the
+answer came, the nodes in between know when it passed, the aggregator says when it handled it.
+All processes of one machine share the monotonic clock, so the times can be put in one row.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final, Literal
 
-from callboard.demo.balance import Balance
-from callboard.demo.findings import Findings
-from callboard.demo.holdings import Holdings
-from callboard.demo.hops import Asked, Follower
-from callboard.demo.messages import topic_of
-from callboard.demo.news import WITNESS, Tone, describe
+from callboard.demo.aggregator import topic_of
+from callboard.demo.outcome import Balance, Findings, StoreBooks
 from callboard.demo.story import Chronicle, Incident
 from callboard.demo.window import Rate
+
+#: What makes a line of the log good or bad news.
+Tone = Literal["plain", "bad", "good"]
+
+#: The node whose view of the others is shown: the overseer lives there.
+WITNESS: Final = "A"
+
+_LINES: Final[dict[str, tuple[Tone, str]]] = {
+    "sensor_down": ("bad", "overseer on A: sensors on {origin} down: {reason}"),
+    "overseer_down": ("bad", "sensors on {reporter}: overseer on A down: {reason}"),
+    "aggregator_down": ("bad", "overseer on A: aggregator on {host} down: {reason}"),
+    "spawned": ("good", "overseer on A: aggregator spawned on {host}"),
+    "spawn_failed": ("bad", "overseer on A: no aggregator on {host}: {reason}"),
+    "master_open": (
+        "good",
+        "store: master open on {reporter}, {entries} entries, {writes} writes kept",
+    ),
+    "mqtt_over": (
+        "good",
+        "MQTT: paho published {published} readings of {reporter}'s sensors, {brought} came to "
+        "the hub, {recorded} are in the log",
+    ),
+    "mqtt_missing": (
+        "plain",
+        "MQTT: no readings, paho-mqtt is not here (pip install 'callboard[mqtt]')",
+    ),
+    "serving": ("good", "aggregator on {reporter}: first reading handled"),
+    "sensors_found": (
+        "good",
+        "overseer on A: {count} sensors on {node} found by name and told the aggregator",
+    ),
+    "failed": ("bad", "{reporter}: {actor} failed: {reason}"),
+    "NodeUp": ("good", "A reaches {name}, hops: {hops}"),
+    "NodeDown": ("bad", "A has no path to {name} any more"),
+    "LinkUp": ("good", "link {reporter}─{name} is up"),
+    "LinkDown": ("bad", "{reporter} lost its link to {name}: {reason}"),
+    "ActorFailed": ("bad", "{reporter}: {ref} failed: {detail}"),
+}
+
+# What several nodes see is told by one: nodes by A, a link that is up by its left end.
+_TOLD_BY: Final[dict[str, Callable[[str, dict[str, Any]], bool]]] = {
+    "NodeUp": lambda reporter, _: reporter == WITNESS,
+    "NodeDown": lambda reporter, _: reporter == WITNESS,
+    "LinkUp": lambda reporter, note: reporter < note["name"],
+}
+
+
+def describe(reporter: str, note: dict[str, Any]) -> tuple[str, Tone] | None:
+    """Return the line for a note; None for what is shown elsewhere or told by another node."""
+    kind = note["kind"]
+    is_told = _TOLD_BY.get(kind)
+    if kind not in _LINES or (is_told is not None and not is_told(reporter, note)):
+        return None
+    tone, line = _LINES[kind]
+    origin = str(note.get("sensor", "")).partition(".")[0]
+    return line.format(**{**note, "reporter": reporter, "origin": origin}), tone
+
+
+#: Passages that wait for their ask to be answered; older ones are forgotten.
+PASSAGES_KEPT: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedAsk:
+    """An ask that was answered, as its sender saw it. Times in nanoseconds."""
+
+    source: str
+    host: str
+    message_id: int
+    number: int
+    sent_ns: int
+    handled_ns: int
+    answered_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One station of the way: who, and microseconds since the reading was sent."""
+
+    node: str
+    microseconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Journey:
+    """The whole way of one reading, there and back."""
+
+    number: int
+    hops: tuple[Hop, ...]
+
+    def line(self) -> str:
+        """Return the way as text: `A 0 µs → B 85 µs → C 170 µs → B 260 µs → A 340 µs`."""
+        return " → ".join(f"{hop.node} {hop.microseconds:,.0f} µs" for hop in self.hops)
+
+
+class Follower:
+    """Puts what the nodes report about one ask together, in whatever order the reports come."""
+
+    def __init__(self) -> None:
+        # (who asked, message id): the nodes that ask and answer passed, with nanoseconds
+        self._passages: OrderedDict[tuple[str, int], list[tuple[str, int]]] = OrderedDict()
+        self._newest: FollowedAsk | None = None
+        self._previous: FollowedAsk | None = None
+
+    def passed(self, source: str, message_id: int, node: str, at_ns: int) -> None:
+        """Note that a node forwarded an ask of `source`, or the answer to it."""
+        self._passages.setdefault((source, message_id), []).append((node, at_ns))
+        while len(self._passages) > PASSAGES_KEPT:
+            self._passages.popitem(last=False)
+
+    def answered(self, asked: FollowedAsk) -> None:
+        """Note that an ask was answered."""
+        self._newest, self._previous = asked, self._newest
+
+    @property
+    def last(self) -> Journey | None:
+        """The latest journey that is complete, as far as one can know.
+
+        The nodes in between may report later than the asker: until they do, the one before is
+        shown.
+        """
+        newest, previous = self._newest, self._previous
+        if newest is None:
+            return None
+        is_waiting = (
+            previous is not None
+            and previous.host == newest.host
+            and self._between(previous)
+            and not self._between(newest)
+        )
+        return self._journey(previous if is_waiting and previous is not None else newest)
+
+    def _between(self, asked: FollowedAsk) -> list[tuple[str, int]]:
+        """Return the nodes that an ask passed, with the times."""
+        return self._passages.get((asked.source, asked.message_id), [])
+
+    def _journey(self, asked: FollowedAsk) -> Journey:
+        """Put the stations of an ask in the order of time."""
+        row = [
+            (asked.source, asked.sent_ns),
+            *self._between(asked),
+            (asked.host, asked.handled_ns),
+            (asked.source, asked.answered_ns),
+        ]
+        row.sort(key=lambda station: station[1])
+        hops = tuple(Hop(node, (at_ns - asked.sent_ns) / 1000) for node, at_ns in row)
+        return Journey(asked.number, hops)
+
 
 EVENTS_KEPT: Final = 200
 
@@ -52,13 +201,9 @@ class NodeView:
     links: dict[str, int] = field(default_factory=dict)
     link_rates: dict[str, Rate] = field(default_factory=dict)
     balance: Balance = field(default_factory=Balance)
-    sent_rate: Rate = field(default_factory=Rate)
     peers: int = 0
-    topic_messages: dict[str, int] = field(default_factory=dict)
     published_rate: Rate = field(default_factory=Rate)
     received_rate: Rate = field(default_factory=Rate)
-    actors: int = 0
-    dead_letters: int = 0
 
     @property
     def state(self) -> NodeState:
@@ -76,16 +221,18 @@ class NodeView:
         now = report["at"] / 1e9
         self.has_reported = True
         self.round = report["round"]
-        self.reach, self.links = report["reach"], report["links"]
+        self.reach = {node["name"]: node["hops"] for node in report["nodes"]}
+        self.links = {
+            link["peer_name"]: link["frames_sent"] + link["frames_received"]
+            for link in report["links"]
+        }
         for peer, frames in self.links.items():
             self.link_rates.setdefault(peer, Rate()).update(now, frames)
-        self.balance = Balance(**report["account"])
-        self.sent_rate.update(now, self.balance.sent)
-        topics = self.topic_messages = report["topics"]
+        self.balance = Balance.of_accounts(report["accounts"])
+        topics = report["topics"]
         self.peers = topics["peers"]
         self.published_rate.update(now, topics["published"])
         self.received_rate.update(now, topics["received"])
-        self.actors, self.dead_letters = report["actors"], report["dead_letters"]
 
 
 class Scene:
@@ -96,7 +243,7 @@ class Scene:
         self.chronicle = Chronicle()
         self.follower = Follower()
         self.events: deque[Event] = deque(maxlen=EVENTS_KEPT)
-        self.holdings = Holdings()
+        self.holdings = StoreBooks()
         self.findings = Findings()
         self.host = ""
         self.snapshot: dict[str, Any] = {}
@@ -195,19 +342,13 @@ class Scene:
         return note
 
     def _take_answer(self, name: str, note: dict[str, Any]) -> None:
-        self.follower.answered(
-            Asked(
-                source=name,
-                host=self._ids.get(note["host"], "?"),
-                message_id=note["message_id"],
-                number=note["number"],
-                sent_ns=note["sent_ns"],
-                handled_ns=note["handled_ns"],
-                answered_ns=note["answered_ns"],
-            )
-        )
+        """Take the answer to the reading that is followed."""
+        names = ("message_id", "number", "sent_ns", "handled_ns", "answered_ns")
+        host = self._ids.get(note["host"], "?")
+        self.follower.answered(FollowedAsk(name, host, *(note[each] for each in names)))
 
     def _log(self, at_ns: int, text: str, tone: Tone) -> Event:
+        """Keep an event, with its time since the last blow."""
         incident = self.chronicle.at(at_ns)
         since_ms = None if incident is None else (at_ns - incident.at_ns) / 1e6
         event = Event(at_ns, since_ms, text, tone)
@@ -242,5 +383,4 @@ class Scene:
 
     def link_rate(self, left: str, right: str) -> float:
         """Return the frames per second in both directions."""
-        rate = self.nodes[left].link_rates.get(right)
-        return rate.per_second if rate is not None else 0.0
+        return self.nodes[left].link_rates.get(right, Rate()).per_second

@@ -1,14 +1,20 @@
-"""Where the demo is shown: a terminal, lines, or nowhere."""
+"""The terminal: lines without a picture, and the keys that hurt the nodes.
+
+`callboard.demo.view` draws the picture.
+"""
 
 import os
 import sys
-from typing import Protocol
+import termios
+import tty
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Protocol, Self, TextIO
 
-from callboard.demo.options import DemoOptions
-from callboard.demo.scene import Event, Scene
+from callboard.demo.line import LINKS, NAMES
+from callboard.demo.scene import Event, NodeState, Scene
 
 
-class Screen(Protocol):
+class DemoScreen(Protocol):
     """Where the demo is shown."""
 
     interval: float
@@ -26,32 +32,159 @@ class Screen(Protocol):
         """Put the terminal back."""
 
 
-class SilentScreen:
-    """Shows nothing: for `--json`."""
+#: Seconds between two status lines.
+STATUS_INTERVAL: Final = 2.0
 
-    interval = 60.0
+_SIGNS: Final[dict[NodeState, str]] = {
+    "starting": "starting",
+    "up": "up",
+    "unreachable": "out of reach",
+    "frozen": "frozen",
+    "dead": "dead",
+}
+
+
+class PlainScreen:
+    """Prints lines, without control characters; none at all where it is silent."""
+
+    #: Seconds between two pictures.
+    interval = STATUS_INTERVAL
+
+    def __init__(self, out: TextIO | None = None, *, is_silent: bool = False) -> None:
+        self._out = out or sys.stdout
+        self._is_silent = is_silent
 
     def open(self, start_ms: float) -> None:
-        """Nothing to begin."""
+        """Print the first line: how long it took to get here."""
+        self._print(
+            "callboard demo: A ── B ── C ── D · "
+            f"first picture {start_ms:,.0f} ms after the start"
+        )
 
     def event(self, event: Event, seconds: float) -> None:
-        """Nothing to show."""
+        """Print an event."""
+        self._print(event_line(event, seconds))
 
     def draw(self, scene: Scene, seconds: float, prompt: str) -> None:
-        """Nothing to show."""
+        """Print the status line."""
+        self._print(status_line(scene, seconds))
 
     def close(self) -> None:
         """Nothing to put back."""
 
+    def _print(self, text: str) -> None:
+        if not self._is_silent:
+            print(text, file=self._out, flush=True)
 
-def choose_screen(options: DemoOptions) -> Screen:
-    """Return the screen that fits the options and the terminal."""
-    if options.as_json:
-        return SilentScreen()
-    if options.plain or not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb":
-        from callboard.demo.plain import PlainScreen
 
-        return PlainScreen()
-    from callboard.demo.view import LiveScreen
+def event_line(event: Event, seconds: float) -> str:
+    """Return one line of the log."""
+    since = "" if event.since_ms is None else f"{event.since_ms:+,.1f} ms"
+    return f"{seconds:7.3f} s {since:>12}  {event.text}"
 
-    return LiveScreen(None if options.forever else options.seconds)
+
+def status_line(scene: Scene, seconds: float) -> str:
+    """Return the state of the whole line in one."""
+    states = " ".join(f"{view.name}:{_SIGNS[view.state]}" for view in scene.nodes.values())
+    balance = scene.balance()
+    parts = [
+        f"{seconds:7.3f} s  {states}",
+        f"aggregator on {scene.host or 'none'}",
+        f"sent {balance.sent:,} delivered {balance.delivered:,} lost {balance.lost:,}",
+    ]
+    if scene.topic_rates:
+        parts.append(f"{len(scene.topic_rates)} topics {scene.topics_rate():.0f} msg/s")
+    cpu = scene.snapshot.get("subjects", {}).get("cpu")
+    if cpu is not None:
+        parts.append(f"cpu mean {cpu['mean']:.0f} % p95 {cpu['p95']:.0f} %")
+    if scene.holdings.lives:
+        parts.append(scene.holdings.status())
+    if found := scene.findings.status():
+        parts.append(found)
+    if scene.follower.last is not None:
+        parts.append(scene.follower.last.line())
+    return " · ".join(parts)
+
+
+HELP: Final = "k kill a node · p freeze it, again: let it go on · c cut a link · q end"
+
+Verb = Literal["kill", "freeze", "cut"]
+
+_VERBS: Final[dict[str, Verb]] = {"k": "kill", "p": "freeze", "c": "cut"}
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What the user wants; `target` is a node, for `cut` the node on the link's A side."""
+
+    verb: Verb | Literal["quit"]
+    target: str = ""
+
+
+class KeyParser:
+    """Turns keys into commands. Pure: `k` then `c` kills C, any other key takes `k` back."""
+
+    def __init__(self) -> None:
+        self._verb: Verb | None = None
+
+    @property
+    def prompt(self) -> str:
+        """What the bottom line says."""
+        if self._verb == "cut":
+            links = " · ".join(f"{left.lower()}: {left}─{right}" for left, right in LINKS)
+            return f"cut which link?  {links}"
+        if self._verb is not None:
+            return f"{self._verb} which node?  " + " · ".join(name.lower() for name in NAMES)
+        return HELP
+
+    def press(self, key: str) -> Command | None:
+        """Take one key; returns a command when it completes one."""
+        key = key.lower()
+        verb, self._verb = self._verb, None
+        if verb is None:
+            if key == "q":
+                return Command("quit")
+            self._verb = _VERBS.get(key)
+            return None
+        target = key.upper()
+        targets = [left for left, _ in LINKS] if verb == "cut" else NAMES
+        return Command(verb, target) if target in targets else None
+
+
+class Keyboard:
+    """The terminal's keys while the block runs; the terminal is restored after it.
+
+    Where standard input is no terminal, or that of a job in the foreground while this is one in
+    the background, `is_there` is False and no key ever comes.
+    """
+
+    def __init__(self) -> None:
+        self.is_there = _is_ours()
+        self._before: list[Any] | None = None
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait on."""
+        return sys.stdin.fileno()
+
+    def read(self) -> str:
+        """Return the keys that were pressed."""
+        return os.read(self.fileno(), 64).decode(errors="replace")
+
+    def __enter__(self) -> Self:
+        if self.is_there:
+            self._before = termios.tcgetattr(self.fileno())
+            tty.setcbreak(self.fileno())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            termios.tcsetattr(self.fileno(), termios.TCSADRAIN, self._before)
+
+
+def _is_ours() -> bool:
+    if sys.stdin is None or not sys.stdin.isatty():
+        return False
+    try:
+        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except OSError:
+        return True  # a terminal that controls nobody, as a test makes it

@@ -1,36 +1,148 @@
-"""The sensor: an actor that looks at the machine ten times a second and publishes it."""
+"""Sensors: actors that look at this machine ten times a second and publish what they see.
+
+A sample is quick: counters are read once and differences taken here; processes are looked at a
+tenth at a time.
+"""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from actors.monitors import Monitor
 from callboard import Actor, ActorRef, Down, handler
-from callboard.demo.messages import Reading, Receipt, UseAggregator, topic_of
-from callboard.demo.sampling import Sampler
+from callboard.actors.cell import Monitor
+from callboard.demo.aggregator import Receipt, SensorReading, UseAggregator, topic_of
 
-INTERVAL: Final = 0.1
-"""Seconds between two samples."""
+#: What each node has a sensor for.
+SUBJECTS: Final = ("cpu", "memory", "disk", "network", "processes")
 
-FOLLOWED: Final = 10
-"""One reading of so many is also asked for, so that its way can be followed."""
+#: In how many samples every process has been looked at once.
+SLICES: Final = 10
 
-ANSWER_LIMIT: Final = 5.0
-"""Seconds that a followed reading may take."""
-
-Publish = Callable[[str, Any], None]
-"""Publishes a value under a topic."""
-
-Keep = Callable[[str, float], None]
-"""Keeps the level of a sensor, by its name."""
-
-Note = Callable[..., None]
-"""Takes a kind and fields; from any thread. What it is told goes to the screen."""
+#: How many processes a sample names.
+BUSIEST: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class Sample:
+    """One look: the figure that stands for it, and its parts."""
+
+    level: float
+    parts: dict[str, float]
+
+
+Sampler = Callable[[], Sample]
+
+
+class Differences:
+    """Turns counters that only rise into amounts per second."""
+
+    def __init__(self) -> None:
+        self._last: tuple[float, dict[str, float]] | None = None
+
+    def update(self, now: float, counters: Mapping[str, float]) -> dict[str, float]:
+        """Return how fast each counter rose since the last call; zeros on the first."""
+        last, self._last = self._last, (now, dict(counters))
+        if last is None or now <= last[0]:
+            return dict.fromkeys(counters, 0.0)
+        elapsed = now - last[0]
+        return {
+            name: max(value - last[1].get(name, value), 0.0) / elapsed
+            for name, value in counters.items()
+        }
+
+    def sample(self, **counters: float) -> Sample:
+        """Return how fast each counter rose since the last call; the level is their sum."""
+        parts = self.update(time.monotonic(), counters)
+        return Sample(sum(parts.values()), parts)
+
+
+class BusiestProcesses:
+    """Finds who uses the processor, looking at a part of all processes each time."""
+
+    def __init__(self, processes: Callable[[], Iterable[Any]], gone: type[Exception]) -> None:
+        """Look for the first time.
+
+        Args:
+            processes: gives what `psutil.process_iter` does: the same objects each time.
+            gone: the error of a process that has ended.
+        """
+        self._processes = processes
+        self._gone = gone
+        self._turn = 0
+        self._shares: dict[int, tuple[str, float]] = {}
+
+    def sample(self) -> Sample:
+        """Look at the next part; the level is the share of the busiest process, in percent."""
+        self._turn = (self._turn + 1) % SLICES
+        shares: dict[int, tuple[str, float]] = {}
+        for process in self._processes():
+            pid = process.pid
+            if pid % SLICES != self._turn:
+                if pid in self._shares:
+                    shares[pid] = self._shares[pid]
+                continue
+            try:
+                shares[pid] = process.name(), process.cpu_percent()
+            except self._gone:
+                continue
+        self._shares = shares
+        top = sorted(shares.items(), key=lambda item: item[1][1], reverse=True)[:BUSIEST]
+        parts = {f"{name} {pid}": share for pid, (name, share) in top}
+        return Sample(max(parts.values(), default=0.0), parts)
+
+
+def machine_samplers() -> dict[str, Sampler]:
+    """Return a sampler for each subject, reading this machine through psutil."""
+    import psutil
+
+    disk, network = Differences(), Differences()
+    processes = BusiestProcesses(psutil.process_iter, psutil.Error)
+
+    def cpu() -> Sample:
+        cores = psutil.cpu_percent(percpu=True)
+        parts = {f"core {number}": share for number, share in enumerate(cores)}
+        return Sample(sum(cores) / max(len(cores), 1), parts)
+
+    def memory() -> Sample:
+        used = psutil.virtual_memory()
+        parts = {"available": float(used.available), "total": float(used.total)}
+        return Sample(used.percent, parts)
+
+    def disk_io() -> Sample:
+        counters = psutil.disk_io_counters()  # None where a sandbox hides the disks
+        amounts = (counters.read_bytes, counters.write_bytes) if counters else (0, 0)
+        return disk.sample(read=amounts[0], written=amounts[1])
+
+    def network_io() -> Sample:
+        counters = psutil.net_io_counters()
+        return network.sample(received=counters.bytes_recv, sent=counters.bytes_sent)
+
+    looks = (cpu, memory, disk_io, network_io, processes.sample)
+    return dict(zip(SUBJECTS, looks, strict=True))
+
+
+#: Seconds between two samples.
+INTERVAL: Final = 0.1
+
+#: One reading of so many is also asked for, so that its way can be followed.
+FOLLOWED: Final = 10
+
+#: Seconds that a followed reading may take.
+ANSWER_LIMIT: Final = 5.0
+
+#: Publishes a value under a topic.
+Publish = Callable[[str, Any], None]
+
+#: Keeps the level of a sensor, by its name.
+Keep = Callable[[str, float], None]
+
+#: Takes a kind and fields; from any thread. What it is told goes to the screen.
+Note = Callable[..., None]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleDue:
     """Time for the next sample."""
 
 
@@ -69,17 +181,17 @@ class Sensor(Actor):
         self._aggregator: ActorRef[Any] | None = None
         self._overseer: ActorRef[Any] | None = None
         self._monitors: list[Monitor] = []
-        self.on_tick(Tick())
+        self.on_tick(SampleDue())
 
     @handler
-    def on_tick(self, _: Tick) -> None:
+    def on_tick(self, _: SampleDue) -> None:
         """Sample, publish, and wake again at the next tenth of a second."""
         if self._is_resting:
             return
         now = time.monotonic()
         # Ticks that a busy or frozen machine missed are left out, not made up for.
         self._next_tick = max(self._next_tick + INTERVAL, now)
-        self.after(self._next_tick - now, Tick())
+        self.after(self._next_tick - now, SampleDue())
         self._send()
 
     @handler
@@ -106,6 +218,7 @@ class Sensor(Actor):
         self._is_resting = True
 
     def _send(self) -> None:
+        """Sample, keep the level, and publish while there is an aggregator."""
         sample = self._sample()
         aggregator = self._aggregator
         if self._is_resting:
@@ -116,9 +229,10 @@ class Sensor(Actor):
         self._number += 1
         self._publish(self._topic, [self._number, sample.level, sample.parts])
         if self._is_followed and self._number % FOLLOWED == 0:
-            self._ask(aggregator, Reading(self.name, self._number))
+            self._ask(aggregator, SensorReading(self.name, self._number))
 
-    def _ask(self, aggregator: ActorRef[Any], reading: Reading) -> None:
+    def _ask(self, aggregator: ActorRef[Any], reading: SensorReading) -> None:
+        """Ask the aggregator, and note when the answer came."""
         sent_ns = time.monotonic_ns()
         future = aggregator.ask(reading, timeout=ANSWER_LIMIT)
         note, host = self._note, aggregator.node_id.hex()

@@ -6,15 +6,15 @@ from typing import Any, Final, Literal
 from callboard.demo.options import SECONDS
 
 KILL_AT: Final = 15.0 / SECONDS
+#: When C is killed and started again, as parts of the whole story.
 RESTART_AT: Final = 18.0 / SECONDS
-"""When C is killed and started again, as parts of the whole story."""
 
+#: Seconds until a node that the user killed starts again.
 RESTART_AFTER: Final = 3.0
-"""Seconds until a node that the user killed starts again."""
 
 KILLED: Final = "C"
+#: The node that the story kills, and the one that is then out of A's reach.
 FAR: Final = "D"
-"""The node that the story kills, and the one that is then out of A's reach."""
 
 Blow = Literal["kill", "freeze", "thaw", "cut"]
 
@@ -58,8 +58,9 @@ class Timeline:
         return self._end is not None and now >= self._end
 
     def restart(self, node: str, now: float) -> None:
-        """Let a node that the user killed start again a little later."""
-        self._steps.append((now + RESTART_AFTER, Step("start", node)))
+        """Let a node start again a little later, unless a start of it is to come already."""
+        if not self.will_start(node):
+            self._steps.append((now + RESTART_AFTER, Step("start", node)))
 
     def will_start(self, node: str) -> bool:
         """True when a start of the node is to come."""
@@ -100,6 +101,7 @@ class Incident:
         return None if at_ns is None else (at_ns - self.at_ns) / 1e6
 
 
+#: (reporting node, kind of note) → milestone, where that is all one has to know.
 _MILESTONES: Final = {
     ("A", "sensor_down"): "down",
     (FAR, "overseer_down"): "down_far",
@@ -107,7 +109,10 @@ _MILESTONES: Final = {
     ("A", "spawned"): "respawned",
     ("A", "sensors_found"): "resumed",
 }
-"""(reporting node, kind of note) → milestone, where that is all one has to know."""
+
+#: Kinds of notes that are milestones whoever reports them, and those of A about D.
+_OF_ANYBODY: Final = {"serving": "serving", "master_open": "reopened"}
+_OF_FAR: Final = {"NodeDown": "unreachable", "NodeUp": "rejoined"}
 
 
 class Chronicle:
@@ -128,34 +133,24 @@ class Chronicle:
         """Take a note of a node in."""
         milestone = _milestone(reporter, note)
         incident = self.at(note["at"])
-        if milestone is None or incident is None:
-            return
-        incident.reach(milestone, note["at"])
+        if milestone is not None and incident is not None:
+            incident.reach(milestone, note["at"])
 
     def at(self, at_ns: int) -> Incident | None:
         """Return the incident that a moment belongs to: the latest that began before it."""
-        for incident in reversed(self.incidents):
-            if incident.at_ns <= at_ns:
-                return incident
-        return None
+        return next((each for each in reversed(self.incidents) if each.at_ns <= at_ns), None)
 
     def headline(self) -> Incident | None:
         """Return the incident for the last line: the scripted one, else the latest measured."""
         measured = [incident for incident in self.incidents if "down" in incident.milestones]
         scripted = [incident for incident in measured if incident.is_scripted]
-        found = scripted or measured
-        return found[-1] if found else None
+        return next(reversed(scripted or measured), None)
 
 
 def _milestone(reporter: str, note: dict[str, Any]) -> str | None:
     kind = note["kind"]
-    if kind in ("serving", "master_open"):
-        return "serving" if kind == "serving" else "reopened"
-    if reporter == "A" and note.get("name") == FAR:
-        if kind == "node_down":
-            return "unreachable"
-        if kind == "node_up":
-            return "rejoined"
     if kind == "sensor_down" and not note["sensor"].startswith(FAR):
         return None
-    return _MILESTONES.get((reporter, kind))
+    if kind in _OF_FAR and reporter == "A" and note.get("name") == FAR:
+        return _OF_FAR[kind]
+    return _OF_ANYBODY.get(kind) or _MILESTONES.get((reporter, kind))

@@ -1,7 +1,7 @@
 """The demo in a terminal: one picture, drawn again eight times a second with rich."""
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -9,21 +9,20 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from callboard.demo.aggregator import sensor_of
 from callboard.demo.line import LINKS, NAMES
-from callboard.demo.messages import sensor_of
-from callboard.demo.news import Tone
-from callboard.demo.plain import event_line
-from callboard.demo.sampling import SUBJECTS
-from callboard.demo.scene import Event, NodeState, NodeView, Scene
+from callboard.demo.scene import Event, NodeState, NodeView, Scene, Tone
+from callboard.demo.screen import event_line
+from callboard.demo.sensor import SUBJECTS
 
+#: Seconds between two pictures.
 DRAW_INTERVAL: Final = 0.125
-"""Seconds between two pictures."""
 
+#: Lines of the picture besides the log.
 FIXED_LINES: Final = 21
-"""Lines of the picture besides the log."""
 
+#: Columns of a link; the nodes share the rest.
 LINK_WIDTH: Final = 9
-"""Columns of a link; the nodes share the rest."""
 
 BARS: Final = "▁▂▃▄▅▆▇█"
 
@@ -87,6 +86,7 @@ class LiveScreen:
             self._console.print(log(self._events), soft_wrap=True)
 
     def _header(self, seconds: float) -> Text:
+        """Return the first line."""
         length = "" if self._length is None else f" of {self._length:g}"
         first = f"first picture {self._start_ms:,.0f} ms after the start"
         clock = f"  {max(seconds, 0.0):.1f}{length} s · {first}"
@@ -109,17 +109,20 @@ def line_of_nodes(scene: Scene) -> RenderableType:
 
 
 def _add_to(rows: list[list[RenderableType]], cells: list[RenderableType]) -> None:
+    """Append a cell to each row."""
     for row, cell in zip(rows, cells, strict=True):
         row.append(cell)
 
 
 def _link(scene: Scene, left: str, right: str) -> Text:
+    """Return a link as text, with its frames a second."""
     if scene.link_is_up(left, right):
         return Text(f"━ {scene.link_rate(left, right):.0f}/s ━", style="green")
     return Text("╌╌ ✂ ╌╌", style="red")
 
 
 def _node(scene: Scene, view: NodeView) -> list[RenderableType]:
+    """Return the cells of a node: its state, what runs there, its traffic."""
     sign, style = _LOOKS[view.state]
     cells: list[RenderableType] = [Text(f"{sign} {view.name}", style=f"bold {style}")]
     if view.state not in ("up", "unreachable"):
@@ -128,12 +131,8 @@ def _node(scene: Scene, view: NodeView) -> list[RenderableType]:
         *([_chief(scene, view.name)] if view.name in ("A", scene.host) else []),
         *([f"{len(SUBJECTS)} sensors"] if view.name in ("A", "D") else []),
     ]
-    below = (
-        [Text("out of reach", style=style), *map(Text, roles)]
-        if view.state != "up"
-        else [*map(Text, roles)]
-    )
-    below = [*below, Text(), Text()]
+    away = [] if view.state == "up" else [Text("out of reach", style=style)]
+    below = [*away, *map(Text, roles), Text(), Text()]
     return [*cells, *below[:2], Text(_traffic(view), style="dim")]
 
 
@@ -145,6 +144,7 @@ def _traffic(view: NodeView) -> str:
 
 
 def _chief(scene: Scene, name: str) -> str:
+    """Return which of the two chiefs runs on a node."""
     if name == scene.host:
         return "AGGREGATOR" if name != "A" else "overseer+AGG"
     return "overseer"
@@ -165,16 +165,13 @@ def figures(scene: Scene) -> RenderableType:
             table.add_row(name, "", "", "", "", "", "")
             continue
         top = 100.0 if name in ("cpu", "memory") else None
+        parts: dict[str, float] = {} if name == "memory" else subject["parts"]
         table.add_row(
             name,
             Text(sparkline(subject["history"], top), style="cyan"),
             *(amount(name, subject[key]) for key in ("mean", "p95", "max")),
             _topic_rates(scene, name),
-            Text(
-                ", ".join(
-                    f"{part} {amount(name, value)}" for part, value in _parts(name, subject)
-                )
-            ),
+            Text(", ".join(f"{part} {amount(name, value)}" for part, value in parts.items())),
         )
     counts = scene.snapshot.get("sensors", {})
     table.add_row("readings", "", "", "", "", f"{scene.topics_rate():.0f}", _counts(counts))
@@ -190,12 +187,8 @@ def _topic_rates(scene: Scene, subject: str) -> str:
     )
 
 
-def _parts(name: str, subject: dict[str, Any]) -> Iterable[tuple[str, float]]:
-    parts: dict[str, float] = subject["parts"]
-    return [] if name == "memory" else parts.items()
-
-
 def _counts(sensors: dict[str, dict[str, int]]) -> str:
+    """Return how many readings arrived from each node, and how many did not."""
     texts = []
     for node in ("A", "D"):
         of_node = [count for sensor, count in sensors.items() if sensor.startswith(f"{node}.")]
@@ -255,9 +248,8 @@ def amount(subject: str, value: float) -> str:
         return f"{value:.0f} %"
     for unit in ("B/s", "kB/s", "MB/s"):
         if value < 1000:
-            return (
-                f"{value:.0f} {unit}" if value >= 10 or unit == "B/s" else f"{value:.1f} {unit}"
-            )
+            digits = 0 if value >= 10 or unit == "B/s" else 1
+            return f"{value:.{digits}f} {unit}"
         value /= 1000
     return f"{value:.1f} GB/s"
 

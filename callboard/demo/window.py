@@ -1,15 +1,15 @@
-"""Rolling statistics: figures over the last seconds, and a short history for sparklines.
+"""Rolling statistics, and what the aggregator knows: figures of subjects, counts of sensors.
 
 Pure: the time of each value is an argument, in seconds of any clock that rises.
 """
 
 import math
 from collections import deque
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
+#: Values that a window holds at most; the oldest go first. Ten seconds of 400 a second fit.
 VALUES_LIMIT: Final = 4096
-"""Values that a window holds at most; the oldest go first. Ten seconds of 400 a second fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,3 +120,86 @@ class Rate:
                 self.per_second += weight * (risen / elapsed - self.per_second)
         self._last = (at, count)
         return self.per_second
+
+
+#: Seconds of the window.
+LONG: Final = 10.0
+
+BIN: Final = 0.5
+#: Seconds and number of the points of a sparkline.
+BINS: Final = 24
+
+
+@dataclass(slots=True)
+class SensorCount:
+    """How many readings of one sensor arrived, and how many did not."""
+
+    received: int = 0
+    first: int = 0
+    last: int = 0
+
+    def add(self, number: int) -> None:
+        """Count a reading by its number; numbers of one sensor rise."""
+        if not self.received:
+            self.first = number
+        self.received += 1
+        self.last = number
+
+    @property
+    def missed(self) -> int:
+        """Readings between the first and the last that never arrived."""
+        return self.last - self.first + 1 - self.received if self.received else 0
+
+
+@dataclass(slots=True)
+class Subject:
+    """The statistics of one subject over all its sensors."""
+
+    long: RollingWindow = field(default_factory=lambda: RollingWindow(LONG))
+    history: History = field(default_factory=lambda: History(BIN, BINS))
+    parts: dict[str, float] = field(default_factory=dict)
+
+
+class Tally:
+    """Takes readings in and tells what they come to."""
+
+    def __init__(self) -> None:
+        self.handled = 0
+        self.first_handled_ns = 0
+        self._sensors: dict[str, SensorCount] = {}
+        self._subjects: dict[str, Subject] = {}
+
+    def add(
+        self, sensor: str, number: int, level: float, parts: dict[str, float], now_ns: int
+    ) -> None:
+        """Take one reading in, handled at `now_ns`."""
+        self.handled += 1
+        self.first_handled_ns = self.first_handled_ns or now_ns
+        self._sensors.setdefault(sensor, SensorCount()).add(number)
+        subject = self._subjects.setdefault(sensor.rpartition(".")[2], Subject())
+        now = now_ns / 1e9
+        subject.long.add(now, level)
+        subject.history.add(now, level)
+        subject.parts = parts
+
+    def snapshot(self, now_ns: int) -> dict[str, Any]:
+        """Return everything as plain values that JSON can hold."""
+        now = now_ns / 1e9
+        return {
+            "handled": self.handled,
+            "first_handled_ns": self.first_handled_ns,
+            "sensors": {
+                name: {"received": count.received, "missed": count.missed}
+                for name, count in self._sensors.items()
+            },
+            "subjects": {
+                name: {
+                    "mean": (figures := subject.long.summary(now)).mean,
+                    "p95": figures.p95,
+                    "max": figures.max,
+                    "history": [round(mean, 2) for mean in subject.history.means()],
+                    "parts": subject.parts,
+                }
+                for name, subject in self._subjects.items()
+            },
+        }

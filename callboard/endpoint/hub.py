@@ -1,70 +1,132 @@
-"""The hub of a node: what threads and other rooms call to publish and to receive.
+"""The hub of a node: the core of its endpoint, as an actor that threads may call.
 
-    hub.publish ──> inputs ──> core actor ──> cores of other nodes    (serialized by the caller)
-    core actor ──> receivers: queues of subscribers, actors, stores   (decoded once)
+    publish ──> inputs ──> core ──> hubs of other nodes     (serialized by the publisher)
+    hubs of other nodes ──> core ──> receivers here         (decoded once)
 
-Every node has at most one core actor; `Hub.of(node)` makes it on first use. Whatever concerns
-the core is done in the actor's turn; what is published meanwhile waits and goes as one run.
+A node has at most one hub, the actor with the number 1; `Hub.of(node)` makes it on first use.
+Threads and other rooms call its methods, which post what concerns the core; the core itself is
+used in the actor's turns. Values that are published meanwhile wait in `inputs` and go as one
+run. Runs for another node go to that node's hub, as ordinary dispatches; runs of other hubs
+arrive as byte strings, and events of the node as messages.
+
+A thread outside of the node that publishes while the core is idle need not wait for a turn: it
+does the core's work itself. So the core has a lock. Handlers hold it for their whole turn; such
+a thread only tries to get it, and leaves the message to the next turn if it cannot. What a
+thread publishes stays in order: it goes at once only when nothing waits.
 """
 
 import asyncio
 import itertools
+import logging
 import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
 from weakref import WeakSet
 
 import cbor2
 
-from actors.errors import ResultTimeout, WouldBlock
-from actors.future import Future
-from basp.header import CORE_ACTOR
-from callboard.endpoint.core import Core
-from callboard.endpoint.core_actor import CoreActor
-from callboard.endpoint.core_effect import CoreCounters, Pair, Receiver, RunReceiver
-from callboard.endpoint.core_order import (
-    FLUSH,
-    BringIn,
-    FindReceivers,
-    Order,
-    ReceiverAdded,
-    ReceiverRelaxed,
-    ReceiverRemoved,
-    SendCommands,
-    SendDirectly,
+from callboard.actors.dispatch import handler
+from callboard.actors.errors import ResultTimeout, WouldBlock
+from callboard.actors.future import Future
+from callboard.actors.reference import ActorRef, Down
+from callboard.actors.system_actor import SystemActor
+from callboard.basp.header import CORE_ACTOR, DIRECTORY
+from callboard.endpoint.machine.core import DEFAULT_TTL, Core
+from callboard.endpoint.machine.effect import (
+    CommandPairs,
+    CoreEffect,
+    CoreOrder,
+    DeliverItems,
+    Pair,
+    PeerEvent,
+    Receiver,
+    RunReceiver,
+    TransmitRun,
 )
-from callboard.endpoint.hub_options import HubOptions
-from callboard.endpoint.message import MessageType
-from callboard.endpoint.peering import AddPeer, RemovePeer, Until
-from callboard.endpoint.run_cbor import encode_pair
-from callboard.endpoint.topic import checked_topic
-from callboard.exposition import Metric
+from callboard.endpoint.machine.peer_buffer import OverflowPolicy, PeerBuffer
+from callboard.endpoint.machine.run import PackedType, encode_pair
+from callboard.endpoint.machine.topic import checked_topic
+from callboard.endpoint.peering import Peering
+from callboard.endpoint.transmitter import Transmitter
+from callboard.figures import Metric
+from callboard.model.errors import MalformedMessage
+from callboard.node import Node
+from callboard.proxies.events import LinkDown, LinkUp, NodeUp, PathMoved
+from callboard.proxies.messages import Lookup
+from callboard.proxies.traffic.incoming import RemoteTeller
 
-if TYPE_CHECKING:
-    from proxies.node import Node
+_LOG: Final = logging.getLogger("callboard.endpoint")
 
-__all__ = ["Hub", "HubOptions", "Receiver"]
+#: The name under which a node's directory has its hub.
+CORE_NAME: Final = "callboard.core"
 
+#: Messages that wait for the core's turn: a thread that publishes more waits.
 INPUT_LIMIT: Final = 16_384
-"""Messages that wait for the core's turn: a thread that publishes more waits."""
 
+#: Seconds that such a thread waits at most; a node stuck that long has other problems.
 WAIT_FOR_TURN: Final = 5.0
-"""Seconds that such a thread waits at most; a node stuck that long has other problems."""
 
-
+#: Seconds without a message after which one goes at once.
 CALM: Final = 20e-6
-"""Seconds without a message after which one goes at once."""
+
+#: Published messages that one turn takes: the node's other actors have their turns too.
+TURN_LENGTH: Final = 8192
+
+#: Seconds between looks for filters that were not confirmed.
+TICK_INTERVAL: Final = 1.0
+
+#: Seconds that a directory may take to say whether its node has a hub.
+ANSWER_LIMIT: Final = 5.0
+
+#: Seconds between looks at a link that is full.
+DRAIN_INTERVAL: Final = 0.005
 
 
-class Hub:
-    """A node's way into topics."""
+class FlushInputs:
+    """Take what was published."""
 
-    def __init__(self, node: "Node", options: HubOptions) -> None:
+
+_FLUSH: Final = FlushInputs()
+
+
+@dataclass(frozen=True, slots=True)
+class CoreCall:
+    """Call a function that works with the core in the hub's turn; its result is the answer."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HubOptions:
+    """How a node takes part in topics.
+
+    Attributes:
+        endpoint_id: 16 bytes; a random UUID by default.
+        ttl: links that messages may cross.
+        forwards: whether messages for others may pass through this node.
+        peer_buffer_size: messages that may wait for a peer which does not read.
+        overflow_policy: what happens then: `disconnect`, `drop_newest` or `drop_oldest`.
+    """
+
+    endpoint_id: bytes | None = None
+    ttl: int = DEFAULT_TTL
+    forwards: bool = True
+    peer_buffer_size: int = 2048
+    overflow_policy: str = "disconnect"
+
+
+class Hub(SystemActor):
+    """A node's way into topics: publishing, receivers, peers."""
+
+    def __init__(self, options: HubOptions) -> None:
         """Use `Hub.of`."""
-        self.node = node
+        node: Node = self.node
         self.options = options
         self.endpoint_id = options.endpoint_id or uuid.uuid4().bytes
         #: What metrics and the status call it.
@@ -76,13 +138,12 @@ class Hub:
         self.meters: list[Callable[[], list[Metric]]] = []
         #: What gives metrics of others, to be shown with those of this node.
         self.metric_sources: list[Callable[[], list[Metric]]] = []
-        #: What was published and waits for the core: data as plain pairs.
-        self.inputs: deque[Pair | Order] = deque()
-        self._objects = itertools.count(1)
         #: What is being made on this node just now, by name: there may be one of each.
         self.claims: set[str] = set()
         self.lock = threading.Lock()
-        self._runner = node.runtime.runner
+        self._objects = itertools.count(1)
+        # What was published, and who waits until there is room for more.
+        self.inputs: deque[Pair | CoreOrder] = deque()
         self.is_poked = False
         self.is_congested = False
         #: What slows publishers: slow peers (None), receivers that are behind.
@@ -90,32 +151,77 @@ class Hub:
         #: Called with whether there is room, when that changes; on the node's thread.
         self.room_listeners: list[Callable[[bool], None]] = []
         self._room_awaited: deque[Future[None]] = deque()
-        self.ref = node.runtime.spawn(CoreActor, (self,), number=CORE_ACTOR)
-        self._cell = node.runtime.cells[CORE_ACTOR]
-        self._actor: CoreActor = self._cell.actor
-        self._now = self._runner.now
+        self._post = self.context.post
+        self._now = self.runtime.now
         #: When a message that is published goes at once: not soon after others.
         self.calm_from = self._now()
+        self.overlay = node.overlay
+        self.core = Core(
+            self.endpoint_id,
+            path_of=self.overlay.path,
+            ttl=options.ttl,
+            forwards=options.forwards,
+        )
+        self.counters = self.core.counters
+        #: Held by the thread that works with the core.
+        self.core_lock = threading.Lock()
+        self._listeners: list[Callable[[PeerEvent], object]] = []
+        policy = OverflowPolicy(options.overflow_policy)
+        self._transmitter = Transmitter(
+            self.context,
+            self.overlay,
+            self.counters,
+            make_buffer=partial(PeerBuffer, options.peer_buffer_size, policy),
+            drain_later=self._drain_later,
+            congested=self.set_congested,
+        )
+        self._hubs = self._transmitter.hubs
+        self._peering = Peering(
+            self.core, self.overlay, self._call, self.runtime.call_later, self._carry_out
+        )
+        #: Nodes whose directory did not answer.
+        self._unanswered: list[bytes] = []
+        self._stop_listening = self.overlay.listen(self._note_event)
+        node.register(CORE_NAME, self.me)
+        self._take_stock(node)
+        self._call_later(TICK_INTERVAL, self._tick)
+
+    def _take_stock(self, node: Node) -> None:
+        """Take the nodes and links that were there before this hub."""
+        for other in node.nodes():
+            self._look_for_hub(other.node_id)
+        for link in node.links():
+            self._link_up(link.peer)
+
+    def _link_up(self, peer: bytes) -> None:
+        """There is a link to a node."""
+        self._carry_out(self.core.link_established(peer, self.overlay.address(peer)))
 
     @classmethod
-    def of(cls, node: "Node", options: HubOptions | None = None) -> "Hub":
+    def of(cls, node: Node, options: HubOptions | None = None) -> "Hub":
         """Return the hub of a node; the first call makes it, with these options."""
         with _MAKING:
-            return cls._made(node) or cls(node, options or HubOptions())
+            hub = cls._made(node)
+            if hub is None:
+                node.runtime.start_actor(cls, (options or HubOptions(),), number=CORE_ACTOR)
+                hub = cls._made(node)
+                assert hub is not None
+            return hub
 
     @classmethod
-    def found(cls, node: "Node") -> "Hub | None":
+    def found(cls, node: Node) -> "Hub | None":
         """Return the hub of a node if it has one: nothing is made."""
         with _MAKING:
             return cls._made(node)
 
     @staticmethod
-    def _made(node: "Node") -> "Hub | None":
-        cell = node.runtime.cells.get(CORE_ACTOR)
-        actor: CoreActor | None = None if cell is None else cell.actor
-        return None if actor is None else actor.hub
+    def _made(node: Node) -> "Hub | None":
+        """Return the hub that is there."""
+        context = node.runtime.contexts.get(CORE_ACTOR)
+        hub: Hub | None = None if context is None else context.actor
+        return hub
 
-    # --- out ---
+    # --- publishing, from any thread ---
 
     def publish(self, topic: str, value: Any) -> None:
         """Publish a value; from any thread. It is serialized before this returns.
@@ -123,7 +229,7 @@ class Hub:
         A thread outside of the node waits while too much waits for the core.
 
         Raises:
-            InvalidTopic: the topic is no text, or too long.
+            InvalidTopic: the topic is not text, or too long.
             EndpointError: the data model has no such value.
             WouldBlock: it had to wait for room, on the thread of a running event loop.
         """
@@ -156,14 +262,37 @@ class Hub:
     def _sent_at_once(self, pairs: Sequence[Pair]) -> bool:
         """Send data on this thread; not on the node's, and not many messages in a row.
 
-        Writing each of these to the socket costs more than a change of threads for all.
+        Writing each of these to the socket costs more than a change of threads for all. A
+        round trip between two programs takes half the time when no thread has to be woken.
         """
-        now, is_calm = self._now(), False
+        now, is_sent = self._now(), False
         if now >= self.calm_from:
-            is_calm = not self._runner.is_runner_thread() and self._actor.publish_at_once(pairs)
+            lock = self.core_lock
+            if not self.runtime.is_runner_thread() and lock.acquire(blocking=False):
+                try:
+                    is_sent = self._try_to_send(pairs)
+                finally:
+                    lock.release()
             now = self._now()
         self.calm_from = now + CALM
-        return is_calm
+        return is_sent
+
+    def _try_to_send(self, pairs: Sequence[Pair]) -> bool:
+        """Send data if all its receivers are known, elsewhere, and ready for more."""
+        context = self.context
+        # What this thread asked for before, such as a receiver, comes before the message.
+        if context.scheduled or context.depth or self.inputs:
+            return False
+        known, is_free = self.core.known_receivers, self._transmitter.is_free
+        last: tuple[bytes, ...] | None = ()
+        for topic, _ in pairs:
+            nodes = known(topic)
+            if nodes is not last and (nodes is None or not all(map(is_free, nodes))):
+                return False
+            last = nodes
+        for run in self.core.data_for_others(pairs):
+            self._transmitter.transmit_at_once(run)
+        return True
 
     def command(
         self, topic: str, contents: Sequence[bytes], endpoint: bytes | None = None
@@ -175,27 +304,30 @@ class Hub:
             contents: the commands.
             endpoint: the only endpoint that they are for, if its node is known here.
         """
-        head = cbor2.dumps(topic)
-        pairs = tuple([(topic, head + content) for content in contents])
-        self.inputs.append(SendCommands(endpoint, pairs))
-        self.poke()
+        start = cbor2.dumps(topic)
+        pairs = [(topic, start + content) for content in contents]
+        if endpoint is None:
+            self._order(CommandPairs(pairs))
+        else:
+            self._order(partial(self.core.commands_for, endpoint, pairs))
 
     def send_to(
         self,
         node_id: bytes,
         messages: Sequence[tuple[str, Any]],
-        kind: MessageType = MessageType.DATA,
+        kind: PackedType = PackedType.DATA,
     ) -> None:
         """Send values to the receivers of one node, and no other; in order with all others."""
         pairs = self._entering(messages)
-        self.inputs.append(SendDirectly(node_id, kind, tuple(pairs)))
-        self.poke()
+        if node_id == self.runtime.node_id:
+            self._order(partial(self.core.deliver_here, kind, pairs))
+        else:
+            self._order(partial(self.core.send_to, node_id, kind, pairs))
 
     def deliver_here(self, topic: str, value: Any) -> None:
         """Hand a value to the receivers of this endpoint, and to nobody else."""
         pair = (topic, encode_pair(topic, value))
-        self.inputs.append(SendDirectly(self.node.node_id, MessageType.DATA, (pair,)))
-        self.poke()
+        self._order(partial(self.core.deliver_here, PackedType.DATA, (pair,)))
 
     def bring_in(self, messages: Sequence[tuple[str, Any]], bringer: object) -> None:
         """Publish what a door brings from outside, in this order; see `publish_all`.
@@ -203,26 +335,32 @@ class Hub:
         Receivers of this node get it as well, as they get what other nodes publish: all but
         `bringer`.
         """
-        pairs = self._entering(messages)
-        self.inputs.append(BringIn(bringer, tuple(pairs)))
+        self._order(partial(self.core.bring_in, self._entering(messages), bringer))
+
+    def _order(self, order: CoreOrder) -> None:
+        """Let an order wait for the core among the data that was published."""
+        self.inputs.append(order)
         self.poke()
-
-    def wants(self, topic: str) -> bool:
-        """Return whether a local receiver takes data of a topic; on the node's thread."""
-        return self._actor.core.is_taken(topic)
-
-    def make_object(self) -> int:
-        """Return a number that no other object of this endpoint has."""
-        return next(self._objects)
 
     def poke(self) -> None:
         """Let the core take what waits, in its next turn."""
         if not self.is_poked:
             self.is_poked = True
-            self._cell.post(FLUSH, None)
+            self._post(_FLUSH)
+
+    def wants(self, topic: str) -> bool:
+        """Return whether a local receiver takes data of a topic; on the node's thread."""
+        return self.core.is_taken(topic)
+
+    def make_object(self) -> int:
+        """Return a number that no other object of this endpoint has."""
+        return next(self._objects)
+
+    # --- back-pressure ---
 
     def _wait_for_room(self) -> None:
-        if self._runner.is_runner_thread() or self.node.runtime.closed:
+        """Let a thread outside of the node wait until there is room."""
+        if self.runtime.is_runner_thread() or self.runtime.is_closed:
             return  # a handler never waits; its node goes on when it returns
         if asyncio._get_running_loop() is not None:  # noqa: SLF001
             msg = (
@@ -242,12 +380,12 @@ class Hub:
         future: Future[None] = Future()
         self._room_awaited.append(future)
         if self.has_room():
-            self.tell_room()
+            self._release_waiters()
         return future
 
-    def tell_room(self) -> None:
-        """Let those go on who wait for room."""
-        with suppress(IndexError):  # another thread may tell them at the same time
+    def _release_waiters(self) -> None:
+        """Wake everyone waiting for room."""
+        with suppress(IndexError):  # another thread may wake them at the same time
             while True:
                 self._room_awaited.popleft().set_result(None)
 
@@ -264,34 +402,12 @@ class Hub:
         if self.is_congested != is_congested:
             self.is_congested = is_congested
             if not is_congested:
-                self.tell_room()
-            for told in self.room_listeners:
-                told(not is_congested)
-
-    def flushed(self, timeout: float) -> None:
-        """Wait until the core has taken everything that was published before."""
-        self.until(lambda _: not self.inputs, timeout).result()
-
-    # --- in ---
-
-    def add_receiver(
-        self,
-        receiver: Receiver | RunReceiver,
-        topics: Sequence[str],
-        *,
-        kind: MessageType = MessageType.DATA,
-        sees_own: bool = False,
-    ) -> Future[None]:
-        """Let a receiver take messages of these topics (more of them, when it is there).
-
-        The future is done when the core knows; other nodes are told in the same moment.
-        `sees_own`: also what this node itself publishes.
-        """
-        checked = tuple(checked_topic(topic) for topic in topics)
-        return self.ref.ask(ReceiverAdded(receiver, checked, kind, sees_own))
+                self._release_waiters()
+            for listener in self.room_listeners:
+                listener(not is_congested)
 
     def hold(self, receiver: object, sender: bytes, seconds: float) -> None:
-        """Slow those who publish: a receiver is behind. On the node's thread.
+        """Slow publishers: a receiver is behind. On the node's thread.
 
         Threads of this node that publish wait until `relax`. From other nodes nothing is
         read for a while on the link towards the sender, so what comes waits in TCP, and then
@@ -303,27 +419,46 @@ class Hub:
             seconds: below half a second, so that heartbeats are heard in time.
         """
         self.set_congested(is_congested=True, by=receiver)
-        self.node.overlay.put_off(sender, seconds)
+        self.overlay.put_off(sender, seconds)
 
     def relax(self, receiver: object) -> None:
         """Let threads that publish go on: a receiver caught up. From any thread."""
-        self._cell.post(ReceiverRelaxed(receiver), None)
+        self._call(self.set_congested, False, receiver)  # noqa: FBT003
+
+    # --- receivers, peers and what they say, from any thread ---
+
+    def add_receiver(
+        self,
+        receiver: Receiver | RunReceiver,
+        topics: Sequence[str],
+        *,
+        kind: PackedType = PackedType.DATA,
+        sees_own: bool = False,
+    ) -> Future[None]:
+        """Let a receiver take messages of these topics (more of them, when it is there).
+
+        The future is done when the core knows; other nodes are told in the same moment.
+        `sees_own`: also what this node itself publishes.
+        """
+        checked = tuple(map(checked_topic, topics))
+        add = partial(self.core.subscribe, receiver, checked, kind=kind, sees_own=sees_own)
+        return self.me.ask(CoreCall(lambda: self._carry_out(add(now=self._now()))))
 
     def remove_receiver(
         self,
         receiver: Receiver | RunReceiver,
         topics: Sequence[str] | None = None,
         *,
-        kind: MessageType = MessageType.DATA,
+        kind: PackedType = PackedType.DATA,
     ) -> Future[None]:
         """Take topics from a receiver, or (None) all of them."""
         checked = None if topics is None else tuple(map(checked_topic, topics))
-        return self.ref.ask(ReceiverRemoved(receiver, checked, kind))
 
-    # --- peers ---
+        remove = partial(self.core.unsubscribe, receiver, checked, kind=kind)
+        return self.me.ask(CoreCall(lambda: self._carry_out(remove(now=self._now()))))
 
     def peer(self, address: tuple[str, int], retry: float) -> Future[bool]:
-        """Peer with who listens at an address.
+        """Peer with the node that listens at an address.
 
         The future gets True when both endpoints have the filter of the other; False when the
         one attempt failed (`retry` 0) or the peer was removed meanwhile.
@@ -333,13 +468,13 @@ class Hub:
             retry: seconds between attempts at most; 0 tries once, and not again when lost.
         """
         done: Future[bool] = Future()
-        self._cell.post(AddPeer(address, retry, done), None)
+        self._call(self._peering.add, address, retry, done)
         return done
 
     def unpeer(self, address: tuple[str, int]) -> Future[bool]:
         """Dial an address no more and end its link; done when peer events told of it."""
         done: Future[bool] = Future()
-        self._cell.post(RemovePeer(address, done), None)
+        self._call(self._peering.remove, address, done)
         return done
 
     def until(self, condition: Callable[[Core], bool], timeout: float) -> Future[bool]:
@@ -348,41 +483,195 @@ class Hub:
         The condition is looked at on the node's thread, whenever peers or filters change.
         """
         done: Future[bool] = Future()
-        self._cell.post(Until(condition, done, timeout), None)
+        self._call(self._peering.wait, condition, done, timeout)
         return done
 
-    # --- seeing ---
+    def flushed(self, timeout: float) -> None:
+        """Wait until the core has taken everything that was published before."""
+        self.until(lambda _: not self.inputs, timeout).result()
 
     def receivers_of(self, topic: str) -> Future[tuple[bytes, ...]]:
         """Return the nodes to which a message with this topic would be sent.
 
         Their filters are known here. The answer comes behind all that was published before.
         """
-        return self.ref.ask(FindReceivers(checked_topic(topic)))
+        checked = checked_topic(topic)
 
-    @property
-    def core(self) -> Core:
-        """The machine, to look at: its lists are copies, its changes are the actor's."""
-        return self._actor.core
+        def find() -> tuple[bytes, ...]:
+            while self.inputs:
+                self._take_inputs()
+            return self.core.receivers_of(checked)
 
-    @property
-    def counters(self) -> CoreCounters:
-        """What flowed through the core."""
-        return self._actor.core.counters
+        return self.me.ask(CoreCall(find))
 
     @property
     def buffered(self) -> int:
         """Messages of users that wait for the core's turn, or for a peer that reads slowly."""
-        return len(self.inputs) + self._actor.waiting_for_peers
+        return len(self.inputs) + self.waiting_for_peers
 
-    def on_peer_event(self, told: Any) -> None:
-        """Call `told(event)` for each `PeerEvent`, on the node's thread."""
-        self._actor.listeners.append(told)
+    @property
+    def waiting_for_peers(self) -> int:
+        """Messages that wait because a peer reads too slowly."""
+        return self._transmitter.waiting
 
-    def off_peer_event(self, told: Any) -> None:
+    def on_peer_event(self, listener: Callable[[PeerEvent], object]) -> None:
+        """Call `listener(event)` for each `PeerEvent`, on the node's thread."""
+        self._listeners.append(listener)
+
+    def off_peer_event(self, listener: Callable[[PeerEvent], object]) -> None:
         """Stop calling it."""
         with suppress(ValueError):
-            self._actor.listeners.remove(told)
+            self._listeners.remove(listener)
+
+    # --- the actor's turns ---
+
+    @handler
+    def flush(self, _: FlushInputs) -> None:
+        """Take what waits."""
+        with self.core_lock:
+            self._take_inputs()
+
+    def _take_inputs(self) -> None:
+        """Take what waits, as runs of one kind."""
+        self.is_poked = False
+        inputs = self.inputs
+        count = min(len(inputs), TURN_LENGTH)
+        take = inputs.popleft
+        taken = [take() for _ in range(count)]
+        for effects in self.core.take_inputs(taken):
+            self._carry_out(effects)
+        if inputs:
+            self.poke()
+        elif self._peering.is_awaited:
+            self._peering.look()
+        if count == TURN_LENGTH and self.has_room():
+            self._release_waiters()
+
+    @handler
+    def receive(self, run: bytes) -> None:
+        """Take a run of another hub; one that cannot be read is counted and dropped."""
+        teller = self.context.sender
+        if not isinstance(teller, RemoteTeller):
+            return
+        node = teller.node
+        with self.core_lock:
+            if node not in self._hubs:
+                self._hub_found(node)
+            try:
+                effects = self.core.receive(node, run, self._now())
+            except MalformedMessage as error:
+                _LOG.warning("node %s sent what is not a message: %s", node.hex(), error)
+                return
+            self._carry_out(effects)
+            if self._peering.is_awaited:  # a confirmation of our filter has no own effect
+                self._peering.look()
+
+    @handler
+    def call(self, order: CoreCall) -> Any:
+        """Do what a thread, a timer or a future wants done with the core."""
+        with self.core_lock:
+            return order.function(*order.args)
+
+    @handler
+    def hub_lost(self, down: Down) -> None:
+        """Another hub ended, or no path leads to it."""
+        node = down.ref.node_id
+        with self.core_lock:
+            if self._hubs.pop(node, None) is not None:
+                text = down.detail or str(down.reason)
+                self._carry_out(self.core.endpoint_lost(node, text))
+
+    @handler
+    def node_event(self, event: NodeUp | LinkUp | LinkDown | PathMoved) -> None:
+        """Something changed about links or nodes."""
+        with self.core_lock:
+            match event:
+                case NodeUp():
+                    self._look_for_hub(event.node_id)
+                case LinkUp():
+                    self._link_up(event.peer)
+                case LinkDown():
+                    by_user = event.peer in self._peering.removed
+                    self._peering.removed.discard(event.peer)
+                    self._transmitter.link_lost(event.peer)
+                    lost = self.core.link_lost(event.peer, event.reason, by_user=by_user)
+                    self._carry_out(lost)
+                case PathMoved():
+                    self.core.path_moved()
+                    # It may have had no path when this core began: it is not told to be up.
+                    self._look_for_hub(event.node_id)
+
+    def _note_event(self, event: object) -> None:
+        """Hear of events of the node, on the thread where they happen."""
+        if isinstance(event, NodeUp | LinkUp | LinkDown | PathMoved):
+            self._post(event)
+
+    def _call(self, function: Callable[..., Any], *args: Any) -> None:
+        """Call a function in a turn of this actor, behind all mail that is there."""
+        self._post(CoreCall(function, args))
+
+    def _call_later(self, seconds: float, function: Callable[..., Any], *args: Any) -> None:
+        """Call a function in a turn of this actor, in some seconds."""
+        self.after(seconds, CoreCall(function, args))
+
+    def _drain_later(self) -> None:
+        """Look soon whether full links have room."""
+        self._call_later(DRAIN_INTERVAL, self._transmitter.drain)
+
+    def _tick(self) -> None:
+        """Repeat what was not confirmed, and ask again where nobody answered."""
+        self._carry_out(self.core.tick(self._now()))
+        unanswered = sorted({*self._unanswered})
+        self._unanswered.clear()
+        for node in unanswered:
+            self._look_for_hub(node)
+        self._call_later(TICK_INTERVAL, self._tick)
+
+    # --- hubs of other nodes ---
+
+    def _look_for_hub(self, node: bytes) -> None:
+        """Ask a node's directory whether it has a hub: most nodes need not have one."""
+        if node in self._hubs or not self.overlay.path(node):
+            return
+
+        def answered(future: Future[Any]) -> None:
+            if future.exception() is not None:  # lost with a path that broke
+                self._call(self._unanswered.append, node)
+            elif isinstance(future.result(), ActorRef):
+                self._call(self._hub_found, future.result().node_id)
+
+        directory = self.runtime.ref_of(node, DIRECTORY)
+        directory.ask(Lookup(CORE_NAME), timeout=ANSWER_LIMIT).add_done_callback(answered)
+
+    def _hub_found(self, node: bytes) -> None:
+        """Take another hub into the endpoints that are in reach."""
+        if node not in self._hubs:
+            self._hubs[node] = self.runtime.ref_of(node, CORE_ACTOR)
+            self.monitor(self._hubs[node])
+            self._carry_out(self.core.endpoint_found(node, self._now()))
+
+    # --- effects ---
+
+    def _carry_out(self, effects: Sequence[CoreEffect]) -> None:
+        """Do what the core wants done, in its order."""
+        is_changed = False
+        for effect in effects:
+            if isinstance(effect, DeliverItems):
+                receiver = effect.receiver
+                if isinstance(receiver, RunReceiver):
+                    sender = effect.sender or self.runtime.node_id
+                    receiver.take_from(sender, effect.items, effect.size)
+                else:
+                    receiver.take(effect.items)  # type: ignore[attr-defined]
+            elif isinstance(effect, TransmitRun):
+                self._transmitter.transmit(effect)
+            else:
+                is_changed = True
+                if isinstance(effect, PeerEvent):
+                    for listener in self._listeners:
+                        listener(effect)
+        if is_changed:
+            self._peering.look()
 
 
 _MAKING: Final = threading.Lock()

@@ -1,7 +1,7 @@
 """A queue between a node and a thread or task of the user: what subscribers read from.
 
 The node appends runs and never waits. A thread that reads sleeps until the node wakes it; in
-event loops and simulations whoever reads waits by future. A reader that has ended or forgotten
+event loops and simulations a reader waits by future. A reader that has ended or forgotten
 its queue must not eat the machine's memory: beyond a limit the oldest messages are dropped, and
 counted.
 """
@@ -15,16 +15,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
-from actors.current import waiting
-from actors.errors import ResultTimeout
-from actors.future import Future, refuse_endless_wait
-
-__all__ = ["QUEUE_LIMIT", "MessageQueue"]
+from callboard.actors.errors import ResultTimeout
+from callboard.actors.future import Future, refuse_endless_wait, waiting
 
 T = TypeVar("T")
 
+#: Messages that wait for one reader; of small ones some 100 MB.
 QUEUE_LIMIT: Final = 262_144
-"""Messages that wait for one reader; of small ones some 100 MB."""
 
 
 class _Sleeper:
@@ -141,11 +138,7 @@ class MessageQueue(Generic[T]):
             except IndexError:
                 pass
             # Another reader may have been quicker: then this one has waited for nothing.
-            if is_simulated:
-                is_over = not self._wait_by_future(timeout)
-            else:
-                is_over = not self._sleep(deadline)
-            if is_over:
+            if not (self._wait_by_future(timeout) if is_simulated else self._sleep(deadline)):
                 return None
 
     def _sleep(self, deadline: float) -> bool:
@@ -185,7 +178,7 @@ class MessageQueue(Generic[T]):
             if self._enter(future):
                 try:
                     await future
-                except BaseException:  # whoever waited was cancelled
+                except BaseException:  # the reader was cancelled
                     self._leave(future)
                     raise
 
@@ -200,7 +193,7 @@ class MessageQueue(Generic[T]):
             return self._pipe[0]
 
     def close(self) -> None:
-        """Wake whoever waits; what is there can still be read."""
+        """Wake all readers; the messages that are there can still be read."""
         with self._lock:
             self._closed = True
             waiters, self._waiters = self._waiters, deque()

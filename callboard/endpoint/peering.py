@@ -1,113 +1,63 @@
-"""Peering: what users ask for about peers, and who waits for something to be true of them.
+"""Peering: what users ask for about peers, and the conditions that are waited for.
 
-It belongs to a core actor and runs in its turns. Dials are the node's: this only says which
-are wanted, tells status subscribers what became of them, and keeps those who wait.
+It is used in the turns of a hub. Dials are the node's: this only says which are wanted, tells
+status subscribers what became of them, and keeps the conditions.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import Final
 
-from actors.future import Future
-from callboard.endpoint.core import Core
-from callboard.endpoint.core_effect import Effect
+from callboard.actors.future import Future
+from callboard.endpoint.machine.core import Core
+from callboard.endpoint.machine.effect import CoreEffect
+from callboard.proxies.link.dialer import Dial
+from callboard.proxies.overlay import Overlay
 
-if TYPE_CHECKING:
-    from actors.cell import Cell
-    from proxies.dial import Dial
-    from proxies.overlay import Overlay
-
-__all__ = ["AddPeer", "DialEnded", "DialFailed", "Peering", "RemovePeer", "Until"]
-
+#: Seconds that the endpoint behind an established link may take to tell its filter.
 INTRODUCTION_LIMIT: Final = 10.0
-"""Seconds that the endpoint behind an established link may take to tell its filter."""
 
-Address = tuple[str, int]
+PeerAddress = tuple[str, int]
+Condition = Callable[[Core], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class AddPeer:
-    """Peer with who listens at an address.
+class Awaited:
+    """A condition, and the future that is True when it is."""
 
-    Attributes:
-        address: host and port.
-        retry: seconds between attempts at most; 0 tries once.
-        done: gets whether the endpoints are peers, each with the filter of the other.
-    """
-
-    address: Address
-    retry: float
+    condition: Condition
     done: Future[bool]
-
-
-@dataclass(frozen=True, slots=True)
-class DialEnded:
-    """There is a link to the node `peer`, or (None) nobody dials any more."""
-
-    order: AddPeer
-    peer: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
-class DialFailed:
-    """An attempt failed."""
-
-    address: Address
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class RemovePeer:
-    """Dial an address no more, end its link; `done` when status subscribers were told."""
-
-    address: Address
-    done: Future[bool]
-
-
-@dataclass(frozen=True, slots=True)
-class Until:
-    """Wait until something is true of the core; `done` gets False after `timeout` seconds."""
-
-    condition: Callable[[Core], bool]
-    done: Future[bool]
-    timeout: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Complete:
-    done: Future[bool]
-
-
-PeeringOrder = AddPeer | DialEnded | DialFailed | RemovePeer | Until | _Complete
 
 
 class Peering:
-    """The wishes about peers of one core actor."""
+    """The wishes about peers of one hub."""
 
-    def __init__(self, cell: "Cell", core: Core, network: "Overlay") -> None:
-        self._cell = cell
+    def __init__(
+        self,
+        core: Core,
+        network: Overlay,
+        call: Callable[..., None],
+        call_later: Callable[..., object],
+        carry_out: Callable[[list[CoreEffect]], None],
+    ) -> None:
+        """Begin without wishes.
+
+        Args:
+            core: of the hub.
+            network: the links of its node.
+            call: calls a function with arguments in a turn of the hub, from any thread.
+            call_later: calls a function on the thread of the node in some seconds.
+            carry_out: tells status subscribers.
+        """
         self._core = core
         self._network = network
-        #: Neighbours whose link the user ended: their loss is no surprise.
+        self._call = call
+        self._call_later = call_later
+        self._carry_out = carry_out
+        #: Neighbors whose link the user ended: their loss is not a surprise.
         self.removed: set[bytes] = set()
-        self._waiting: list[Until] = []
-
-    def carry_out(self, order: PeeringOrder) -> list[Effect]:
-        """Do what was asked for; returns what status subscribers are told."""
-        match order:
-            case AddPeer():
-                self._add(order)
-            case DialEnded():
-                self._dial_ended(order)
-            case DialFailed():
-                return self._core.peer_unavailable(order.address, order.reason)
-            case RemovePeer():
-                return self._remove(order)
-            case Until():
-                self._wait(order)
-            case _Complete():
-                order.done.set_result(True)
-        return []
+        self._waiting: list[Awaited] = []
 
     @property
     def is_awaited(self) -> bool:
@@ -115,62 +65,59 @@ class Peering:
         return bool(self._waiting)
 
     def look(self) -> None:
-        """Something changed: tell those whose condition is true."""
+        """Look at all conditions again: something changed."""
         waiting, self._waiting = self._waiting, []
-        for order in waiting:
-            if order.condition(self._core):
-                order.done.set_result(True)
-            elif not order.done.done():
-                self._waiting.append(order)
+        for one in waiting:
+            if one.condition(self._core):
+                one.done.set_result(True)
+            elif not one.done.done():
+                self._waiting.append(one)
 
-    def close(self) -> None:
-        """Tell everybody who waits that it will not come."""
-        for order in self._waiting:
-            order.done.set_result(False)
-        self._waiting.clear()
+    def wait(self, condition: Condition, done: Future[bool], timeout: float) -> None:
+        """Wait until something is true of the core; `done` gets False after `timeout`."""
+        if condition(self._core):
+            done.set_result(True)
+        elif timeout <= 0.0:
+            done.set_result(False)
+        else:
+            self._waiting.append(Awaited(condition, done))
+            self._call_later(timeout, done.set_result, False)  # noqa: FBT003
 
-    def _add(self, order: AddPeer) -> None:
-        def failed(reason: str) -> None:
-            self._cell.post(DialFailed(order.address, reason), None)
+    def add(self, address: PeerAddress, retry: float, done: Future[bool]) -> None:
+        """Peer with the node that listens at an address.
+
+        Args:
+            address: host and port.
+            retry: seconds between attempts at most; 0 tries once.
+            done: gets whether the endpoints are peers, each with the filter of the other.
+        """
+        failed = partial(self._call, self._dial_failed, address)
 
         def ended(dial: "Future[Dial]") -> None:
             peer = None if dial.exception() is not None else dial.result().peer
-            self._cell.post(DialEnded(order, peer), None)
+            self._call(self._dial_ended, peer, done)
 
-        waiter: Future[Any] = self._network.dial(
-            order.address, retry=order.retry, on_failure=failed
-        )
-        waiter.add_done_callback(ended)
+        self._network.dial(address, retry=retry, on_failure=failed).add_done_callback(ended)
 
-    def _dial_ended(self, order: DialEnded) -> None:
-        peer = order.peer
-        if peer is None:
-            order.order.done.set_result(False)
-            return
-
-        def is_introduced(core: Core) -> bool:
-            return core.is_introduced(peer)
-
-        self._wait(Until(is_introduced, order.order.done, INTRODUCTION_LIMIT))
-
-    def _remove(self, order: RemovePeer) -> list[Effect]:
+    def remove(self, address: PeerAddress, done: Future[bool]) -> None:
+        """Dial an address no more, end its link; `done` when status subscribers were told."""
         try:
-            peer = self._network.unlink(order.address)
+            peer = self._network.unlink(address)
         except LookupError:
-            effects = self._core.cannot_remove_peer(order.address)
+            self._carry_out(self._core.cannot_remove_peer(address))
         else:
-            effects = []
             if peer is not None:
                 self.removed.add(peer)
         # The end of the link is in the mailbox already, if there is one: this comes behind it.
-        self._cell.post(_Complete(order.done), None)
-        return effects
+        self._call(done.set_result, True)  # noqa: FBT003
 
-    def _wait(self, order: Until) -> None:
-        if order.condition(self._core):
-            order.done.set_result(True)
-        elif order.timeout <= 0.0:
-            order.done.set_result(False)
+    def _dial_failed(self, address: PeerAddress, reason: str) -> None:
+        """Tell status subscribers that an attempt failed."""
+        self._carry_out(self._core.peer_unavailable(address, reason))
+
+    def _dial_ended(self, peer: bytes | None, done: Future[bool]) -> None:
+        """There is a link to the node `peer`, or (None) nobody dials any more."""
+        if peer is None:
+            done.set_result(False)
         else:
-            self._waiting.append(order)
-            self._cell.runner.call_later(order.timeout, order.done.set_result, False)  # noqa: FBT003
+            self.wait(lambda core: core.is_introduced(peer), done, INTRODUCTION_LIMIT)

@@ -1,71 +1,49 @@
-"""From a core to the cores of other nodes: at once, or when a peer that reads slowly has room.
+"""From a core to the hubs of other nodes: at once, or when a peer that reads slowly has room.
 
-It belongs to a core actor, and is used by whoever holds the core's lock.
+It is used with the lock of a hub's core held.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from callboard.endpoint.core_effect import CoreCounters, Transmit
-from callboard.endpoint.peer_buffer import LINK_ROOM, OverflowPolicy, PeerBuffer
-from proxies.proxy import Proxy
-
-if TYPE_CHECKING:
-    from actors.cell import Cell
-    from actors.reference import ActorRef
-    from proxies.overlay import Overlay
-
-__all__ = ["Transmitter", "Undelivered"]
-
-
-@dataclass(frozen=True, slots=True)
-class Undelivered:
-    """Event: messages of topics were dropped, because a peer does not read.
-
-    Attributes:
-        peer: the neighbour's node id.
-        count: messages.
-        policy: what decided.
-    """
-
-    peer: bytes
-    count: int
-    policy: str
+from callboard.actors.reference import ActorRef
+from callboard.actors.system_actor import ActorContext
+from callboard.endpoint.events import Undelivered
+from callboard.endpoint.machine.effect import CoreCounters, TransmitRun
+from callboard.endpoint.machine.peer_buffer import LINK_ROOM, PeerBuffer
+from callboard.proxies.lifetime.proxy import Proxy
+from callboard.proxies.overlay import Overlay
 
 
 class Transmitter:
-    """Sends runs to the core actors of other nodes."""
+    """Sends runs to the hubs of other nodes."""
 
     def __init__(
         self,
-        cell: "Cell",
-        network: "Overlay",
+        context: ActorContext,
+        network: Overlay,
         counters: CoreCounters,
         *,
-        limit: int,
-        policy: OverflowPolicy,
+        make_buffer: Callable[[], PeerBuffer],
         drain_later: Callable[[], object],
         congested: Callable[[bool], object],
     ) -> None:
         """Make a transmitter that knows no core.
 
         Args:
-            cell: of the core actor.
+            context: of the hub, the sender of the runs.
             network: the links of its node.
             counters: of the core.
-            limit: messages that may wait for a peer that does not read.
-            policy: what happens then.
+            make_buffer: makes what holds what waits for a peer that reads too slowly.
             drain_later: called when something waits: `drain` is wanted soon.
             congested: told whether a peer reads more slowly than is written.
         """
-        #: The core actors of other nodes.
-        self.cores: dict[bytes, ActorRef[Any]] = {}
-        self._cell = cell
+        #: The hubs of other nodes.
+        self.hubs: dict[bytes, ActorRef[Any]] = {}
+        self._context = context
         self._network = network
         self._counters = counters
-        self._limit = limit
-        self._policy = policy
+        self._make_buffer = make_buffer
         self._drain_later = drain_later
         self._congested = congested
         self._buffers: dict[bytes, PeerBuffer] = {}
@@ -76,36 +54,36 @@ class Transmitter:
         """Messages that wait because a peer reads too slowly."""
         return sum(buffer.waiting for buffer in list(self._buffers.values()))
 
-    def transmit(self, run: Transmit) -> None:
+    def transmit(self, run: TransmitRun) -> None:
         """Send a run with the next write of its link, or let it wait until there is room."""
-        core = self.cores.get(run.node)
-        if core is None:
+        hub = self.hubs.get(run.node)
+        if hub is None:
             return
         link = self._network.link_towards(run.node)
         if link is not None and (link.waiting >= LINK_ROOM or link.peer in self._buffers):
             self._keep(link.peer, run)
         else:
-            core.target.post(run.payload, self._cell)
+            hub.target.post(run.payload, self._context)
 
     def is_free(self, node: bytes) -> bool:
         """Return whether a link leads to a node and nothing has to wait for it."""
         return not self._buffers and self._network.takes_at_once(node, LINK_ROOM)
 
-    def transmit_at_once(self, run: Transmit) -> None:
+    def transmit_at_once(self, run: TransmitRun) -> None:
         """Send a run to a node that is free, from a thread outside of ours."""
-        core = self.cores.get(run.node)
-        if core is not None and isinstance(core.target, Proxy):
-            core.target.post_at_once(run.payload, self._cell)
+        hub = self.hubs.get(run.node)
+        if hub is not None and isinstance(hub.target, Proxy):
+            hub.target.post_at_once(run.payload, self._context)
 
     def link_lost(self, peer: bytes) -> None:
         """Drop what waits for a link that ended."""
         buffer = self._buffers.pop(peer, None)
         if buffer is not None:
-            self._note_dropped(peer, buffer.drop_all())
+            self._note_dropped(peer, buffer, buffer.drop_all())
 
     def drain(self) -> None:
         """Send on what waited, as far as there is room."""
-        now = self._cell.runner.now()
+        now = self._context.runtime.now()
         links = {link.peer: link for link in self._network.links()}
         is_congested = False
         for peer, buffer in list(self._buffers.items()):
@@ -114,9 +92,9 @@ class Transmitter:
                 self.link_lost(peer)
                 continue
             for run in buffer.take(link.waiting, link.bytes_sent, now):
-                core = self.cores.get(run.node)
-                if core is not None:
-                    core.target.post(run.payload, self._cell)
+                hub = self.hubs.get(run.node)
+                if hub is not None:
+                    hub.target.post(run.payload, self._context)
             if not len(buffer):
                 del self._buffers[peer]
             elif not buffer.is_stuck(now):
@@ -126,23 +104,24 @@ class Transmitter:
             self._drain_later()
         self._congested(is_congested)
 
-    def _keep(self, peer: bytes, run: Transmit) -> None:
+    def _keep(self, peer: bytes, run: TransmitRun) -> None:
         """Let a run wait until its link has room."""
-        now = self._cell.runner.now()
+        now = self._context.runtime.now()
         buffer = self._buffers.get(peer)
         if buffer is None:
-            buffer = self._buffers[peer] = PeerBuffer(self._limit, self._policy)
+            buffer = self._buffers[peer] = self._make_buffer()
         dropped = buffer.dropped
         if not buffer.offer(run, now):
             self._network.cut(peer, "too much waits for it, and it does not read")
-        self._note_dropped(peer, buffer.dropped - dropped)
+        self._note_dropped(peer, buffer, buffer.dropped - dropped)
         if not buffer.is_stuck(now):
             self._congested(True)  # noqa: FBT003  # told of it, as the listeners are
         if not self._is_draining:
             self._is_draining = True
             self._drain_later()
 
-    def _note_dropped(self, peer: bytes, count: int) -> None:
+    def _note_dropped(self, peer: bytes, buffer: PeerBuffer, count: int) -> None:
+        """Count messages that were dropped, and tell of them."""
         if count:
             self._counters.dropped += count
-            self._cell.runtime.emit(Undelivered(peer, count, str(self._policy)))
+            self._context.runtime.report(Undelivered(peer, count, str(buffer.policy)))

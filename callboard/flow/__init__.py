@@ -19,10 +19,11 @@ from callboard.flow.errors import (
     FlowTimeout,
     MalformedMessage,
 )
+from callboard.flow.factories import Bot
 from callboard.flow.flow import Flow
-from callboard.flow.handler import Bot, FlowHandler
-from callboard.flow.machine import Dat
-from callboard.flow.message import Message
+from callboard.flow.handler import FlowHandler
+from callboard.flow.protocol.machine import Dat
+from callboard.flow.protocol.message import Message
 
 __all__ = [
     "Bot",

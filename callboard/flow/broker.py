@@ -1,47 +1,38 @@
 """The flow broker: many clients, one handler for each flow, one port.
 
-Its actor runs the table of `callboard.flow.association`. The actor's mailbox is what the
-originals have a thread for: one message at a time, in the order of each sender. Routing ids are
-random numbers of 32 bits, given to each port that wants or answers a flow.
+Its actor runs the table of `callboard.flow.protocol.association`. The actor's mailbox is what
+the originals have a thread for: one message at a time, in the order of each sender. Routing ids
+are random numbers of 32 bits, given to each port that wants or answers a flow.
 """
 
-import inspect
-import logging
 import re
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from actors.actor import Actor
-from actors.dispatch import handler
-from actors.errors import CallboardError, InvalidAddress
-from actors.exit_reason import ExitReason
-from actors.reference import ActorRef
-from actors.signals import Down
-from callboard.flow.association import Associations, CallFactory, Counters, Effect, Forget, Send
-from callboard.flow.errors import FlowRefused
-from callboard.flow.guard import factory_running
-from callboard.flow.handler import Bot, reason_of
-from callboard.flow.machine import CREDIT_LIMIT
-from callboard.flow.opening import is_zeromq, zeromq
-from proxies.node import Node
+from callboard.actors.closing import Closing
+from callboard.actors.dispatch import handler
+from callboard.actors.errors import CallboardError, InvalidAddress
+from callboard.actors.exit_reason import ExitReason
+from callboard.actors.reference import ActorRef, Down
+from callboard.actors.system_actor import SystemActor
+from callboard.flow.factories import Bot, Factory, call_factory
+from callboard.flow.flow import is_zeromq, zeromq
+from callboard.flow.protocol.association import (
+    AssociationTable,
+    CallFactory,
+    Effect,
+    FlowCounters,
+    Send,
+)
+from callboard.flow.protocol.machine import CREDIT_LIMIT
+from callboard.node import Node
 
-__all__ = ["BROKER_NAME", "BrokerActor", "Factory", "FlowBroker"]
-
-log = logging.getLogger("callboard.flow")
-
-Factory = Callable[[Bot], object]
-"""Takes a BOT and returns something true when a handler will answer it."""
-
+#: The name under which a flow broker is registered unless it is given another.
 BROKER_NAME: Final = "flow"
-"""The name under which a flow broker is registered unless it is given another."""
 
+#: Seconds between looks for flows whose handler does not answer.
 TICK: Final = 1.0
-"""Seconds between looks for flows whose handler does not answer."""
-
-SLOW_FACTORY: Final = 0.1
-"""Seconds after which a factory is named in the log: all flows wait for it."""
 
 _ADDRESS: Final = re.compile(
     r"basp://(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\[\]:/@\s]+):(?P<port>\d{1,5})(?:/(?P<name>[\w.-]+))?"
@@ -50,48 +41,28 @@ _ADDRESS: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """No handler could be found for a flow after all."""
+    """To the broker: no handler could be found for a flow after all."""
 
     cid: int
     reason: str
 
 
-class Leave:
-    """End all flows, then yourself."""
+class CloseFlows:
+    """To the broker: end all flows, then yourself."""
 
 
-class Tick:
-    """A second is over."""
+class ExpireFlows:
+    """To the broker: refuse the flows whose handlers did not answer in time."""
 
 
-def call_factory(factory: Factory, bot: Bot, now: Callable[[], float]) -> str:
-    """Call a factory; returns why the flow is refused, or nothing when it is not."""
-    started = now()
-    try:
-        with factory_running():
-            outcome = factory(bot)
-    except Exception as error:  # noqa: BLE001  # a user's factory must not end the broker
-        if not isinstance(error, FlowRefused):
-            log.warning("the factory raised for %r: %s", bot, reason_of(error))
-        return reason_of(error)
-    took = now() - started
-    if took > SLOW_FACTORY:
-        log.warning("the factory took %.1f s for %r; every flow waited for it", took, bot)
-    if inspect.iscoroutine(outcome):
-        outcome.close()
-        return "the factory is a coroutine function; it has to be a plain one that returns soon"
-    return "" if outcome else "no handler takes this flow"
-
-
-class BrokerActor(Actor):
+class FlowBrokerActor(SystemActor):
     """Runs the table of associations on a node."""
-
-    remote_methods = frozenset()
 
     def __init__(self, factory: Factory, most_credit: int) -> None:
         self._factory = factory
-        self._runner = self._cell.runner
-        self.table = Associations(self._make_key, most_credit=most_credit)
+        self._now = self.runtime.now
+        draw = self.runtime.random.getrandbits
+        self.table = AssociationTable(lambda: f"{draw(128):032x}", most_credit=most_credit)
         self._rids: dict[ActorRef[Any], int] = {}
         self._ports: dict[int, tuple[ActorRef[Any], Any]] = {}
         self._is_ticking = False
@@ -105,15 +76,11 @@ class BrokerActor(Actor):
         if sender is None:
             self.table.counters.unknown += 1
             return
-        rid = self._rids.get(sender)
-        if rid is None:
-            rid = self._new_rid()
-            self._rids[sender] = rid
-            self._ports[rid] = sender, None
-            self._carry_out(self.table.receive(rid, data, self._runner.now()))
+        known = self._rids.get(sender)
+        rid = known or self._new_rid(sender)
+        self._carry_out(self.table.receive(rid, data, self._now()))
+        if known is None:
             self._settle(rid, sender)
-        else:
-            self._carry_out(self.table.receive(rid, data, self._runner.now()))
 
     @handler
     def receive_run(self, run: tuple[bytes, ...]) -> None:
@@ -129,21 +96,21 @@ class BrokerActor(Actor):
                 self._post(ref, sent[0] if len(sent) == 1 else tuple(sent))
 
     def _post(self, ref: ActorRef[Any], sent: bytes | tuple[bytes, ...]) -> None:
+        """Send to a peer; one that takes nothing loses its flow."""
         try:
-            ref.target.post(sent, self._cell)
+            ref.target.post(sent, self.context)
         except CallboardError as error:  # its link is full, say: only that flow ends
             rid = self._rids.get(ref)
             if rid is not None:
                 self._carry_out(self.table.down(rid, str(error)))
 
-    def _make_key(self) -> str:
-        return f"{self._runner.random.getrandbits(128):032x}"
-
-    def _new_rid(self) -> int:
-        while True:
-            rid = self._runner.random.getrandbits(32)
-            if rid and rid not in self._ports:
-                return rid
+    def _new_rid(self, sender: ActorRef[Any]) -> int:
+        """Give a peer a random routing id that is free."""
+        while not (rid := self.runtime.random.getrandbits(32)) or rid in self._ports:
+            pass
+        self._rids[sender] = rid
+        self._ports[rid] = sender, None
+        return rid
 
     def _settle(self, rid: int, sender: ActorRef[Any]) -> None:
         """Watch a peer that has a flow since this message; forget the others."""
@@ -153,9 +120,10 @@ class BrokerActor(Actor):
             self._forget(rid)
         if self.table.is_waiting and not self._is_ticking:
             self._is_ticking = True
-            self.after(TICK, Tick())
+            self.after(TICK, ExpireFlows())
 
     def _forget(self, rid: int) -> None:
+        """Free a routing id."""
         found = self._ports.pop(rid, None)
         if found is not None:
             ref, monitor = found
@@ -171,31 +139,33 @@ class BrokerActor(Actor):
             self._carry_out(self.table.down(rid, down.detail or str(down.reason)))
 
     @handler
-    def tick(self, tick: Tick) -> None:
+    def expire_flows(self, order: ExpireFlows) -> None:
         """Refuse flows that waited too long for their handlers."""
-        self._carry_out(self.table.expire(self._runner.now()))
+        self._carry_out(self.table.expire(self._now()))
         self._is_ticking = self.table.is_waiting
         if self._is_ticking:
-            self.after(TICK, tick)
+            self.after(TICK, order)
 
     def _carry_out(self, effects: list[Effect]) -> None:
+        """Do what the table has decided, in order."""
         for effect in effects:
-            if type(effect) is Send:
+            if isinstance(effect, Send):
                 ref = self._ports[effect.rid][0]
                 if self._outputs is None:
                     self._post(ref, effect.data)
                 else:
                     self._outputs.setdefault(ref, []).append(effect.data)
-            elif type(effect) is CallFactory:
+            elif isinstance(effect, CallFactory):
                 bot = Bot(effect.bot, self.me, refuse=self._refuse)
-                reason = call_factory(self._factory, bot, self._runner.now)
+                reason = call_factory(self._factory, bot, self._now)
                 if reason:
                     self._carry_out(self.table.refuse(effect.cid, reason))
-            elif type(effect) is Forget:
+            else:
                 self._forget(effect.rid)
 
     def _refuse(self, cid: int, reason: str) -> None:
-        self._cell.post(Refuse(cid, reason), None)
+        """Refuse a flow later; from any thread."""
+        self.post_self(Refuse(cid, reason))
 
     @handler
     def refuse(self, order: Refuse) -> None:
@@ -203,13 +173,13 @@ class BrokerActor(Actor):
         self._carry_out(self.table.refuse(order.cid, order.reason))
 
     @handler
-    def leave(self, _: Leave) -> None:
+    def close_flows(self, _: CloseFlows) -> None:
         """End all flows, then this actor."""
         self._carry_out(self.table.close("the flow broker is closed"))
         self.stop_self(ExitReason.NORMAL)
 
 
-class FlowBroker:
+class FlowBroker(Closing):
     """Takes clients at an address and lets a factory find a handler for each.
 
     `FlowBroker.bind` opens a port; `FlowBroker(node, factory=…)` puts one on an existing node.
@@ -237,8 +207,8 @@ class FlowBroker:
         self._owns_node = False
         self._name = name
         self._ended = threading.Event()
-        self.ref = node.spawn(BrokerActor, factory, most_credit)
-        self._actor: BrokerActor = node.runtime.cells[self.ref.actor_id].actor
+        self.ref = node.spawn(FlowBrokerActor, factory, most_credit)
+        self._actor: FlowBrokerActor = node.runtime.contexts[self.ref.actor_id].actor
         self.ref.target.monitor(self, lambda _: self._ended.set())
         node.register(name, self.ref)
 
@@ -265,7 +235,7 @@ class FlowBroker:
 
         Raises:
             InvalidAddress: the address has another form.
-            PublicAddress: anybody could reach it; see `Node.listen`.
+            PublicAddress: other machines could reach it; see `Node.listen`.
             OSError: the address is not ours or the port is taken.
         """
         if is_zeromq(address):
@@ -295,7 +265,7 @@ class FlowBroker:
         return f"{self.node.address}/{self._name}"
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> FlowCounters:
         """What happened so far."""
         return self._actor.table.counters
 
@@ -314,25 +284,13 @@ class FlowBroker:
     def close(self) -> None:
         """End all flows with EOT, the broker, and its node if it has its own. Idempotent."""
         if not self._ended.is_set():
-            self.ref.tell(Leave())
+            self.ref.tell(CloseFlows())
         if self._owns_node:
             self.node.close()
 
     async def aclose(self) -> None:
         """Awaitable twin of `close`."""
         if not self._ended.is_set():
-            self.ref.tell(Leave())
+            self.ref.tell(CloseFlows())
         if self._owns_node:
             await self.node.aclose()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()

@@ -1,4 +1,4 @@
-"""What can go wrong with flows, under callboard's one root.
+"""Errors of flows, under the one root of callboard.
 
 CallboardError
 └── FlowError
@@ -17,7 +17,7 @@ CallboardError
 from collections.abc import Mapping
 from typing import Any
 
-from actors.errors import CallboardError, WouldDeadlock
+from callboard.actors.errors import CallboardError, WouldDeadlock
 
 
 class FlowError(CallboardError):
@@ -25,7 +25,7 @@ class FlowError(CallboardError):
 
 
 class MalformedMessage(FlowError, ValueError):
-    """The bytes are no ZIO message, or their label is no flow object."""
+    """The bytes are not a ZIO message, or their label is not a flow object."""
 
 
 class LocalFlowError(FlowError, RuntimeError):

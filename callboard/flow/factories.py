@@ -1,20 +1,159 @@
-"""Ready factories: spawn a handler for each flow, use a pool, or choose by rule."""
+"""Factories, and the BOT of a client that they find a handler for.
 
+Ready ones spawn a handler for each flow, use a pool, or choose by rule. A flow broker serves
+one message at a time, and calls its factory in that time. A factory that opened or answered a
+flow itself would wait for messages that the broker cannot pass on before the factory returns.
+Opening a flow inside a factory raises `FactoryDeadlock` instead.
+"""
+
+import inspect
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final
 
-from actors.actor import Actor
-from actors.future import Future
-from actors.reference import ActorRef
-from callboard.flow.broker import Factory
-from callboard.flow.errors import FlowRefused
-from callboard.flow.handler import Bot
-from callboard.flow.rules import Rule
-from proxies.errors import NoMembers
-from proxies.group import Group
-from proxies.node import Node
+from callboard.actors.actor import Actor
+from callboard.actors.future import Future
+from callboard.actors.reference import ActorRef
+from callboard.flow.errors import FactoryDeadlock, FlowRefused
+from callboard.flow.protocol.message import Message
+from callboard.flow.protocol.rules import Rule
+from callboard.node import Node
+from callboard.proxies.errors import NoMembers
+from callboard.proxies.messages import message
+from callboard.proxies.names.group import Group
 
-__all__ = ["Pool", "Route", "Spawn"]
+_log = logging.getLogger("callboard.flow")
+
+#: Seconds after which a factory is named in the log: all flows wait for it.
+SLOW_FACTORY: Final = 0.1
+
+_PROTOCOL: frozenset[str] = frozenset({"flow", "direction", "credit", "cid", "cid_key"})
+
+
+_IN_FACTORY: Final[ContextVar[bool]] = ContextVar("callboard_flow_factory", default=False)
+
+
+@message("callboard.flow.Serve")
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """To a handler: take this flow.
+
+    Attributes:
+        bot: the encoded BOT-loc.
+        broker: the flow broker, or None when it is reached by its address.
+        address: where a broker on ZeroMQ is reached.
+        then_stop: end when the flow has ended.
+    """
+
+    bot: bytes
+    broker: ActorRef[Any] | None = None
+    address: str = ""
+    then_stop: bool = False
+
+
+class Bot:
+    """What a client's BOT says, as a factory or handler gets it: BOT-loc.
+
+    The direction is the handler's: `inject` when the client gives.
+    """
+
+    def __init__(
+        self,
+        message: Message,
+        broker: ActorRef[Any] | None = None,
+        address: str = "",
+        refuse: Callable[[int, str], None] | None = None,
+    ) -> None:
+        """Made by the flow broker, and by the handler that got it."""
+        self.message = message
+        #: The whole flow object, with `cid` and `cid_key`.
+        self.object = message.label_object
+        #: The routing id of the client.
+        self.cid: int = self.object["cid"]
+        #: The part of the handler: `extract` or `inject`.
+        self.direction: str = self.object["direction"]
+        #: Credit that the client asks for.
+        self.credit: int = self.object["credit"]
+        self._refuse = refuse
+        self._broker = broker
+        self._address = address
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Return the attributes of the client beside direction and credit."""
+        return {key: held for key, held in self.object.items() if key not in _PROTOCOL}
+
+    @property
+    def payload(self) -> tuple[bytes, ...]:
+        """Frames that came with the BOT."""
+        return self.message.payload
+
+    def refuse(self, reason: str) -> None:
+        """Tell the client, after the factory has returned, that the flow is refused."""
+        if self._refuse is not None:
+            self._refuse(self.cid, reason)
+
+    def __repr__(self) -> str:
+        return f"<Bot of {self.cid}: {self.direction}, credit {self.credit}, {self.attributes}>"
+
+    def hand_to(self, handler: Any, *, then_stop: bool = False) -> bool:
+        """Give the flow to a `FlowHandler`, here or on another node; returns True.
+
+        Args:
+            handler: its ref, or a group of handlers.
+            then_stop: let it end when the flow has ended.
+        """
+        encoded = self.message.encode()
+        handler.tell(Serve(encoded, self._broker, self._address, then_stop))
+        return True
+
+
+#: Takes a BOT and returns something true when a handler will answer it.
+Factory = Callable[[Bot], object]
+
+
+def refuse_in_factory(call: str) -> None:
+    """Raise when a factory is under way in this context.
+
+    Raises:
+        FactoryDeadlock: the call would wait for the broker that called the factory.
+    """
+    if _IN_FACTORY.get():
+        msg = (
+            f"{call} in a factory would wait for the flow broker that called it; give the BOT "
+            "to a FlowHandler with bot.hand_to(ref) and return"
+        )
+        raise FactoryDeadlock(msg)
+
+
+def call_factory(factory: Factory, bot: Bot, now: Callable[[], float]) -> str:
+    """Call a factory; returns why the flow is refused, or nothing when it is not."""
+    started = now()
+    token = _IN_FACTORY.set(True)
+    try:
+        outcome = factory(bot)
+    except FlowRefused as error:
+        return str(error)
+    except Exception as error:  # noqa: BLE001  # a user's factory must not end the broker
+        _log.warning("the factory raised for %r: %s", bot, text_of(error))
+        return text_of(error)
+    finally:
+        _IN_FACTORY.reset(token)
+    took = now() - started
+    if took > SLOW_FACTORY:
+        _log.warning("the factory took %.1f s for %r; every flow waited for it", took, bot)
+    if inspect.iscoroutine(outcome):
+        outcome.close()
+        return "the factory is a coroutine function; it has to be a plain one that returns soon"
+    return "" if outcome else "no handler takes this flow"
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text about an error that the other side of a flow is told."""
+    text = str(error)
+    return f"{type(error).__name__}: {text}"[:500] if text else type(error).__name__
 
 
 class Spawn:
@@ -125,21 +264,10 @@ class Route:
 
 
 def _rule(match: Mapping[str, Any] | str) -> Callable[[Bot], bool]:
+    """Return the condition of a route."""
     if isinstance(match, str):
-        return _always if not match else _by_text(Rule(match))
-    return lambda bot: all(
-        name in bot.attributes and bot.attributes[name] == value
-        for name, value in match.items()
-    )
-
-
-def _always(_: Bot) -> bool:
-    return True
-
-
-def _by_text(rule: Rule) -> Callable[[Bot], bool]:
-    return lambda bot: rule.holds({**bot.attributes, **_of_protocol(bot)})
-
-
-def _of_protocol(bot: Bot) -> dict[str, Any]:
-    return {"direction": bot.direction, "credit": bot.credit}
+        rule = Rule(match or "true")
+        return lambda bot: rule.holds(
+            {**bot.attributes, "direction": bot.direction, "credit": bot.credit}
+        )
+    return lambda bot: match.items() <= bot.attributes.items()

@@ -16,18 +16,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-from actors.actor import Actor
-from actors.errors import RemoteError
-from actors.reference import ActorRef
+from callboard.actors.actor import Actor
+from callboard.actors.errors import RemoteError
+from callboard.actors.reference import ActorRef
 from callboard.flow.errors import FlowRefused, InvalidRule, RecordError
-from callboard.flow.file_service import Append, Fetch
+from callboard.flow.factories import Bot
+from callboard.flow.file_service import Append, FetchRecords
 from callboard.flow.flow import Flow
-from callboard.flow.handler import Bot, FlowHandler
-from callboard.flow.message import Message, object_text
-from callboard.flow.rules import Rule, fill_pattern
-from proxies.node import Node
-
-__all__ = ["FileFactory", "FileReader", "FileRule", "FileWriter", "load_rules"]
+from callboard.flow.handler import FlowHandler
+from callboard.flow.protocol.message import Message, object_text
+from callboard.flow.protocol.rules import Rule, fill_pattern, invalid_rule
+from callboard.node import Node
 
 _DIRECTIONS: Final = {"w": "inject", "r": "extract"}
 _KEYS: Final = frozenset({"rule", "rw", "filepat", "attr"})
@@ -57,24 +56,20 @@ class FileRule:
             InvalidRule: it is of no use.
         """
         if not isinstance(entry, dict) or not set(entry) <= _KEYS:
-            msg = f"{where}: a rule has the keys {', '.join(sorted(_KEYS))}"
-            raise InvalidRule(msg)
+            invalid_rule(f"{where}: a rule has the keys {', '.join(sorted(_KEYS))}")
         rule, rw = entry.get("rule", "true"), entry.get("rw", "w")
         filepat, attr = entry.get("filepat"), entry.get("attr", {})
         if not isinstance(rule, str) or rw not in _DIRECTIONS or not isinstance(attr, dict):
-            msg = f"{where}: rule is a text, rw is w or r, attr has names and values"
-            raise InvalidRule(msg)
+            invalid_rule(f"{where}: rule is a text, rw is w or r, attr has names and values")
         if not isinstance(filepat, str):
-            msg = f'{where}: filepat is missing, such as filepat = "{{stream}}.zio"'
-            raise InvalidRule(msg)
+            invalid_rule(f'{where}: filepat is missing, such as filepat = "{{stream}}.zio"')
         try:
             return cls(Rule(rule), rw, filepat, attr)
         except InvalidRule as error:
-            msg = f"{where}: {error}"
-            raise InvalidRule(msg) from None
+            invalid_rule(f"{where}: {error}")
 
     def holds(self, attributes: Mapping[str, Any]) -> bool:
-        """Tell whether the expression is true of a client's attributes."""
+        """Return whether the expression is true of a client's attributes."""
         return self.rule.holds({**self.attr, **attributes})
 
     def path(self, attributes: Mapping[str, Any], root: Path) -> Path:
@@ -96,18 +91,14 @@ def load_rules(path: Path) -> list[FileRule]:
         text = path.read_text(encoding="utf-8")
         found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
-        msg = f"{path}: {error.strerror}"
-        raise InvalidRule(msg) from None
+        invalid_rule(f"{path}: {error.strerror}")
     except UnicodeDecodeError:
-        msg = f"{path}: it is no text in UTF-8"
-        raise InvalidRule(msg) from None
+        invalid_rule(f"{path}: it is no text in UTF-8")
     except (ValueError, RecursionError) as error:
-        msg = f"{path}: {error}"
-        raise InvalidRule(msg) from None
+        invalid_rule(f"{path}: {error}")
     entries = found.get("rule") if isinstance(found, dict) else found
     if not isinstance(entries, list) or not entries:
-        msg = f"{path}: there is no rule; write [[rule]] tables, or a JSON list"
-        raise InvalidRule(msg)
+        invalid_rule(f"{path}: there is no rule; write [[rule]] tables, or a JSON list")
     return [FileRule.of(entry, f"{path}: rule {n}") for n, entry in enumerate(entries, 1)]
 
 
@@ -150,7 +141,7 @@ class FileReader(FlowHandler):
         offset = 0
         while True:
             try:
-                found = await self._service.ask(Fetch(self._name, offset))
+                found = await self._service.ask(FetchRecords(self._name, offset))
             except (RemoteError, RecordError) as error:
                 await flow.aeot(str(error))
                 return

@@ -6,39 +6,27 @@ block for the disk.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final
 
-from actors.actor import Actor
-from actors.dispatch import handler
+from callboard.actors.actor import Actor
+from callboard.actors.dispatch import handler
 from callboard.flow.errors import InvalidRule, MalformedMessage, RecordError
-from callboard.flow.message import Message
-from callboard.flow.record_file import RecordFile
-from callboard.flow.rules import path_inside
-from proxies.messages import message
+from callboard.flow.protocol.message import Message
+from callboard.flow.protocol.rules import path_inside
+from callboard.flow.record_file import Hdf5File, RecordFile
+from callboard.proxies.messages import message
 
-__all__ = ["Append", "FileService", "Fetch", "Fetched", "open_format"]
-
+#: Files that are kept open; beyond that the one used longest ago is closed.
 OPEN_LIMIT: Final = 64
-"""Files that are kept open; beyond that the one used longest ago is closed."""
 
+#: The formats of files.
+RecordFormat = RecordFile | Hdf5File
+
+#: Records of one answer at most.
 BATCH: Final = 64
-"""Records of one answer at most."""
-
-
-class File(Protocol):
-    """A format of files."""
-
-    def append(self, messages: Sequence[Message], /) -> int:
-        """Append messages; returns how many the file has."""
-
-    def read(self, offset: int, most: int, /) -> tuple[list[Message], int]:
-        """Return messages from an offset on and the offset behind them."""
-
-    def close(self) -> None:
-        """Close it."""
 
 
 @message("callboard.flow.Append")
@@ -52,7 +40,7 @@ class Append:
 
 @message("callboard.flow.Fetch")
 @dataclass(frozen=True, slots=True)
-class Fetch:
+class FetchRecords:
     """To a file service: read from an offset on, 0 at first; answered by `Fetched`."""
 
     name: str
@@ -68,7 +56,7 @@ class Fetched:
     offset: int
 
 
-def open_format(name: str) -> Any:
+def open_format(name: str) -> type[RecordFormat]:
     """Return the class of a file format: `records` or `hdf5`.
 
     Raises:
@@ -77,18 +65,16 @@ def open_format(name: str) -> Any:
     if name == "records":
         return RecordFile
     if name == "hdf5":
-        try:
-            from callboard.flow.hdf5_file import Hdf5File
-        except ImportError:
+        if find_spec("h5py") is None:
             msg = "the format hdf5 needs h5py; pip install 'callboard[hdf5]'"
-            raise RecordError(msg) from None
+            raise RecordError(msg)
         return Hdf5File
     msg = f"format {name!r} is not known; choose records or hdf5"
     raise RecordError(msg)
 
 
 class FileService(Actor):
-    """Owns the files of one folder; nobody writes there beside it."""
+    """Owns the files of one folder: no other writer may use them."""
 
     detached = True
     remote_methods = frozenset()
@@ -102,7 +88,7 @@ class FileService(Actor):
         """
         self._root = Path(root)
         self._format = open_format(file_format)
-        self._files: OrderedDict[Path, File] = OrderedDict()
+        self._files: OrderedDict[Path, RecordFormat] = OrderedDict()
 
     @handler
     def append(self, order: Append) -> int | None:
@@ -115,7 +101,7 @@ class FileService(Actor):
             return None
 
     @handler
-    def fetch(self, order: Fetch) -> Fetched | None:
+    def fetch(self, order: FetchRecords) -> Fetched | None:
         """Read from a file."""
         try:
             file = self._file(order.name, is_new_allowed=False)
@@ -125,7 +111,8 @@ class FileService(Actor):
             return None
         return Fetched(tuple(each.encode() for each in messages), offset)
 
-    def _file(self, name: str, *, is_new_allowed: bool) -> File:
+    def _file(self, name: str, *, is_new_allowed: bool) -> RecordFormat:
+        """Return an open file by its name; the one used longest ago is closed."""
         path = path_inside(name, self._root)
         file = self._files.get(path)
         if file is None:

@@ -1,28 +1,96 @@
-"""One side of a flow as users see it; clients and handlers are this same class."""
+"""One side of a flow as users see it; clients and handlers use this same class.
 
-from collections.abc import AsyncIterator, Iterator, Mapping
-from types import TracebackType
-from typing import Any, Final, Self
+The rules are in `callboard.flow.protocol.machine`, the way to the broker in
+`callboard.flow.link`; here they meet the threads and coroutines that wait. Every wait is on a
+future, so the same lines serve threads, asyncio, handlers of actors and simulated clusters.
+"""
 
-from callboard.flow.errors import FlowAborted, FlowEnded, FlowRefused
-from callboard.flow.guard import refuse_in_factory
-from callboard.flow.machine import Dat, FlowMachine, State
-from callboard.flow.message import as_frames
-from callboard.flow.side import DEFAULT_TIMEOUT, FlowSide, text_of
+import asyncio
+import importlib
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from types import ModuleType
+from typing import Any, Final, NoReturn, Self
 
-__all__ = ["DEFAULT_CREDIT", "Flow"]
+from callboard.actors.errors import AskTimeout, CallboardError
+from callboard.actors.future import Future
+from callboard.actors.reference import ActorRef
+from callboard.flow.errors import (
+    FlowAborted,
+    FlowEnded,
+    FlowError,
+    FlowRefused,
+    FlowTimeout,
+    LocalFlowError,
+    MalformedMessage,
+    RemoteFlowError,
+)
+from callboard.flow.factories import refuse_in_factory, text_of
+from callboard.flow.link import NAME, ActorLink, FlowLink, FlowTaker
+from callboard.flow.protocol.machine import Dat, End, FlowMachine, FlowState, Opened
+from callboard.flow.protocol.message import as_frames
+from callboard.node import Node
 
+#: Seconds to reach a broker's node when a flow sets no limit.
+CONNECT_TIME: Final = 10.0
+
+
+_SCHEMES: Final = ("tcp://", "ipc://", "tcp+draft://", "ipc+draft://")
+
+
+def is_zeromq(address: object) -> bool:
+    """Return whether an address is one of ZeroMQ."""
+    return isinstance(address, str) and address.startswith(_SCHEMES)
+
+
+def zeromq() -> ModuleType:
+    """Return the module of flows over ZeroMQ.
+
+    Raises:
+        FlowError: pyzmq is not installed.
+    """
+    try:
+        return importlib.import_module("callboard.flow.zeromq")
+    except ImportError:
+        msg = "flows over ZeroMQ need pyzmq; pip install 'callboard[zmq]'"
+        raise FlowError(msg) from None
+
+
+#: DATs that may be under way unless a client says otherwise.
 DEFAULT_CREDIT: Final = 10
-"""DATs that may be under way unless a client says otherwise."""
+
+#: Seconds that the other side may take for its BOT, a DAT, a PAY or the echo of EOT.
+DEFAULT_TIMEOUT: Final = 5.0
 
 
-class Flow(FlowSide):
+class Flow:
     """A flow: DATs in one direction, paid for with credit that comes back in the other.
 
     `Flow.connect` makes a client's; handlers get theirs from `FlowHandler`. Leaving the block
     ends the flow with EOT and waits for the echo: when a giver's block is left without an
     error, the other side has taken every DAT. With `timeout=None` waits have no limit.
     """
+
+    def __init__(self, machine: FlowMachine, timeout: float | None = DEFAULT_TIMEOUT) -> None:
+        """Use `Flow.connect`, or a `FlowHandler`."""
+        self.timeout = timeout
+        #: `extract` when this side gives, `inject` when it takes.
+        self.direction = machine.direction
+        #: Whether this side sends the DATs.
+        self.is_giver = machine.is_giver
+        self._machine = machine
+        self._link: FlowLink | None = None
+        self._lock = threading.Lock()
+        self._inbox: deque[Dat] = deque()
+        self._waiters: list[Future[None]] = []
+        self._error: FlowError | None = None
+        self._is_open = False
+        self._is_closed = False
+        #: What the other side's BOT said beside direction and credit.
+        self.peer_attributes: Mapping[str, Any] = {}
+        #: What the other side's EOT said; None while there was none.
+        self.end_attributes: Mapping[str, Any] | None = None
 
     @classmethod
     def connect(
@@ -51,13 +119,11 @@ class Flow(FlowSide):
             tls: for the flow's own node, as in `Node(tls=…)`.
 
         Raises:
-            FlowRefused: nobody takes the flow; the text says why.
+            FlowRefused: no handler takes the flow; the text says why.
             FlowTimeout: the broker did not answer in time.
-            NodeUnreachable: nobody listens there.
+            NodeUnreachable: no node listens there.
             MalformedMessage: direction, credit or attributes cannot be sent.
         """
-        from callboard.flow.opening import open_link
-
         refuse_in_factory("Flow.connect")
         flow = cls(FlowMachine(direction, credit, attributes), timeout)
         flow.use(open_link(address, flow, node=node, secret=secret, tls=tls, timeout=timeout))
@@ -78,8 +144,6 @@ class Flow(FlowSide):
         tls: Any = None,
     ) -> Self:
         """Awaitable twin of `connect`."""
-        from callboard.flow.opening import aopen_link
-
         refuse_in_factory("Flow.aconnect")
         flow = cls(FlowMachine(direction, credit, attributes), timeout)
         flow.use(
@@ -104,7 +168,8 @@ class Flow(FlowSide):
             self._block(self._opened)
         except BaseException:
             self._give_up("the BOT was not answered")
-            self._close_link()
+            if self._link is not None:
+                self._link.close()
             raise
 
     async def aopen(self) -> None:
@@ -115,14 +180,17 @@ class Flow(FlowSide):
             await self._wait(self._opened)
         except BaseException:
             self._give_up("the BOT was not answered")
-            await self._aclose_link()
+            if self._link is not None:
+                await self._link.aclose()
             raise
 
     def _send_bot(self) -> None:
+        """Send this side's BOT."""
         with self._lock:
             self._send(self._machine.open())
 
     def _opened(self) -> bool:
+        """Return whether the other side's BOT came; raise when it refused."""
         self._check()
         if not self._is_open:
             if self.end_attributes is None:
@@ -166,12 +234,13 @@ class Flow(FlowSide):
             await self._wait(lambda: self._try_put(frames, attributes))
 
     def _try_put(self, frames: tuple[bytes, ...], attributes: Mapping[str, Any]) -> bool:
+        """Send a DAT if there is credit."""
         machine = self._machine
         if not machine.is_giver:
             msg = "put() on a taker; this side injects, use get()"
             raise TypeError(msg)
         with self._lock:
-            if machine.state is not State.FLOWING or self._error is not None:
+            if machine.state is not FlowState.FLOWING or self._error is not None:
                 self._raise_end()
             if machine.credit < 1:
                 return False
@@ -198,6 +267,7 @@ class Flow(FlowSide):
         return await self._wait(self._try_get) if dat is None else dat
 
     def _try_get(self) -> Dat | None:
+        """Return the next DAT if one is there, and pay when it is time."""
         machine = self._machine
         if machine.is_giver:
             msg = "get() on a giver; this side extracts, use put()"
@@ -209,7 +279,7 @@ class Flow(FlowSide):
                 if machine.wants_to_pay():
                     self._send(machine.pay())
                 return dat
-            if machine.state is not State.FLOWING or self._error is not None:
+            if machine.state is not FlowState.FLOWING or self._error is not None:
                 self._raise_end()
             return None
 
@@ -253,14 +323,16 @@ class Flow(FlowSide):
         return self.end_attributes or {}
 
     def _send_eot(self, reason: str, attributes: Mapping[str, Any]) -> None:
+        """Send EOT, unless this side has sent it."""
         with self._lock:
-            if self._machine.state not in (State.ACKFIN, State.FIN):
+            if self._machine.state not in (FlowState.ACKFIN, FlowState.FIN):
                 about = {**attributes, "reason": reason} if reason else attributes
                 self._send(self._machine.end(about))
 
     def _finished(self) -> bool:
+        """Return whether both sides have sent EOT; raise its reason."""
         self._check()
-        if self._machine.state is not State.FIN:
+        if self._machine.state is not FlowState.FIN:
             return False
         reason = (self.end_attributes or {}).get("reason")
         if reason:
@@ -274,69 +346,253 @@ class Flow(FlowSide):
             FlowAborted: the other side ended with a reason or is lost.
             FlowTimeout: no echo came in time.
         """
-        if self._is_closed:
-            return
-        self._is_closed = True
-        try:
-            if self._machine.state is not State.IDLE:
-                self.eot()
-        finally:
-            self._close_link()
+        self.__exit__(None, None, None)
 
     async def aclose(self) -> None:
         """Awaitable twin of `close`."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        try:
-            if self._machine.state is not State.IDLE:
-                await self.aeot()
-        finally:
-            await self._aclose_link()
+        await self.__aexit__(None, None, None)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        _: TracebackType | None,
-    ) -> None:
-        if error is None:
-            self.close()
-        elif not self._is_closed:
-            self._is_closed = True
-            self._give_up(text_of(error))
-            self._close_link()
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            if error is not None:
+                self._give_up(text_of(error))
+            elif self._machine.state is not FlowState.IDLE:
+                self.eot()
+        finally:
+            if self._link is not None:
+                self._link.close()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        _: TracebackType | None,
+        self, _kind: object, error: BaseException | None, _trace: object
     ) -> None:
-        if error is None:
-            await self.aclose()
-        elif not self._is_closed:
-            self._is_closed = True
-            self._give_up(text_of(error))
-            await self._aclose_link()
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            if error is not None:
+                self._give_up(text_of(error))
+            elif self._machine.state is not FlowState.IDLE:
+                await self.aeot()
+        finally:
+            if self._link is not None:
+                await self._link.aclose()
 
     def _give_up(self, reason: str) -> None:
         """Tell the other side that this one fails, and do not wait for its echo."""
         with self._lock:
             machine = self._machine
-            if machine.state in (State.BOTSEND, State.FLOWING, State.FINACK):
+            if machine.state in (FlowState.BOTSEND, FlowState.FLOWING, FlowState.FINACK):
                 self._send(machine.end({"reason": reason}))
 
-    def _close_link(self) -> None:
-        if self._link is not None:
-            self._link.close()
+    # --- what it is ---
 
-    async def _aclose_link(self) -> None:
-        if self._link is not None:
-            await self._link.aclose()
+    @property
+    def total_credit(self) -> int:
+        """DATs that may be under way at most, as both sides agreed."""
+        return self._machine.total_credit
+
+    @property
+    def credit(self) -> int:
+        """Credit that this side has at the moment."""
+        return self._machine.credit
+
+    @property
+    def state(self) -> FlowState:
+        """Where the flow is."""
+        return self._machine.state
+
+    def __repr__(self) -> str:
+        return f"<Flow {self.direction}, {self.state.value}, credit {self.credit}>"
+
+    def use(self, link: FlowLink) -> None:
+        """Send and receive over this link, from the next message on."""
+        self._link = link
+
+    # --- what the link says ---
+
+    def received(self, data: bytes) -> None:
+        """Take a message of the other side; called by the link."""
+        with self._lock:
+            try:
+                event = self._machine.receive(data)
+            except (RemoteFlowError, MalformedMessage) as error:
+                self._broken(error)
+                event = None
+            if isinstance(event, Dat):
+                self._inbox.append(event)
+            elif isinstance(event, Opened):
+                self.peer_attributes = event.attributes
+                self._is_open = True
+            elif isinstance(event, End):
+                self.end_attributes = event.attributes
+                if self._machine.is_giver and self._machine.state is FlowState.FINACK:
+                    self._answer(self._machine.end())
+            waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter.set_result(None)
+
+    def _broken(self, error: FlowError) -> None:
+        """The other side broke a rule: remember it and tell it."""
+        if self._error is None:
+            self._error = error
+        if self._machine.state in (FlowState.BOTSEND, FlowState.FLOWING):
+            self._answer(self._machine.end({"reason": str(error)}))
+
+    def _answer(self, data: bytes) -> None:
+        """Send an answer of the machine; a link that takes nothing more ends the flow."""
+        try:
+            self._send(data)
+        except CallboardError as error:
+            self._error = self._error or FlowAborted(str(error))
+
+    def lost(self, error: Exception) -> None:
+        """Nothing will come any more; called by the link."""
+        with self._lock:
+            if self._error is None and self._machine.state is not FlowState.FIN:
+                self._error = error if isinstance(error, FlowError) else FlowAborted(str(error))
+            waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter.set_result(None)
+
+    # --- waiting ---
+
+    def _send(self, data: bytes) -> None:
+        """Send a message over the link."""
+        if self._link is None:
+            msg = "the flow has no link; use Flow.connect or a FlowHandler"
+            raise LocalFlowError(msg)
+        self._link.send(data)
+
+    def _check(self) -> None:
+        """Raise what has ended the flow."""
+        if self._error is not None:
+            raise self._error
+
+    def _raise_end(self) -> NoReturn:
+        """Say why nothing more may be put or got."""
+        self._check()
+        if self.end_attributes is None:
+            msg = f"the flow is {self._machine.state.value!r}; nothing more is put or got"
+            raise LocalFlowError(msg)
+        reason = self.end_attributes.get("reason")
+        if reason:
+            raise FlowAborted(str(reason))
+        msg = "the other side ended the flow"
+        raise FlowEnded(msg, self.end_attributes)
+
+    def _block(self, step: Callable[[], Any]) -> Any:
+        """Try a step after each change until it has an outcome."""
+        changes = self._changes(step)
+        try:
+            while True:
+                next(changes).result()
+        except StopIteration as end:
+            return end.value
+        except AskTimeout:
+            raise self._too_late() from None
+
+    async def _wait(self, step: Callable[[], Any]) -> Any:
+        """Awaitable twin of `_block`."""
+        changes = self._changes(step)
+        while True:
+            try:
+                await next(changes)
+            except StopIteration as end:
+                return end.value
+            except AskTimeout:
+                raise self._too_late() from None
+
+    def _changes(self, step: Callable[[], Any]) -> Generator[Future[None], None, Any]:
+        """Yield what is to be waited for until a step has an outcome, and return that."""
+        link = self._link
+        assert link is not None
+        until = None if self.timeout is None else link.now() + self.timeout
+        while True:
+            change: Future[None] = Future("the other side of the flow")
+            if until is not None:
+                link.set_deadline(change, max(until - link.now(), 0.0))
+            with self._lock:
+                self._waiters.append(change)
+            outcome = step()  # behind the future: what comes in between is not missed
+            if not outcome:
+                yield change
+                outcome = step()  # most often it is there, and no other future is needed
+            if outcome:
+                change.set_result(None)  # nothing waits for it
+                return outcome
+
+    def _too_late(self) -> FlowTimeout:
+        """Return the error for a wait that is over."""
+        return FlowTimeout(
+            f"nothing came within {self.timeout} s (this side: {self.direction}, "
+            f"{self.state.value}, credit {self.credit} of {self.total_credit})"
+        )
+
+
+def open_link(
+    address: Any,
+    taker: FlowTaker,
+    *,
+    node: Node | None = None,
+    secret: str | bytes | None = None,
+    tls: Any = None,
+    timeout: float | None = None,
+) -> FlowLink:
+    """Return a link with the flow broker at an address.
+
+    Raises:
+        NodeUnreachable: no node listens there.
+        InvalidAddress: the text is not an address.
+    """
+    if is_zeromq(address):
+        return zeromq().ZmqLink(address, taker)  # type: ignore[no-any-return]
+    if isinstance(address, ActorRef):
+        return ActorLink(node or address.home.node, address, taker)
+    chosen = node or Node(NAME, secret=secret, tls=tls)
+    try:
+        ref = chosen.remote_actor(address, timeout or CONNECT_TIME)
+    except BaseException as error:
+        if node is None:
+            chosen.close()
+        _translate(error, address)
+        raise
+    return ActorLink(chosen, ref, taker, owns_node=node is None)
+
+
+async def aopen_link(
+    address: Any,
+    taker: FlowTaker,
+    *,
+    node: Node | None,
+    secret: str | bytes | None,
+    tls: Any,
+    timeout: float | None,
+) -> FlowLink:
+    """Awaitable twin of `open_link`."""
+    if not isinstance(address, str) or is_zeromq(address):
+        return open_link(address, taker, node=node)
+    chosen = node or Node(NAME, secret=secret, tls=tls)
+    try:
+        ref = await chosen.aremote_actor(address, timeout or CONNECT_TIME)
+    except BaseException as error:
+        if node is None:
+            await asyncio.shield(chosen.aclose())
+        _translate(error, address)
+        raise
+    return ActorLink(chosen, ref, taker, owns_node=node is None)
+
+
+def _translate(error: BaseException, address: str) -> None:
+    """Raise the timeout of any layer as that of a flow."""
+    if isinstance(error, TimeoutError):
+        msg = f"{address} did not answer in time"
+        raise FlowTimeout(msg) from error

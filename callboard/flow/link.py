@@ -1,26 +1,22 @@
-"""How a flow reaches its broker: over actors, wherever they are."""
+"""The link of a flow with its broker, over actors on any nodes."""
 
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from actors.actor import Actor
-from actors.current import current_cell
-from actors.dispatch import handler
-from actors.future import Future
-from actors.reference import ActorRef
-from actors.signals import Down
+from callboard.actors.actor import Actor
+from callboard.actors.dispatch import handler
+from callboard.actors.future import Future
+from callboard.actors.reference import ActorRef, Down, current_cell
 from callboard.flow.errors import FlowAborted
-from proxies.node import Node
+from callboard.node import Node
 
-__all__ = ["ActorLink", "FlowPort", "Link", "Taker"]
-
+#: The name of the node that a flow makes for itself.
 NAME: Final = "callboard flow"
-"""What the node of a flow that was given none calls itself."""
 
 
-class Taker(Protocol):
+class FlowTaker(Protocol):
     """Who takes what arrives: a flow. Called on the link's thread, must be quick."""
 
     def received(self, data: bytes) -> None:
@@ -30,7 +26,7 @@ class Taker(Protocol):
         """Nothing will come any more."""
 
 
-class Link(Protocol):
+class FlowLink(Protocol):
     """A way to a flow broker and back."""
 
     def send(self, data: bytes) -> None:
@@ -50,7 +46,7 @@ class Link(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Flush:
+class SendWaiting:
     """To a port: what waits may go."""
 
     flush: Callable[[], None]
@@ -61,7 +57,7 @@ class FlowPort(Actor):
 
     remote_methods = frozenset()
 
-    def __init__(self, broker: ActorRef[Any], taker: Taker) -> None:
+    def __init__(self, broker: ActorRef[Any], taker: FlowTaker) -> None:
         self._broker = broker
         self._taker = taker
         self.monitor(broker)
@@ -80,7 +76,7 @@ class FlowPort(Actor):
                 self._taker.received(data)
 
     @handler
-    def flush(self, order: Flush) -> None:
+    def flush(self, order: SendWaiting) -> None:
         """Send what waits for the end of a turn."""
         order.flush()
 
@@ -98,7 +94,7 @@ class ActorLink:
         self,
         node: Node,
         broker: ActorRef[Any],
-        taker: Taker,
+        taker: FlowTaker,
         *,
         owns_node: bool = False,
     ) -> None:
@@ -118,8 +114,7 @@ class ActorLink:
             self.port = cell.actor.spawn(FlowPort, broker, taker)
         else:
             self.port = node.spawn(FlowPort, broker, taker)
-        self._sender = node.runtime.cells[self.port.actor_id]
-        self._runner = node.runtime.runner
+        self._sender = node.runtime.contexts[self.port.actor_id]
         self._lock = threading.Lock()
         self._waiting: list[bytes] = []
 
@@ -131,9 +126,9 @@ class ActorLink:
         with self._lock:  # a run that is on its way is not overtaken
             if self._waiting:
                 self._waiting.append(data)
-            elif self._runner.is_runner_thread():
+            elif self._node.runtime.is_runner_thread():
                 self._waiting.append(data)
-                self._sender.post(Flush(self.flush), None)
+                self._sender.post(SendWaiting(self.flush), None)
             else:
                 self._target.post(data, self._sender)
 
@@ -146,7 +141,7 @@ class ActorLink:
 
     def now(self) -> float:
         """Return the node's time."""
-        return self._node.runtime.runner.now()
+        return self._node.runtime.now()
 
     def set_deadline(self, future: Future[Any], seconds: float) -> None:
         """Let a future fail unless it is done by then."""

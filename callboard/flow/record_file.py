@@ -1,4 +1,4 @@
-r"""Files of messages, append-only, without any dependency.
+r"""Files of messages, append-only: a format without any dependency, and HDF5.
 
     "ZIOREC1\n"                       once, at the beginning
     length (4) | CRC-32 (4) | message   for each record, big-endian
@@ -6,18 +6,20 @@ r"""Files of messages, append-only, without any dependency.
 A record is the single-string encoding of a ZIO message. A process that ends while it writes
 leaves a torn record at the end; it is cut off when the file is opened for writing again, and
 readers stop before it. Damage anywhere else is an error.
+
+In HDF5 (extra `hdf5`), for programs that read that, the group `records` has a group for each
+message, `00000000` and on, with the attributes form, label, origin, granule, seqno and level,
+and for each payload frame a dataset of bytes, `00` and on.
 """
 
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final, NoReturn
+from typing import Any, BinaryIO, Final, NoReturn
 
 from callboard.flow.errors import MalformedMessage, RecordError
-from callboard.flow.message import MESSAGE_LIMIT, Message
-
-__all__ = ["RecordFile", "read_records"]
+from callboard.flow.protocol.message import MESSAGE_LIMIT, Message
 
 MAGIC: Final = b"ZIOREC1\n"
 _HEAD: Final = struct.Struct(">II")
@@ -26,13 +28,11 @@ _HEAD: Final = struct.Struct(">II")
 class RecordFile:
     """A file that one owner appends to and reads."""
 
-    suffix: Final = ".zio"
-
     def __init__(self, path: Path) -> None:
         """Open or make it; what was torn at its end is cut off.
 
         Raises:
-            RecordError: it is no file of records, or is damaged.
+            RecordError: it is not a file of records, or is damaged.
             OSError: it cannot be opened.
         """
         self.path = path
@@ -82,6 +82,7 @@ class RecordFile:
         self._file.close()
 
     def _cut_torn(self) -> int:
+        """Count the records, and cut off a torn one; return the end."""
         end = _checked_start(self._file, self.path)
         size = self._file.seek(0, 2)
         for _, behind in _scan(self._file, end, size):
@@ -96,7 +97,7 @@ def read_records(path: Path) -> Iterator[Message]:
     """Iterate over the messages of a file, up to a torn end.
 
     Raises:
-        RecordError: it is no file of records, or is damaged.
+        RecordError: it is not a file of records, or is damaged.
     """
     with path.open("rb") as file:
         start = _checked_start(file, path)
@@ -105,11 +106,13 @@ def read_records(path: Path) -> Iterator[Message]:
 
 
 def _packed(message: Message) -> bytes:
+    """Return a message as a record."""
     data = message.encode()
     return _HEAD.pack(len(data), zlib.crc32(data)) + data
 
 
 def _checked_start(file: BinaryIO, path: Path) -> int:
+    """Return where the records begin, if it is a file of records."""
     file.seek(0)
     if file.read(len(MAGIC)) != MAGIC:
         msg = f"{path} is no file of records: it does not begin with {MAGIC!r}"
@@ -141,5 +144,64 @@ def _scan(file: BinaryIO, at: int, end: int) -> Iterator[tuple[Message, int]]:
 
 
 def _damaged(at: int, what: str) -> NoReturn:
+    """Raise because of a damaged record."""
     msg = f"the file of records is damaged at byte {at:,}: {what}"
     raise RecordError(msg)
+
+
+_NUMBERS: Final = ("origin", "granule", "seqno", "level")
+
+
+class Hdf5File:
+    """A file that one owner appends to and reads."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or make it.
+
+        Raises:
+            RecordError: it is not an HDF5 file.
+            OSError: it cannot be opened.
+        """
+        import h5py
+
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not h5py.is_hdf5(path):
+            msg = f"{path} is no HDF5 file"
+            raise RecordError(msg)
+        self._file: Any = h5py.File(path, "a")
+        self._records: Any = self._file.require_group("records")
+        self.count: int = len(self._records)
+
+    def append(self, messages: Sequence[Message]) -> int:
+        """Append messages; returns how many the file has.
+
+        Raises:
+            OSError: the disk is full, for instance.
+        """
+        for message in messages:
+            group = self._records.create_group(f"{self.count:08d}")
+            group.attrs["form"], group.attrs["label"] = message.form, message.label
+            for name in _NUMBERS:
+                group.attrs.create(name, getattr(message, name), dtype="uint64")
+            for number, frame in enumerate(message.payload):
+                group.create_dataset(f"{number:02d}", data=memoryview(frame), dtype="uint8")
+            self.count += 1
+        self._file.flush()
+        return self.count
+
+    def read(self, offset: int, most: int) -> tuple[list[Message], int]:
+        """Return messages from a number on, and the number behind them."""
+        end = min(max(offset, 0) + most, self.count)
+        found = [_message(self._records[f"{number:08d}"]) for number in range(offset, end)]
+        return found, end
+
+    def close(self) -> None:
+        """Close it."""
+        self._file.close()
+
+
+def _message(group: Any) -> Message:
+    """Return the message that a group of HDF5 holds."""
+    frames = tuple(bytes(group[name][()]) for name in sorted(group, key=int))
+    numbers = {name: int(group.attrs[name]) for name in _NUMBERS}
+    return Message(group.attrs["form"], group.attrs["label"], frames, **numbers)

@@ -6,81 +6,82 @@ they need a pyzmq with draft sockets, and are what the originals' flows speak:
 `tcp+draft://HOST:PORT`.
 
 ZeroMQ does not tell when a peer is gone: what is noticed is a send that cannot be routed.
-Everything else is the table of `callboard.flow.association`, as over BASP.
+Everything else is the table of `callboard.flow.protocol.association`, as over BASP.
 
 A socket belongs to one thread. Others put what they send into a queue and knock at a pair of
 sockets of the operating system.
 """
 
-import logging
+import contextlib
 import secrets
 import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import zmq
 
-from actors.future import Future
-from callboard.flow.association import Associations, CallFactory, Counters, Effect, Send
-from callboard.flow.broker import Factory, call_factory
+from callboard.actors.closing import Closing
+from callboard.actors.future import Future
 from callboard.flow.errors import FlowAborted, FlowError, MalformedMessage
-from callboard.flow.handler import Bot
-from callboard.flow.link import Taker
-from callboard.flow.machine import CREDIT_LIMIT
-from callboard.flow.message import MESSAGE_LIMIT, decode_frames, encode_frames
+from callboard.flow.factories import Bot, Factory, call_factory
+from callboard.flow.link import FlowTaker
+from callboard.flow.protocol.association import (
+    AssociationTable,
+    CallFactory,
+    Effect,
+    FlowCounters,
+    Send,
+)
+from callboard.flow.protocol.machine import CREDIT_LIMIT
+from callboard.flow.protocol.message import MESSAGE_LIMIT, decode_frames, encode_frames
 
-__all__ = ["ZmqFlowBroker", "ZmqLink", "has_draft"]
-
-log = logging.getLogger("callboard.flow")
-
+#: Milliseconds between looks for flows and waits whose time is over.
 TICK_MS: Final = 200
-"""Milliseconds between looks for flows and waits whose time is over."""
 
+#: Milliseconds that what was sent has to go out when a socket is closed.
 LINGER_MS: Final = 1000
-"""Milliseconds that what was sent has to go out when a socket is closed."""
 
+#: Messages that are read before the queue of others is looked at again.
 BATCH: Final = 256
-"""Messages that are read before the queue of others is looked at again."""
 
 
 def has_draft() -> bool:
-    """Return True when this pyzmq has SERVER and CLIENT."""
+    """Return whether this pyzmq has SERVER and CLIENT sockets."""
     return bool(zmq.has("draft"))
-
-
-def _endpoint(address: str) -> tuple[str, bool]:
-    """Return the address as ZeroMQ wants it, and whether the draft sockets are meant.
-
-    Raises:
-        FlowError: this pyzmq has none.
-    """
-    is_draft = "+draft://" in address
-    if is_draft and not has_draft():
-        msg = f"{address}: this pyzmq has no draft sockets; use tcp:// on both sides"
-        raise FlowError(msg)
-    return address.replace("+draft://", "://"), is_draft
-
-
-def _set_limits(sock: Any) -> None:
-    """Bound messages by size; their number is bounded by the credit of flows."""
-    sock.setsockopt(zmq.MAXMSGSIZE, MESSAGE_LIMIT)
-    sock.setsockopt(zmq.SNDHWM, 0)
-    sock.setsockopt(zmq.RCVHWM, 0)
 
 
 class _Loop:
     """A thread with one socket, and a queue for what others want to send."""
 
-    def __init__(self, name: str, sock: Any) -> None:
-        self.socket = sock
+    def __init__(self, name: str, address: str, kind: str, draft_kind: str) -> None:
+        """Open a socket, and connect it or bind it.
+
+        Raises:
+            FlowError: the address is of no use, or this pyzmq has no such sockets.
+        """
+        self.is_draft = "+draft://" in address
+        if self.is_draft and not has_draft():
+            msg = f"{address}: this pyzmq has no draft sockets; use tcp:// on both sides"
+            raise FlowError(msg)
+        chosen = getattr(zmq, draft_kind if self.is_draft else kind)
+        self.socket: Any = zmq.Context.instance().socket(chosen)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE_LIMIT)
+        for option in (zmq.SNDHWM, zmq.RCVHWM):  # the credit of flows bounds their number
+            self.socket.setsockopt(option, 0)
+        try:
+            self.join(address.replace("+draft://", "://"))
+        except zmq.ZMQError as error:
+            self.socket.close(0)
+            msg = f"{address}: {error}"
+            raise FlowError(msg) from None
         self._queue: deque[Callable[[], None]] = deque()
         self._ears, self._knock = socket.socketpair()
         self._ears.settimeout(0)
         self._knock.settimeout(0)
-        self._is_over = False
+        self._over = threading.Event()
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def post(self, call: Callable[[], None]) -> None:
@@ -91,23 +92,23 @@ class _Loop:
         except OSError:  # it has been knocked enough, or is over
             pass
 
-    def stop(self) -> None:
-        """End the thread behind what was posted; from any thread."""
-        self.post(self._stop)
+    def close(self) -> None:
+        """Close the socket behind what was posted, and end the thread; from any thread."""
+        self.post(self._over.set)
         if threading.current_thread() is not self.thread:
             self.thread.join(5 * LINGER_MS / 1000)
 
-    def _stop(self) -> None:
-        self._is_over = True
-
     def _run(self) -> None:
+        """Wait for the socket and for calls of others until the end."""
         poller = zmq.Poller()
         poller.register(self.socket, zmq.POLLIN)
         poller.register(self._ears.fileno(), zmq.POLLIN)
         try:
-            while not self._is_over:
+            while not self._over.is_set():
                 poller.poll(TICK_MS)
-                self._drain_knocks()
+                with contextlib.suppress(OSError):  # until no knock is left
+                    while self._ears.recv(4096):
+                        pass
                 while self._queue:
                     self._queue.popleft()()
                 self._read()
@@ -117,19 +118,17 @@ class _Loop:
             self._ears.close()
             self._knock.close()
 
-    def _drain_knocks(self) -> None:
-        try:
-            while self._ears.recv(4096):
-                pass
-        except OSError:
-            pass
-
     def _read(self) -> None:
+        """Take the messages that are there, up to a batch."""
         for _ in range(BATCH):
             try:
                 self.take(self.socket.recv_multipart(zmq.DONTWAIT, copy=False))
             except zmq.Again:
                 return
+
+    def join(self, endpoint: str) -> None:
+        """Connect or bind the socket."""
+        self.socket.connect(endpoint)
 
     def take(self, frames: list[Any]) -> None:
         """Take a message."""
@@ -143,24 +142,15 @@ class _Loop:
 class ZmqLink(_Loop):
     """One side's way to a flow broker on ZeroMQ."""
 
-    def __init__(self, address: str, taker: Taker) -> None:
+    def __init__(self, address: str, taker: FlowTaker) -> None:
         """Connect.
 
         Raises:
             FlowError: the address is of no use.
         """
-        endpoint, self._is_draft = _endpoint(address)
-        sock: Any = zmq.Context.instance().socket(zmq.CLIENT if self._is_draft else zmq.DEALER)
-        _set_limits(sock)
-        try:
-            sock.connect(endpoint)
-        except zmq.ZMQError as error:
-            sock.close(0)
-            msg = f"{address}: {error}"
-            raise FlowError(msg) from None
         self._taker = taker
         self._futures: deque[Future[Any]] = deque()
-        super().__init__("callboard-flow", sock)
+        super().__init__("callboard-flow", address, "DEALER", "CLIENT")
         self.thread.start()
 
     def send(self, data: bytes) -> None:
@@ -169,7 +159,7 @@ class ZmqLink(_Loop):
 
     def _send(self, data: bytes) -> None:
         try:
-            if self._is_draft:
+            if self.is_draft:
                 self.socket.send(data, zmq.DONTWAIT)
             else:
                 self.socket.send_multipart([b"", *decode_frames(data)], zmq.DONTWAIT)
@@ -179,7 +169,7 @@ class ZmqLink(_Loop):
     def take(self, frames: list[Any]) -> None:
         """Hand a message to the flow."""
         parts = [frame.bytes for frame in frames]
-        if self._is_draft:
+        if self.is_draft:
             self._taker.received(parts[0])
         else:
             self._taker.received(encode_frames(parts[1:]))
@@ -206,16 +196,12 @@ class ZmqLink(_Loop):
             else:
                 self._futures.append(future)
 
-    def close(self) -> None:
-        """Close the socket, behind what was sent."""
-        self.stop()
-
     async def aclose(self) -> None:
         """Awaitable twin of `close`; the thread ends by itself."""
-        self.post(self._stop)
+        self.post(self._over.set)
 
 
-class ZmqFlowBroker(_Loop):
+class ZmqFlowBroker(_Loop, Closing):
     """A flow broker on a ROUTER or SERVER socket; handlers connect to it as clients do."""
 
     def __init__(
@@ -226,30 +212,25 @@ class ZmqFlowBroker(_Loop):
         Raises:
             FlowError: the address is of no use, or taken.
         """
-        endpoint, self._is_draft = _endpoint(address)
-        sock: Any = zmq.Context.instance().socket(zmq.SERVER if self._is_draft else zmq.ROUTER)
-        _set_limits(sock)
-        if not self._is_draft:
-            sock.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        try:
-            sock.bind(endpoint.replace(":0", ":*") if endpoint.endswith(":0") else endpoint)
-        except zmq.ZMQError as error:
-            sock.close(0)
-            msg = f"{address}: {error}"
-            raise FlowError(msg) from None
-        bound = sock.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
+        super().__init__("callboard-flow-broker", address, "ROUTER", "SERVER")
+        bound = self.socket.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
         #: Where clients and handlers reach it.
-        self.address = bound.replace("://", "+draft://") if self._is_draft else bound
+        self.address = bound.replace("://", "+draft://") if self.is_draft else bound
         self._factory = factory
-        self._table = Associations(lambda: secrets.token_hex(16), most_credit=most_credit)
+        self._table = AssociationTable(lambda: secrets.token_hex(16), most_credit=most_credit)
         self._rids: dict[bytes, int] = {}
         self._identities: dict[int, bytes] = {}
         self._ended = threading.Event()
-        super().__init__("callboard-flow-broker", sock)
         self.thread.start()
 
+    def join(self, endpoint: str) -> None:
+        """Bind the socket."""
+        if not self.is_draft:
+            self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self.socket.bind(f"{endpoint[:-2]}:*" if endpoint.endswith(":0") else endpoint)
+
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> FlowCounters:
         """What happened so far."""
         return self._table.counters
 
@@ -263,7 +244,7 @@ class ZmqFlowBroker(_Loop):
 
     def take(self, frames: list[Any]) -> None:
         """Pass a message on, or begin a flow."""
-        if self._is_draft:
+        if self.is_draft:
             rid, data = frames[0].routing_id, frames[0].bytes
         else:
             identity, *parts = (frame.bytes for frame in frames)
@@ -274,6 +255,7 @@ class ZmqFlowBroker(_Loop):
             self._forget(rid)
 
     def _rid_of(self, identity: bytes) -> int:
+        """Return the routing id of a peer, a new one at first."""
         rid = self._rids.get(identity)
         while rid is None:
             drawn = secrets.randbits(32)
@@ -283,11 +265,13 @@ class ZmqFlowBroker(_Loop):
         return rid
 
     def _forget(self, rid: int) -> None:
+        """Free a routing id."""
         identity = self._identities.pop(rid, None)
         if identity is not None:
             del self._rids[identity]
 
     def _carry_out(self, effects: list[Effect]) -> None:
+        """Do what the table has decided, in order."""
         for effect in effects:
             if isinstance(effect, Send):
                 self._send(effect)
@@ -301,7 +285,7 @@ class ZmqFlowBroker(_Loop):
 
     def _send(self, effect: Send) -> None:
         try:
-            if self._is_draft:
+            if self.is_draft:
                 frame = zmq.Frame(effect.data)
                 frame.routing_id = effect.rid
                 self.socket.send(frame, zmq.DONTWAIT, copy=False)
@@ -313,6 +297,7 @@ class ZmqFlowBroker(_Loop):
             self._carry_out(lost)
 
     def _refuse(self, cid: int, reason: str) -> None:
+        """Refuse a flow later; from any thread."""
         self.post(lambda: self._carry_out(self._table.refuse(cid, reason)))
 
     def tick(self) -> None:
@@ -329,10 +314,4 @@ class ZmqFlowBroker(_Loop):
         if not self._ended.is_set():
             self._ended.set()
             self.post(lambda: self._carry_out(self._table.close("the flow broker is closed")))
-            self.stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+            super().close()

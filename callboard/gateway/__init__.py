@@ -7,7 +7,6 @@ with Gateway.from_file("gateway.toml") as gateway:
     gateway.wait()
 """
 
-from callboard.gateway.agent import offer_module
 from callboard.gateway.broker import ModuleBroker
 from callboard.gateway.errors import (
     BrokerClosed,
@@ -25,8 +24,9 @@ from callboard.gateway.errors import (
 from callboard.gateway.events import GatewayEvent, ModuleStatus
 from callboard.gateway.gateway import Gateway
 from callboard.gateway.handle import DeadLetter, ModuleHandle, ModuleOptions
-from callboard.gateway.message import Message
 from callboard.gateway.module import Module, module
+from callboard.gateway.remote import offer_module
+from callboard.gateway.wire.message import Message
 
 __all__ = [
     "BrokerClosed",

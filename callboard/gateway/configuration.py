@@ -1,50 +1,157 @@
-"""Configurations of gateways: what they may say, and every mistake in them at once.
+"""Configurations of gateways: tables, loaders, every mistake at once.
 
 JSON or TOML with the keys of the Azure IoT gateway. Before anything is started all of it is
-checked, and every module's class is found.
+checked, and every module's class is found. Loaders lead from an entry to what makes a module:
+
+| type | entrypoint | |
+|---|---|---|
+| `python` | `{"module.path": "package.file:Class"}`, or a ready-made module's name | default |
+| `outprocess` | see `outprocess` | a module in a process of its own |
+| `remote` | `{"address": "basp://HOST:PORT", "module.name": "…"}` | on a node that offers it |
+
+The types `native`, `java`, `node`, `dotnet` and `dotnetcore` of the Azure IoT gateway load code
+of other languages into the process; they are known, and refused.
 """
 
-import json
-import tomllib
-from collections.abc import Mapping
+import importlib
+import logging
+import sys
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
-from actors.mailbox import Mailbox
-from callboard.gateway.errors import ConfigurationError
-from callboard.gateway.handle import ModuleOptions
+from callboard.actors.mailbox import Mailbox
+from callboard.configuration.reading import Table, check_values, explain, read_values, show
+from callboard.gateway.broker import ANY
+from callboard.gateway.errors import ConfigurationError, InvalidEntrypoint, invalid_entry
+from callboard.gateway.handle import ModuleOptions, Where
 from callboard.gateway.inbox import DEFAULT_QUEUE
-from callboard.gateway.links import ANY
-from callboard.gateway.loaders import (
-    LOADER_TYPES,
-    MODULE_PATH,
-    InvalidEntrypoint,
-    Loaded,
-    Loader,
-    built_in_loaders,
-    load,
-    refusal_of,
-)
+from callboard.gateway.module import Module
+from callboard.gateway.modules import READY_MADE
+from callboard.gateway.outprocess import OutProcess, ProcessEntrypoint
+from callboard.gateway.remote import read_place
 
-__all__ = ["Configuration", "ModuleSpec", "read_configuration", "read_file"]
+LOADER_TYPES: Final = ("python", "outprocess", "remote")
 
-CONFIGURATION_LIMIT: Final = 16 * 1024 * 1024
-"""Bytes of a configuration file."""
+#: Types of the original that load code which is not Python.
+FOREIGN: Final = ("native", "java", "node", "dotnet", "dotnetcore")
+
+MODULE_PATH: Final = "module.path"
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+class _Table(Table):
+    model_config = ConfigDict(strict=True)
 
 
-class LoaderEntry(_Table):
-    """`loaders`: a loader under a name of its own."""
+class Loader(_Table):
+    """`loaders`: a loader under a name of its own, which is what modules call it.
+
+    Attributes:
+        type: one of `LOADER_TYPES`.
+        configuration: for `python` the folder `path` from which modules are imported.
+    """
 
     type: str
     name: str = Field(min_length=1)
     configuration: dict[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What makes a module, and where it lives."""
+
+    factory: Callable[[], Module]
+    where: Where = None
+
+
+def built_in_loaders() -> dict[str, Loader]:
+    """Return the loaders that are there without a configuration."""
+    return {kind: Loader(type=kind, name=kind) for kind in LOADER_TYPES}
+
+
+def refusal_of(kind: str) -> str:
+    """Return why a type of loader cannot be used."""
+    if kind in FOREIGN:
+        return (
+            f"loader type {kind!r} loads code of another language into the process; run such a "
+            "module in a process of its own, with the loader 'outprocess'"
+        )
+    return f"there is no loader type {kind!r}; choose one of {', '.join(LOADER_TYPES)}"
+
+
+def load(loader: Loader, entrypoint: Mapping[str, Any], folder: Path) -> Loaded:
+    """Find what an entrypoint names.
+
+    Args:
+        loader: which one loads it.
+        entrypoint: as in the configuration.
+        folder: where the configuration is: Python modules beside it can be imported.
+
+    Raises:
+        InvalidEntrypoint: it names nothing that can be loaded.
+    """
+    match loader.type:
+        case "python":
+            return Loaded(_python(loader, entrypoint, folder))
+        case "outprocess":
+            process = ProcessEntrypoint.read(entrypoint)
+            return Loaded(partial(OutProcess, process, folder), where="thread")
+        case "remote":
+            return Loaded(Module, where=read_place(entrypoint))
+    raise InvalidEntrypoint(refusal_of(loader.type))
+
+
+def _python(
+    loader: Loader, entrypoint: Mapping[str, Any], folder: Path
+) -> Callable[[], Module]:
+    """Find the class of an entrypoint of Python."""
+    unknown = sorted(set(entrypoint) - {MODULE_PATH})
+    if unknown:
+        invalid_entry(f"there is no such key here; there is {MODULE_PATH}", unknown[0])
+    text = entrypoint.get(MODULE_PATH)
+    if not isinstance(text, str) or not text:
+        what = "it has to be there: package.file:Class, or the name of a ready-made module"
+        invalid_entry(what, MODULE_PATH)
+    extra = loader.configuration.get("path")
+    for place in (folder, *((folder / str(extra),) if extra else ())):
+        if str(place.resolve()) not in sys.path:
+            sys.path.insert(0, str(place.resolve()))
+    return find_module(text)
+
+
+def find_module(text: str) -> Callable[[], Module]:
+    """Return the module class `package.file:Class`, or a ready-made one by its name.
+
+    Raises:
+        InvalidEntrypoint: there is none.
+    """
+    path, colon, name = READY_MADE.get(text, text).rpartition(":")
+    if not colon:
+        ready = ", ".join(READY_MADE)
+        msg = f"{text!r} names no module; write package.file:Class, or one of {ready}"
+        raise InvalidEntrypoint(msg, MODULE_PATH)
+    try:
+        found: Any = importlib.import_module(path)
+    except Exception as error:
+        msg = f"{path} cannot be imported: {type(error).__name__}: {error}"
+        raise InvalidEntrypoint(msg, MODULE_PATH) from error
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not (isinstance(found, type) and issubclass(found, Module)):
+        msg = f"there is no module class {name} in {path}; derive one from callboard's Module"
+        raise InvalidEntrypoint(msg, MODULE_PATH)
+    return found
+
+
+_log = logging.getLogger("callboard.gateway")
+
+#: Seconds between looks at a file that is watched.
+WATCH_INTERVAL: Final = 0.5
 
 
 class LoaderOfModule(_Table):
@@ -89,7 +196,7 @@ class LinkEntry(_Table):
 
 
 class _Whole(_Table):
-    loaders: list[LoaderEntry] = []
+    loaders: list[Loader] = []
     modules: list[ModuleEntry] = []
     links: list[LinkEntry] = []
     dead_letters: str | None = None
@@ -128,25 +235,7 @@ def read_file(path: Path | str) -> dict[str, Any]:
     Raises:
         ConfigurationError: it cannot be read, or is neither.
     """
-    path = Path(path)
-    kind = "TOML" if path.suffix == ".toml" else "JSON"
-    try:
-        if path.stat().st_size > CONFIGURATION_LIMIT:
-            line = f"{path}: it is larger than {CONFIGURATION_LIMIT:,} B"
-            raise ConfigurationError([line])
-        text = path.read_text(encoding="utf-8")
-        values: Any = tomllib.loads(text) if kind == "TOML" else json.loads(text)
-    except OSError as error:
-        line = f"{path}: {error.strerror}; give the path of a JSON or TOML file"
-    except UnicodeDecodeError:
-        line = f"{path}: it is no text in UTF-8; give the path of a JSON or TOML file"
-    except (tomllib.TOMLDecodeError, json.JSONDecodeError, RecursionError) as error:
-        line = f"{path}: it is no {kind}: {error}; correct it there"
-    else:
-        if isinstance(values, dict):
-            return values
-        line = f"{path}: it is a {type(values).__name__}, not an object with modules and links"
-    raise ConfigurationError([line])
+    return read_values(Path(path), ConfigurationError, takes_json=True)
 
 
 def read_configuration(
@@ -167,12 +256,7 @@ def read_configuration(
     Raises:
         ConfigurationError: with all mistakes.
     """
-    try:
-        whole = _Whole.model_validate(values)
-    except ValidationError as error:
-        raise ConfigurationError(
-            [_explained(source, each) for each in error.errors()]
-        ) from error
+    whole = check_values(_Whole, values, ConfigurationError, source=source)
     check = _Check(source, folder or Path.cwd(), known)
     found = check.configuration(whole)
     if check.lines:
@@ -180,19 +264,21 @@ def read_configuration(
     return found
 
 
+@dataclass(slots=True)
 class _Check:
     """Looks for what the types do not say; notes every mistake."""
 
-    def __init__(self, source: str, folder: Path, known: frozenset[str]) -> None:
-        self.source = source
-        self.folder = folder
-        self.known = known
-        self.lines: list[str] = []
+    source: str
+    folder: Path
+    known: frozenset[str]
+    lines: list[str] = field(default_factory=list)
 
     def note(self, path: str, value: object, text: str) -> None:
-        self.lines.append(f"{self.source}: {path} = {_shown(value)}: {text}")
+        """Note a mistake."""
+        self.lines.append(f"{self.source}: {path} = {show(value)}: {text}")
 
     def configuration(self, whole: _Whole) -> Configuration:
+        """Check the whole."""
         loaders = self.loaders(whole.loaders)
         modules: dict[str, ModuleSpec] = {}
         names = set(self.known)
@@ -213,7 +299,8 @@ class _Check:
         links = tuple((entry.source, entry.sink) for entry in whole.links)
         return Configuration(modules, links, dead)
 
-    def loaders(self, entries: list[LoaderEntry]) -> dict[str, Loader]:
+    def loaders(self, entries: list[Loader]) -> dict[str, Loader]:
+        """Check the loaders; return them with the built-in ones."""
         loaders = built_in_loaders()
         seen: set[str] = set()
         for index, entry in enumerate(entries):
@@ -222,12 +309,13 @@ class _Check:
             if entry.type not in LOADER_TYPES:
                 self.note(f"loaders.{index}.type", entry.type, refusal_of(entry.type))
             seen.add(entry.name)
-            loaders[entry.name] = Loader(entry.name, entry.type, entry.configuration)
+            loaders[entry.name] = entry
         return loaders
 
     def module(
         self, where: str, entry: ModuleEntry, loaders: dict[str, Loader]
     ) -> ModuleSpec | None:
+        """Check a module and find its class; None after a mistake."""
         chosen = entry.loader
         if (entry.module is None) == (chosen is None):
             text = "give either module = 'package.file:Class' or a loader with an entrypoint"
@@ -240,7 +328,7 @@ class _Check:
             place = f"{where}.loader.entrypoint"
         loader = loaders.get(chosen.name)
         if loader is None:
-            self.note(f"{where}.loader.name", chosen.name, _no_loader(chosen.name, loaders))
+            self.note(f"{where}.loader.name", chosen.name, refusal_of(chosen.name))
             return None
         try:
             loaded = load(loader, chosen.entrypoint, self.folder)
@@ -249,7 +337,13 @@ class _Check:
             value = entry.module or chosen.entrypoint.get(error.key, chosen.entrypoint)
             self.note(key, value, str(error))
             return None
-        self.arguments(f"{where}.args", entry.args or {}, loaded)
+        args = entry.args or {}
+        model: Any = getattr(loaded.factory, "Arguments", None)
+        if model is not None:
+            try:
+                model.model_validate(args)
+            except ValidationError as error:
+                self.lines += explain(error, model, self.source, at=f"{where}.args")
         options = ModuleOptions(
             queue=entry.queue.bounds(),
             restart=entry.restart,
@@ -257,23 +351,10 @@ class _Check:
             detached=entry.detached,
             hold=True,
         )
-        args = entry.args or {}
         return ModuleSpec(entry.name, args, options, loader, chosen.entrypoint, loaded)
 
-    def arguments(self, where: str, args: dict[str, Any], loaded: Loaded) -> None:
-        """Check the arguments of a module whose class says what they are."""
-        model: Any = getattr(loaded.factory, "Arguments", None)
-        if model is None:
-            return
-        try:
-            model.model_validate(args)
-        except ValidationError as error:
-            self.lines += [
-                _explained(self.source, {**each, "loc": (where, *each["loc"])}, model)
-                for each in error.errors()
-            ]
-
     def links(self, entries: list[LinkEntry], names: set[str]) -> None:
+        """Check that links join modules, each pair once."""
         seen: set[tuple[str, str]] = set()
         for index, entry in enumerate(entries):
             where = f"links.{index}"
@@ -289,35 +370,53 @@ class _Check:
             seen.add(link)
 
 
-def _no_loader(name: str, loaders: Mapping[str, Loader]) -> str:
-    return refusal_of(name) if name not in loaders else ""
+#: What changes when a file is written or replaced; None while there is none.
+Mark = tuple[int, int, int] | None
 
 
-def _explained(source: str, found: Any, table: type[BaseModel] | None = None) -> str:
-    where = ".".join(map(str, found["loc"])) or "the whole"
-    if found["type"] == "missing":
-        return f"{source}: {where}: it has to be there"
-    if found["type"] == "extra_forbidden":
-        return f"{source}: {where}: there is no such key here; {_keys(found['loc'], table)}"
-    text: str = found["msg"].removeprefix("Value error, ")
-    return f"{source}: {where} = {_shown(found['input'])}: {text[0].lower()}{text[1:]}"
+class FileWatch:
+    """Calls `changed(path)` on a thread of its own when a file was written or replaced."""
+
+    def __init__(self, path: Path, changed: Callable[[Path], None], seen: Mark) -> None:
+        """Watch a file.
+
+        Args:
+            path: of the file.
+            changed: called with the path.
+            seen: what `mark_of` said before the file was read; a change since then is told.
+        """
+        self._path = path
+        self._changed = changed
+        self._over = threading.Event()
+        self._seen = seen
+        self._thread = threading.Thread(
+            target=self._run, name=f"callboard-watch-{path.name}", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Watch no more; in `changed` it does not wait for itself."""
+        self._over.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        """Look at the file again and again."""
+        while not self._over.wait(WATCH_INTERVAL):
+            found = mark_of(self._path)
+            if found is None or found == self._seen:
+                continue  # a file that is gone is about to be replaced
+            self._seen = found
+            try:
+                self._changed(self._path)
+            except Exception:  # noqa: BLE001  # the watch goes on
+                _log.exception("%s changed, and that failed", self._path)
 
 
-_TABLES: Final[dict[str, type[BaseModel]]] = {
-    "loaders": LoaderEntry,
-    "modules": ModuleEntry,
-    "links": LinkEntry,
-    "loader": LoaderOfModule,
-    "queue": QueueEntry,
-}
-
-
-def _keys(where: tuple[str | int, ...], table: type[BaseModel] | None) -> str:
-    tables = [_TABLES[part] for part in where[:-1] if isinstance(part, str) and part in _TABLES]
-    table = table or (tables[-1] if tables else _Whole)
-    return f"there are {', '.join(table.model_fields)}"
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}…"
+def mark_of(path: Path) -> Mark:
+    """Return what changes when a file is written or replaced; None when it is not there."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

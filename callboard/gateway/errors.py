@@ -1,9 +1,9 @@
-"""What can go wrong in a gateway, under callboard's one root.
+"""Errors of gateways, under the one root of callboard.
 
 CallboardError
 └── GatewayError
-    ├── MalformedMessage     the bytes are no message of a gateway             (ValueError)
-    ├── MalformedControl     the bytes are no control message                  (ValueError)
+    ├── MalformedMessage     the bytes are not a message of a gateway          (ValueError)
+    ├── MalformedControl     the bytes are not a control message               (ValueError)
     ├── BrokerClosed         the module broker has ended
     ├── UnknownModule        no module of this broker or gateway               (LookupError)
     ├── DuplicateModule      a module is there already, under that name too    (ValueError)
@@ -11,14 +11,17 @@ CallboardError
     ├── DuplicateLink        a gateway has that link already                   (ValueError)
     ├── ModuleFailed         a module could not be created or started
     ├── PublishTimeout       a sink had no room in the time that was given     (TimeoutError)
-    └── ConfigurationError   a configuration cannot be used                    (ValueError)
+    ├── ConfigurationError   a configuration cannot be used                    (ValueError)
+    ├── InvalidEntrypoint    an entrypoint names nothing that can be loaded    (ValueError)
+    └── InvalidArguments     the arguments of a module cannot be used          (ValueError)
 
 A sink that is full raises `MailboxFull`, as an actor does.
 """
 
 from collections.abc import Sequence
+from typing import NoReturn
 
-from actors.errors import CallboardError
+from callboard.actors.errors import CallboardError
 
 
 class GatewayError(CallboardError):
@@ -26,11 +29,11 @@ class GatewayError(CallboardError):
 
 
 class MalformedMessage(GatewayError, ValueError):
-    """The bytes are no message of a gateway."""
+    """The bytes are not a message of a gateway."""
 
 
 class MalformedControl(GatewayError, ValueError):
-    """The bytes are no control message."""
+    """The bytes are not a control message."""
 
 
 class BrokerClosed(GatewayError):
@@ -38,7 +41,7 @@ class BrokerClosed(GatewayError):
 
 
 class UnknownModule(GatewayError, LookupError):
-    """There is no such module here."""
+    """A name or handle is not that of a module here."""
 
 
 class DuplicateModule(GatewayError, ValueError):
@@ -46,7 +49,7 @@ class DuplicateModule(GatewayError, ValueError):
 
 
 class InvalidLink(GatewayError, ValueError):
-    """One end of a link is no module, or the sink is `*`."""
+    """One end of a link is not a module, or the sink is `*`."""
 
 
 class DuplicateLink(GatewayError, ValueError):
@@ -71,3 +74,20 @@ class ConfigurationError(GatewayError, ValueError):
     def __init__(self, lines: Sequence[str]) -> None:
         super().__init__("; ".join(lines))
         self.lines = list(lines)
+
+
+class InvalidEntrypoint(GatewayError, ValueError):
+    """An entrypoint names nothing that can be loaded; `key` is the place in the entry."""
+
+    def __init__(self, message: str, key: str = "") -> None:
+        super().__init__(message)
+        self.key = key
+
+
+def invalid_entry(text: str, key: str = "") -> NoReturn:
+    """Raise because of an entrypoint."""
+    raise InvalidEntrypoint(text, key)
+
+
+class InvalidArguments(GatewayError, ValueError):
+    """The arguments of a module cannot be used."""

@@ -1,4 +1,4 @@
-"""Events of a gateway: told on one thread of their own, in order."""
+"""Events of a gateway: callbacks run on one thread of their own, in order."""
 
 import contextlib
 import logging
@@ -6,13 +6,11 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from callboard.gateway.handle import DeadLetter, ModuleCounters
 
-__all__ = ["EVENTS", "EventDispatcher", "EventKind", "GatewayEvent", "ModuleStatus"]
-
-log = logging.getLogger("callboard.gateway")
+_log = logging.getLogger("callboard.gateway")
 
 EventKind = Literal[
     "created",
@@ -24,21 +22,13 @@ EventKind = Literal[
     "destroyed",
 ]
 
-EVENTS: Final[tuple[EventKind, ...]] = (
-    "created",
-    "started",
-    "module_list_changed",
-    "module_failed",
-    "update_failed",
-    "dead_letter",
-    "destroyed",
-)
+EVENTS: Final[tuple[EventKind, ...]] = get_args(EventKind)
 
+#: Events about dead letters that may wait for their callbacks; counters count all of them.
 DEAD_LETTER_LIMIT: Final = 10_000
-"""Events about dead letters that may wait for their callbacks; counters count all of them."""
 
+#: Seconds that the end waits for callbacks which are under way.
 CLOSE_TIMEOUT: Final = 10.0
-"""Seconds that the end waits for callbacks which are under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +108,7 @@ class EventDispatcher:
             self._callbacks[kind] = kept
 
     def wants(self, kind: EventKind) -> bool:
-        """Say whether anybody would be told, and can be: no more than a bound may wait."""
+        """Return whether a callback wants such an event, and the backlog has room for it."""
         if not self._callbacks[kind]:
             return False
         return kind != "dead_letter" or self._events.qsize() < DEAD_LETTER_LIMIT
@@ -138,6 +128,7 @@ class EventDispatcher:
             thread.join(CLOSE_TIMEOUT)
 
     def _run(self) -> None:
+        """Call back for each event, and for those that are left at the end."""
         while (event := self._events.get()) is not None:
             self._tell(event)
         with contextlib.suppress(queue.Empty):
@@ -145,8 +136,9 @@ class EventDispatcher:
                 self._tell(event)
 
     def _tell(self, event: GatewayEvent) -> None:
+        """Call back for one event; an error is logged."""
         for callback, args in self._callbacks[event.kind]:
             try:
                 callback(event, *args)
-            except Exception:
-                log.exception("a callback for %r of gateway %s failed", event.kind, self._name)
+            except Exception:  # noqa: BLE001  # the next callback follows
+                _log.exception("a callback for %r of gateway %s failed", event.kind, self._name)

@@ -1,45 +1,27 @@
-"""What the broker knows of one module: opaque to those who add, link and publish."""
+"""The handle of a module: opaque to programs that add, link and publish."""
 
-import logging
 import threading
-import uuid
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, Protocol
 
-from actors.child import Restart
-from actors.future import Future
-from actors.mailbox import Mailbox
+from callboard.actors.future import Future
+from callboard.actors.mailbox import Mailbox
+from callboard.actors.reference import ActorRef
+from callboard.actors.supervision.child import Restart
 from callboard.gateway.errors import MalformedMessage
 from callboard.gateway.inbox import DEFAULT_QUEUE, Inbox
-from callboard.gateway.message import Message
+from callboard.gateway.module import Module
+from callboard.gateway.wire.message import Message
 
-if TYPE_CHECKING:
-    from actors.reference import ActorRef
-    from callboard.gateway.attaching import Attaching
-    from callboard.gateway.module import Module, Outlet
-
-__all__ = [
-    "CORRUPT",
-    "FAILED",
-    "TOPIC_SIZE",
-    "DeadLetter",
-    "ModuleCounters",
-    "ModuleHandle",
-    "ModuleOptions",
-    "OnError",
-]
-
-log = logging.getLogger("callboard.gateway")
-
+#: Bytes of a topic: a number of the source, so names may have any length.
 TOPIC_SIZE: Final = 8
-"""Bytes of a topic: a number of the source, so names may have any length."""
 
+#: Why a message is lost: `receive` raised.
 FAILED: Final = "failed"
-"""Why a message is lost: `receive` raised."""
 
+#: Why a message is lost: its bytes are not a message.
 CORRUPT: Final = "corrupt"
-"""Why a message is lost: its bytes are none."""
 
 OnError = Literal["continue", "crash"]
 
@@ -63,6 +45,23 @@ class DeadLetter:
     reason: str
     detail: str = ""
 
+    def as_frame(self) -> bytes:
+        """Return the letter as a frame: the lost message, with properties that say why.
+
+        `dead.module` should have received it, `dead.source` published it, `dead.reason` and
+        `dead.detail` tell why it was lost. The gateway itself is the source of the frame.
+        """
+        lost = self.message or Message()
+        about = {
+            "dead.module": self.module,
+            "dead.source": self.source,
+            "dead.reason": self.reason,
+            "dead.detail": self.detail,
+        }
+        for key, text in about.items():
+            about[key] = text.replace("\0", " ").encode(errors="replace").decode()
+        return bytes(TOPIC_SIZE) + Message(lost.content, {**lost.properties, **about}).data
+
 
 @dataclass(slots=True)
 class ModuleCounters:
@@ -73,7 +72,7 @@ class ModuleCounters:
         failed: `receive` raised.
         lost: by reason, all others that are not waiting any more.
         restarts: how often the module's actor was started again.
-        unlinked: messages that it published while nobody was linked to it.
+        unlinked: messages that it published while it had no sinks.
     """
 
     received: int = 0
@@ -106,67 +105,70 @@ class ModuleOptions:
     intensity: tuple[int, float] = (3, 5.0)
 
 
+@dataclass(frozen=True, slots=True)
+class RemotePlace:
+    """Another node, as the place of a module.
+
+    Attributes:
+        address: of the node.
+        module_name: under which the node offers the class of the module.
+    """
+
+    address: str
+    module_name: str
+
+
+#: Where a module lives: on its node's thread, on a thread of its own, on another node.
+Where = Literal["thread"] | RemotePlace | None
+
+
+class ModuleCarrier(Protocol):
+    """The broker of a module, as its handle and its actor see it."""
+
+    #: Told of each message that is lost, on the thread that lost it: must be quick.
+    on_dead_letter: Callable[[DeadLetter], None] | None
+
+    @property
+    def url(self) -> str:
+        """The name of the broker, unique in the world."""
+
+    def publish(self, source: Any, message: Any, timeout: float | None = None) -> None:
+        """Hand a message to every module that is linked to its source."""
+
+    def name_of(self, frame: bytes) -> str:
+        """Return the name of the module that published a frame; empty if that is gone."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class ModuleHandle:
-    """One module of one broker."""
+    """One module of one broker; made by the broker."""
 
-    __slots__ = (
-        "_lock",
-        "_lost",
-        "_starts",
-        "_unlinked",
-        "broker",
-        "failed",
-        "given",
-        "inbox",
-        "is_started",
-        "last_end",
-        "make",
-        "module",
-        "name",
-        "options",
-        "ref",
-        "received",
-        "removed",
-        "sinks",
-        "supervisor",
-        "topic",
-    )
+    broker: ModuleCarrier
+    #: The number of the module, as it stands before its messages.
+    topic: bytes
+    name: str
+    #: What the user gave: the same object cannot be added twice.
+    given: Any
+    args: Mapping[str, Any]
+    options: ModuleOptions
+    where: Where
+    #: The queues of all that receive what this module publishes.
+    sinks: tuple[Inbox, ...] = ()
+    module: Module | None = None
+    ref: ActorRef[Any] | None = None
+    supervisor: ActorRef[Any] | None = None
+    is_started: bool = False
+    #: Why its actor ended last.
+    last_end: str = ""
+    #: Done when the module has ended for good.
+    removed: Future[None] = field(default_factory=Future)
+    #: What is counted so far; `counters` is a copy.
+    counted: ModuleCounters = field(default_factory=ModuleCounters)
+    inbox: Inbox = field(init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def __init__(
-        self,
-        broker: "Attaching",
-        number: int,
-        name: str,
-        given: object,
-        make: "Callable[[Outlet], Module]",
-        options: ModuleOptions,
-    ) -> None:
-        """Made by the broker."""
-        self.broker = broker
-        self.name = name
-        self.topic = number.to_bytes(TOPIC_SIZE)
-        #: What the user gave: the same object cannot be added twice.
-        self.given = given
-        self.make = make
-        self.options = options
-        # Known by identity, and shorter than any frame: nothing that is published equals it.
-        self.inbox = Inbox(name, options.queue, uuid.uuid4().bytes, self.lose)
-        #: The queues of all that receive what this module publishes.
-        self.sinks: tuple[Inbox, ...] = ()
-        self.module: Module | None = None
-        self.ref: ActorRef[Any] | None = None
-        self.supervisor: ActorRef[Any] | None = None
-        self.is_started = False
-        #: Why its actor ended last.
-        self.last_end = ""
-        #: Done when the module has ended for good.
-        self.removed: Future[None] = Future()
-        self.received = 0
-        self.failed = 0
-        self._unlinked = 0
-        self._lost: dict[str, int] = {}
-        self._starts = 0
-        self._lock = threading.Lock()
+    def __post_init__(self) -> None:
+        self.inbox = Inbox(self.name, self.options.queue, self.lose)
 
     @property
     def is_open(self) -> bool:
@@ -182,35 +184,28 @@ class ModuleHandle:
     def counters(self) -> ModuleCounters:
         """What became of the messages for this module."""
         with self._lock:
-            lost, unlinked = dict(self._lost), self._unlinked
-        restarts = max(0, self._starts - 1)
-        return ModuleCounters(self.received, self.failed, lost, restarts, unlinked)
+            return replace(self.counted, lost=dict(self.counted.lost))
 
     def lose(self, frame: bytes, reason: str, detail: str = "") -> None:
-        """Count a frame that is not received, and tell who wants to know."""
+        """Count a frame that is not received, and report it as a dead letter."""
         if reason == FAILED:
-            self.failed += 1
+            self.counted.failed += 1
         else:
             with self._lock:
-                self._lost[reason] = self._lost.get(reason, 0) + 1
-        told = self.broker.on_dead_letter
-        if told is None:
+                self.counted.lost[reason] = self.counted.lost.get(reason, 0) + 1
+        report = self.broker.on_dead_letter
+        if report is None:
             return
         try:
             message: Message | None = Message.of_frame(frame, TOPIC_SIZE)
         except MalformedMessage:
             message = None
-        told(DeadLetter(self.name, self.broker.name_of(frame), message, reason, detail))
+        report(DeadLetter(self.name, self.broker.name_of(frame), message, reason, detail))
 
     def note_unlinked(self) -> None:
-        """Count a message that was published while nobody was linked."""
+        """Count a message that was published while the module had no sinks."""
         with self._lock:
-            self._unlinked += 1
-
-    def began(self, module: "Module", ref: "ActorRef[Any]") -> None:
-        """Take note of an incarnation that was created."""
-        self.module, self.ref = module, ref
-        self._starts += 1
+            self.counted.unlinked += 1
 
     def __repr__(self) -> str:
         return f"<ModuleHandle {self.name!r} of {self.broker.url}>"

@@ -1,4 +1,4 @@
-"""What users write: modules.
+"""Modules, as users write them.
 
 class Doubler(Module):
     def receive(self, message):
@@ -10,47 +10,61 @@ def shout(message):
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast, overload
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, Self, cast, overload
 
-from callboard.gateway.message import Message
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-if TYPE_CHECKING:
-    from actors.reference import ActorRef
+from callboard.actors.reference import ActorRef
+from callboard.gateway.errors import InvalidArguments
+from callboard.gateway.wire.message import Message
 
-__all__ = ["Cancellable", "Module", "Outlet", "bind", "module"]
+
+@dataclass(frozen=True, slots=True)
+class CallBack:
+    """To the actor of a module: call this function of the module."""
+
+    function: Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EndBy:
+    """To the actor of a module: end, because of this error."""
+
+    error: BaseException
 
 
 class Cancellable(Protocol):
-    """What can be taken back."""
+    """A callback that has been asked for."""
 
     def cancel(self) -> None:
-        """Take it back."""
+        """Do not call back any more."""
 
 
 class Outlet(Protocol):
-    """What a module's actor does for it."""
+    """What a module uses of its actor."""
 
     name: str
 
+    #: Hand a message to all modules that are linked; from any thread.
+    hand_out: Callable[[Message], None]
+
     @property
-    def ref(self) -> "ActorRef[Any]":
+    def me(self) -> ActorRef[Any]:
         """The module's actor."""
 
     @property
     def node(self) -> Any:
-        """The node that it lives on."""
+        """The node that the actor lives on."""
 
-    def publish(self, message: Message) -> None:
-        """Hand a message to all that are linked; from any thread."""
+    def after(self, seconds: float, message: Any, /) -> Cancellable:
+        """Let the actor have a message once."""
 
-    def after(self, seconds: float, callback: Callable[[], object]) -> Cancellable:
-        """Call back in the module's own turn."""
+    def every(self, seconds: float, message: Any, /) -> Cancellable:
+        """Let the actor have a message again and again."""
 
-    def every(self, seconds: float, callback: Callable[[], object]) -> Cancellable:
-        """Call back again and again in the module's own turn."""
-
-    def fail(self, error: BaseException) -> None:
-        """End the module's actor; from any thread."""
+    def post_self(self, message: Any, /) -> None:
+        """Let the actor have a message; from any thread."""
 
 
 class Module:
@@ -71,7 +85,7 @@ class Module:
     def create(self, args: Mapping[str, Any]) -> None:
         """Make ready with the configuration; what this raises, the gateway's user gets.
 
-        Links are not there yet: what is published here, nobody receives.
+        Links do not exist yet: what is published here is not received.
         """
 
     def start(self) -> None:
@@ -91,20 +105,16 @@ class Module:
         return self._outlet.name
 
     @property
-    def me(self) -> "ActorRef[Any]":
+    def me(self) -> ActorRef[Any]:
         """The module's actor, to be monitored, or told to others."""
-        return self._outlet.ref
+        return self._outlet.me
 
     @property
     def node(self) -> Any:
         """The node that the module lives on."""
         return self._outlet.node
 
-    def publish(
-        self,
-        content: Any,
-        properties: Mapping[str, str] | None = None,
-    ) -> None:
+    def publish(self, content: Any, properties: Mapping[str, str] | None = None) -> None:
         """Publish a message, from any thread.
 
         In `receive` it never blocks; a thread of the module's own waits for room.
@@ -122,24 +132,61 @@ class Module:
             content = Message(content, properties)
         elif properties is not None:
             content = Message(content.content, properties)
-        self._outlet.publish(content)
+        self._outlet.hand_out(content)
 
     def after(self, seconds: float, callback: Callable[[], object]) -> Cancellable:
         """Call a function once in `seconds`, never while `receive` runs."""
-        return self._outlet.after(seconds, callback)
+        return self._outlet.after(seconds, CallBack(callback))
 
     def every(self, seconds: float, callback: Callable[[], object]) -> Cancellable:
         """Call a function every so many seconds, never while `receive` runs."""
-        return self._outlet.every(seconds, callback)
+        return self._outlet.every(seconds, CallBack(callback))
 
     def fail(self, error: BaseException) -> None:
         """End this module because of an error; its restart policy says what follows."""
-        self._outlet.fail(error)
+        self._outlet.post_self(EndBy(error))
 
 
-def bind(module: Module, outlet: Outlet) -> None:
-    """Give a module its actor, before `create`."""
-    module._outlet = outlet  # noqa: SLF001  # users' classes shall not meet another public name
+class ModuleArguments(BaseModel):
+    """Arguments of a module, checked as the configuration around them is.
+
+    A subclass has a field for each; with `Module.Arguments` set to it, mistakes are found
+    before anything is started.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    @classmethod
+    def read(cls, args: Mapping[str, Any]) -> Self:
+        """Check arguments.
+
+        Raises:
+            InvalidArguments: with all mistakes.
+        """
+        try:
+            return cls.model_validate(dict(args))
+        except ValidationError as error:
+            found = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+            there = ", ".join(cls.model_fields)
+            msg = f"args: {'; '.join(found)} (there are {there})"
+            raise InvalidArguments(msg) from error
+
+
+def make_module(
+    factory: Callable[[], object], args: Mapping[str, Any], outlet: Outlet
+) -> Module:
+    """Make a module, give it its outlet, and create it.
+
+    Raises:
+        TypeError: what the factory makes is not a module.
+    """
+    made = factory()
+    if not isinstance(made, Module):
+        msg = f"{factory!r} made {made!r}, which is no Module"
+        raise TypeError(msg)
+    made._outlet = outlet  # noqa: SLF001  # users' classes shall not meet another public name
+    made.create(args)
+    return made
 
 
 class FunctionModule(Module):

@@ -19,45 +19,45 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from callboard.gateway.control import (
+from callboard.gateway.errors import (
+    InvalidEntrypoint,
+    MalformedControl,
+    MalformedMessage,
+    ModuleFailed,
+)
+from callboard.gateway.module import Module
+from callboard.gateway.wire.control import (
     OK,
-    Control,
-    Create,
-    Destroy,
-    Reply,
-    Start,
+    ControlCreate,
+    ControlDestroy,
+    ControlReply,
+    ControlStart,
     decode_control,
     encode_control,
 )
-from callboard.gateway.errors import MalformedControl, MalformedMessage, ModuleFailed
-from callboard.gateway.loaders import InvalidEntrypoint
-from callboard.gateway.message import Message
-from callboard.gateway.module import Module
+from callboard.gateway.wire.message import Message
 
 if TYPE_CHECKING:
     import pynng
 
-__all__ = ["OutProcess", "OutProcessSettings", "channel_url"]
+_log = logging.getLogger("callboard.gateway")
 
-log = logging.getLogger("callboard.gateway")
-
+#: Seconds that the process may take to reply to `create`.
 CREATE_TIMEOUT: Final = 10.0
-"""Seconds that the process may take to reply to `create`."""
 
+#: Seconds that a message may wait for a process which does not take it; then it failed.
 SEND_TIMEOUT: Final = 10.0
-"""Seconds that a message may wait for a process which does not take it; then it failed."""
 
+#: Seconds between looks whether the process is there.
 LOOK_INTERVAL: Final = 0.2
-"""Seconds between looks whether the process is there."""
 
+#: Messages that the channel keeps on each side.
 MESSAGES_KEPT: Final = 128
-"""Messages that the channel keeps on each side."""
 
 
 class _Launch(BaseModel):
@@ -67,29 +67,38 @@ class _Launch(BaseModel):
     grace_ms: float = Field(default=3000, ge=0, alias="grace.period.ms", strict=False)
 
 
-class _Entrypoint(BaseModel):
+class ProcessEntrypoint(BaseModel):
+    """How a process is reached, with the keys of the original.
+
+    Attributes:
+        activation: `launch` starts the process, `none` finds it running.
+        control_id: the control channel: an address, or the name of a socket file.
+        message_id: the channel for messages; a fresh one if there is none.
+        launch: the program, its arguments, and how long it has to end before it is killed.
+    """
+
     model_config = ConfigDict(extra="forbid", strict=True)
     activation: str = Field(default="none", alias="activation.type", pattern="^(none|launch)$")
     control_id: str = Field(alias="control.id", min_length=1)
-    message_id: str | None = Field(default=None, alias="message.id")
+    message_id: str = Field(default="", alias="message.id")
     launch: _Launch | None = None
 
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Self:
+        """Check the keys and values.
 
-@dataclass(frozen=True, slots=True)
-class OutProcessSettings:
-    """How a process is reached.
-
-    Attributes:
-        control: the address of the control channel.
-        messages: the address of the channel for messages; a fresh one if it is empty.
-        command: what launches the process; nothing if it runs already.
-        grace: seconds that it has to end, before it is killed.
-    """
-
-    control: str
-    messages: str = ""
-    command: tuple[str, ...] = ()
-    grace: float = 3.0
+        Raises:
+            InvalidEntrypoint: a key is missing, unknown or has a wrong value.
+        """
+        try:
+            found = cls.model_validate(dict(values))
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise InvalidEntrypoint(first["msg"], ".".join(map(str, first["loc"]))) from error
+        if (found.activation == "launch") != (found.launch is not None):
+            msg = "activation.type 'launch' and the table launch belong together"
+            raise InvalidEntrypoint(msg, "launch")
+        return found
 
 
 def channel_url(text: str) -> str:
@@ -97,42 +106,29 @@ def channel_url(text: str) -> str:
     return text if "://" in text else f"ipc://{tempfile.gettempdir()}/{text}"
 
 
+def message_channel(**options: Any) -> "pynng.Pair0":
+    """Open one side of the channel for messages."""
+    import pynng
+
+    kept = {"send_buffer_size": MESSAGES_KEPT, "recv_buffer_size": MESSAGES_KEPT}
+    return pynng.Pair0(recv_max_size=0, **kept, **options)
+
+
 class OutProcess(Module):
     """Stands in the gateway for a module in another process."""
 
     detached: ClassVar[bool] = True  # channels block
 
-    def __init__(self, settings: OutProcessSettings) -> None:
-        self.settings = settings
+    def __init__(self, entrypoint: ProcessEntrypoint, folder: Path) -> None:
+        """Remember how the process is reached, and where the path of its program begins."""
+        self._launch = entrypoint.launch
+        self._folder = folder
+        self._control_url = channel_url(entrypoint.control_id)
+        self._message_id = entrypoint.message_id
         self._process: subprocess.Popen[bytes] | None = None
         self._control: pynng.Pair0 | None = None
         self._messages: pynng.Pair0 | None = None
         self._is_leaving = threading.Event()
-
-    @staticmethod
-    def read_entrypoint(entrypoint: Mapping[str, Any], folder: Path) -> OutProcessSettings:
-        """Read the keys of the original: `activation.type`, `control.id`, `launch`, ….
-
-        Raises:
-            InvalidEntrypoint: a key is missing, unknown or has a wrong value.
-        """
-        try:
-            found = _Entrypoint.model_validate(dict(entrypoint))
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise InvalidEntrypoint(first["msg"], ".".join(map(str, first["loc"]))) from error
-        if (found.activation == "launch") != (found.launch is not None):
-            msg = "activation.type 'launch' and the table launch belong together"
-            raise InvalidEntrypoint(msg, "launch")
-        command: tuple[str, ...] = ()
-        grace = 3.0
-        if found.launch is not None:
-            path = found.launch.path
-            beside = folder / path
-            command = (str(beside) if beside.is_file() else path, *found.launch.args)
-            grace = found.launch.grace_ms / 1000
-        messages = channel_url(found.message_id) if found.message_id else ""
-        return OutProcessSettings(channel_url(found.control_id), messages, command, grace)
 
     def create(self, args: Mapping[str, Any]) -> None:
         """Launch the process, if it is to be, and let it create the module."""
@@ -141,39 +137,35 @@ class OutProcess(Module):
         except ImportError as error:
             msg = "the loader outprocess needs pynng; pip install 'callboard[nanomsg]'"
             raise ModuleFailed(msg) from error
-        settings = self.settings
-        messages = settings.messages or channel_url(f"callboard-{uuid.uuid4().hex}")
+        messages = channel_url(self._message_id or f"callboard-{uuid.uuid4().hex}")
         try:
-            if settings.command:
-                self._process = subprocess.Popen(settings.command)  # noqa: S603  # as configured
+            if self._launch is not None:
+                beside = self._folder / self._launch.path
+                path = str(beside) if beside.is_file() else self._launch.path
+                self._process = subprocess.Popen([path, *self._launch.args])  # noqa: S603  # as configured
             self._control = pynng.Pair0(
-                dial=settings.control, block_on_dial=False, send_timeout=_ms(CREATE_TIMEOUT)
+                dial=self._control_url, block_on_dial=False, send_timeout=_ms(CREATE_TIMEOUT)
             )
-            self._control.send(encode_control(Create(messages, json.dumps(dict(args)))))
+            self._control.send(encode_control(ControlCreate(messages, json.dumps(dict(args)))))
             self._control.recv_timeout = _ms(CREATE_TIMEOUT)
             reply = decode_control(self._control.recv())
-            if not isinstance(reply, Reply) or reply.status != OK:
-                msg = f"the process at {settings.control} did not create it: {reply}"
+            if not isinstance(reply, ControlReply) or reply.status != OK:
+                msg = f"the process at {self._control_url} did not create it: {reply}"
                 raise ModuleFailed(msg)
-            self._messages = pynng.Pair0(
-                dial=messages,
-                block_on_dial=False,
-                send_timeout=_ms(SEND_TIMEOUT),
-                send_buffer_size=MESSAGES_KEPT,
-                recv_buffer_size=MESSAGES_KEPT,
-                recv_max_size=0,
+            self._messages = message_channel(
+                dial=messages, block_on_dial=False, send_timeout=_ms(SEND_TIMEOUT)
             )
-        except pynng.NNGException as error:
+        except Exception as error:
             self.destroy()
-            msg = f"the process at {settings.control} did not answer: {error}"
+            if not isinstance(error, pynng.NNGException):
+                raise
+            msg = f"the process at {self._control_url} did not answer: {error}"
             raise ModuleFailed(msg) from error
-        except Exception:
-            self.destroy()
-            raise
 
     def start(self) -> None:
         """Start the module there, and publish what it publishes."""
-        self._send(Start())
+        assert self._control is not None
+        self._control.send(encode_control(ControlStart()))
         for work in (self._read_control, self._read_messages):
             name = f"callboard-outprocess-{self.name}"
             threading.Thread(target=self._watched, args=(work,), name=name, daemon=True).start()
@@ -189,28 +181,24 @@ class OutProcess(Module):
         with contextlib.suppress(Exception):  # best effort: the process may be gone
             if self._control is not None and self._control.pipes:
                 self._control.send_timeout = _ms(LOOK_INTERVAL)
-                self._send(Destroy())
+                self._control.send(encode_control(ControlDestroy()))
         process = self._process
-        if process is not None:
+        if process is not None and self._launch is not None:
             try:
-                process.wait(self.settings.grace)
+                process.wait(self._launch.grace_ms / 1000)
             except subprocess.TimeoutExpired:
-                log.warning("the process of %r is killed", self.settings.control)
+                _log.warning("the process of %r is killed", self._control_url)
                 process.kill()
                 process.wait()
         for channel in (self._control, self._messages):
             if channel is not None:
                 channel.close()
 
-    def _send(self, message: Control) -> None:
-        if self._control is not None:
-            self._control.send(encode_control(message))
-
     def _watched(self, work: Any) -> None:
         """Run on a thread of this module; what goes wrong there ends its actor."""
         try:
             work()
-        except Exception as error:  # noqa: BLE001  # the thread has nobody else to tell
+        except Exception as error:  # noqa: BLE001  # the thread cannot raise it elsewhere
             if not self._is_leaving.is_set():
                 self.fail(ModuleFailed(f"the process of module {self.name!r}: {error}"))
 
@@ -232,9 +220,9 @@ class OutProcess(Module):
             except pynng.Timeout:
                 continue
             except MalformedControl as error:
-                log.warning("module %r sent what is no control message: %s", self.name, error)
+                _log.warning("module %r sent what is no control message: %s", self.name, error)
                 continue
-            if isinstance(message, Reply) and message.status != OK:
+            if isinstance(message, ControlReply) and message.status != OK:
                 msg = f"it says status {message.status}"
                 raise ModuleFailed(msg)
 
@@ -246,8 +234,9 @@ class OutProcess(Module):
             try:
                 self.publish(Message.decode(data))
             except MalformedMessage as error:
-                log.warning("module %r sent what is no message: %s", self.name, error)
+                _log.warning("module %r sent what is no message: %s", self.name, error)
 
 
 def _ms(seconds: float) -> int:
+    """Return seconds as whole milliseconds."""
     return int(seconds * 1000)

@@ -1,125 +1,144 @@
-"""Modules on other nodes.
+"""Modules on other nodes: the actor in the gateway, and its agent on the other node.
 
-A node offers a module class with `offer_module`; nothing else can be made there. The module's
-actor in the gateway (`RemoteHost`) lets that node make an agent of it, and the two exchange
-runs of messages: one run is under way in each direction, the next one goes when it was taken,
-so both queues stay bounded. When the agent or its node is lost, the host ends as well, and its
-restart policy decides; messages of the run that was under way count as `unconfirmed`.
+A node offers a class of modules with `offer_module`; nothing else can be made there. The
+module's actor in the gateway (`RemoteHost`) lets that node make an agent (`ModuleAgent`), and
+the two exchange runs of messages: one run is under way in each direction, the next one goes
+when it was taken, so the queues on both sides stay bounded. When the agent or its node is lost,
+the host ends as well, and its restart policy decides; messages of the run that was under way
+count as `unconfirmed`.
 """
 
+import inspect
 import logging
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
 
-from actors.dispatch import handler
-from actors.errors import CallboardError, MailboxFull
-from actors.reference import ActorRef
-from actors.signals import Down
-from callboard.gateway.agent import (
-    UNCONFIRMED,
-    Deliver,
-    Published,
-    StartAgent,
-    StopAgent,
-    take_run,
-)
-from callboard.gateway.errors import MalformedMessage, ModuleFailed
-from callboard.gateway.handle import FAILED, TOPIC_SIZE, ModuleHandle
-from callboard.gateway.host import Begin, ModuleHost, Quit, StartModule
-from callboard.gateway.inbox import AWAITED_FRAMES, AwaitedFrames
-from callboard.gateway.loaders import InvalidEntrypoint
-from callboard.gateway.message import Message
+from callboard.actors.dispatch import handler
+from callboard.actors.errors import CallboardError, MailboxFull
+from callboard.actors.reference import ActorRef, Down
+from callboard.gateway.errors import MalformedMessage, ModuleFailed, invalid_entry
+from callboard.gateway.handle import FAILED, TOPIC_SIZE, ModuleHandle, RemotePlace
+from callboard.gateway.host import BeginStart, FramesAwaited, ModuleActor, ModuleHost, Quit
+from callboard.gateway.inbox import DEFAULT_QUEUE, Inbox
 from callboard.gateway.module import Module
-from proxies.address import parse_node_address
+from callboard.gateway.wire.message import Message
+from callboard.node import Node
+from callboard.proxies.address import parse_node_address
+from callboard.proxies.messages import message
 
-__all__ = ["RemoteHost", "RemoteModule"]
+_log = logging.getLogger("callboard.gateway")
 
-log = logging.getLogger("callboard.gateway")
+#: Why a message is lost: it was under way to a node that was lost, and may have arrived.
+UNCONFIRMED: Final = "unconfirmed"
+
+#: Messages that go in one run.
+RUN: Final = 64
 
 _KEYS: Final = ("address", "module.name")
 
 
-class RemoteModule(Module):
-    """Stands in the gateway for a module on another node."""
+def read_place(entrypoint: Mapping[str, Any]) -> RemotePlace:
+    """Read the address of a node and the name of what it offers.
 
-    def __init__(self, address: str, module_name: str) -> None:
-        self.address = address
-        self.module_name = module_name
-        self.args: dict[str, Any] = {}
+    Raises:
+        InvalidEntrypoint: one is missing or has another form.
+    """
+    for key in entrypoint:
+        if key not in _KEYS:
+            invalid_entry(f"there is no such key here; there are {', '.join(_KEYS)}", key)
+    for key in _KEYS:
+        if not isinstance(entrypoint.get(key), str) or not entrypoint[key]:
+            text = f"{key} has to be there: address of a node, name of what it offers"
+            invalid_entry(text, key)
+    try:
+        parse_node_address(entrypoint["address"])
+    except CallboardError as error:
+        invalid_entry(str(error), "address")
+    return RemotePlace(entrypoint["address"], entrypoint["module.name"])
 
-    def create(self, args: Mapping[str, Any]) -> None:
-        """Keep the arguments for the agent."""
-        self.args = dict(args)
 
-    @staticmethod
-    def read_entrypoint(entrypoint: Mapping[str, Any]) -> tuple[str, str]:
-        """Return the node's address and the name of what it offers.
+@message("callboard.gateway.Deliver")
+@dataclass(frozen=True, slots=True)
+class ReceiveRun:
+    """Gateway to agent: receive these; answered with place and text of each that failed."""
 
-        Raises:
-            InvalidEntrypoint: one is missing or has another form.
-        """
-        for key in entrypoint:
-            if key not in _KEYS:
-                msg = f"there is no such key here; there are {', '.join(_KEYS)}"
-                raise InvalidEntrypoint(msg, key)
-        for key in _KEYS:
-            if not isinstance(entrypoint.get(key), str) or not entrypoint[key]:
-                msg = f"{key} has to be there: address of a node, name of what it offers"
-                raise InvalidEntrypoint(msg, key)
-        address, name = entrypoint["address"], entrypoint["module.name"]
-        try:
-            parse_node_address(address)
-        except CallboardError as error:
-            raise InvalidEntrypoint(str(error), "address") from error
-        return address, name
+    messages: tuple[bytes, ...]
+
+
+@message("callboard.gateway.Published")
+@dataclass(frozen=True, slots=True)
+class PublishRun:
+    """Agent to gateway: the module published these; answered when all were handed on."""
+
+    agent: ActorRef[Any]
+    messages: tuple[bytes, ...]
+
+
+@message("callboard.gateway.StartAgent")
+@dataclass(frozen=True, slots=True)
+class StartAgent:
+    """Gateway to agent: all links are there."""
+
+
+@message("callboard.gateway.StopAgent")
+@dataclass(frozen=True, slots=True)
+class StopAgent:
+    """Gateway to agent: destroy the module; answered when it is."""
+
+
+class MakeAgent:
+    """To the host of a module on another node: let that node make the agent."""
 
 
 class RemoteHost(ModuleHost):
-    """The actor of such a module in the gateway."""
-
-    module: RemoteModule
+    """The actor of such a module in the gateway; its own module is an empty one."""
 
     def __init__(self, handle: ModuleHandle) -> None:
         self._agent: ActorRef[Any] | None = None
         self._is_sending = self._is_leaving = False
         super().__init__(handle)
-        if handle.ref is not None and handle.counters.restarts:
-            self._cell.post(Begin(), None)  # the first time it is asked for
+        if handle.counted.restarts:
+            self.post_self(MakeAgent())  # the first time the broker asks for it
 
     def open_inbox(self) -> None:
-        """Wait for the agent."""
+        """Take frames as soon as the agent is there."""
+        if self._agent is not None:
+            self._inbox.attach(self.context, FramesAwaited())
 
     @handler
-    async def begin(self, _: Begin) -> None:
+    async def make_agent(self, _: MakeAgent) -> None:
         """Let the other node make the agent."""
-        module = self.module
+        handle, place = self._handle, self._handle.where
+        assert isinstance(place, RemotePlace)
         self._agent = await self.node.aremote_spawn(
-            module.address, module.module_name, self.me, self.name, module.args
+            place.address, place.module_name, self.me, self.name, dict(handle.args)
         )
         self.monitor(self._agent)
-        if self._handle.is_started:
+        if handle.is_started:
             await self._agent.ask(StartAgent(), timeout=None)
-        if self._handle.is_started or not self._handle.options.hold:
-            self._inbox.attach(self._cell, AWAITED_FRAMES)
+        if handle.is_started or not handle.options.hold:
+            self.open_inbox()
 
     @handler
-    async def start_module(self, _: StartModule) -> None:
-        """Start the module there."""
-        if self._agent is None:
-            return  # `begin` does it, when it comes to that
-        self._handle.is_started = True
-        await self._agent.ask(StartAgent(), timeout=None)
-        self._inbox.attach(self._cell, AWAITED_FRAMES)
+    async def begin_start(self, _: BeginStart) -> None:
+        """Start the module there; `make_agent` does it where there is no agent yet."""
+        if self._agent is not None:
+            self._handle.is_started = True
+            await self._agent.ask(StartAgent(), timeout=None)
+            self.open_inbox()
 
     @handler
     def agent_ended(self, down: Down) -> None:
         """End too: the supervisor decides whether there is another one."""
         if down.ref == self._agent and not self._is_leaving:
-            msg = f"module {self.name!r} on {self.module.address} ended: {down.reason}"
+            place = self._handle.where
+            assert isinstance(place, RemotePlace)
+            msg = f"module {self.name!r} on {place.address} ended: {down.reason}"
             raise ModuleFailed(f"{msg} {down.detail}".rstrip())
 
     @handler(concurrent=True)
-    async def receive_awaited(self, _: AwaitedFrames) -> None:
+    async def receive_awaited(self, _: FramesAwaited) -> None:
         """Send runs of what waits, one after the other."""
         inbox = self._inbox
         inbox.is_poked = False
@@ -128,55 +147,139 @@ class RemoteHost(ModuleHost):
         self._is_sending = True
         try:
             while inbox.items and not self._is_leaving:
-                frames = take_run(inbox)
+                frames = inbox.take_run(RUN)
                 if frames:
-                    await self._send(frames)
-                if inbox.items and inbox.items[0] is inbox.quit_message:
-                    inbox.items.popleft()
-                    if inbox.may_end():
-                        self._cell.post(Quit(), None)
-                    return
+                    await self._send(self._agent, frames)
         finally:
             self._is_sending = False
+        if not inbox.is_open and inbox.is_drained():
+            self.post_self(Quit())
 
-    async def _send(self, frames: list[bytes]) -> None:
-        assert self._agent is not None
+    async def _send(self, agent: ActorRef[Any], frames: list[bytes]) -> None:
+        """Let the agent receive a run, and count what became of it."""
         handle = self._handle
-        run = Deliver(tuple(frame[TOPIC_SIZE:] for frame in frames))
-        why = "this end was lost before the answer came"
-        failed: dict[int, str] | None = None
-        try:
-            failed = dict(await self._agent.ask(run, timeout=None))
-        except CallboardError as error:
-            why = str(error)
-        finally:  # also when this actor ends meanwhile
-            if failed is None:
-                for frame in frames:
-                    handle.lose(frame, UNCONFIRMED, why)
-        if failed is not None:
-            for place, text in failed.items():
+        run = ReceiveRun(tuple(frame[TOPIC_SIZE:] for frame in frames))
+        failures = await _hand_on(agent, run, frames, handle.lose)
+        if failures is not None:
+            for place, text in failures:
                 handle.lose(frames[place], FAILED, text)
-            handle.received += len(frames) - len(failed)
+            handle.counted.received += len(frames) - len(failures)
 
     @handler
-    async def quit(self, _: Quit) -> None:
+    async def quit(self, order: Quit) -> None:
         """Let the agent destroy the module, and end."""
         self._is_leaving = True
         if self._agent is not None:
             try:
                 await self._agent.ask(StopAgent(), timeout=None)
             except CallboardError as error:
-                log.warning("module %r was not destroyed there: %s", self.name, error)
-        self.end_orderly()
+                _log.warning("module %r was not destroyed there: %s", self.name, error)
+        super().quit(order)
 
     @handler
-    def publish_run(self, run: Published) -> None:
+    def publish_run(self, run: PublishRun) -> None:
         """Publish what the module there did; a sink that refuses has counted it."""
         if run.agent != self._agent:
             return  # of an earlier one
-        broker = self._handle.broker
         for data in run.messages:
             try:
-                broker.publish(self._handle, Message.decode(data))
+                self._handle.broker.publish(self._handle, Message.decode(data))
             except (MailboxFull, MalformedMessage) as error:
-                log.warning("module %r published in vain: %s", self.name, error)
+                _log.warning("module %r published in vain: %s", self.name, error)
+
+
+class ModuleAgent(ModuleActor):
+    """Runs a module for a gateway on another node."""
+
+    module_class: ClassVar[type[Module]]
+
+    def __init__(self, host: ActorRef[Any], name: str, args: dict[str, Any]) -> None:
+        self._host = host
+        self._is_sending = False
+        self._outgoing = Inbox(name, DEFAULT_QUEUE, self._lost)
+        self._outgoing.attach(self.context, FramesAwaited())
+        if inspect.iscoroutinefunction(self.module_class.receive):
+            msg = "a module whose receive is a coroutine function runs on its gateway's node"
+            raise ModuleFailed(msg)
+        self.make(name, self.module_class, args, lambda sent: self._outgoing.put(sent.data))
+        self.monitor(host)
+
+    @handler
+    def start_agent(self, _: StartAgent) -> None:
+        """Start the module."""
+        self.module.start()
+
+    @handler
+    def stop_agent(self, _: StopAgent | Down) -> None:
+        """Destroy the module, also when its gateway neither sends nor receives any more."""
+        self.stop_self()
+        self.module.destroy()
+
+    @handler(concurrent=True)
+    async def deliver(self, run: ReceiveRun) -> tuple[tuple[int, str], ...]:
+        """Receive a run; between two messages wait until what was published has room."""
+        failures = []
+        for place, data in enumerate(run.messages):
+            if not self._outgoing.has_room():
+                await self._outgoing.when_room()
+            try:
+                self.module.receive(Message.decode(data))
+            except Exception as error:  # noqa: BLE001  # a module may raise anything
+                self.note(error, "receive()")
+                failures.append((place, f"{type(error).__name__}: {error}"))
+        return tuple(failures)
+
+    @handler(concurrent=True)
+    async def send_out(self, _: FramesAwaited) -> None:
+        """Send runs of what the module published, one after the other."""
+        self._outgoing.is_poked = False
+        if self._is_sending:
+            return
+        self._is_sending = True
+        try:
+            while self._outgoing.items:
+                frames = self._outgoing.take_run(RUN)
+                run = PublishRun(self.me, tuple(frames))
+                await _hand_on(self._host, run, frames, self._lost)
+        finally:
+            self._is_sending = False
+
+    def _lost(self, _frame: bytes, reason: str, detail: str = "") -> None:
+        """Log that a message does not reach the gateway."""
+        _log.warning("module %r published in vain: %s %s", self.name, reason, detail)
+
+
+async def _hand_on(
+    receiver: ActorRef[Any], run: Any, frames: list[bytes], lose: Callable[..., None]
+) -> Any:
+    """Send a run and return the answer; a run without an answer is lost, as unconfirmed."""
+    unconfirmed, why = frames, "this end was lost before the answer came"
+    try:
+        answer = await receiver.ask(run, timeout=None)
+        unconfirmed = []
+    except CallboardError as error:
+        why = str(error)
+        return None
+    else:
+        return answer
+    finally:  # also when this actor ends meanwhile
+        for frame in unconfirmed:
+            lose(frame, UNCONFIRMED, why)
+
+
+def offer_module(node: Node, module_class: type[Module], name: str = "") -> str:
+    """Let gateways on other nodes run modules of a class here; returns its name.
+
+    Raises:
+        TypeError: it is not a class of modules.
+    """
+    given: Any = module_class
+    if not isinstance(given, type) or not issubclass(given, Module):
+        msg = f"{module_class!r} is no class of modules; derive one from Module"
+        raise TypeError(msg)
+    name = name or module_class.__name__
+    agent = type(
+        f"{module_class.__name__}Agent", (ModuleAgent,), {"module_class": module_class}
+    )
+    node.offer(name, agent)
+    return name

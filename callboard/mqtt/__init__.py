@@ -6,25 +6,30 @@ with Router() as router, router.link("recorder") as link:
     link.subscribe("sensors/#", qos=1).result(5)
 """
 
-from callboard.mqtt.acl import AclEntry
-from callboard.mqtt.auth import Security
-from callboard.mqtt.bridge_settings import BridgeSettings, BridgeTopics
-from callboard.mqtt.claims import SessionPolicy
-from callboard.mqtt.config import RouterConfig
-from callboard.mqtt.door import NetworkLimits
-from callboard.mqtt.errors import MqttError
-from callboard.mqtt.hooks import Hooks
-from callboard.mqtt.hub_door import MqttDoor, TopicMap
-from callboard.mqtt.limits import Limits
-from callboard.mqtt.listener import ListenerSettings
-from callboard.mqtt.local_link import LocalLink, Message
-from callboard.mqtt.router import Router
-from callboard.mqtt.rules import Rule
+from callboard.mqtt.access.acl import AclEntry
+from callboard.mqtt.access.admission import Admission, Credentials
+from callboard.mqtt.access.auth import Security
+from callboard.mqtt.access.scrypt import hash_password
+from callboard.mqtt.port.hooks import Hooks
+from callboard.mqtt.port.limits import NetworkLimits
+from callboard.mqtt.port.listener import ListenerSettings
+from callboard.mqtt.port.local_link import LocalLink
+from callboard.mqtt.router.limits import Limits
+from callboard.mqtt.service.bridge import BridgeSettings, BridgeTopics
+from callboard.mqtt.service.claims import SessionPolicy
+from callboard.mqtt.service.config import RouterConfig
+from callboard.mqtt.service.hub_door import MqttDoor, TopicMap
+from callboard.mqtt.service.router import Router
+from callboard.mqtt.service.rules import Rule
+from callboard.mqtt.wire.client import Message
+from callboard.mqtt.wire.errors import MqttError
 
 __all__ = [
     "AclEntry",
+    "Admission",
     "BridgeSettings",
     "BridgeTopics",
+    "Credentials",
     "Hooks",
     "Limits",
     "ListenerSettings",
@@ -39,4 +44,5 @@ __all__ = [
     "Security",
     "SessionPolicy",
     "TopicMap",
+    "hash_password",
 ]

@@ -3,7 +3,7 @@
 `callboard node run` puts these together; a program with a `Node` of its own can use each alone.
 """
 
-from callboard.exposition import Metric, exposition
+from callboard.figures import Metric, exposition
 from callboard.operation.health import HealthServer
 from callboard.operation.logs import label_log_records
 from callboard.operation.metrics import node_metrics

@@ -7,13 +7,13 @@ nothing for each message. Formats may then use `%(node)s` and `%(actor)s`.
 import logging
 from typing import Any, Final
 
-from actors.current import current_cell
+from callboard.actors.reference import current_cell
 
+#: What `callboard node run` writes.
 FORMAT: Final = "%(asctime)s %(levelname)s [%(node)s %(actor)s] %(name)s: %(message)s"
-"""What `callboard node run` writes."""
 
+#: What stands for no node or no actor.
 NOTHING: Final = "-"
-"""What stands for no node or no actor."""
 
 _THREAD_PREFIX: Final = "callboard-"  # of the threads that run a node's handlers
 

@@ -1,19 +1,19 @@
-"""A node's figures for monitoring, read when somebody asks: they cost a message nothing."""
+"""A node's figures for monitoring, read when a client asks: they cost a message nothing."""
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from basp.header import FIRST_ACTOR
+from callboard.basp.header import FIRST_ACTOR
 from callboard.endpoint.hub import Hub
-from callboard.endpoint.topic_metrics import all_metrics
-from callboard.exposition import Labels, Metric, counter, gauge
+from callboard.endpoint.monitoring import all_metrics
+from callboard.figures import Figure, Metric, Samples, by_label, metrics_of
 
 if TYPE_CHECKING:
     from callboard import Node
 
+#: Actors with a depth of their own among the metrics: each is a time series to be stored.
 TOP: Final = 10
-"""Actors with a depth of their own among the metrics: each is a time series to be stored."""
 
 
 def node_metrics(node: "Node", *, top: int = TOP) -> list[Metric]:
@@ -27,116 +27,114 @@ def node_metrics(node: "Node", *, top: int = TOP) -> list[Metric]:
     """
     hub = Hub.found(node)
     topics = [] if hub is None else all_metrics(hub)
-    return [*_actor_metrics(node, top), *_traffic_metrics(node), *topics]
+    return [*metrics_of(_FIGURES, _Look(node, top)), *topics]
 
 
-def _actor_metrics(node: "Node", top: int) -> Iterator[Metric]:
-    stats = node.stats()
-    cells = list(node.runtime.cells.values())
-    depths = [(cell.depth, cell) for cell in cells if cell.number >= FIRST_ACTOR]
-    yield gauge("callboard_actors", "Actors that live here.", stats.actors)
-    yield counter("callboard_actors_spawned_total", "Actors spawned.", stats.spawned)
-    yield Metric(
-        "callboard_actors_ended_total",
-        "counter",
+class _Look:
+    """What a node tells at one moment: the source of its figures."""
+
+    def __init__(self, node: "Node", top: int) -> None:
+        self.node = node
+        self.stats, self.links = node.stats(), node.links()
+        self.accounts = list(node.accounts().values())
+        actors = list(node.runtime.contexts.values())
+        waiting = [(each.depth, each) for each in actors if each.number >= FIRST_ACTOR]
+        deepest = heapq.nlargest(top, waiting, lambda pair: pair[0])
+        self.deepest = [pair for pair in deepest if pair[0]]
+
+    def depths(self) -> Samples:
+        """Return the depths of the deepest mailboxes."""
+        return [
+            ((("actor", str(each.number)), ("class", type(each.actor).__qualname__)), depth)
+            for depth, each in self.deepest
+        ]
+
+
+def _of_links(attribute: str) -> Callable[[_Look], Samples]:
+    """Return what reads an attribute of each link."""
+
+    def read(look: _Look) -> Samples:
+        figures = ((link.peer.hex(), getattr(link, attribute)) for link in look.links)
+        return [((("peer", peer),), float(figure)) for peer, figure in figures]
+
+    return read
+
+
+def _of_accounts(attribute: str) -> Callable[[_Look], float]:
+    """Return what sums an attribute of all accounts."""
+    return lambda look: sum(getattr(account, attribute) for account in look.accounts)
+
+
+Row = tuple[str, str, str | Callable[[_Look], float | Samples]]
+
+_ROWS: Final[tuple[Row, ...]] = (
+    ("actors", "Actors that live here.", "stats.actors"),
+    ("actors_spawned_total", "Actors spawned.", "stats.spawned"),
+    (
+        "actors_ended_total",
         "Actors that ended, by exit reason.",
-        [((("reason", reason),), count) for reason, count in sorted(stats.ends.items())],
-    )
-    yield gauge(
-        "callboard_mailbox_messages",
+        lambda look: by_label("reason", dict(sorted(look.stats.ends.items()))),
+    ),
+    (
+        "mailbox_messages",
         "Messages that wait in all mailboxes.",
-        stats.mailbox_messages,
-    )
-    yield gauge(
-        "callboard_mailbox_depth_max",
+        "stats.mailbox_messages",
+    ),
+    (
+        "mailbox_depth_max",
         "Messages that wait in the deepest mailbox.",
-        stats.mailbox_depth_max,
-    )
-    deepest = heapq.nlargest(top, (pair for pair in depths if pair[0]), lambda pair: pair[0])
-    yield Metric(
-        "callboard_mailbox_depth",
-        "gauge",
-        f"Messages that wait, for the {top} actors with the deepest mailboxes.",
-        [
-            ((("actor", str(cell.number)), ("class", type(cell.actor).__qualname__)), depth)
-            for depth, cell in deepest
-        ],
-    )
-    yield counter("callboard_messages_handled_total", "Handlers called.", stats.handled)
-    yield Metric(
-        "callboard_handler_seconds_total",
-        "counter",
+        "stats.mailbox_depth_max",
+    ),
+    ("mailbox_depth", "Messages in the deepest mailboxes, by actor.", _Look.depths),
+    ("messages_handled_total", "Handlers called.", "stats.handled"),
+    (
+        "handler_seconds_total",
         "Seconds in handlers by class, sampled.",
-        [((("class", name),), spent) for name, spent in sorted(stats.handler_seconds.items())],
-    )
-    yield counter(
-        "callboard_slow_handlers_total",
+        lambda look: by_label("class", dict(sorted(look.stats.handler_seconds.items()))),
+    ),
+    (
+        "slow_handlers_total",
         "Handlers that held their thread for more than a second.",
-        stats.slow_handlers,
-    )
-    yield counter(
-        "callboard_dead_letters_total", "Messages to ended actors.", stats.dead_letters
-    )
-    yield counter(
-        "callboard_overflows_total", "Messages that full mailboxes dropped.", stats.overflows
-    )
-    yield counter(
-        "callboard_expired_total", "Asks that were too late before their turn.", stats.expired
-    )
-    yield counter("callboard_unexpected_total", "Messages without a handler.", stats.unexpected)
-    yield counter("callboard_failures_total", "Handlers that raised.", stats.failures)
-    yield gauge(
-        "callboard_asks_pending", "Asks of this node to other nodes.", stats.waiting_asks
-    )
-    yield gauge("callboard_draining", "1 while the node drains.", int(node.is_draining))
-
-
-def _traffic_metrics(node: "Node") -> Iterator[Metric]:
-    stats, links, accounts = node.stats(), node.links(), node.accounts()
-    yield gauge("callboard_links", "Links to neighbours.", len(links))
-    yield gauge("callboard_nodes_reachable", "Nodes with a path to them.", len(node.nodes()))
-    yield gauge("callboard_proxies", "Remote actors that this node knows.", stats.proxies)
-    for name, attribute, text in _LINK_COUNTERS:
-        samples = [(_peer(link.peer), float(getattr(link, attribute))) for link in links]
-        yield Metric(name, "counter", f"{text}, of each link since it was made.", samples)
-    yield Metric(
-        "callboard_link_bytes_waiting",
-        "gauge",
+        "stats.slow_handlers",
+    ),
+    ("dead_letters_total", "Messages to ended actors.", "stats.dead_letters"),
+    ("overflows_total", "Messages that full mailboxes dropped.", "stats.overflows"),
+    ("expired_total", "Asks that were too late before their turn.", "stats.expired"),
+    ("unexpected_total", "Messages without a handler.", "stats.unexpected"),
+    ("failures_total", "Handlers that raised.", "stats.failures"),
+    ("asks_pending", "Asks of this node to other nodes.", "stats.waiting_asks"),
+    ("draining", "1 while the node drains.", lambda look: int(look.node.is_draining)),
+    ("links", "Links to neighbours.", lambda look: len(look.links)),
+    ("nodes_reachable", "Nodes with a path to them.", lambda look: len(look.node.nodes())),
+    ("proxies", "Remote actors that this node knows.", "stats.proxies"),
+    *(
+        (
+            f"link_{attribute}_total",
+            f"{attribute.capitalize().replace('_', ' ')}, of each link since it was made.",
+            _of_links(attribute),
+        )
+        for attribute in ("frames_sent", "frames_received", "bytes_sent", "bytes_received")
+    ),
+    (
+        "link_bytes_waiting",
         "Bytes that the neighbour has not taken yet.",
-        [(_peer(link.peer), link.bytes_waiting) for link in links],
-    )
-    for name, attribute, text in _ACCOUNT_COUNTERS:
-        total = sum(getattr(account, attribute) for account in accounts.values())
-        yield counter(name, text, total)
-    yield gauge(
-        "callboard_messages_in_flight",
+        _of_links("bytes_waiting"),
+    ),
+    ("messages_sent_total", "Messages sent to other nodes.", _of_accounts("sent")),
+    ("messages_confirmed_total", "Of those: handled there.", _of_accounts("confirmed")),
+    ("messages_lost_total", "Of those: lost or unconfirmed.", _of_accounts("lost")),
+    (
+        "messages_in_flight",
         "Messages sent to other nodes and neither confirmed nor lost.",
-        sum(account.in_flight for account in accounts.values()),
-    )
-    yield counter("callboard_forwarded_total", "Frames passed on.", stats.forwarded)
-    yield counter(
-        "callboard_undeliverable_total", "Frames without a path.", stats.undeliverable
-    )
-    yield counter(
-        "callboard_connections_refused_total",
+        _of_accounts("in_flight"),
+    ),
+    ("forwarded_total", "Frames passed on.", "stats.forwarded"),
+    ("undeliverable_total", "Frames without a path.", "stats.undeliverable"),
+    (
+        "connections_refused_total",
         "Connections closed at a limit.",
-        stats.refused_connections,
-    )
-
-
-_LINK_COUNTERS: Final = (
-    ("callboard_link_frames_sent_total", "frames_sent", "Frames sent"),
-    ("callboard_link_frames_received_total", "frames_received", "Frames received"),
-    ("callboard_link_bytes_sent_total", "bytes_sent", "Bytes sent"),
-    ("callboard_link_bytes_received_total", "bytes_received", "Bytes received"),
+        "stats.refused_connections",
+    ),
 )
 
-_ACCOUNT_COUNTERS: Final = (
-    ("callboard_messages_sent_total", "sent", "Messages sent to other nodes."),
-    ("callboard_messages_confirmed_total", "confirmed", "Of those: handled there."),
-    ("callboard_messages_lost_total", "lost", "Of those: lost or unconfirmed."),
-)
-
-
-def _peer(node_id: bytes) -> Labels:
-    return (("peer", node_id.hex()),)
+_FIGURES: Final = tuple(Figure(f"callboard_{name}", text, read) for name, text, read in _ROWS)

@@ -47,8 +47,9 @@ class ServiceManager:
             self._keep_alive(node, self._watchdog / 2)
 
     def _keep_alive(self, node: "Node", interval: float) -> None:
+        """Tell the service manager that the runner turns, again and again."""
         self._send("WATCHDOG=1")
-        node.runtime.runner.call_later(interval, self._keep_alive, node, interval)
+        node.runtime.call_later(interval, self._keep_alive, node, interval)
 
     def stopping(self, timeout: float) -> None:
         """Say that the node drains, and how many seconds that may take."""
@@ -56,6 +57,7 @@ class ServiceManager:
         self._send("STOPPING=1", "STATUS=draining", f"EXTEND_TIMEOUT_USEC={grace}")
 
     def _send(self, *lines: str) -> None:
+        """Send lines; a manager that does not hear is logged."""
         if not self._path:
             return
         try:

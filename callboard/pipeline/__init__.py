@@ -3,7 +3,8 @@
 `session()` makes a Spark session that reads and writes logs as `format("callboard")`.
 """
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
 from callboard.pipeline.errors import (
     DataLost,
@@ -15,10 +16,12 @@ from callboard.pipeline.errors import (
 )
 
 if TYPE_CHECKING:
+    from callboard.pipeline.bridge import Bridge
     from callboard.pipeline.spark_session import register, session
     from callboard.pipeline.tables import table
 
 __all__ = [
+    "Bridge",
     "DataLost",
     "InvalidSetting",
     "PipelineError",
@@ -30,16 +33,18 @@ __all__ = [
     "table",
 ]
 
+#: What Spark's workers do not need is imported when it is used.
+_HOMES: Final = {
+    "Bridge": "bridge",
+    "register": "spark_session",
+    "session": "spark_session",
+    "table": "tables",
+}
+
 
 def __getattr__(name: str) -> object:
-    """Import what sessions need when it is used: Spark's workers need nothing of it."""
-    if name in {"register", "session"}:
-        from callboard.pipeline import spark_session
-
-        return getattr(spark_session, name)
-    if name == "table":
-        from callboard.pipeline.tables import table
-
-        return table
-    what = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(what)
+    """Import a public name (PEP 562)."""
+    if name not in _HOMES:
+        what = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(what)
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

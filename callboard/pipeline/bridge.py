@@ -12,22 +12,23 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol
 
-from actors.errors import CallboardError
+from callboard.actors.closing import Closing
+from callboard.actors.errors import CallboardError
 from callboard.commitlog import Follower, LogError, LogFailed, LogReader, Record
 from callboard.pipeline.errors import InvalidSetting
 
 log = logging.getLogger("callboard.pipeline")
 
+#: Records that are handed over at once.
 _RUN: Final = 1000
-"""Records that are handed over at once."""
 
+#: Seconds without a record after which it is seen whether the bridge was closed.
 _WAIT: Final = 0.1
-"""Seconds without a record after which it is seen whether the bridge was closed."""
 
+#: Seconds until what was refused is tried again.
 _RETRY: Final = 0.5
-"""Seconds until what was refused is tried again."""
 
 
 class Publisher(Protocol):
@@ -44,7 +45,7 @@ class Entries(Protocol):
         """Set the value of a key."""
 
 
-class Bridge:
+class Bridge(Closing):
     """Hands records of a log on until it is closed; a thread of its own does that.
 
     Attributes:
@@ -96,15 +97,8 @@ class Bridge:
         self._ends.set()
         self._thread.join()
 
-    def __enter__(self) -> Self:
-        """Return the bridge."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the bridge."""
-        self.close()
-
     def _run(self) -> None:
+        """Follow the log and hand on what comes, until the bridge is closed."""
         follower = self._opened()
         while follower is not None:
             is_last = self._ends.is_set()
@@ -156,12 +150,14 @@ class Bridge:
                 return True
 
     def _read_place(self, start: int) -> int:
+        """Return the offset that an earlier bridge of this name wrote down."""
         try:
             return int(self._place.read_text())
         except (FileNotFoundError, ValueError):
             return start
 
     def _write_place(self) -> None:
+        """Write down the offset of the next record."""
         temporary = self._place.with_suffix(".tmp")
         temporary.write_text(str(self.position))
         temporary.rename(self._place)

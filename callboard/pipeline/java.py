@@ -12,15 +12,15 @@ from typing import Final
 
 from callboard.pipeline.errors import SparkMissing
 
+#: Spark 4 runs on Java 17 and newer.
 OLDEST: Final = 17
-"""Spark 4 runs on Java 17 and newer."""
 
+#: Where Linux keeps them.
 SYSTEM: Final = Path("/usr/lib/jvm")
-"""Where Linux keeps them."""
 
 _VERSION: Final = re.compile(r'version "(\d+)')
+#: Seconds that `java -version` may take on a busy machine.
 _PATIENCE: Final = 20.0
-"""Seconds that `java -version` may take on a busy machine."""
 
 _WRAPPER: Final = """#!/bin/sh
 for argument do
@@ -72,6 +72,7 @@ def java_version(home: Path) -> int:
 
 
 def _homes() -> Iterator[Path]:
+    """Iterate over the homes of Java on this machine, the likeliest first."""
     if home := os.environ.get("JAVA_HOME"):
         yield Path(home)
     if on_path := shutil.which("java"):

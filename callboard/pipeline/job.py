@@ -75,6 +75,7 @@ class Job:
             raise InvalidSetting(what)
 
     def _source_options(self) -> dict[str, str]:
+        """Return the options of the source."""
         options = {"topics": self.topics, "startingOffsets": self.start}
         if self.max_rows is not None:
             options["maxOffsetsPerTrigger"] = str(self.max_rows)
@@ -82,9 +83,11 @@ class Job:
 
     @property
     def _sink_options(self) -> dict[str, str]:
+        """The options of the sink."""
         return {"retain": self.retain} if self.retain else {}
 
     def _results(self, rows: "DataFrame") -> "DataFrame":
+        """Return the rows that the query makes of the rows of the log."""
         query = find_query(self.query)
         return query.build(
             values(rows, self.settings, needs_values=query.needs_values), self.settings

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from callboard.exposition import Metric, counter, gauge
+from callboard.figures import Figure, Metric, metrics_of
 
+#: The folder of a log of results that holds what its queries need.
 QUERIES: Final = "queries"
-"""The folder of a log of results that holds what its queries need."""
 
 STATUS: Final = "status.json"
 
@@ -82,6 +82,7 @@ class Progress:
 
 
 def _offset(told: Any) -> int:
+    """Return the offset in what Spark tells of a place; 0 where there is none."""
     if isinstance(told, str):
         told = json.loads(told)
     return int(told["offset"]) if isinstance(told, dict) and "offset" in told else 0
@@ -156,6 +157,7 @@ class StatusFile:
         self._write()
 
     def _write(self) -> None:
+        """Replace the status file in one step."""
         temporary = self._path.with_suffix(".tmp")
         temporary.write_text(json.dumps(asdict(self._status)))
         temporary.rename(self._path)
@@ -184,32 +186,34 @@ def read_offset(results: Path, query: str) -> int:
     return _offset(plan.strip().splitlines()[-1])
 
 
-def metrics_of(status: Status) -> list[Metric]:
+def query_metrics(status: Status) -> list[Metric]:
     """Return the figures of a query for monitoring."""
     labels = (("query", status.query),)
-    metrics = [
-        counter("callboard_pipeline_rows_total", "Records read.", status.rows, labels),
-        counter(
-            "callboard_pipeline_late_total", "Too late for windows.", status.dropped, labels
-        ),
-        gauge("callboard_pipeline_running", "1 while it runs.", status.state == "runs", labels),
-    ]
-    if status.last is not None:
-        last = status.last
-        metrics += [
-            gauge("callboard_pipeline_batch", "Number of the last batch.", last.batch, labels),
-            gauge("callboard_pipeline_rows_per_second", "Of that batch.", last.rate, labels),
-            gauge("callboard_pipeline_batch_seconds", "Its length.", last.seconds, labels),
-            gauge("callboard_pipeline_lag_rows", "Records that wait.", last.lag, labels),
-        ]
-    return metrics
+    metrics = metrics_of(FIGURES, status, labels)
+    return metrics if status.last is None else metrics + metrics_of(LAST, status.last, labels)
+
+
+#: Of a query's run.
+FIGURES: Final[tuple[Figure[Status], ...]] = (
+    Figure("callboard_pipeline_rows_total", "Records read.", "rows"),
+    Figure("callboard_pipeline_late_total", "Too late for windows.", "dropped"),
+    Figure("callboard_pipeline_running", "1 while it runs.", lambda it: it.state == "runs"),
+)
+
+#: Of its last batch.
+LAST: Final[tuple[Figure[Progress], ...]] = (
+    Figure("callboard_pipeline_batch", "Number of the last batch.", "batch"),
+    Figure("callboard_pipeline_rows_per_second", "Of that batch.", "rate"),
+    Figure("callboard_pipeline_batch_seconds", "Its length.", "seconds"),
+    Figure("callboard_pipeline_lag_rows", "Records that wait.", "lag"),
+)
 
 
 def listener(name: str, tell: Callable[[Progress], None]) -> Any:
     """Return what Spark calls for each batch of its queries; `tell` gets those of one name."""
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
-    class Listener(StreamingQueryListener):
+    class ProgressListener(StreamingQueryListener):
         """Hands on the progress of one query."""
 
         def onQueryStarted(self, event: Any) -> None:  # noqa: N802
@@ -226,10 +230,11 @@ def listener(name: str, tell: Callable[[Progress], None]) -> Any:
         def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
             """Do nothing."""
 
-    return Listener()
+    return ProgressListener()
 
 
 def _is_alive(pid: int) -> bool:
+    """Return whether a process of this machine runs."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

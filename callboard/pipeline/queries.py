@@ -150,7 +150,7 @@ def late(rows: "DataFrame", settings: Settings) -> "DataFrame":
     """Count records that came later than the delay behind the latest one of their topic."""
     from pyspark.sql import functions as f
 
-    from callboard.pipeline.processors import LATE_SCHEMA, late_processor
+    from callboard.pipeline.spark.processors import LATE_SCHEMA, late_processor
 
     timed = rows.select("offset", "topic", f.col("time").cast("double").alias("seconds"))
     found = timed.groupBy("topic").transformWithState(
@@ -163,7 +163,7 @@ def anomalies(rows: "DataFrame", settings: Settings) -> "DataFrame":
     """Find values that are far from what is usual for their topic at that time."""
     from pyspark.sql import functions as f
 
-    from callboard.pipeline.processors import ANOMALY_SCHEMA, anomaly_processor
+    from callboard.pipeline.spark.processors import ANOMALY_SCHEMA, anomaly_processor
 
     timed = rows.select("topic", f.col("time").cast("double").alias("seconds"), "value")
     found = timed.groupBy("topic").transformWithState(
@@ -223,10 +223,12 @@ QUERIES: Final = {
 
 
 def _marked(rows: "DataFrame", settings: Settings) -> "DataFrame":
+    """Return rows with the watermark that the settings ask for."""
     return rows.withWatermark("time", f"{settings.delay} seconds")
 
 
 def _by_window(rows: "DataFrame", settings: Settings) -> "GroupedData":
+    """Return rows grouped by window and topic."""
     from pyspark.sql import functions as f
 
     window = f.window("time", f"{settings.window} seconds").alias("window")
@@ -237,6 +239,7 @@ _LEVELS: Final = ("min", "p50", "p90", "p99", "max", "mean")
 
 
 def _rate(settings: Settings) -> "Column":
+    """Return the column of records a second."""
     from pyspark.sql import functions as f
 
     return (f.col("records") / f.lit(settings.window)).alias("rate")
@@ -264,6 +267,7 @@ def _told_levels() -> "list[Column]":
 
 
 def _of_window(name: str) -> "list[Column]":
+    """Return topic, time and start of a window's result."""
     from pyspark.sql import functions as f
 
     return [
@@ -274,6 +278,7 @@ def _of_window(name: str) -> "list[Column]":
 
 
 def _of_source(name: str) -> "list[Column]":
+    """Return topic and time of a result that stands for one record."""
     from pyspark.sql import functions as f
 
     return [

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from callboard.pipeline.errors import InvalidSetting, PipelineError, SparkMissing
-from callboard.pipeline.fork_server import start_python
 from callboard.pipeline.java import find_java
+from callboard.pipeline.process.fork_server import start_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +34,7 @@ _ALWAYS: Final = {
     "spark.sql.streaming.stopTimeout": "30s",
     # A query asks its log for more as soon as it is done.
     "spark.sql.streaming.pollingDelay": "10ms",
-    "spark.python.daemon.module": "callboard.pipeline.worker_daemon",
+    "spark.python.daemon.module": "callboard.pipeline.process.worker_daemon",
 }
 
 _WAREHOUSE: Final = "spark.sql.warehouse.dir"
@@ -90,7 +90,7 @@ def session(
 
 def register(spark: "SparkSession") -> None:
     """Teach a session that was made elsewhere the format "callboard"."""
-    from callboard.pipeline.format import CallboardFormat
+    from callboard.pipeline.spark.format import CallboardFormat
 
     if spark.conf.get(_REGISTERED, "") != "yes":  # Spark warns of a second time
         spark.dataSource.register(CallboardFormat)
@@ -116,7 +116,7 @@ def _write_checkpoints_quickly(spark: "SparkSession") -> None:
         return
     spark.conf.set(_CHECKPOINT_FILES, _CHECKPOINTS)
     files = java.org.apache.hadoop.fs.FileSystem
-    files.getLocal(context.hadoopConfiguration()).setWriteChecksum(False)  # noqa: FBT003
+    files.getLocal(context.hadoopConfiguration()).setWriteChecksum(False)
 
 
 def _prepare_environment(*, is_local: bool) -> None:
@@ -132,6 +132,7 @@ def _prepare_environment(*, is_local: bool) -> None:
 
 
 def _settings_of(master: str) -> dict[str, str]:
+    """Return Spark's settings for a local master; none for a cluster."""
     if not master.startswith("local"):
         return {}
     inside = master.partition("[")[2].rstrip("]").split(",")[0]

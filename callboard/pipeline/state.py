@@ -1,7 +1,7 @@
 """What queries remember of each topic, and how a value changes it: plain functions.
 
-Spark's stateful operators call them, and so does the actor of `callboard.pipeline.detector`:
-both find the same anomalies in the same values.
+Spark's stateful operators call them, and so may an actor, as that of `examples/detector.py`
+does: both find the same anomalies in the same values.
 """
 
 import math
@@ -14,8 +14,8 @@ _LEVEL: Final = 0.3
 _SPREAD: Final = 0.02
 _SEASON: Final = 0.2
 
+#: Anomalies in a row after which they are what is normal.
 _ACCEPTED: Final = 12
-"""Anomalies in a row after which they are what is normal."""
 
 _LEAST: Final = 1e-9
 

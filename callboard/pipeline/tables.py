@@ -47,6 +47,7 @@ def table(spark: "SparkSession", path: str | Path) -> "DataFrame":
 
 
 def _read(spark: "SparkSession", path: str | Path, start: int, end: int) -> "DataFrame":
+    """Return a range of a log by the source."""
     reader = spark.read.format("callboard").option("startingOffsets", str(start))
     return reader.option("endingOffsets", str(end)).load(str(path))
 

@@ -1,7 +1,6 @@
 """Clusters for tests: simulated ones with virtual time and disks, and real processes."""
 
-from callboard.commitlog.disk import Disk, DiskFile
-from callboard.commitlog.real_disk import RealDisk
+from callboard.commitlog.disk import Disk, DiskFile, RealDisk
 from callboard.simulation.cluster import Cluster
 from callboard.simulation.disk import DiskFaults, SimulatedDisk
 from callboard.simulation.processes import NodeProcess, Processes

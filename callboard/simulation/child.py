@@ -11,15 +11,15 @@ import json
 import sys
 from typing import Any
 
-from actors.actor import Actor
-from actors.dispatch import handler
-from actors.reference import ActorRef
-from callboard.simulation.commands import HOST_NAME, NodeCall
-from proxies.class_source import ClassSource, load_class
-from proxies.node import Node
+from callboard.actors.dispatch import handler
+from callboard.actors.reference import ActorRef
+from callboard.actors.system_actor import SystemActor
+from callboard.node import Node
+from callboard.proxies.workers.class_source import ClassSource, load_class
+from callboard.simulation.processes import HOST_NAME, NodeCall
 
 
-class Host(Actor):
+class Host(SystemActor):
     """Calls methods of the node for the test."""
 
     remote_methods = frozenset()
@@ -39,7 +39,7 @@ class Host(Actor):
         """Spawn a class that is named by its file."""
         source, args, kwargs = where
         actor_class = load_class(ClassSource(*source))
-        return self._cell.runtime.spawn(actor_class, tuple(args), kwargs)
+        return self.runtime.start_actor(actor_class, tuple(args), kwargs)
 
 
 def main() -> None:

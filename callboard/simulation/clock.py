@@ -82,6 +82,7 @@ class NodeClock:
 
 
 def _checked(rate: float) -> float:
+    """Return a rate; raise `ValueError` unless it is a positive number."""
     if not 0.0 < rate < math.inf:
         msg = f"a clock's rate is a positive number, not {rate!r}; 1.05 runs 5 % fast"
         raise ValueError(msg)

@@ -11,23 +11,22 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final
 
-from actors.actor import Actor
-from actors.current import waiting
-from actors.errors import ResultTimeout
-from actors.future import Future
-from basp.node_id import NodeId, make_node_id
+from callboard.actors.actor import Actor
+from callboard.actors.errors import ResultTimeout
+from callboard.actors.future import Future, waiting
+from callboard.basp.node_id import NodeId, make_node_id
+from callboard.node import Node
+from callboard.proxies.surroundings import Surroundings
 from callboard.simulation.clock import Clock
 from callboard.simulation.disk import SimulatedDisk
 from callboard.simulation.faults import Faults
-from callboard.simulation.network import Network
-from callboard.simulation.runner import SimulatedRunner
+from callboard.simulation.network import SimulatedNetwork
+from callboard.simulation.runner import SimulatedRunner, runner_of
 from callboard.simulation.schedule import Schedule
-from callboard.simulation.trace import Trace
-from proxies.node import Node
-from proxies.surroundings import Surroundings
+from callboard.simulation.trace import EventTrace
 
+#: The port on which every simulated node listens.
 PORT: Final = 4222
-"""The port on which every simulated node listens."""
 
 _TOPOLOGIES: Final[dict[str, Callable[[int], list[tuple[int, int]]]]] = {
     "none": lambda count: [],
@@ -49,8 +48,8 @@ class Cluster(Faults):
         self.random = random.Random(seed)
         self.clock = Clock()
         #: What happened so far: two runs of a seed have the same.
-        self.trace = Trace()
-        self.network = Network(self.clock, self.random, self.trace)
+        self.trace = EventTrace()
+        self.network = SimulatedNetwork(self.clock, self.random, self.trace)
         self.nodes: list[Node] = []
         self._schedule = Schedule(self.clock)
         self._hosts: dict[Node, str] = {}
@@ -107,6 +106,7 @@ class Cluster(Faults):
         return self._make(node.name, host, self._options[node])
 
     def _make(self, name: str, host: str, options: dict[str, Any]) -> Node:
+        """Make a node with its runner, host and disk."""
         index = len(self.nodes)
 
         def make_runner(of: str) -> SimulatedRunner:
@@ -128,6 +128,7 @@ class Cluster(Faults):
         return node
 
     def _happened(self, where: str, event: object) -> None:
+        """Note an event of a node in the trace."""
         self.trace.note_event(self.clock.now, where, event)
 
     # --- time ---
@@ -156,7 +157,7 @@ class Cluster(Faults):
         """Close all nodes that still run; the trace ends before."""
         self._watching.close()
         for node in self.nodes:
-            if not node.runtime.runner.closed:
+            if not runner_of(node).closed:  # nor killed
                 node.close()
         waiting.reset(self._token)
 
@@ -171,7 +172,7 @@ def _all_know(ignorant: list[Node], others: int) -> bool:
 class _HostNetwork:
     """The network as one host sees it."""
 
-    def __init__(self, network: Network, host: str) -> None:
+    def __init__(self, network: SimulatedNetwork, host: str) -> None:
         self._network = network
         self._host = host
 

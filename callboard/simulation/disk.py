@@ -2,8 +2,11 @@
 
 It promises what POSIX promises and no more. What was written is seen at once by all, and
 durable after `fsync` of the file; a name that was made, renamed or removed is durable after
-`sync_folder`. A crash keeps any part of the rest. On top of that it fails when told to: short
-writes, no room, an `fsync` with an error, bits that flip.
+`sync_folder`. Until then a change waits in a list of its file or folder (an inode). A crash
+carries out a part of that list only, in order: a random number of changes, the next write up to
+a random byte, and perhaps some sectors of zeros where written data had not reached the disk. On
+top of that the disk fails when told to: short writes, no room, an `fsync` with an error, bits
+that flip.
 
 Programs that are tested on it take a `Disk` as an argument, and get a
 `callboard.simulation.RealDisk` or something of their own like it elsewhere.
@@ -13,9 +16,145 @@ import errno
 import os
 import random
 from dataclasses import dataclass
+from typing import Final
 
 from callboard.commitlog.disk import check_rename
-from callboard.simulation.inode import FileInode, FolderInode
+
+#: Bytes that a disk writes whole or not at all.
+SECTOR: Final = 512
+
+#: Part of the crashes after which some sectors of unsynced writes are zeros.
+HOLES: Final = 0.25
+
+#: A write: its offset and bytes. Or with None: the file ends at this size from now on.
+Change = tuple[int, bytes | None]
+
+
+class FileInode:
+    """One file."""
+
+    def __init__(self) -> None:
+        """Make an empty file that no crash would keep."""
+        self.seen = bytearray()
+        self._durable = bytearray()
+        self._pending: list[Change] = []
+
+    def append(self, data: bytes) -> None:
+        """Write at the end."""
+        self._change((len(self.seen), data))
+
+    def truncate(self, size: int) -> None:
+        """Set the size; zeros fill what is added."""
+        self._change((size, None))
+
+    def _change(self, change: Change) -> None:
+        """Carry out a change that is not durable yet."""
+        _apply(self.seen, change)
+        self._pending.append(change)
+
+    def sync(self) -> None:
+        """Make all changes durable."""
+        for change in self._pending:
+            _apply(self._durable, change)
+        self._pending.clear()
+
+    def sync_failed(self, rng: random.Random) -> None:
+        """Make some changes durable and forget that the others still have to be.
+
+        Linux does so after an error: a later `fsync` that succeeds says nothing of them.
+        """
+        for change in self._pending:
+            if rng.random() < 0.5:
+                _apply(self._durable, change)
+        self._pending.clear()
+
+    def flip(self, bit: int) -> None:
+        """Flip a bit for good: on the disk, and for who reads."""
+        for content in (self.seen, self._durable):
+            if bit < len(content) * 8:
+                content[bit // 8] ^= 1 << bit % 8
+
+    def crash(self, rng: random.Random) -> None:
+        """Keep what a crash leaves."""
+        kept = rng.randint(0, len(self._pending))
+        has_holes = rng.random() < HOLES
+        for change in self._pending[:kept]:
+            self._apply_torn(change, None, rng if has_holes else None)
+        for change in self._pending[kept : kept + 1]:
+            size = 0 if change[1] is None else len(change[1])
+            if size:
+                self._apply_torn(change, rng.randint(0, size), rng if has_holes else None)
+        self._pending.clear()
+        self.seen = bytearray(self._durable)
+
+    def _apply_torn(
+        self, change: Change, size: int | None, holes: random.Random | None
+    ) -> None:
+        """Carry out a random part of a change, as a crash in the middle of it does."""
+        offset, data = change
+        if data is None:
+            _apply(self._durable, change)
+            return
+        written = bytearray(data[:size])
+        if holes is not None:
+            for start in range(-(offset % SECTOR), len(written), SECTOR):
+                if holes.random() < 0.5:
+                    begin, end = max(start, 0), min(start + SECTOR, len(written))
+                    written[begin:end] = bytes(end - begin)
+        _apply(self._durable, (offset, bytes(written)))
+
+
+def _apply(content: bytearray, change: Change) -> None:
+    """Carry out a change of a file's contents."""
+    offset, data = change
+    if data is None:
+        del content[offset:]
+        content.extend(bytes(offset - len(content)))
+    elif data:
+        content.extend(bytes(max(0, offset - len(content))))
+        content[offset : offset + len(data)] = data
+
+
+class FolderInode:
+    """One folder: names and what they stand for. Each change of it is whole or not at all."""
+
+    def __init__(self) -> None:
+        """Make an empty folder."""
+        self.seen: dict[str, FileInode | FolderInode] = {}
+        self._durable: dict[str, FileInode | FolderInode] = {}
+        self._pending: list[dict[str, FileInode | FolderInode | None]] = []
+
+    def change(self, entries: "dict[str, FileInode | FolderInode | None]") -> None:
+        """Set several names in one step; None takes a name away."""
+        _enter(self.seen, entries)
+        self._pending.append(entries)
+
+    def sync(self) -> None:
+        """Make all changes of names durable."""
+        for entries in self._pending:
+            _enter(self._durable, entries)
+        self._pending.clear()
+
+    def crash(self, rng: random.Random) -> None:
+        """Keep what a crash leaves, also below this folder."""
+        for entries in self._pending[: rng.randint(0, len(self._pending))]:
+            _enter(self._durable, entries)
+        self._pending.clear()
+        self.seen = dict(self._durable)
+        for _, inode in sorted(self.seen.items()):
+            inode.crash(rng)
+
+
+def _enter(
+    names: "dict[str, FileInode | FolderInode]",
+    entries: "dict[str, FileInode | FolderInode | None]",
+) -> None:
+    """Enter or remove a name: seen at once, durable later."""
+    for name, inode in entries.items():
+        if inode is None:
+            names.pop(name, None)
+        else:
+            names[name] = inode
 
 
 @dataclass(slots=True)
@@ -179,6 +318,7 @@ class SimulatedDisk:
         return folder, names[-1] if names else ""
 
     def _find(self, path: str) -> FileInode | FolderInode:
+        """Return what has a path; raise `FileNotFoundError` where nothing has."""
         folder, name = self._parent(path)
         inode = folder.seen.get(name) if name else folder
         if inode is None:
@@ -186,6 +326,7 @@ class SimulatedDisk:
         return inode
 
     def _folder(self, path: str) -> FolderInode:
+        """Return the folder of a path; raise `NotADirectoryError` for a file."""
         inode = self._find(path)
         if not isinstance(inode, FolderInode):
             raise _error(errno.ENOTDIR, path)
@@ -272,6 +413,7 @@ class SimulatedFile:
         self._is_open = False
 
     def _check(self, *, is_write: bool = False) -> None:
+        """Raise unless the file is open, and open to write if that is wanted."""
         if not self._is_open or self._life != self._disk.crashes:
             raise _error(errno.EBADF, "")
         if is_write and not self._is_writable:
@@ -279,6 +421,7 @@ class SimulatedFile:
 
 
 def _bytes_of(folder: FolderInode) -> int:
+    """Return the bytes of all files below a folder."""
     return sum(
         _bytes_of(inode) if isinstance(inode, FolderInode) else len(inode.seen)
         for inode in folder.seen.values()
@@ -286,4 +429,5 @@ def _bytes_of(folder: FolderInode) -> int:
 
 
 def _error(code: int, path: str) -> OSError:
+    """Return the system's error of a number for a path."""
     return OSError(code, os.strerror(code), path)

@@ -3,18 +3,18 @@
 import zlib
 from typing import Any
 
+from callboard.node import Node
 from callboard.simulation.disk import SimulatedDisk
-from callboard.simulation.network import Network
-from callboard.simulation.runner import SimulatedRunner
-from callboard.simulation.trace import Trace
-from proxies.node import Node
+from callboard.simulation.network import SimulatedNetwork
+from callboard.simulation.runner import runner_of
+from callboard.simulation.trace import EventTrace
 
 
 class Faults:
     """The faults of a cluster; `heal` ends those of the network."""
 
-    network: Network
-    trace: Trace
+    network: SimulatedNetwork
+    trace: EventTrace
     seed: int
     _hosts: dict[Node, str]
     _disks: dict[str, SimulatedDisk]
@@ -65,6 +65,7 @@ class Faults:
             way.loss = part
 
     def _ways(self, one: Node, other: Node) -> list[Any]:
+        """Return the ways between two hosts that a fault concerns."""
         here, there = self._hosts[one], self._hosts[other]
         return [self.network.way(here, there), self.network.way(there, here)]
 
@@ -80,12 +81,12 @@ class Faults:
     def pause(self, node: Node) -> None:
         """Freeze a node as SIGSTOP does: its connections stay, it neither reads nor writes."""
         self._note("pause", node)
-        _runner(node).pause()
+        runner_of(node).pause()
 
     def resume(self, node: Node) -> None:
         """Let a frozen node go on."""
         self._note("resume", node)
-        _runner(node).resume()
+        runner_of(node).resume()
 
     def clock_rate(self, node: Node, rate: float) -> None:
         """Let `rate` seconds pass on a node while one passes elsewhere; 1.05 is 5 % fast.
@@ -94,12 +95,12 @@ class Faults:
             ValueError: the rate is not a positive number.
         """
         self._note("clock rate", node, rate)
-        _runner(node).set_rate(rate)
+        runner_of(node).set_rate(rate)
 
     def kill(self, node: Node) -> None:
         """End a node as SIGKILL does: its connections close, it says no more."""
         self._note("kill", node)
-        _runner(node).closed = True
+        runner_of(node).closed = True
         self.network.kill_host(self._hosts[node])
 
     def crash(self, node: Node) -> None:
@@ -110,14 +111,9 @@ class Faults:
         self._note("crash", node)
         self.network.silence_host(self._hosts[node])
         self.disk(node).crash()
-        _runner(node).closed = True
+        runner_of(node).closed = True
 
     def _note(self, what: str, *about: object) -> None:
+        """Note a fault in the trace."""
         told = [part.name if isinstance(part, Node) else part for part in about]
         self.trace.note(self.network.now, "test", what, *told)
-
-
-def _runner(node: Node) -> SimulatedRunner:
-    runner = node.runtime.runner
-    assert isinstance(runner, SimulatedRunner), f"{node!r} is no simulated node"
-    return runner

@@ -86,7 +86,7 @@ def pytest_runtest_makereport(
     report = yield
     if report.when != "call" or _CLUSTER not in item.stash:
         return report
-    from callboard.simulation.dump import Dump
+    from callboard.simulation.trace import Dump
 
     made = item.stash[_CLUSTER]
     dump = Dump(made.seed, item.nodeid, made.trace.lines())

@@ -11,19 +11,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
-from actors.actor import Actor
-from actors.future import Future
-from actors.reference import ActorRef
-from actors.signals import Down
-from callboard.simulation.commands import HOST_NAME, NodeCall
-from proxies.class_source import source_of
-from proxies.events import NodeDown
-from proxies.node import Node
+from callboard.actors.actor import Actor
+from callboard.actors.future import Future
+from callboard.actors.reference import ActorRef, Down
+from callboard.node import Node
+from callboard.proxies.events import NodeDown
+from callboard.proxies.messages import message
+from callboard.proxies.workers.class_source import source_of
 
+#: Seconds that a process may take until it listens, on a busy machine.
 START_TIMEOUT: Final = 30.0
-"""Seconds that a process may take until it listens, on a busy machine."""
 
 CALL_TIMEOUT: Final = 30.0
 
@@ -68,6 +68,7 @@ class NodeProcess:
     # --- what Node has ---
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the process's node and wait for the result."""
         call = NodeCall(method, args, kwargs or None)
         return self._host.ask(call, CALL_TIMEOUT).result(CALL_TIMEOUT)
 
@@ -169,3 +170,17 @@ class Processes:
         """End all processes."""
         for process in self._started:
             process.close()
+
+
+#: The name under which a node process answers.
+HOST_NAME: Final = "callboard.test-host"
+
+
+@message("callboard.test.NodeCall")
+@dataclass(frozen=True, slots=True)
+class NodeCall:
+    """Call a method of the node; answered by its result."""
+
+    method: str
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] | None = None

@@ -7,12 +7,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from actors.runner import CELLS_A_TURN, Runner
+from callboard.actors.runner.runner import CELLS_A_TURN, Runner
+from callboard.node import Node
 from callboard.simulation.clock import Clock, NodeClock
-from callboard.simulation.socket import SimulatedSelector
+from callboard.simulation.network import SimulatedSelector
 
 if TYPE_CHECKING:
-    from actors.future import Future
+    from callboard.actors.future import Future
 
 
 class SimulatedRunner(Runner):
@@ -21,6 +22,8 @@ class SimulatedRunner(Runner):
     Between turns it sleeps, as a real one does in its poll; whatever wakes a real one puts
     this one among those that get the next turns.
     """
+
+    is_polling = False
 
     def __init__(
         self,
@@ -98,6 +101,7 @@ class SimulatedRunner(Runner):
             self._clock.plan_at(due, self._due, due)
 
     def _due(self, planned: float) -> None:
+        """Wake the node for a timer, unless an earlier one was planned since."""
         if planned == self._planned_at:
             self._planned_at = None
             self._touched()
@@ -132,7 +136,7 @@ class SimulatedRunner(Runner):
 
     def start(self) -> None:
         """Be ready for turns."""
-        self._started = True
+        self.is_started = True
 
     def stop(self) -> None:
         """Take no more turns."""
@@ -148,15 +152,10 @@ class SimulatedRunner(Runner):
             self._touched()
 
     def _touched(self) -> None:
+        """Ask for a turn, once."""
         if self.sleeping:
             self.sleeping = False
             self._woken_by(self)
-
-    def _open_wake_up(self) -> None:
-        """There is no poll to be ended."""
-
-    def _close_wake_up(self) -> None:
-        """There is no poll to be ended."""
 
 
 class _Fresh(deque["Future[Any]"]):
@@ -170,3 +169,10 @@ class _Fresh(deque["Future[Any]"]):
         """Add an ask."""
         super().append(future)
         self._touched()
+
+
+def runner_of(node: Node) -> SimulatedRunner:
+    """Return the runner of a simulated node."""
+    runner = node.runner
+    assert isinstance(runner, SimulatedRunner), f"{node!r} is not a simulated node"
+    return runner

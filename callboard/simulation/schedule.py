@@ -47,4 +47,5 @@ class Schedule:
 
 
 def _number(runner: SimulatedRunner) -> int:
+    """Return a node's place among those that are awake."""
     return runner.number

@@ -1,8 +1,7 @@
 """Stores: one master, any number of clones, replicated over channels; see `docs/stores.md`."""
 
 from callboard.store.attach import aattach_master, attach_clone, attach_master
-from callboard.store.backend import Backend
-from callboard.store.backend_options import BackendOptions
+from callboard.store.backend.interface import Backend, BackendOptions
 from callboard.store.errors import (
     BackendFailure,
     MasterExists,
@@ -14,12 +13,10 @@ from callboard.store.errors import (
     StoreError,
     TypeClash,
 )
-from callboard.store.frontend import Store
-from callboard.store.mapping import StoreMapping
+from callboard.store.machine.change import StoreEvent
 from callboard.store.options import CloneOptions, StoreOptions
-from callboard.store.proxy import StoreProxy, StoreResponse
+from callboard.store.store import Store, StoreMapping, StoreProxy, StoreResponse
 from callboard.store.store_actor import CommandsRefused
-from callboard.store.store_event import StoreEvent
 
 __all__ = [
     "Backend",

@@ -1,33 +1,36 @@
 """Making masters and clones on a node."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+from uuid import UUID
 
-from actors.errors import NotRegistered
-from actors.future import Future
-from actors.signals import Down
-from callboard.endpoint.topic import checked_topic, clone_topic
-from callboard.store.backend import Backend, StoreBackend, make_backend
-from callboard.store.clone_actor import CloneActor
+from callboard.actors.errors import NotRegistered
+from callboard.actors.future import Future
+from callboard.actors.reference import ActorRef, Down
+from callboard.endpoint.hub import Hub
+from callboard.endpoint.machine.topic import checked_topic
+from callboard.model.errors import InvalidData
+from callboard.store.backend.interface import Backend, StoreBackend
+from callboard.store.backend.memory import MemoryBackend
+from callboard.store.backend.sqlite import SqliteBackend, SqliteOptions
 from callboard.store.errors import MasterExists, StoreClosed
-from callboard.store.frontend import Store
-from callboard.store.master_actor import MasterActor
+from callboard.store.machine.clone import Clone
+from callboard.store.machine.command import EntityId
+from callboard.store.machine.master import Master
 from callboard.store.options import CloneOptions, StoreOptions
 from callboard.store.port import Port
+from callboard.store.store import Store
+from callboard.store.store_actor import StoreActor
 from callboard.store.store_metrics import count_store
-from callboard.store.wall_clock import wall_offset
 
-if TYPE_CHECKING:
-    from callboard.endpoint.hub import Hub
-
-__all__ = ["aattach_master", "attach_clone", "attach_master"]
-
+#: Seconds that the nodes in reach may take to say whether they have a master of a name.
 SEARCH_TIMEOUT: Final = 2.0
-"""Seconds that the nodes in reach may take to say whether they have a master of a name."""
 
 
 def attach_master(
-    hub: "Hub",
+    hub: Hub,
     name: str,
     backend: Backend | StoreBackend = Backend.Memory,
     options: Mapping[str, Any] | None = None,
@@ -49,17 +52,14 @@ def attach_master(
         InvalidData: the backend has no such option.
         WouldBlock: called on the thread of a running event loop; await `aattach_master`.
     """
-    made = _checked_backend(backend, options)
-    _claim(hub, name)
-    try:
+    made = make_backend(backend, options)
+    with _claimed(hub, name):
         _judge(hub.node.find(_master_name(name), SEARCH_TIMEOUT), name, SEARCH_TIMEOUT * 2)
         return _start_master(hub, name, made, store_options)
-    finally:
-        _release(hub, name)
 
 
 async def aattach_master(
-    hub: "Hub",
+    hub: Hub,
     name: str,
     backend: Backend | StoreBackend = Backend.Memory,
     options: Mapping[str, Any] | None = None,
@@ -67,21 +67,16 @@ async def aattach_master(
     store_options: StoreOptions | None = None,
 ) -> Store:
     """Make the master of a store; the awaitable twin of `attach_master`."""
-    made = _checked_backend(backend, options)
-    _claim(hub, name)
-    try:
+    made = make_backend(backend, options)
+    with _claimed(hub, name):
         search = hub.node.find(_master_name(name), SEARCH_TIMEOUT)
-        try:
+        with suppress(NotRegistered):
             await search
-        except NotRegistered:
-            pass
         _judge(search, name, 0.0)
         return _start_master(hub, name, made, store_options)
-    finally:
-        _release(hub, name)
 
 
-def attach_clone(hub: "Hub", name: str, *, store_options: CloneOptions | None = None) -> Store:
+def attach_clone(hub: Hub, name: str, *, store_options: CloneOptions | None = None) -> Store:
     """Make a clone of a store; its master may be anywhere in reach, or come later.
 
     Args:
@@ -89,31 +84,55 @@ def attach_clone(hub: "Hub", name: str, *, store_options: CloneOptions | None = 
         name: of the store.
         store_options: times.
     """
-    checked_topic(clone_topic(name))
     port = Port(hub, name)
     options = store_options or CloneOptions()
-    ref = hub.node.runtime.spawn(CloneActor, (port, options))
-    ref.target.monitor(("store", name), lambda down: _ended(port, None, down))
-    count_store(hub, port)
-    return Store(port, ref, is_master=False, options=options)
+    endpoint = UUID(bytes=hub.endpoint_id)
+
+    def make_entity() -> EntityId:
+        return EntityId(endpoint, hub.make_object())
+
+    def make_clone(now: float) -> Clone:
+        return Clone(make_entity(), make_entity, now, options)
+
+    ref = hub.node.runtime.start_actor(StoreActor, (port, make_clone, None))
+    return _watched(port, ref, None, options)
 
 
 def _start_master(
-    hub: "Hub", name: str, backend: StoreBackend, options: StoreOptions | None
+    hub: Hub, name: str, backend: StoreBackend, options: StoreOptions | None
 ) -> Store:
+    """Open the backend and start the actor of a master."""
     node = hub.node
-    contents = backend.open(wall_offset(node.runtime.runner.now))
+    now = node.runtime.now
+    contents = backend.open(time.time_ns() / 1e9 - now())
     port = Port(hub, name)
     options = options or StoreOptions()
+
+    def make_master(_now: float) -> Master:
+        return Master(
+            EntityId(UUID(bytes=hub.endpoint_id), hub.make_object()),
+            options,
+            rows=contents.rows,
+            writers=contents.writers,
+            is_durable=backend.is_durable,
+        )
+
     try:
-        ref = node.runtime.spawn(MasterActor, (port, backend, contents, options))
+        ref = node.runtime.start_actor(StoreActor, (port, make_master, backend))
     except BaseException:
         backend.close()
         raise
     node.register(_master_name(name), ref)
-    ref.target.monitor(("store", name), lambda down: _ended(port, backend, down))
-    count_store(hub, port)
-    return Store(port, ref, is_master=True, options=options)
+    return _watched(port, ref, backend, options)
+
+
+def _watched(
+    port: Port, ref: ActorRef[StoreActor], backend: StoreBackend | None, options: StoreOptions
+) -> Store:
+    """Return what users hold of a store, which is closed when its actor ends."""
+    ref.target.monitor(("store", port.name), lambda down: _ended(port, backend, down))
+    count_store(port.hub, port)
+    return Store(port, ref, is_master=backend is not None, options=options)
 
 
 def _ended(port: Port, backend: StoreBackend | None, down: Down) -> None:
@@ -123,10 +142,22 @@ def _ended(port: Port, backend: StoreBackend | None, down: Down) -> None:
         backend.close()
 
 
-def _checked_backend(
+def make_backend(
     backend: Backend | StoreBackend, options: Mapping[str, Any] | None
 ) -> StoreBackend:
-    return make_backend(backend, options) if isinstance(backend, Backend) else backend
+    """Return the backend that a user named or made.
+
+    Raises:
+        InvalidData: options that it does not have.
+    """
+    if not isinstance(backend, Backend):
+        return backend
+    if backend is Backend.SQLite:
+        return SqliteBackend(SqliteOptions.read(options or {}))
+    if options:
+        msg = f"the memory backend has no option {next(iter(options))!r}"
+        raise InvalidData(msg)
+    return MemoryBackend()
 
 
 def _master_name(name: str) -> str:
@@ -135,6 +166,7 @@ def _master_name(name: str) -> str:
 
 
 def _judge(search: Future[Any], name: str, timeout: float) -> None:
+    """Refuse a name that has a master somewhere in reach."""
     try:
         found = search.result(timeout)
     except NotRegistered:
@@ -143,15 +175,16 @@ def _judge(search: Future[Any], name: str, timeout: float) -> None:
     raise MasterExists(msg)
 
 
-def _claim(hub: "Hub", name: str) -> None:
+@contextmanager
+def _claimed(hub: Hub, name: str) -> Iterator[None]:
     """Let nobody else on this node make the same master meanwhile."""
     with hub.lock:
         if name in hub.claims:
             msg = f"a master of the store {name!r} is being made on this node already"
             raise MasterExists(msg)
         hub.claims.add(name)
-
-
-def _release(hub: "Hub", name: str) -> None:
-    with hub.lock:
-        hub.claims.discard(name)
+    try:
+        yield
+    finally:
+        with hub.lock:
+            hub.claims.discard(name)

@@ -14,20 +14,8 @@
         └── StoreClosed           the store or its endpoint was closed
 """
 
-from callboard.endpoint.code import EC
-from callboard.endpoint.errors import EndpointError
-
-__all__ = [
-    "BackendFailure",
-    "MasterExists",
-    "NoSuchKey",
-    "NoSuchMaster",
-    "RequestTimeout",
-    "StaleData",
-    "StoreClosed",
-    "StoreError",
-    "TypeClash",
-]
+from callboard.endpoint.machine.status import EC
+from callboard.model.errors import EndpointError
 
 
 class StoreError(EndpointError):

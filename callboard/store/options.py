@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["ACK_AFTER", "CloneOptions", "StoreOptions"]
-
+#: Commands that are acknowledged at once; fewer are at the next tick, or when asked for.
 ACK_AFTER: Final = 64
-"""Commands that are acknowledged at once; fewer are at the next tick, or when asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,60 +9,56 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
 
-from actors.future import Future
+from callboard.actors.errors import ResultTimeout
+from callboard.actors.future import Future
+from callboard.endpoint.hub import Hub
 from callboard.endpoint.message_queue import MessageQueue
-from callboard.store.action import Action
 from callboard.store.errors import StoreClosed, StoreError
-from callboard.store.store_event import StoreEvent
+from callboard.store.machine.change import StoreEvent
+from callboard.store.machine.clone import Clone
+from callboard.store.machine.command import Action
+from callboard.store.machine.master import Master
 
-if TYPE_CHECKING:
-    from callboard.endpoint.hub import Hub
-    from callboard.store.clone import Clone
-    from callboard.store.master import Master
+T = TypeVar("T")
 
-__all__ = ["DRAIN", "Drain", "IdleWanted", "Port", "Settled"]
-
+#: Commands that wait for the actor's turn: a thread that writes more waits for it.
 INPUT_LIMIT: Final = 16_384
-"""Commands that wait for the actor's turn: a thread that writes more waits for it."""
 
+#: Seconds that such a thread waits at most; then clones that are too slow must begin anew.
 WAIT_FOR_ROOM: Final = 5.0
-"""Seconds that such a thread waits at most; then clones that are too slow must begin anew."""
 
+#: Events that wait for one watcher; older ones are dropped beyond it.
 WATCH_LIMIT: Final = 65_536
-"""Events that wait for one watcher; older ones are dropped beyond it."""
 
 
-class Drain:
+class DrainPort:
     """Take what waits."""
 
 
-DRAIN: Final = Drain()
+_DRAIN: Final = DrainPort()
 
 
-class Settled:
+@dataclass(frozen=True, slots=True)
+class SettleWanted:
     """Carry out what waits, and answer when a read sees it (and, in a clone, has a copy)."""
 
-    __slots__ = ("future",)
-
-    def __init__(self, future: Future[None]) -> None:
-        self.future = future
+    future: Future[None]
 
 
+@dataclass(frozen=True, slots=True)
 class IdleWanted:
     """Answer when the store is idle."""
 
-    __slots__ = ("future",)
-
-    def __init__(self, future: Future[bool]) -> None:
-        self.future = future
+    future: Future[bool]
 
 
 class Port:
     """The place where threads and the actor of one store meet."""
 
-    def __init__(self, hub: "Hub", name: str) -> None:
+    def __init__(self, hub: Hub, name: str) -> None:
         self.hub = hub
         self.name = name
         self.inputs: deque[Action] = deque()
@@ -73,17 +69,17 @@ class Port:
         self.turn_taken = threading.Condition()
         self.machine: Master | Clone
         #: Where the actor gets its mail; set when it is made.
-        self.post: Callable[[object, None], None]
+        self.post: Callable[[object], None]
         self.error: StoreError | None = None
         self.questions: dict[int, Future[bool]] = {}
         self._numbers = itertools.count(1)
         self.watchers: tuple[tuple[str, MessageQueue[StoreEvent]], ...] = ()
         self._lock = threading.Lock()
-        self._runner = hub.node.runtime.runner
+        self._runtime = hub.runtime
 
     def now(self) -> float:
         """Return the time as the actor sees it."""
-        return self._runner.now()
+        return self._runtime.now()
 
     # --- threads of users ---
 
@@ -104,7 +100,7 @@ class Port:
     def poke(self) -> None:
         """Let the actor take what waits, in its next turn."""
         self.is_poked = True
-        self.post(DRAIN, None)
+        self.post(_DRAIN)
 
     def is_settled(self) -> bool:
         """Return whether all that was written here so far can be read."""
@@ -114,14 +110,14 @@ class Port:
     def settle(self) -> Future[None]:
         """Return a future that is done when all that was written so far can be read."""
         future: Future[None] = Future(self)
-        self.post(Settled(future), None)
+        self.post(SettleWanted(future))
         self._fail_late(future)
         return future
 
     def idle(self) -> Future[bool]:
         """Return a future that is done when the store is idle."""
         future: Future[bool] = Future(self)
-        self.post(IdleWanted(future), None)
+        self.post(IdleWanted(future))
         self._fail_late(future)
         return future
 
@@ -139,7 +135,8 @@ class Port:
             future.set_exception(self.error)
 
     def _wait_for_room(self) -> None:
-        if self._runner.is_runner_thread():
+        """Let a thread outside of the node wait until less waits."""
+        if self._runtime.is_runner_thread():
             return  # a handler never waits; its node goes on when it returns
         with self.turn_taken:
             self.turn_taken.wait_for(
@@ -147,11 +144,31 @@ class Port:
             )
 
     def _has_room(self) -> bool:
+        """Return whether the actor can take more."""
         return not self.is_congested and len(self.inputs) <= INPUT_LIMIT
 
     def has_room(self) -> bool:
         """Return whether a write would not wait."""
         return self.error is not None or self._has_room()
+
+    async def within(self, future: Future[T], timeout: float) -> T:
+        """Await a future for some time at most, by the node's clock.
+
+        Raises:
+            ResultTimeout: the time is over.
+        """
+        self.expire_in(future, timeout)
+        return await future
+
+    def expire_in(self, future: Future[Any], timeout: float) -> None:
+        """Fail a future with `ResultTimeout` when the time is over."""
+
+        def arm() -> None:
+            error = ResultTimeout(f"{self!r} did not answer within {timeout:g} s")
+            timer = self._runtime.call_later(timeout, future.set_exception, error)
+            future._add(lambda _: timer.cancel())  # noqa: SLF001
+
+        self._runtime.post(arm)
 
     def watch(self, prefix: str) -> MessageQueue[StoreEvent]:
         """Return a queue of the changes of keys that start with a text."""
@@ -169,8 +186,7 @@ class Port:
 
     def set_congested(self, is_congested: bool) -> None:  # noqa: FBT001
         """Let threads that write wait, or go on."""
-        if self.is_congested != is_congested:
-            self.is_congested = is_congested
+        self.is_congested = is_congested
         if not is_congested:
             with self.turn_taken:
                 self.turn_taken.notify_all()
@@ -178,11 +194,9 @@ class Port:
     def answer(self, request: int, value: object) -> None:
         """Answer a question, if somebody still wants to know."""
         future = self.questions.pop(request, None)
-        if future is None:
-            return
-        if isinstance(value, StoreError):
+        if future is not None and isinstance(value, StoreError):
             future.set_exception(value)
-        else:
+        elif future is not None:
             future.set_result(bool(value))
 
     def tell(self, events: list[StoreEvent]) -> None:
@@ -197,7 +211,7 @@ class Port:
                 queue.take(wanted)
 
     def close(self, error: StoreError | None = None) -> None:
-        """End: whoever waits gets the error."""
+        """End: all that wait get the error."""
         if self.error is not None:
             return
         self.error = error or StoreClosed(f"the store {self.name!r} was closed")

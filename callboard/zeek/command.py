@@ -5,7 +5,7 @@
 | 8 | number in the channel |
 | 24 | sender: UUID, then 8 of the object |
 | 24 | receiver, all zero for everybody |
-| 1 | kind, the place in `COMMANDS` |
+| 1 | kind, its number in `callboard.store.machine.command` |
 | … | fields |
 
 Fields: data and tables as in `zeek.value` (a table without its type byte), numbers 8 bytes,
@@ -15,38 +15,50 @@ and, if that is 1, 8 of nanoseconds.
 
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from callboard.endpoint.container import Table
-from callboard.endpoint.data import Data, DataType
-from callboard.endpoint.errors import InvalidData
-from callboard.endpoint.timespan import Timespan
-from callboard.store.command import COMMANDS, InternalCommand
-from callboard.store.command_field import FIELDS, SEQS_LIMIT, Field
-from callboard.store.entity_id import EntityId
+from callboard.model.data import Data, DataType, Table
+from callboard.model.errors import InvalidData
+from callboard.model.timespan import Timespan
+from callboard.store.machine.command import FIELDS, NIL, SEQS_LIMIT, CommandField, EntityId
 from callboard.zeek.value import append_value, read_value, value_to_bytes
 from callboard.zeek.varbyte import read_varbyte, write_varbyte
 
-__all__ = ["command_from_bytes", "command_to_bytes"]
-
-_NUMBERS: Final = {kind: number for number, kind in enumerate(COMMANDS)}
 _NUMBER: Final = struct.Struct(">Q")
 _SIGNED: Final = struct.Struct(">q")
 _INTERVAL: Final = struct.Struct(">H")
 _ENTITY: Final = struct.Struct(">16sQ")
 
 
+@dataclass(frozen=True, slots=True)
+class InternalCommand:
+    """A command on its way.
+
+    Attributes:
+        seq: its number in the channel, 0 for controls.
+        sender: the store that sends it.
+        content: its number and fields, as the model's data: keys and values are `Data`, an
+            expiry is a `Timespan` or None, a type a `DataType`.
+        receiver: the store that it is for; nil for all.
+    """
+
+    seq: int
+    sender: EntityId
+    content: tuple[Any, ...]
+    receiver: EntityId = NIL
+
+
 def command_to_bytes(command: InternalCommand) -> bytes:
     """Return the bytes of a command."""
-    content = command.content
-    kind = type(content)
+    number, *values = command.content
     out = bytearray(_NUMBER.pack(command.seq))
     for entity in (command.sender, command.receiver):
         out += _ENTITY.pack(entity.endpoint.bytes, entity.object)
-    out.append(_NUMBERS[kind])
-    for field, name in zip(FIELDS[kind], kind.__dataclass_fields__, strict=True):
-        _append(field, getattr(content, name), out)
+    out.append(number)
+    for field, value in zip(FIELDS[number], values, strict=True):
+        _append(field, value, out)
     return bytes(out)
 
 
@@ -68,46 +80,45 @@ def command_from_bytes(buffer: bytes) -> InternalCommand:
 
 
 def _command(buffer: bytes) -> tuple[InternalCommand, int]:
+    """Read a command; returns it and where it ends."""
     (seq,), at = _NUMBER.unpack_from(buffer), _NUMBER.size
-    sender, at = _read(Field.ENTITY, buffer, at)
-    receiver, at = _read(Field.ENTITY, buffer, at)
+    sender, at = _entity(buffer, at)
+    receiver, at = _entity(buffer, at)
     number, at = buffer[at], at + 1
-    if number >= len(COMMANDS):
+    if number >= len(FIELDS):
         msg = f"there is no command of kind {number}"
         raise InvalidData(msg)
-    kind, values = COMMANDS[number], []
-    for field in FIELDS[kind]:
-        value, at = _read(field, buffer, at)
-        values.append(value)
-    return InternalCommand(seq, sender, kind(*values), receiver), at
+    content: list[Any] = [number]
+    for field in FIELDS[number]:
+        value, at = _READ[field](buffer, at)
+        content.append(value)
+    return InternalCommand(seq, sender, tuple(content), receiver), at
 
 
-def _append(field: Field, value: Any, out: bytearray) -> None:
+def _append(field: CommandField, value: Any, out: bytearray) -> None:
+    """Append a field to the bytes of a command."""
     match field:
-        case Field.DATA:
+        case CommandField.KEY | CommandField.VALUE:
             append_value(value, out)
-        case Field.STATE:
+        case CommandField.STATE:
             out += value_to_bytes(Data.of(DataType.Table, value))[1:]
-        case Field.EXPIRY:
+        case CommandField.EXPIRY:
             out += b"\x00" if value is None else b"\x01" + _SIGNED.pack(value.count())
-        case Field.ENTITY:
+        case CommandField.ENTITY:
             out += _ENTITY.pack(value.endpoint.bytes, value.object)
-        case Field.NUMBER:
+        case CommandField.NUMBER:
             out += _NUMBER.pack(value)
-        case Field.INTERVAL:
+        case CommandField.INTERVAL:
             out += _INTERVAL.pack(value)
-        case Field.FLAG | Field.TYPE:
+        case CommandField.FLAG | CommandField.TYPE:
             out.append(value)
-        case Field.SEQS:
+        case CommandField.SEQS:
             write_varbyte(len(value), out)
             out += struct.pack(f">{len(value)}Q", *value)
 
 
-def _read(field: Field, buffer: bytes, at: int) -> tuple[Any, int]:
-    return _READ[field](buffer, at)
-
-
 def _expiry(buffer: bytes, at: int) -> tuple[Timespan | None, int]:
+    """Read an expiry."""
     is_there, at = _flag(buffer, at)
     if not is_there:
         return None, at
@@ -124,6 +135,7 @@ def _fixed(form: struct.Struct) -> Callable[[bytes, int], tuple[int, int]]:
 
 
 def _flag(buffer: bytes, at: int) -> tuple[bool, int]:
+    """Read a flag."""
     if buffer[at] > 1:
         msg = f"{buffer[at]} at byte {at:,} of a command is no flag"
         raise InvalidData(msg)
@@ -131,6 +143,7 @@ def _flag(buffer: bytes, at: int) -> tuple[bool, int]:
 
 
 def _type(buffer: bytes, at: int) -> tuple[DataType, int]:
+    """Read the number of a type of data."""
     if buffer[at] >= len(DataType):
         msg = f"{buffer[at]} at byte {at:,} of a command is no type of data"
         raise InvalidData(msg)
@@ -138,6 +151,7 @@ def _type(buffer: bytes, at: int) -> tuple[DataType, int]:
 
 
 def _seqs(buffer: bytes, at: int) -> tuple[tuple[int, ...], int]:
+    """Read a list of numbers."""
     count, at = read_varbyte(buffer, at)
     if count > SEQS_LIMIT:
         msg = f"a nack of {count:,} numbers exceeds the limit of {SEQS_LIMIT:,}"
@@ -147,6 +161,7 @@ def _seqs(buffer: bytes, at: int) -> tuple[tuple[int, ...], int]:
 
 
 def _state(buffer: bytes, at: int) -> tuple[Table, int]:
+    """Read a table."""
     count, at = read_varbyte(buffer, at)
     if count > len(buffer) - at:
         msg = (
@@ -161,14 +176,15 @@ def _state(buffer: bytes, at: int) -> tuple[Table, int]:
     return Table(entries), at
 
 
-_READ: Final[dict[Field, Callable[[bytes, int], tuple[Any, int]]]] = {
-    Field.DATA: read_value,
-    Field.STATE: _state,
-    Field.EXPIRY: _expiry,
-    Field.ENTITY: _entity,
-    Field.NUMBER: _fixed(_NUMBER),
-    Field.INTERVAL: _fixed(_INTERVAL),
-    Field.FLAG: _flag,
-    Field.TYPE: _type,
-    Field.SEQS: _seqs,
+_READ: Final[dict[CommandField, Callable[[bytes, int], tuple[Any, int]]]] = {
+    CommandField.KEY: read_value,
+    CommandField.VALUE: read_value,
+    CommandField.STATE: _state,
+    CommandField.EXPIRY: _expiry,
+    CommandField.ENTITY: _entity,
+    CommandField.NUMBER: _fixed(_NUMBER),
+    CommandField.INTERVAL: _fixed(_INTERVAL),
+    CommandField.FLAG: _flag,
+    CommandField.TYPE: _type,
+    CommandField.SEQS: _seqs,
 }

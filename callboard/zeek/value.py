@@ -23,15 +23,12 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
-from callboard.endpoint.address import Address, Port, Subnet
-from callboard.endpoint.container import Set, Table, Vector
-from callboard.endpoint.data import DEPTH_LIMIT, Data, DataType
-from callboard.endpoint.errors import DataOverflow, InvalidData
-from callboard.endpoint.scalar import Count, Enum
-from callboard.endpoint.timespan import Timespan, Timestamp
+from callboard.model.address import Address, Port, Subnet
+from callboard.model.data import DEPTH_LIMIT, Data, DataType, Set, Table, Vector
+from callboard.model.errors import DataOverflow, InvalidData
+from callboard.model.scalar import Count, Enum
+from callboard.model.timespan import Timespan, Timestamp
 from callboard.zeek.varbyte import read_varbyte, write_varbyte
-
-__all__ = ["append_value", "read_value", "value_from_bytes", "value_to_bytes"]
 
 _COUNT: Final = struct.Struct(">BQ")
 _INTEGER: Final = struct.Struct(">Bq")
@@ -116,12 +113,14 @@ def _too_deep() -> InvalidData:
 
 
 def _subnet_bytes(subnet: Subnet) -> bytes:
+    """Return the bytes of a subnet."""
     network = subnet.network()
     length = subnet.length() + (_MAPPED_BITS if network.is_v4() else 0)
     return bytes((DataType.Subnet, *network.bytes(), length))
 
 
 def _enum_bytes(value: Enum) -> bytes:
+    """Return the bytes of an enum value."""
     name, out = value.name.encode(), bytearray((DataType.EnumValue,))
     write_varbyte(len(name), out)
     return bytes(out + name)
@@ -149,6 +148,7 @@ _Read = tuple[Any, int]
 
 
 def _read(buffer: bytes, at: int, depth: int) -> tuple[Data, int]:
+    """Read a value at some depth."""
     number = buffer[at]
     if number >= len(_READ):
         msg = f"type {number} at byte {at:,} is none of the {len(_READ)} types"
@@ -159,6 +159,7 @@ def _read(buffer: bytes, at: int, depth: int) -> tuple[Data, int]:
 
 
 def _boolean(buffer: bytes, at: int, _depth: int) -> _Read:
+    """Read a boolean."""
     if buffer[at] > 1:
         msg = f"{buffer[at]} at byte {at:,} is no boolean"
         raise InvalidData(msg)
@@ -166,6 +167,7 @@ def _boolean(buffer: bytes, at: int, _depth: int) -> _Read:
 
 
 def _bytes(buffer: bytes, at: int, length: int) -> bytes:
+    """Read a run of bytes and its length."""
     if length > len(buffer) - at:
         left = len(buffer) - at
         msg = f"{length:,} bytes are announced at byte {at:,}, and {left:,} are left"
@@ -174,11 +176,13 @@ def _bytes(buffer: bytes, at: int, length: int) -> bytes:
 
 
 def _string(buffer: bytes, at: int, _depth: int) -> _Read:
+    """Read a string."""
     length, at = read_varbyte(buffer, at)
     return bytes(_bytes(buffer, at, length)), at + length
 
 
 def _enum(buffer: bytes, at: int, depth: int) -> _Read:
+    """Read an enum value."""
     name, end = _string(buffer, at, depth)
     try:
         return Enum(name.decode()), end
@@ -188,11 +192,13 @@ def _enum(buffer: bytes, at: int, depth: int) -> _Read:
 
 
 def _address(buffer: bytes, at: int, _depth: int) -> _Read:
+    """Read an address."""
     end = at + _ADDRESS_BYTES
     return Address(bytes(_bytes(buffer, at, _ADDRESS_BYTES))), end
 
 
 def _subnet(buffer: bytes, at: int, depth: int) -> _Read:
+    """Read a subnet."""
     network, at = _address(buffer, at, depth)
     ahead = _MAPPED_BITS if network.is_v4() else 0
     return Subnet(network, buffer[at] - ahead), at + 1
@@ -203,6 +209,8 @@ def _port(buffer: bytes, at: int, _depth: int) -> _Read:
 
 
 def _fixed(form: struct.Struct, make: Callable[[Any], Any]) -> Callable[..., _Read]:
+    """Return how a value of fixed length is read."""
+
     def read(buffer: bytes, at: int, _depth: int) -> _Read:
         return make(form.unpack_from(buffer, at)[0]), at + form.size
 
@@ -219,6 +227,7 @@ def _count_of_items(buffer: bytes, at: int, depth: int) -> tuple[int, int]:
 
 
 def _items(buffer: bytes, at: int, depth: int) -> tuple[list[Data], int]:
+    """Read the members of a container."""
     count, at = _count_of_items(buffer, at, depth)
     found = []
     for _ in range(count):
@@ -228,16 +237,19 @@ def _items(buffer: bytes, at: int, depth: int) -> tuple[list[Data], int]:
 
 
 def _set(buffer: bytes, at: int, depth: int) -> _Read:
+    """Read a set."""
     found, at = _items(buffer, at, depth)
     return Set(found), at
 
 
 def _vector(buffer: bytes, at: int, depth: int) -> _Read:
+    """Read a vector."""
     found, at = _items(buffer, at, depth)
     return Vector(found), at
 
 
 def _table(buffer: bytes, at: int, depth: int) -> _Read:
+    """Read a table."""
     count, at = _count_of_items(buffer, at, depth)
     found = []
     for _ in range(count):

@@ -5,9 +5,7 @@ The highest bit of a byte says that another one follows.
 
 from typing import Final
 
-from callboard.endpoint.errors import InvalidData
-
-__all__ = ["read_varbyte", "write_varbyte"]
+from callboard.model.errors import InvalidData
 
 _LOW: Final = 0x7F
 _MORE: Final = 0x80

@@ -5,9 +5,9 @@ import threading
 import pytest
 from thespian.actors import ActorExitRequest, InvalidActorAddress
 
-from actors import Actor, Down, handler
-from actors.actor import RESERVED
-from actors.errors import ActorDown, RemoteError, ReservedName, UnexpectedMessage
+from callboard.actors import Actor, Down, handler
+from callboard.actors.actor import RESERVED
+from callboard.actors.errors import ActorDown, RemoteError, ReservedName, UnexpectedMessage
 from tests.actors.sample import Collector, Echo, Parent, instance
 
 
@@ -33,7 +33,7 @@ def test_the_runtime_is_there_before_init(runtime):
             self.send(self.child, "hello")
 
     runtime.node = "node"
-    ref = runtime.spawn(Early)
+    ref = runtime.start_actor(Early)
 
     assert instance(ref).seen == (ref, None, "node")
 
@@ -44,7 +44,7 @@ def test_a_child_knows_its_parent(runtime):
         def who(self, msg: str) -> object:
             return self.parent
 
-    parent = runtime.spawn(Parent)
+    parent = runtime.start_actor(Parent)
 
     assert parent.ask(Child).result(5).ask("who").result(5) == parent
 
@@ -78,7 +78,7 @@ class Promising(Actor):
 
 @pytest.mark.parametrize("question", ["x", b"x"])
 def test_a_promise_answers_later(runtime, question):
-    ref = runtime.spawn(Promising)
+    ref = runtime.start_actor(Promising)
     answer, plain = ref.ask(question), ref.ask(5)
 
     assert plain.result(5) is True
@@ -86,7 +86,7 @@ def test_a_promise_answers_later(runtime, question):
 
 
 def test_a_promise_can_fail_the_ask(runtime):
-    ref = runtime.spawn(Promising)
+    ref = runtime.start_actor(Promising)
     answer = ref.ask("x")
 
     assert ref.ask(1.5).result(5) is True
@@ -95,14 +95,14 @@ def test_a_promise_can_fail_the_ask(runtime):
 
 
 def test_a_promise_to_nobody_is_kept_in_vain(runtime):
-    ref = runtime.spawn(Promising)
+    ref = runtime.start_actor(Promising)
     ref.tell("x")
 
     assert ref.ask(5).result(5) is False
 
 
 def test_a_promise_fails_with_its_actor(runtime):
-    ref = runtime.spawn(Promising)
+    ref = runtime.start_actor(Promising)
     answer = ref.ask("x")
     ref.stop()
 
@@ -111,7 +111,7 @@ def test_a_promise_fails_with_its_actor(runtime):
 
 
 def test_many_promises_are_all_kept_or_fail(runtime):
-    ref = runtime.spawn(Promising)
+    ref = runtime.start_actor(Promising)
     answers = [ref.ask("x") for _ in range(200)]
     kept = [ref.ask(i).result(5) for i in range(150)]
     ref.stop()
@@ -131,7 +131,7 @@ def test_the_first_message_to_the_sender_of_an_ask_is_its_answer(runtime):
                 self.sender.tell(answer)
             return "third"
 
-    assert runtime.spawn(Sending).ask("x").result(5) == "first"
+    assert runtime.start_actor(Sending).ask("x").result(5) == "first"
 
 
 def test_second_answers_are_counted(runtime):
@@ -146,7 +146,7 @@ def test_second_answers_are_counted(runtime):
         def silent(self, msg: int) -> None:
             self.sender.tell(msg)
 
-    ref = runtime.spawn(Sending)
+    ref = runtime.start_actor(Sending)
     ref.ask("x").result(5)
 
     assert ref.ask(1).result(5) == 1
@@ -163,7 +163,7 @@ class Alarm(Collector):
 
 
 def test_after_sends_a_message_to_oneself(runtime):
-    ref = runtime.spawn(Alarm)
+    ref = runtime.start_actor(Alarm)
     ref.call(Alarm.wake_me, 0.02, "second").result(5)
     ref.call(Alarm.wake_me, 0.01, "first").result(5)
     cancelled = ref.call(Alarm.wake_me, 0.015, "never").result(5)
@@ -176,7 +176,7 @@ def test_after_sends_a_message_to_oneself(runtime):
 
 
 def test_a_timer_of_an_actor_that_ended_does_nothing(runtime):
-    ref = runtime.spawn(Alarm)
+    ref = runtime.start_actor(Alarm)
     down = runtime.monitor(ref)
     ref.call(Alarm.wake_me, 0.01, "never").result(5)
     ref.stop()
@@ -196,8 +196,8 @@ def test_options_can_be_given_at_the_spawn(runtime):
         def __init__(self, start, *, step):
             self.total = start + step
 
-    trapping = runtime.spawn(Counter.with_options(trap_exit=True), (40,), {"step": 2})
-    plain = runtime.spawn(Counter, (1,), {"step": 1})
+    trapping = runtime.start_actor(Counter.with_options(trap_exit=True), (40,), {"step": 2})
+    plain = runtime.start_actor(Counter, (1,), {"step": 1})
 
     assert (trapping.target.trap_exit, instance(trapping).total) == (True, 42)
     assert plain.target.trap_exit is False
@@ -210,21 +210,21 @@ class Thespian(Actor):
     def __init__(self):
         self.seen = []
 
-    def receiveMsg_str(self, msg, sender):  # noqa: N802
+    def receiveMsg_str(self, msg, sender):
         self.send(sender, f"str {msg}")
         return "not the answer"
 
-    def receiveMsg_int(self, msg, sender):  # noqa: N802
+    def receiveMsg_int(self, msg, sender):
         raise KeyError(msg)
 
-    def receiveUnrecognizedMessage(self, msg, sender):  # noqa: N802
+    def receiveUnrecognizedMessage(self, msg, sender):
         self.seen.append(msg)
         if isinstance(msg, bytes):
             self.send(sender, b"unrecognized")
 
 
 class Plain(Actor):
-    def receiveMessage(self, msg, sender):  # noqa: N802
+    def receiveMessage(self, msg, sender):
         self.send(sender, ("plain", msg))
 
     @handler
@@ -233,7 +233,7 @@ class Plain(Actor):
 
 
 def test_thespians_styles_work(runtime):
-    ref, plain = runtime.spawn(Thespian), runtime.spawn(Plain)
+    ref, plain = runtime.start_actor(Thespian), runtime.start_actor(Plain)
 
     assert ref.ask("x").result(5) == "str x"
     assert ref.ask(b"x").result(5) == b"unrecognized"
@@ -242,7 +242,7 @@ def test_thespians_styles_work(runtime):
 
 
 def test_an_ask_that_no_send_answers_fails_with_the_actor(runtime):
-    ref = runtime.spawn(Thespian)
+    ref = runtime.start_actor(Thespian)
     answer = ref.ask(1.5)
     ref.stop()
 
@@ -251,7 +251,7 @@ def test_an_ask_that_no_send_answers_fails_with_the_actor(runtime):
 
 
 def test_a_failure_in_thespians_style_ends_the_actor_at_once(runtime):
-    ref = runtime.spawn(Thespian)
+    ref = runtime.start_actor(Thespian)
     down = runtime.monitor(ref)
 
     with pytest.raises(RemoteError):
@@ -260,7 +260,7 @@ def test_a_failure_in_thespians_style_ends_the_actor_at_once(runtime):
 
 
 def test_an_exit_request_is_shown_to_the_actor_and_ends_it(runtime):
-    ref = runtime.spawn(Thespian)
+    ref = runtime.start_actor(Thespian)
     actor, down = instance(ref), runtime.monitor(ref)
 
     ref.tell(ActorExitRequest())
@@ -270,7 +270,7 @@ def test_an_exit_request_is_shown_to_the_actor_and_ends_it(runtime):
 
 
 def test_an_exit_request_ends_actors_that_have_no_handler_for_it(runtime):
-    ref = runtime.spawn(Echo)
+    ref = runtime.start_actor(Echo)
     down = runtime.monitor(ref)
     ref.tell(ActorExitRequest())
 
@@ -280,7 +280,7 @@ def test_an_exit_request_ends_actors_that_have_no_handler_for_it(runtime):
 
 def test_an_ask_to_an_actor_without_any_handler_is_unexpected(runtime):
     with pytest.raises(UnexpectedMessage):
-        runtime.spawn(Actor).ask("x").result(5)
+        runtime.start_actor(Actor).ask("x").result(5)
 
 
 def test_send_wants_an_address(runtime):
@@ -290,7 +290,7 @@ def test_send_wants_an_address(runtime):
             self.send(msg, "x")
 
     with pytest.raises(RemoteError, match=InvalidActorAddress.__name__):
-        runtime.spawn(Sending).ask("nowhere").result(5)
+        runtime.start_actor(Sending).ask("nowhere").result(5)
 
 
 def test_an_error_of_a_promise_is_the_same_for_askers_on_any_node(runtime):
@@ -300,5 +300,5 @@ def test_an_error_of_a_promise_is_the_same_for_askers_on_any_node(runtime):
             self.promise().set_exception(ValueError(f"not {msg}"))
 
     with pytest.raises(RemoteError, match="not 3") as caught:
-        runtime.spawn(Refuser).ask(3).result(5)
+        runtime.start_actor(Refuser).ask(3).result(5)
     assert caught.value.type_name == "ValueError"

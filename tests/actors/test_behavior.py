@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from actors import Actor, behavior, handler
-from actors.dispatch import InvalidHandler
-from actors.errors import ActorDown, RemoteError, UnexpectedMessage
+from callboard.actors import Actor, cell, handler
+from callboard.actors.dispatch import InvalidHandler
+from callboard.actors.errors import ActorDown, RemoteError, UnexpectedMessage
 from tests.actors.sample import Collector, Gate, instance
 
 
@@ -81,7 +81,7 @@ class Desk(Actor):
 
 
 def test_become_handles_the_next_message_with_another_class(runtime):
-    ref = runtime.spawn(Turnstile)
+    ref = runtime.start_actor(Turnstile)
 
     answers = [ref.ask(message) for message in (1, 5, "push", 1)]
 
@@ -95,7 +95,7 @@ def test_become_handles_the_next_message_with_another_class(runtime):
 
 
 def test_what_the_other_handlers_do_not_take_is_unexpected(runtime):
-    ref = runtime.spawn(Turnstile)
+    ref = runtime.start_actor(Turnstile)
     ref.ask(1).result(5)
 
     with pytest.raises(UnexpectedMessage):
@@ -103,7 +103,7 @@ def test_what_the_other_handlers_do_not_take_is_unexpected(runtime):
 
 
 def test_become_takes_functions_by_message_type(runtime):
-    ref = runtime.spawn(Turnstile)
+    ref = runtime.start_actor(Turnstile)
     ref.tell(b"")
 
     assert ref.ask("push").result(5) == "PUSH"
@@ -116,7 +116,7 @@ def test_become_takes_an_object_with_handlers(runtime):
         def text(self, msg: str) -> bool:
             return isinstance(self, Own)
 
-    ref = runtime.spawn(Turnstile)
+    ref = runtime.start_actor(Turnstile)
     ref.tell((Own(),))
 
     assert ref.ask("x").result(5)
@@ -124,7 +124,7 @@ def test_become_takes_an_object_with_handlers(runtime):
 
 @pytest.mark.parametrize("nothing", [object(), {str: 1}, {"str": print}])
 def test_become_refuses_what_has_no_handlers(runtime, nothing):
-    ref = runtime.spawn(Turnstile)
+    ref = runtime.start_actor(Turnstile)
 
     with pytest.raises(RemoteError) as raised:
         ref.ask((nothing,)).result(5)
@@ -136,7 +136,7 @@ def test_become_refuses_what_has_no_handlers(runtime, nothing):
 
 @pytest.mark.parametrize("kind", [int, float])
 def test_stashed_messages_are_handled_after_unstash_in_their_order(runtime, kind):
-    ref = runtime.spawn(Desk)
+    ref = runtime.start_actor(Desk)
 
     early = [ref.ask(kind(number)) for number in range(3)]
     ref.tell("open")
@@ -148,7 +148,7 @@ def test_stashed_messages_are_handled_after_unstash_in_their_order(runtime, kind
 
 
 def test_a_stashed_ask_fails_when_the_actor_ends(runtime):
-    ref = runtime.spawn(Desk)
+    ref = runtime.start_actor(Desk)
     asked = ref.ask(1)
     ref.tell(2)
     ref.stop()
@@ -161,8 +161,8 @@ def test_a_stashed_ask_fails_when_the_actor_ends(runtime):
 
 
 def test_a_stash_has_a_limit(runtime, monkeypatch):
-    monkeypatch.setattr(behavior, "STASH_LIMIT", 2)
-    ref = runtime.spawn(Desk)
+    monkeypatch.setattr(cell, "STASH_LIMIT", 2)
+    ref = runtime.start_actor(Desk)
     down = runtime.monitor(ref)
 
     for number in range(3):
@@ -185,7 +185,7 @@ def test_messages_with_high_priority_go_first_and_keep_their_order(runtime):
             self.entered.set()
             assert self.gate.wait(10)
 
-    ref = runtime.spawn(Held)
+    ref = runtime.start_actor(Held)
     ref.tell(b"")
     assert instance(ref).entered.wait(10)
     for number in (1, 2):
@@ -200,7 +200,7 @@ def test_messages_with_high_priority_go_first_and_keep_their_order(runtime):
 
 
 def test_an_urgent_message_to_an_ended_actor_is_a_dead_letter(runtime):
-    ref = runtime.spawn(Gate)
+    ref = runtime.start_actor(Gate)
     down = runtime.monitor(ref)
     ref.kill()
     down.result(5)
@@ -219,4 +219,4 @@ def test_a_failing_urgent_ask_is_told_why(runtime):
             raise ValueError(msg)
 
     with pytest.raises(RemoteError, match="as asked"):
-        runtime.spawn(Failing).ask("as asked", priority="high").result(5)
+        runtime.start_actor(Failing).ask("as asked", priority="high").result(5)

@@ -3,14 +3,13 @@
 import asyncio
 import sys
 import threading
-import time
 from collections import Counter as Tally
 
 import pytest
 
-from actors import Actor, Down, ExitReason, handler
-from actors.cell import MESSAGES_A_TURN
-from actors.errors import ActorDown, RemoteError, UnexpectedMessage
+from callboard.actors import Actor, ActorRef, Down, ExitReason, handler
+from callboard.actors.cell import MESSAGES_A_TURN
+from callboard.actors.errors import ActorDown, RemoteError, UnexpectedMessage
 from tests.actors.sample import Collector, Echo, Fail, Gate, Parent, Waiter, instance
 
 
@@ -21,23 +20,23 @@ class Overlap(Actor):
         self.inside = 0
         self.overlaps = 0
         self.seen = []
+        self.told = threading.Event()
 
-    def enter(self, msg, seconds):
+    @handler
+    def number(self, msg: tuple) -> None:
         self.inside += 1
         self.overlaps += self.inside > 1
-        time.sleep(seconds)
+        if msg[1] % 50 == 0:  # block until another message is here, if one comes at all
+            self.told.clear()
+            self.told.wait(0.005)
         self.seen.append(msg)
         self.inside -= 1
 
     @handler
-    def number(self, msg: tuple) -> None:
-        self.enter(msg, 0.005 if msg[1] % 50 == 0 else 0)
-
-    @handler
-    async def pause(self, msg: float) -> None:
+    async def pause(self, msg: ActorRef) -> None:
         self.inside += 1
         self.overlaps += self.inside > 1
-        await asyncio.sleep(msg)
+        await msg.ask("x")
         self.inside -= 1
 
     @handler
@@ -52,8 +51,10 @@ class Quitter(Actor):
 
 
 def tell_all(ref, sender, count):
+    told = instance(ref).told
     for i in range(count):
         ref.tell((sender, i))
+        told.set()
 
 
 def from_threads(*calls):
@@ -68,7 +69,7 @@ def from_threads(*calls):
 
 
 def test_handlers_never_overlap_while_many_threads_tell_and_handlers_block(runtime):
-    ref = runtime.spawn(Overlap)
+    ref = runtime.start_actor(Overlap)
 
     from_threads(*((tell_all, ref, sender, 500) for sender in range(8)))
     overlaps, seen = ref.ask("report").result(20)
@@ -78,7 +79,7 @@ def test_handlers_never_overlap_while_many_threads_tell_and_handlers_block(runti
 
 
 def test_messages_of_one_sender_keep_their_order(runtime):
-    ref = runtime.spawn(Overlap)
+    ref = runtime.start_actor(Overlap)
 
     from_threads(*((tell_all, ref, sender, 500) for sender in range(8)))
     _, seen = ref.ask("report").result(20)
@@ -88,10 +89,12 @@ def test_messages_of_one_sender_keep_their_order(runtime):
 
 
 def test_no_message_is_handled_while_a_coroutine_handler_awaits(runtime):
-    ref = runtime.spawn(Overlap)
+    ref, gate = runtime.start_actor(Overlap), runtime.start_actor(Gate)
 
-    ref.tell(0.05)
+    ref.tell(gate)
+    assert instance(gate).entered.wait(5)
     tell_all(ref, "a", 10)
+    instance(gate).opened.set()
     overlaps, seen = ref.ask("report").result(5)
 
     assert overlaps == 0
@@ -99,7 +102,7 @@ def test_no_message_is_handled_while_a_coroutine_handler_awaits(runtime):
 
 
 def test_an_actor_with_a_full_mailbox_lets_others_have_their_turn(runtime):
-    busy, other = runtime.spawn(Collector), runtime.spawn(Echo)
+    busy, other = runtime.start_actor(Collector), runtime.start_actor(Echo)
 
     class Feeder(Actor):
         @handler
@@ -108,7 +111,7 @@ def test_an_actor_with_a_full_mailbox_lets_others_have_their_turn(runtime):
                 busy.tell(i)
             return other.ask("first"), busy.ask(list)
 
-    first, all_of_it = runtime.spawn(Feeder).ask("go").result(5)
+    first, all_of_it = runtime.start_actor(Feeder).ask("go").result(5)
 
     assert first.result(5) == "first"
     assert all_of_it.result(5) == list(range(10 * MESSAGES_A_TURN))
@@ -120,7 +123,7 @@ def test_messages_to_an_actor_in_its_init_wait_for_it(runtime):
             super().__init__()
             self.me.tell("first")
 
-    assert runtime.spawn(Starting).ask(list).result(5) == ["first"]
+    assert runtime.start_actor(Starting).ask(list).result(5) == ["first"]
 
 
 # --- failures ---
@@ -128,7 +131,7 @@ def test_messages_to_an_actor_in_its_init_wait_for_it(runtime):
 
 def test_an_exception_reaches_the_asker_as_remote_error(runtime):
     with pytest.raises(RemoteError) as caught:
-        runtime.spawn(Echo).ask(Fail("no luck")).result(5)
+        runtime.start_actor(Echo).ask(Fail("no luck")).result(5)
 
     assert (caught.value.type_name, caught.value.text) == ("ValueError", "no luck")
     assert "raise ValueError(msg.text)" in caught.value.traceback
@@ -139,10 +142,10 @@ def test_an_exception_ends_the_actor_with_error_and_its_text(runtime, late):
     class Failing(Actor):
         @handler
         async def go(self, msg: str) -> None:
-            await asyncio.sleep(0.01 if late else 0)
+            await (self.spawn(Echo).ask(msg) if late else asyncio.sleep(0))
             raise KeyError(msg)
 
-    ref = runtime.spawn(Failing)
+    ref = runtime.start_actor(Failing)
     down = runtime.monitor(ref)
     with pytest.raises(RemoteError, match="KeyError"):
         ref.ask("x").result(5)
@@ -160,7 +163,7 @@ def test_an_exception_without_text_of_its_own_ends_the_actor_too(runtime):
         def go(self, msg: str) -> None:
             raise Mute
 
-    ref = runtime.spawn(Failing)
+    ref = runtime.start_actor(Failing)
     down = runtime.monitor(ref)
 
     with pytest.raises(RemoteError):
@@ -169,7 +172,7 @@ def test_an_exception_without_text_of_its_own_ends_the_actor_too(runtime):
 
 
 def test_sys_exit_ends_the_actor_normally_and_nothing_else(runtime):
-    ref, other = runtime.spawn(Quitter), runtime.spawn(Echo)
+    ref, other = runtime.start_actor(Quitter), runtime.start_actor(Echo)
     down = runtime.monitor(ref)
 
     ref.tell(1)
@@ -179,7 +182,7 @@ def test_sys_exit_ends_the_actor_normally_and_nothing_else(runtime):
 
 
 def test_an_unexpected_message_fails_the_ask_and_is_counted(runtime):
-    ref = runtime.spawn(Echo)
+    ref = runtime.start_actor(Echo)
 
     with pytest.raises(UnexpectedMessage, match="Echo has no handler for bytes"):
         ref.ask(b"?").result(5)
@@ -193,7 +196,7 @@ def test_an_unexpected_message_fails_the_ask_and_is_counted(runtime):
 
 
 def test_stop_comes_behind_earlier_messages(runtime):
-    ref = runtime.spawn(Gate)
+    ref = runtime.start_actor(Gate)
     down = runtime.monitor(ref)
     first, second = ref.ask("first"), ref.ask("second")
     ref.stop()
@@ -207,7 +210,7 @@ def test_stop_comes_behind_earlier_messages(runtime):
 
 
 def test_kill_comes_before_messages_that_wait(runtime):
-    ref = runtime.spawn(Gate)
+    ref = runtime.start_actor(Gate)
     down = runtime.monitor(ref)
     gate = instance(ref)
     first, second = ref.ask("first"), ref.ask("second")
@@ -223,7 +226,7 @@ def test_kill_comes_before_messages_that_wait(runtime):
 
 
 def test_kill_cancels_a_handler_that_awaits_and_runs_its_finally(runtime):
-    ref = runtime.spawn(Waiter)
+    ref = runtime.start_actor(Waiter)
     actor = instance(ref)
     answer = ref.ask("x")
     assert actor.entered.wait(5)
@@ -237,10 +240,12 @@ def test_kill_cancels_a_handler_that_awaits_and_runs_its_finally(runtime):
 
 
 def test_stop_waits_for_a_handler_that_awaits(runtime):
-    ref = runtime.spawn(Overlap)
-    answer, down = ref.ask(0.05), runtime.monitor(ref)
+    ref, gate = runtime.start_actor(Overlap), runtime.start_actor(Gate)
+    answer, down = ref.ask(gate), runtime.monitor(ref)
+    assert instance(gate).entered.wait(5)
 
     ref.stop()
+    instance(gate).opened.set()
 
     assert answer.result(5) is None
     assert down.result(5).reason == "normal"
@@ -255,11 +260,11 @@ def test_a_finally_that_awaits_does_not_keep_the_actor_alive(runtime):
         async def go(self, msg: str) -> None:
             try:
                 self.entered.set()
-                await asyncio.sleep(60)
+                await asyncio.Event().wait()
             finally:
-                await asyncio.sleep(60)
+                await asyncio.Event().wait()
 
-    ref = runtime.spawn(Stubborn)
+    ref = runtime.start_actor(Stubborn)
     down, answer = runtime.monitor(ref), ref.ask("x")
     assert instance(ref).entered.wait(5)
     ref.kill()
@@ -270,7 +275,7 @@ def test_a_finally_that_awaits_does_not_keep_the_actor_alive(runtime):
 
 
 def test_an_ask_to_a_dead_actor_fails_at_once(runtime):
-    ref = runtime.spawn(Echo)
+    ref = runtime.start_actor(Echo)
     down = runtime.monitor(ref)
     ref.stop()
     down.result(5)
@@ -282,7 +287,7 @@ def test_an_ask_to_a_dead_actor_fails_at_once(runtime):
 
 
 def test_a_tell_to_a_dead_actor_is_a_dead_letter(runtime):
-    ref = runtime.spawn(Echo)
+    ref = runtime.start_actor(Echo)
     down, letters = runtime.monitor(ref), []
     arrived = threading.Event()
     runtime.on_dead_letter.append(lambda *letter: (letters.append(letter), arrived.set()))
@@ -300,7 +305,7 @@ def test_a_tell_to_a_dead_actor_is_a_dead_letter(runtime):
 
 
 def test_children_end_with_their_parent(runtime):
-    parent = runtime.spawn(Parent)
+    parent = runtime.start_actor(Parent)
     child = parent.ask(Waiter).result(5)
     down = runtime.monitor(child)
 
@@ -315,7 +320,7 @@ def test_children_of_children_end_when_the_first_of_them_fails(runtime):
         def fail(self, msg: Fail) -> None:
             raise ValueError
 
-    parent = runtime.spawn(FailingParent)
+    parent = runtime.start_actor(FailingParent)
     child = parent.ask(Parent).result(5)
     grandchild = child.ask(Echo).result(5)
     down = runtime.monitor(grandchild)
@@ -326,7 +331,7 @@ def test_children_of_children_end_when_the_first_of_them_fails(runtime):
 
 
 def test_a_parent_outlives_its_children(runtime):
-    parent = runtime.spawn(Parent)
+    parent = runtime.start_actor(Parent)
     child = parent.ask(Echo).result(5)
     down = runtime.monitor(child)
     child.tell(Fail())
@@ -336,32 +341,32 @@ def test_a_parent_outlives_its_children(runtime):
 
 
 def test_an_actor_that_ended_can_have_no_children(runtime):
-    parent = runtime.spawn(Parent)
+    parent = runtime.start_actor(Parent)
     cell, down = parent.target, runtime.monitor(parent)
     parent.stop()
     down.result(5)
 
     with pytest.raises(ActorDown):
-        runtime.spawn(Echo, parent=cell)
+        runtime.start_actor(Echo, parent=cell)
 
 
 # --- who is the sender ---
 
 
 def test_a_message_carries_its_sender_also_after_an_await(runtime):
-    collector = runtime.spawn(Collector)
+    collector = runtime.start_actor(Collector)
 
     class Known(Actor):
         @handler
         def tell_me(self, msg: str) -> object:
             return self.sender
 
-    known = runtime.spawn(Known)
+    known = runtime.start_actor(Known)
 
     class Asking(Actor):
         @handler
         async def go(self, msg: str) -> None:
-            await asyncio.sleep(0.01)
+            await known.ask("x")
             collector.tell(self.me)
             self.send(Answering, "who")
 
@@ -370,8 +375,8 @@ def test_a_message_carries_its_sender_also_after_an_await(runtime):
         def who(self, msg: str) -> None:
             collector.tell(self.sender)
 
-    Answering = runtime.spawn(Answer)  # noqa: N806
-    asking = runtime.spawn(Asking)
+    Answering = runtime.start_actor(Answer)  # noqa: N806
+    asking = runtime.start_actor(Asking)
     asking.ask("go").result(5)
     Answering.ask("who").result(5)
 
@@ -380,14 +385,14 @@ def test_a_message_carries_its_sender_also_after_an_await(runtime):
 
 
 def test_outside_of_actors_the_sender_is_nobody(runtime):
-    collector = runtime.spawn(Collector)
+    collector = runtime.start_actor(Collector)
 
     class Told(Actor):
         @handler
         def go(self, msg: str) -> None:
             collector.tell(self.sender)
 
-    told = runtime.spawn(Told)
+    told = runtime.start_actor(Told)
     told.tell("x")
     told.ask("y").result(5)
 

@@ -6,10 +6,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from actors import Actor, Runtime, handler
-from actors.current import current_cell
-from actors.errors import ActorDown
-from actors.exit_reason import ExitReason
+from callboard.actors import Actor, Runtime, handler
+from callboard.actors.errors import ActorDown
+from callboard.actors.exit_reason import ExitReason
+from callboard.actors.reference import current_cell
 
 
 class Recorder(Actor):
@@ -46,7 +46,7 @@ class CellLife(RuleBasedStateMachine):
 
     @initialize()
     def spawn(self):
-        self.ref = self.runtime.spawn(Recorder, (self.seen,))
+        self.ref = self.runtime.start_actor(Recorder, (self.seen,))
         self.cell = self.ref.target
         self.downs = []
         self.cell.monitor("test", self.downs.append)
@@ -127,7 +127,7 @@ class CellLife(RuleBasedStateMachine):
         if hasattr(self, "cell"):
             self.kill()
             self.turn()
-        self.runtime.runner.discard()
+        self.runtime.runner.stop()
 
 
 CellLife.TestCase.settings = settings(deadline=None, stateful_step_count=30)

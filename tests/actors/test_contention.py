@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from actors import contention
-from actors.contention import CALM_LOOKS, CONTENTION, LARGEST_KEPT, Contention
+from callboard.actors.runner import contention
+from callboard.actors.runner.contention import CALM_LOOKS, CONTENTION, LARGEST_KEPT, Contention
 from tests.actors.sample import Echo
 
 
@@ -157,7 +157,7 @@ def test_kept_calls_let_no_other_thread_run(pair, monkeypatch):
 
 
 def test_the_watcher_sees_that_a_thread_computes_and_that_it_ended(runtime):
-    echo = runtime.spawn(Echo)
+    echo = runtime.start_actor(Echo)
 
     def asked_until(seen):
         deadline = time.monotonic() + 10

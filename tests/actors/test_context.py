@@ -1,9 +1,8 @@
 """Each actor has a context of its own: what is set in a handler stays with its actor."""
 
-import asyncio
 import contextvars
 
-from actors import Actor, handler
+from callboard.actors import Actor, handler
 
 SECRET: contextvars.ContextVar[str | None] = contextvars.ContextVar("SECRET", default=None)
 
@@ -19,12 +18,12 @@ class Secretive(Actor):
 
     @handler
     async def get_later(self, msg: float) -> object:
-        await asyncio.sleep(msg)
+        await self.sleep(msg)
         return SECRET.get()
 
 
 def test_a_context_variable_set_in_a_handler_stays_with_its_actor(runtime):
-    first, second = runtime.spawn(Secretive), runtime.spawn(Secretive)
+    first, second = runtime.start_actor(Secretive), runtime.start_actor(Secretive)
 
     first.ask("mine").result(5)
 
@@ -33,7 +32,7 @@ def test_a_context_variable_set_in_a_handler_stays_with_its_actor(runtime):
 
 
 def test_a_coroutine_handler_sees_what_its_actor_has_set(runtime):
-    ref = runtime.spawn(Secretive)
+    ref = runtime.start_actor(Secretive)
 
     ref.ask("mine").result(5)
 

@@ -4,15 +4,15 @@ import math
 
 import pytest
 
-from actors import Future
-from actors.deadlines import SWEEP_INTERVAL, SWEEP_SIZE, Deadlines
-from actors.errors import AskTimeout, NodeClosed
+from callboard.actors import Future
+from callboard.actors.errors import AskTimeout, NodeClosed
+from callboard.actors.runner.deadlines import SWEEP_INTERVAL, SWEEP_SIZE, Deadlines
 
 
 def pending(deadlines, deadline):
     future = Future("somebody")
     future.timeout = future.deadline = deadline
-    deadlines.add(future)
+    deadlines.fresh.append(future)
     return future
 
 

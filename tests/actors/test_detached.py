@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from actors import Actor, handler
-from actors.errors import ActorDown, RemoteError
+from callboard.actors import Actor, handler
+from callboard.actors.errors import ActorDown, RemoteError
 from tests.actors.conftest import runtime_threads
 from tests.actors.sample import Echo, Gate, instance
 
@@ -45,7 +45,10 @@ class Blocking(Actor):
 
 
 def test_a_detached_actor_has_a_thread_of_its_own(runtime):
-    first, second = runtime.spawn(Blocking), runtime.spawn(Echo.with_options(detached=True))
+    first, second = (
+        runtime.start_actor(Blocking),
+        runtime.start_actor(Echo.with_options(detached=True)),
+    )
 
     names = {first.ask(int).result(5) for _ in range(5)}
 
@@ -56,22 +59,22 @@ def test_a_detached_actor_has_a_thread_of_its_own(runtime):
 
 @pytest.mark.parametrize("question", ["xy", b""])
 def test_a_detached_actor_may_wait_for_results(runtime, question):
-    ref = runtime.spawn(Blocking, (runtime.spawn(Echo),))
+    ref = runtime.start_actor(Blocking, (runtime.start_actor(Echo),))
 
     assert ref.ask(question).result(5) == "xy"
 
 
 def test_a_detached_actor_cannot_wait_for_itself(runtime):
     with pytest.raises(RemoteError, match="WouldDeadlock"):
-        runtime.spawn(Blocking).ask(1).result(5)
+        runtime.start_actor(Blocking).ask(1).result(5)
 
 
 def test_a_blocked_detached_actor_costs_the_others_nothing(runtime):
-    held = runtime.spawn(Gate.with_options(detached=True))
+    held = runtime.start_actor(Gate.with_options(detached=True))
     asked = held.ask("x")
     assert instance(held).entered.wait(5)
 
-    assert runtime.spawn(Echo).ask("y").result(5) == "y"
+    assert runtime.start_actor(Echo).ask("y").result(5) == "y"
     assert runtime.runner.times.stuck == {}
     instance(held).opened.set()
     assert asked.result(5) == "x"
@@ -79,7 +82,7 @@ def test_a_blocked_detached_actor_costs_the_others_nothing(runtime):
 
 def test_the_thread_ends_with_its_actor_and_late_messages_are_dead_letters(runtime):
     before = runtime_threads()
-    ref = runtime.spawn(Blocking)
+    ref = runtime.start_actor(Blocking)
     ref.ask(int).result(5)
     started = runtime_threads() - before
     down = runtime.monitor(ref)
@@ -103,13 +106,13 @@ def test_a_detached_actor_whose_init_fails_leaves_nothing(runtime):
             raise ValueError("as asked")
 
     with pytest.raises(ValueError, match="as asked"):
-        runtime.spawn(Broken)
+        runtime.start_actor(Broken)
 
     assert not any("Broken" in thread.name for thread in runtime_threads())
 
 
 def test_a_detached_actor_is_killed_between_messages(runtime):
-    ref = runtime.spawn(Gate.with_options(detached=True))
+    ref = runtime.start_actor(Gate.with_options(detached=True))
     asked = ref.ask("x")
     gate = instance(ref)
     assert gate.entered.wait(5)

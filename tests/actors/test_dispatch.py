@@ -6,9 +6,9 @@ from typing import Any, Optional
 
 import pytest
 
-from actors import Actor, handler
-from actors.dispatch import DispatchTable
-from actors.errors import CallboardError, InvalidHandler
+from callboard.actors import Actor, handler
+from callboard.actors.dispatch import DispatchTable
+from callboard.actors.errors import CallboardError, InvalidHandler
 from tests.actors import text_annotations
 
 
@@ -120,7 +120,7 @@ def test_a_subclass_takes_a_handler_away_with_none():
 
 
 def test_annotations_may_be_text(runtime):
-    ref = runtime.spawn(text_annotations.Texts)
+    ref = runtime.start_actor(text_annotations.Texts)
 
     assert ref.ask(text_annotations.Later("a")).result(5) == "a"
     assert ref.ask(3).result(5) == "int | bytes"
@@ -134,7 +134,7 @@ def test_annotations_as_text_may_name_local_classes(runtime):
         def local(self, msg: "Local") -> "NowhereToBeFound":  # noqa: F821
             return "found"
 
-    assert runtime.spawn(Knows).ask(Local()).result(5) == "found"
+    assert runtime.start_actor(Knows).ask(Local()).result(5) == "found"
 
 
 def without_message():
@@ -183,7 +183,7 @@ def test_a_name_that_nobody_defines_is_refused_at_the_first_spawn(runtime):
             ...
 
     with pytest.raises(InvalidHandler, match="NowhereToBeFound.*define or import"):
-        runtime.spawn(Bad)
+        runtime.start_actor(Bad)
 
 
 def test_a_bad_handler_of_a_mixin_is_refused_at_the_first_spawn(runtime):
@@ -194,7 +194,7 @@ def test_a_bad_handler_of_a_mixin_is_refused_at_the_first_spawn(runtime):
     class Mixed(Mixin, Actor): ...
 
     with pytest.raises(InvalidHandler, match="annotate 'msg'"):
-        runtime.spawn(Mixed)
+        runtime.start_actor(Mixed)
 
 
 def test_a_handler_may_have_optional_parameters(runtime):
@@ -203,7 +203,7 @@ def test_a_handler_may_have_optional_parameters(runtime):
         def go(self, msg: int, more: int = 2, *rest: int, **others: int) -> int:
             return msg + more
 
-    assert runtime.spawn(Optionals).ask(1).result(5) == 3
+    assert runtime.start_actor(Optionals).ask(1).result(5) == 3
 
 
 def test_a_wrapped_function_can_be_a_handler(runtime):
@@ -220,4 +220,4 @@ def test_a_wrapped_function_can_be_a_handler(runtime):
         def go(self, msg: int) -> int:
             return msg
 
-    assert runtime.spawn(Wrapped).ask(4).result(5) == 8
+    assert runtime.start_actor(Wrapped).ask(4).result(5) == 8

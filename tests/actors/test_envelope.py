@@ -4,10 +4,16 @@ import threading
 
 import pytest
 
-from actors import Actor, handler
-from actors.envelope import is_traceparent, is_tracestate, traced, traceparent, tracestate
-from actors.errors import ActorDown, AskTimeout, RemoteError
-from actors.events import Expired
+from callboard.actors import Actor, handler
+from callboard.actors.envelope import (
+    is_traceparent,
+    is_tracestate,
+    traced,
+    traceparent,
+    tracestate,
+)
+from callboard.actors.errors import ActorDown, AskTimeout, RemoteError
+from callboard.actors.events import Expired
 from tests.actors.sample import Echo, Gate, instance
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -64,8 +70,8 @@ class Traces(Actor):
 
 
 def test_a_trace_context_goes_with_asks_over_several_actors(runtime):
-    last = runtime.spawn(Hop)
-    first = runtime.spawn(Hop, (runtime.spawn(Hop, (last,)),))
+    last = runtime.start_actor(Hop)
+    first = runtime.start_actor(Hop, (runtime.start_actor(Hop, (last,)),))
 
     with traced(TRACE):
         asked = first.ask("x")
@@ -75,7 +81,7 @@ def test_a_trace_context_goes_with_asks_over_several_actors(runtime):
 
 
 def test_a_trace_context_goes_with_tells_and_ends_with_its_message(runtime):
-    hop, traces = runtime.spawn(Hop), runtime.spawn(Traces)
+    hop, traces = runtime.start_actor(Hop), runtime.start_actor(Traces)
 
     with traced(TRACE):
         hop.tell((traces, 1))
@@ -93,11 +99,11 @@ def test_a_traced_answer_is_the_plain_answer(runtime):
             self.send(self.sender, msg.upper())
 
     with traced(TRACE):
-        assert runtime.spawn(Answering).ask("x").result(5) == "X"
+        assert runtime.start_actor(Answering).ask("x").result(5) == "X"
 
 
 def test_a_traced_dead_letter_is_told_as_the_message(runtime):
-    ref = runtime.spawn(Echo)
+    ref = runtime.start_actor(Echo)
     down = runtime.monitor(ref)
     ref.kill()
     down.result(5)
@@ -116,7 +122,7 @@ def test_a_traced_message_that_fails_tells_its_asker(runtime):
             raise ValueError(msg)
 
     with traced(TRACE), pytest.raises(RemoteError, match="as asked"):
-        runtime.spawn(Failing).ask("as asked").result(5)
+        runtime.start_actor(Failing).ask("as asked").result(5)
 
 
 @pytest.mark.parametrize("text", ["", "00-1-2-3", TRACE.upper(), TRACE + "é", 5, TRACE * 9])
@@ -130,14 +136,14 @@ def test_what_is_no_trace_context_is_refused(text):
 
 
 def test_a_handler_knows_how_much_time_is_left(runtime):
-    ref = runtime.spawn(Hop)
+    ref = runtime.start_actor(Hop)
 
     assert 0 < ref.ask(1.0, timeout=7.0).result(5) <= 7
     assert ref.ask(1.0, timeout=None).result(5) is None
 
 
 def test_asks_of_a_handler_take_no_longer_than_what_is_left(runtime):
-    first = runtime.spawn(Hop, (runtime.spawn(Hop),))
+    first = runtime.start_actor(Hop, (runtime.start_actor(Hop),))
 
     assert 0 < first.ask(1.0, timeout=7.0).result(5) <= 7
     assert 7 < first.ask(1.0, timeout=9.0).result(5) <= 9
@@ -145,7 +151,7 @@ def test_asks_of_a_handler_take_no_longer_than_what_is_left(runtime):
 
 
 def test_an_ask_that_is_given_a_timeout_takes_that(runtime):
-    first = runtime.spawn(Hop, (runtime.spawn(Hop),))
+    first = runtime.start_actor(Hop, (runtime.start_actor(Hop),))
 
     assert 7 < first.ask(9, timeout=7.0).result(5) <= 9
 
@@ -169,7 +175,7 @@ def test_a_message_whose_time_is_over_is_not_handled_but_told(runtime, question)
         def urgent(self, msg: int) -> int:
             return msg
 
-    ref = runtime.spawn(Late)
+    ref = runtime.start_actor(Late)
     ref.tell("hold")
     assert instance(ref).entered.wait(10)
     events = []
@@ -200,7 +206,7 @@ def test_an_ask_between_turns_has_the_usual_time(runtime):
             self.answer = self.to.ask(1.0)
             self.done.set()
 
-    ref = runtime.spawn(Background, (runtime.spawn(Hop),))
+    ref = runtime.start_actor(Background, (runtime.start_actor(Hop),))
     ref.ask("start", timeout=2.0).result(5)
 
     assert instance(ref).done.wait(5)
@@ -214,7 +220,7 @@ class Stating(Actor):
 
 
 def test_the_trace_state_goes_with_the_trace(runtime):
-    ref = runtime.spawn(Stating)
+    ref = runtime.start_actor(Stating)
     with traced(TRACE, "vendor=opaque,rojo=00f067aa0ba902b7"):
         both = ref.ask("x").result(5)
     with traced(TRACE):

@@ -6,8 +6,14 @@ import time
 
 import pytest
 
-from actors import Actor, Future, handler
-from actors.errors import ActorDown, AskTimeout, ResultTimeout, WouldBlock, WouldDeadlock
+from callboard.actors import Actor, Future, handler
+from callboard.actors.errors import (
+    ActorDown,
+    AskTimeout,
+    ResultTimeout,
+    WouldBlock,
+    WouldDeadlock,
+)
 from tests.actors.sample import Echo, Gate, Waiter, instance
 
 TOLERANCE = 0.25  # seconds; shared machines are slow at times
@@ -15,7 +21,7 @@ TOLERANCE = 0.25  # seconds; shared machines are slow at times
 
 @pytest.fixture
 def gate(runtime):
-    ref = runtime.spawn(Gate)
+    ref = runtime.start_actor(Gate)
     actor = instance(ref)
     yield ref, actor.opened
     actor.opened.set()
@@ -86,7 +92,7 @@ def test_ask_timeout_comes_also_to_those_who_await(gate, runtime):
                 await ref.ask("x", timeout=0.1)
             return time.monotonic() - started
 
-    assert 0.1 <= runtime.spawn(Asking).ask("go").result(5) < 0.1 + TOLERANCE
+    assert 0.1 <= runtime.start_actor(Asking).ask("go").result(5) < 0.1 + TOLERANCE
 
 
 def test_result_timeout_leaves_the_ask_going_on(gate):
@@ -106,7 +112,7 @@ def test_both_timeouts_are_timeout_errors():
 
 
 def test_no_limit_and_an_infinite_one_wait(runtime):
-    echo = runtime.spawn(Echo)
+    echo = runtime.start_actor(Echo)
 
     assert echo.ask("x", timeout=None).result(float("inf")) == "x"
     assert echo.ask("x", timeout=float("inf")).result() == "x"
@@ -116,11 +122,11 @@ def test_no_limit_and_an_infinite_one_wait(runtime):
 def test_an_unanswered_ask_with_an_infinite_limit_leaves_the_runner_alive(gate, runtime):
     ref, opened = gate
     future = ref.ask("x", timeout=float("inf"))
-    runtime.spawn(Echo).ask("x", timeout=0.001)
+    runtime.start_actor(Echo).ask("x", timeout=0.001)
 
     with pytest.raises(ResultTimeout):
         future.result(0.1)
-    assert runtime.spawn(Echo).ask("x").result(5) == "x"
+    assert runtime.start_actor(Echo).ask("x").result(5) == "x"
     opened.set()
 
 
@@ -144,7 +150,7 @@ def test_exception_of_a_pending_future_says_so():
 
 
 def test_result_in_a_handler_would_deadlock(runtime):
-    echo = runtime.spawn(Echo)
+    echo = runtime.start_actor(Echo)
 
     class Blocking(Actor):
         @handler
@@ -159,7 +165,7 @@ def test_result_in_a_handler_would_deadlock(runtime):
                 echo.ask("x").result(1)
             return "refused"
 
-    ref = runtime.spawn(Blocking)
+    ref = runtime.start_actor(Blocking)
 
     assert ref.ask("go").result(5) == "refused"
     assert ref.ask(1).result(5) == "refused"
@@ -174,7 +180,7 @@ def test_result_in_a_handler_is_fine_when_it_is_there(runtime):
         def go(self, msg: str) -> int:
             return done.result(0)
 
-    assert runtime.spawn(Looking).ask("go").result(5) == 7
+    assert runtime.start_actor(Looking).ask("go").result(5) == 7
 
 
 def test_awaiting_an_answer_from_oneself_would_deadlock(runtime):
@@ -189,7 +195,7 @@ def test_awaiting_an_answer_from_oneself_would_deadlock(runtime):
         def number(self, msg: int) -> int:
             return msg
 
-    ref = runtime.spawn(Selfish)
+    ref = runtime.start_actor(Selfish)
 
     assert ref.ask("go").result(5) == "refused"
     assert ref.ask(1).result(5) == 1
@@ -217,7 +223,7 @@ def in_new_thread(coroutine):
 
 
 def test_an_ask_can_be_awaited_from_any_loop(runtime):
-    echo = runtime.spawn(Echo)
+    echo = runtime.start_actor(Echo)
 
     async def main():
         return [await echo.ask(str(i)) for i in range(20)]
@@ -245,7 +251,7 @@ async def waited(echo):
 
 @pytest.mark.parametrize("way", [gathered, waited_for, shielded, waited])
 def test_asyncio_takes_an_ask_for_a_future_of_its_own(runtime, way):
-    echo = runtime.spawn(Echo)
+    echo = runtime.start_actor(Echo)
 
     started = time.monotonic()
 
@@ -255,14 +261,14 @@ def test_asyncio_takes_an_ask_for_a_future_of_its_own(runtime, way):
 
 @pytest.mark.parametrize("way", [gathered, waited_for, shielded, waited])
 def test_so_it_does_in_a_handler(runtime, way):
-    echo = runtime.spawn(Echo)
+    echo = runtime.start_actor(Echo)
 
     class Asking(Actor):
         @handler
         async def go(self, msg: str) -> list:
             return list(await way(echo))
 
-    assert runtime.spawn(Asking).ask("go").result(5) == [str(i) for i in range(20)]
+    assert runtime.start_actor(Asking).ask("go").result(5) == [str(i) for i in range(20)]
 
 
 def test_wait_for_in_a_foreign_loop_runs_out_of_time(runtime, gate):
@@ -294,7 +300,7 @@ def test_several_loops_threads_and_handlers_wait_for_one_future(runtime, gate):
 
         return await asyncio.gather(one(), one())
 
-    asks = [runtime.spawn(Waiting).ask("go") for _ in range(3)]
+    asks = [runtime.start_actor(Waiting).ask("go") for _ in range(3)]
     results = []
     thread = threading.Thread(target=lambda: results.extend(asyncio.run(main())))
     thread.start()
@@ -372,7 +378,7 @@ def test_a_callback_added_late_is_called_at_once():
 
 
 def test_asks_in_progress_fail_when_the_actor_ends(runtime):
-    ref = runtime.spawn(Waiter)
+    ref = runtime.start_actor(Waiter)
     actor = instance(ref)
     first, second = ref.ask("first"), ref.ask("second")
     assert actor.entered.wait(5)

@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from actors import Actor, handler
-from actors.dispatch import InvalidHandler
-from actors.errors import ActorDown, RemoteError
+from callboard.actors import Actor, handler
+from callboard.actors.dispatch import InvalidHandler
+from callboard.actors.errors import ActorDown, RemoteError
 from tests.actors.sample import instance
 
 
@@ -68,7 +68,7 @@ class Fetching(Actor):
 
 
 def test_other_messages_are_handled_while_a_concurrent_handler_awaits(runtime):
-    ref = runtime.spawn(Fetching)
+    ref = runtime.start_actor(Fetching)
 
     first, second = ref.ask(1), ref.ask(2)
     ref.ask("2").result(5)
@@ -80,7 +80,7 @@ def test_other_messages_are_handled_while_a_concurrent_handler_awaits(runtime):
 
 
 def test_while_another_coroutine_handler_awaits_no_concurrent_one_goes_on(runtime):
-    ref = runtime.spawn(Fetching)
+    ref = runtime.start_actor(Fetching)
     asked = [ref.ask(1), ref.ask(2)]
 
     seen = ref.ask((1, 2)).result(5)
@@ -90,7 +90,7 @@ def test_while_another_coroutine_handler_awaits_no_concurrent_one_goes_on(runtim
 
 
 def test_no_more_than_the_limit_are_under_way_and_the_order_is_kept(runtime):
-    ref = runtime.spawn(Fetching)
+    ref = runtime.start_actor(Fetching)
     asked = {number: ref.ask(number) for number in range(10)}
     actor = instance(ref)
 
@@ -108,7 +108,7 @@ def test_no_more_than_the_limit_are_under_way_and_the_order_is_kept(runtime):
 
 
 def test_kill_cancels_all_that_are_under_way(runtime):
-    ref = runtime.spawn(Fetching)
+    ref = runtime.start_actor(Fetching)
     actor = instance(ref)
     asked = [ref.ask(number) for number in range(5)]
     down = runtime.monitor(ref)
@@ -125,7 +125,7 @@ def test_kill_cancels_all_that_are_under_way(runtime):
 
 
 def test_stop_waits_for_those_that_are_under_way(runtime):
-    ref = runtime.spawn(Fetching)
+    ref = runtime.start_actor(Fetching)
     asked = [ref.ask(1), ref.ask(2)]
     down = runtime.monitor(ref)
     while len(instance(ref).log) < 2:
@@ -140,7 +140,7 @@ def test_stop_waits_for_those_that_are_under_way(runtime):
 
 
 def test_one_that_fails_ends_the_actor_and_the_others(runtime):
-    ref = runtime.spawn(Fetching)
+    ref = runtime.start_actor(Fetching)
     failing, other = ref.ask(13), ref.ask(2)
     down = runtime.monitor(ref)
 
@@ -154,7 +154,7 @@ def test_one_that_fails_ends_the_actor_and_the_others(runtime):
 
 
 def test_each_keeps_its_own_promise_and_sender(runtime):
-    ref = runtime.spawn(Fetching)
+    ref = runtime.start_actor(Fetching)
 
     promised = [ref.ask(bytes([number])) for number in range(3)]
     senders = [ref.ask(0.001 * number) for number in range(3)]

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from actors import Actor, handler
+from callboard.actors import Actor, handler
 
 
 class Running(Actor):
@@ -20,7 +20,7 @@ class Running(Actor):
 
 @pytest.fixture
 def run(runtime):
-    return lambda function: runtime.spawn(Running).ask(function).result(10)
+    return lambda function: runtime.start_actor(Running).ask(function).result(10)
 
 
 def test_the_running_loop_is_the_runners(runtime, run):
@@ -52,11 +52,12 @@ def test_callbacks_run_in_their_order(run):
 
 def test_a_cancelled_call_is_not_made(run):
     async def go():
-        loop, made = asyncio.get_running_loop(), []
+        loop, made, done = asyncio.get_running_loop(), [], asyncio.Event()
         loop.call_soon(made.append, "soon").cancel()
         loop.call_later(0.001, made.append, "later").cancel()
         loop.call_at(loop.time() + 0.001, made.append, "at")
-        await asyncio.sleep(0.02)
+        loop.call_at(loop.time() + 0.002, done.set)  # due after all others
+        await done.wait()
         return made
 
     assert run(go) == ["at"]
@@ -98,17 +99,18 @@ def test_subprocesses(run):
 
 def test_a_step_of_a_task_that_blocks_is_no_error(run, caplog):
     async def blocking():
+        entered.set()
         other_thread.wait(5)
         await asyncio.sleep(0)
         return "done"
 
     async def go():
         task = asyncio.create_task(blocking())
-        await asyncio.sleep(0.05)  # on another thread, while the task blocks its own
-        other_thread.set()
+        await asyncio.to_thread(entered.wait, 5)
+        other_thread.set()  # on another thread, while the task blocks its own
         return await task
 
-    other_thread = threading.Event()
+    entered, other_thread = threading.Event(), threading.Event()
 
     assert run(go) == "done"
     assert [record.getMessage() for record in caplog.records] == []
@@ -123,11 +125,13 @@ def test_a_callback_waits_until_another_thread_has_left_its_context(run, caplog)
 
     async def go():
         context, done = contextvars.copy_context(), asyncio.Event()
+        loop, tried = asyncio.get_running_loop(), asyncio.Event()
         thread = threading.Thread(target=context.run, args=(stay,))
         thread.start()
         entered.wait(5)
-        asyncio.get_running_loop().call_soon(done.set, context=context)
-        await asyncio.sleep(0.02)
+        loop.call_soon(done.set, context=context)
+        loop.call_soon(tried.set)
+        await tried.wait()
         assert not done.is_set()
         leave.set()
         await asyncio.wait_for(done.wait(), 5)
@@ -140,8 +144,10 @@ def test_a_callback_waits_until_another_thread_has_left_its_context(run, caplog)
 
 def test_an_error_of_a_callback_is_told(run, caplog):
     async def go():
-        asyncio.get_running_loop().call_soon([].pop)
-        await asyncio.sleep(0.01)
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+        loop.call_soon([].pop)
+        loop.call_soon(done.set)
+        await done.wait()
 
     run(go)
 
@@ -150,8 +156,9 @@ def test_an_error_of_a_callback_is_told(run, caplog):
 
 def test_who_watches_a_descriptor_is_called_by_the_poll_until_it_does_not(run):
     async def go():
-        loop, told = asyncio.get_running_loop(), asyncio.Event()
+        loop, told, polled = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
         reading, writing = os.pipe()
+        later_reading, later_writing = os.pipe()
         events = []
 
         def ready(mask):
@@ -163,9 +170,12 @@ def test_who_watches_a_descriptor_is_called_by_the_poll_until_it_does_not(run):
         await told.wait()
         loop.unwatch(reading)
         os.write(writing, b"b")
-        await asyncio.sleep(0.001)
-        os.close(reading)
-        os.close(writing)
+        loop.watch(later_reading, lambda _: polled.set())
+        os.write(later_writing, b"c")
+        await polled.wait()  # the poll that saw this would have seen "b"
+        loop.unwatch(later_reading)
+        for descriptor in (reading, writing, later_reading, later_writing):
+            os.close(descriptor)
         return events
 
     assert run(go) == [(selectors.EVENT_READ, b"a")]

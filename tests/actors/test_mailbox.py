@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from actors import Actor, handler
-from actors.errors import ActorDown, AskTimeout, MailboxFull
-from actors.events import MailboxOverflow
-from actors.mailbox import BoundedMailbox, Mailbox, size_of
+from callboard.actors import Actor, handler
+from callboard.actors.errors import ActorDown, AskTimeout, MailboxFull
+from callboard.actors.events import MailboxOverflow
+from callboard.actors.mailbox import BoundedMailbox, Mailbox, size_of
 from tests.actors.sample import instance
 
 
@@ -59,7 +59,7 @@ class Sender(Actor):
 
 def spawn_held(runtime, **bounds):
     """A bounded actor whose handler is entered and waits for `gate`."""
-    ref = runtime.spawn(Slow.with_options(mailbox=Mailbox(**bounds)))
+    ref = runtime.start_actor(Slow.with_options(mailbox=Mailbox(**bounds)))
     ref.tell("hold")
     assert instance(ref).entered.wait(10)
     return ref, instance(ref)
@@ -186,7 +186,7 @@ def test_who_waits_for_room_goes_on_when_the_actor_ends(runtime):
 
 def test_a_handler_has_one_overdraft_and_is_then_refused(runtime):
     ref, actor = spawn_held(runtime, limit=3)
-    sender = runtime.spawn(Sender, (ref,))
+    sender = runtime.start_actor(Sender, (ref,))
 
     refused = sender.ask(range(10)).result(5)
     open_gate(ref)
@@ -199,11 +199,11 @@ def test_a_handler_has_one_overdraft_and_is_then_refused(runtime):
 
 def test_a_sender_to_a_full_actor_gets_no_turn_until_there_is_room(runtime):
     ref, actor = spawn_held(runtime, limit=3)
-    sender = runtime.spawn(Sender, (ref,))
+    sender = runtime.start_actor(Sender, (ref,))
 
     assert sender.ask(range(4)).result(5) == ""
     sender.tell("turn")
-    other = runtime.spawn(Sender, (ref,))
+    other = runtime.start_actor(Sender, (ref,))
     other.ask(range(0)).result(5)
     turns = instance(sender).turns
     open_gate(ref)
@@ -215,7 +215,7 @@ def test_a_sender_to_a_full_actor_gets_no_turn_until_there_is_room(runtime):
 
 def test_a_sender_that_waits_for_room_can_be_killed(runtime):
     ref, actor = spawn_held(runtime, limit=1)
-    sender = runtime.spawn(Sender, (ref,))
+    sender = runtime.start_actor(Sender, (ref,))
     assert sender.ask(range(2)).result(5) == ""
 
     down = runtime.monitor(sender)
@@ -246,7 +246,7 @@ def test_actors_that_fill_each_other_do_not_wait_in_a_circle(runtime):
         def take(self, msg: int) -> None:
             pass
 
-    one, two = runtime.spawn(Pair), runtime.spawn(Pair)
+    one, two = runtime.start_actor(Pair), runtime.start_actor(Pair)
 
     for _ in range(20):
         first, second = one.ask((two, 0)), two.ask((one, 0))
@@ -271,7 +271,7 @@ def test_an_actor_that_fills_its_own_mailbox_goes_on(runtime):
         def take(self, msg: int) -> None:
             pass
 
-    ref = runtime.spawn(Own)
+    ref = runtime.start_actor(Own)
 
     assert ref.ask("go").result(5) == 4
 
@@ -279,7 +279,7 @@ def test_an_actor_that_fills_its_own_mailbox_goes_on(runtime):
 def test_a_refused_ask_of_a_handler_fails_its_future(runtime):
     ref, actor = spawn_held(runtime, limit=1, on_full="fail")
     ref.tell(1)
-    sender = runtime.spawn(Sender, (ref,))
+    sender = runtime.start_actor(Sender, (ref,))
     down = runtime.monitor(sender)
 
     asked = sender.ask(2.0)
@@ -326,13 +326,13 @@ def test_a_bound_in_bytes_counts_what_waits(runtime):
 
     for _ in range(5):
         ref.tell(b"x" * 40)
-    held = ref.target._mailbox.held
+    held = ref.target._mailbox.pressure.held
     open_gate(ref)
     ref.ask(1).result(5)
 
     assert held == 80
     assert actor.seen == [b"x" * 40] * 2 + [1]
-    assert ref.target._mailbox.held == 0
+    assert ref.target._mailbox.pressure.held == 0
 
 
 def test_one_message_larger_than_the_bound_fits_when_nothing_else_waits(runtime):
@@ -356,7 +356,9 @@ def test_an_overflow_is_told_once_and_counted_in_the_next_event(runtime):
 
 
 def test_all_that_is_sent_is_handled_or_reported(runtime):
-    ref = runtime.spawn(Slow.with_options(mailbox=Mailbox(limit=5, on_full="drop_oldest")))
+    ref = runtime.start_actor(
+        Slow.with_options(mailbox=Mailbox(limit=5, on_full="drop_oldest"))
+    )
     threads = [
         threading.Thread(target=lambda: [ref.tell(number) for number in range(500)])
         for _ in range(4)
@@ -374,7 +376,7 @@ def test_a_class_attribute_bounds_the_mailbox(runtime):
     class Bounded(Slow):
         mailbox = Mailbox(limit=7)
 
-    ref = runtime.spawn(Bounded)
+    ref = runtime.start_actor(Bounded)
 
     assert isinstance(ref.target._mailbox, BoundedMailbox)
     assert ref.target._mailbox.bounds.limit == 7

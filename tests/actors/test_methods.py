@@ -1,12 +1,10 @@
 """Which methods may be called from outside, and how."""
 
-import asyncio
-
 import pytest
 
-from actors import Actor, Child, Supervisor, handler
-from actors.errors import NoSuchMethod, RemoteError
-from actors.methods import callable_methods
+from callboard.actors import Actor, Child, Supervisor, handler
+from callboard.actors.dispatch import callable_methods
+from callboard.actors.errors import NoSuchMethod, RemoteError
 from tests.actors.sample import Echo
 
 
@@ -26,7 +24,7 @@ class Account(Mixin, Actor):
         return self.total
 
     async def slowly(self, k):
-        await asyncio.sleep(0.001)
+        await self.sleep(0.001)
         return self.add(k)
 
     def later(self):
@@ -51,9 +49,9 @@ class Account(Mixin, Actor):
     def number(self, msg: int) -> int:
         return msg
 
-    def receiveMsg_str(self, msg, sender): ...  # noqa: N802
+    def receiveMsg_str(self, msg, sender): ...
 
-    def receiveUnrecognizedMessage(self, msg, sender): ...  # noqa: N802
+    def receiveUnrecognizedMessage(self, msg, sender): ...
 
 
 class Narrow(Account):
@@ -79,7 +77,7 @@ def test_a_subclass_can_hide_a_method_and_overrides_handlers_as_handlers():
 
 
 def test_methods_run_in_the_actor(runtime):
-    account = runtime.spawn(Account, (40,))
+    account = runtime.start_actor(Account, (40,))
 
     assert account.call(Account.add, 1).result(5) == 41
     assert account.call(Account.add, 1, times=2).result(5) == 43
@@ -94,7 +92,7 @@ def test_methods_run_in_the_actor(runtime):
     ["send", "spawn", "number", "shown", "static", "of_class", "total", "createActor", "x"],
 )
 def test_anything_else_is_no_such_method_and_harms_nobody(runtime, name):
-    account = runtime.spawn(Account)
+    account = runtime.start_actor(Account)
 
     with pytest.raises(NoSuchMethod, match=f"Account has no callable method '{name}'"):
         getattr(account.proxy(), name)().result(5)
@@ -103,21 +101,21 @@ def test_anything_else_is_no_such_method_and_harms_nobody(runtime, name):
 
 def test_a_private_name_is_refused_before_it_is_sent(runtime):
     with pytest.raises(NoSuchMethod, match="not public"):
-        runtime.spawn(Account).proxy()._private()
+        runtime.start_actor(Account).proxy()._private()
 
 
 def test_a_narrowed_method_is_no_such_method(runtime):
     with pytest.raises(NoSuchMethod):
-        runtime.spawn(Narrow).call(Narrow.slowly, 1).result(5)
+        runtime.start_actor(Narrow).call(Narrow.slowly, 1).result(5)
 
 
 def test_a_method_that_raises_fails_the_call(runtime):
     with pytest.raises(RemoteError, match="KeyError: 'no'"):
-        runtime.spawn(Account).call(Account.fail).result(5)
+        runtime.start_actor(Account).call(Account.fail).result(5)
 
 
 def test_a_supervisor_can_be_asked_for_its_children(runtime):
-    supervisor = runtime.spawn(Supervisor, ([Child(Echo)],))
+    supervisor = runtime.start_actor(Supervisor, ([Child(Echo)],))
 
     [child] = supervisor.call(Supervisor.children).result(5)
 
@@ -125,7 +123,7 @@ def test_a_supervisor_can_be_asked_for_its_children(runtime):
 
 
 def test_a_call_with_wrong_arguments_fails_and_harms_nobody(runtime):
-    account = runtime.spawn(Account, (1,))
+    account = runtime.start_actor(Account, (1,))
 
     with pytest.raises(RemoteError, match="TypeError: .*unexpected keyword argument"):
         account.proxy().add(1, often=2).result(5)
@@ -136,4 +134,4 @@ def test_a_call_with_wrong_arguments_fails_and_harms_nobody(runtime):
 
 def test_a_name_in_place_of_a_method_is_refused_with_what_to_write(runtime):
     with pytest.raises(TypeError, match=r"not 'add'; by its name: ref\.proxy\(\)\.add\(1\)"):
-        runtime.spawn(Account).call("add", 1)
+        runtime.start_actor(Account).call("add", 1)

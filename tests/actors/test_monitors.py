@@ -1,11 +1,10 @@
 """Monitors and links: who watches is told once, and links hold in both directions."""
 
-import time
-
 import pytest
 
-from actors import Actor, Down, Exit, ExitReason, handler
+from callboard.actors import Actor, Down, Exit, ExitReason, handler
 from tests.actors.sample import Echo
+from tests.polling import eventually
 
 
 class Watching(Actor):
@@ -40,7 +39,7 @@ class Trapping(Watching):
 
 
 def test_each_monitor_gets_one_down(runtime):
-    watching, target = runtime.spawn(Watching), runtime.spawn(Echo)
+    watching, target = runtime.start_actor(Watching), runtime.start_actor(Echo)
     first = watching.ask(("monitor", target)).result(5)
     second = watching.ask(("monitor", target)).result(5)
     outside = runtime.monitor(target)
@@ -53,7 +52,7 @@ def test_each_monitor_gets_one_down(runtime):
 
 
 def test_a_cancelled_monitor_gets_none(runtime):
-    watching, target = runtime.spawn(Watching), runtime.spawn(Echo)
+    watching, target = runtime.start_actor(Watching), runtime.start_actor(Echo)
     kept = watching.ask(("monitor", target)).result(5)
     cancelled = watching.ask(("monitor", target)).result(5)
     outside = runtime.monitor(target)
@@ -67,7 +66,7 @@ def test_a_cancelled_monitor_gets_none(runtime):
 
 
 def test_a_monitor_of_a_dead_actor_fires_at_once_with_not_found(runtime):
-    watching, target = runtime.spawn(Watching), runtime.spawn(Echo)
+    watching, target = runtime.start_actor(Watching), runtime.start_actor(Echo)
     down = runtime.monitor(target)
     target.stop()
     down.result(5)
@@ -84,7 +83,7 @@ def test_a_monitor_of_a_dead_actor_fires_at_once_with_not_found(runtime):
 
 @pytest.mark.parametrize("linked_by", ["link"])
 def test_an_abnormal_end_takes_linked_actors_along(runtime, linked_by):
-    one, other = runtime.spawn(Watching), runtime.spawn(Watching)
+    one, other = runtime.start_actor(Watching), runtime.start_actor(Watching)
     one.ask((linked_by, other)).result(5)
     downs = [runtime.monitor(one), runtime.monitor(other)]
 
@@ -94,7 +93,7 @@ def test_an_abnormal_end_takes_linked_actors_along(runtime, linked_by):
 
 
 def test_links_hold_in_both_directions(runtime):
-    one, other = runtime.spawn(Watching), runtime.spawn(Watching)
+    one, other = runtime.start_actor(Watching), runtime.start_actor(Watching)
     one.ask(("link", other)).result(5)
     down = runtime.monitor(other)
 
@@ -104,7 +103,7 @@ def test_links_hold_in_both_directions(runtime):
 
 
 def test_a_normal_end_does_not_take_linked_actors_along(runtime):
-    one, other = runtime.spawn(Watching), runtime.spawn(Watching)
+    one, other = runtime.start_actor(Watching), runtime.start_actor(Watching)
     one.ask(("link", other)).result(5)
     down = runtime.monitor(other)
 
@@ -116,7 +115,7 @@ def test_a_normal_end_does_not_take_linked_actors_along(runtime):
 
 @pytest.mark.parametrize(("end", "reason"), [("stop", "normal"), ("kill", "killed")])
 def test_trap_exit_turns_the_end_of_a_linked_actor_into_a_message(runtime, end, reason):
-    one, other = runtime.spawn(Trapping), runtime.spawn(Watching)
+    one, other = runtime.start_actor(Trapping), runtime.start_actor(Watching)
     one.ask(("link", other)).result(5)
     down = runtime.monitor(other)
 
@@ -127,7 +126,7 @@ def test_trap_exit_turns_the_end_of_a_linked_actor_into_a_message(runtime, end, 
 
 
 def test_a_link_to_a_dead_actor_ends_the_linker(runtime):
-    one, other = runtime.spawn(Watching), runtime.spawn(Watching)
+    one, other = runtime.start_actor(Watching), runtime.start_actor(Watching)
     gone, down = runtime.monitor(other), runtime.monitor(one)
     other.stop()
     gone.result(5)
@@ -138,7 +137,7 @@ def test_a_link_to_a_dead_actor_ends_the_linker(runtime):
 
 
 def test_a_link_to_a_dead_actor_is_an_exit_for_those_who_trap(runtime):
-    one, other = runtime.spawn(Trapping), runtime.spawn(Watching)
+    one, other = runtime.start_actor(Trapping), runtime.start_actor(Watching)
     gone = runtime.monitor(other)
     other.stop()
     gone.result(5)
@@ -150,7 +149,7 @@ def test_a_link_to_a_dead_actor_is_an_exit_for_those_who_trap(runtime):
 
 
 def test_an_undone_link_has_no_effect(runtime):
-    one, other = runtime.spawn(Watching), runtime.spawn(Watching)
+    one, other = runtime.start_actor(Watching), runtime.start_actor(Watching)
     one.ask(("link", other)).result(5)
     one.ask(("unlink", other)).result(5)
     down = runtime.monitor(other)
@@ -162,7 +161,7 @@ def test_an_undone_link_has_no_effect(runtime):
 
 
 def test_a_link_undone_while_its_signal_waits_has_no_effect(runtime):
-    other = runtime.spawn(Watching)
+    other = runtime.start_actor(Watching)
     down = runtime.monitor(other)
 
     class Late(Watching):
@@ -170,11 +169,10 @@ def test_a_link_undone_while_its_signal_waits_has_no_effect(runtime):
         def late(self, msg: str) -> None:
             self.link(other)
             other.kill()
-            while not down.done():
-                time.sleep(0.001)
+            eventually(down.done)
             self.unlink(other)
 
-    one = runtime.spawn(Late)
+    one = runtime.start_actor(Late)
     one.ask("go").result(5)
 
     assert one.ask(list).result(5) == []

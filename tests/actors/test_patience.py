@@ -2,8 +2,8 @@
 
 import pytest
 
-from actors import patience
-from actors.patience import (
+from callboard.actors.runner import patience
+from callboard.actors.runner.patience import (
     FIRST_PAUSE,
     LONGEST,
     LONGEST_OF_ANSWER,

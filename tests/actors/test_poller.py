@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from actors.poller import best_selector
+from callboard.actors.runner.poller import best_selector
 
 BOTH = selectors.EVENT_READ | selectors.EVENT_WRITE
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from actors import Actor, handler
-from actors.errors import RemoteError
+from callboard.actors import Actor, handler
+from callboard.actors.errors import RemoteError
 from tests.actors.sample import instance
 
 
@@ -40,7 +40,7 @@ class Patient(Ticking):
 
 
 def test_every_sends_until_it_is_cancelled(runtime):
-    ref = runtime.spawn(Patient)
+    ref = runtime.start_actor(Patient)
     ref.ask(0.002).result(5)
 
     while ref.ask(int).result(5)[1]:
@@ -51,11 +51,11 @@ def test_every_sends_until_it_is_cancelled(runtime):
 
 def test_a_period_is_more_than_nothing(runtime):
     with pytest.raises(RemoteError, match="more than 0"):
-        runtime.spawn(Ticking).ask(0.0).result(5)
+        runtime.start_actor(Ticking).ask(0.0).result(5)
 
 
 def test_reminders_end_with_their_actor(runtime):
-    ref = runtime.spawn(Ticking)
+    ref = runtime.start_actor(Ticking)
     assert ref.ask(b"").result(5) == 5
     kept = instance(ref).kept
     down = runtime.monitor(ref)

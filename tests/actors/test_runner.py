@@ -8,10 +8,10 @@ from collections import deque
 
 import pytest
 
-from actors import Actor, Future, Runtime, handler
-from actors.deadlines import SWEEP_INTERVAL
-from actors.errors import NodeClosed
-from actors.runner import Runner
+from callboard.actors import Actor, Future, Runtime, handler
+from callboard.actors.errors import NodeClosed
+from callboard.actors.runner.deadlines import SWEEP_INTERVAL
+from callboard.actors.runner.runner import Runner
 from tests.actors.conftest import runtime_threads
 from tests.actors.sample import Echo, Gate, instance
 from tests.polling import eventually
@@ -38,7 +38,7 @@ class Computing(Actor):
 @pytest.fixture(params=[Gate, Computing])
 def stuck(runtime, request):
     """An actor inside a handler that does not return before the test is over."""
-    ref = runtime.spawn(request.param)
+    ref = runtime.start_actor(request.param)
     actor = instance(ref)
     ref.tell("x")
     assert actor.entered.wait(5)
@@ -48,7 +48,7 @@ def stuck(runtime, request):
 
 
 def test_other_actors_go_on_while_one_is_stuck(runtime, stuck):
-    echo = runtime.spawn(Echo)
+    echo = runtime.start_actor(Echo)
     echo.ask("warm").result(5)
     started = time.monotonic()
 
@@ -79,7 +79,7 @@ def test_sockets_are_polled_while_an_actor_is_stuck(runtime, stuck):
         def end(self, msg: bytes) -> None:
             self.server.close()
 
-    server = runtime.spawn(Server)
+    server = runtime.start_actor(Server)
     port = server.ask("x").result(5)
     with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
         client.sendall(b"hello\n")
@@ -91,15 +91,17 @@ def test_coroutine_handlers_go_on_while_an_actor_is_stuck(runtime, stuck):
     class Sleeping(Actor):
         @handler
         async def go(self, msg: str) -> str:
+            called = asyncio.Event()
+            asyncio.get_running_loop().call_later(0.01, called.set)
             async with asyncio.timeout(5):
-                await asyncio.gather(asyncio.sleep(0.01), self.sleep(0.01))
+                await asyncio.gather(called.wait(), self.sleep(0.01))
             return msg
 
-    assert runtime.spawn(Sleeping).ask("x").result(5) == "x"
+    assert runtime.start_actor(Sleeping).ask("x").result(5) == "x"
 
 
 def test_many_stuck_actors_are_stuck_together(runtime):
-    gates = [runtime.spawn(Gate) for _ in range(10)]
+    gates = [runtime.start_actor(Gate) for _ in range(10)]
     asks = [gate.ask("x") for gate in gates]
     inside = [instance(gate).entered.wait(5) for gate in gates]
     for gate in gates:
@@ -111,7 +113,7 @@ def test_many_stuck_actors_are_stuck_together(runtime):
 
 def test_threads_are_not_added_without_end_by_one_that_computes(runtime):
     before = len(runtime_threads())
-    computing, echo = runtime.spawn(Computing), runtime.spawn(Echo)
+    computing, echo = runtime.start_actor(Computing), runtime.start_actor(Echo)
     count = computing.ask("x")
     assert instance(computing).entered.wait(5)
     for _ in range(100):
@@ -124,19 +126,24 @@ def test_threads_are_not_added_without_end_by_one_that_computes(runtime):
 
 
 def test_a_coroutine_handler_that_blocks_goes_on_after_it(runtime):
+    entered, opened = threading.Event(), threading.Event()
+
     class Blocking(Actor):
         @handler
-        async def go(self, msg: float) -> str:
-            time.sleep(msg)  # noqa: ASYNC251  # what this test is about
+        async def go(self, msg: str) -> str:
+            entered.set()
+            opened.wait(5)
             await asyncio.sleep(0)
             async with asyncio.timeout(5):
-                await asyncio.sleep(0.001)
-            return "done"
+                await self.sleep(0.001)
+            return msg
 
-    ref, echo = runtime.spawn(Blocking), runtime.spawn(Echo)
-    answer = ref.ask(0.05)
+    ref, echo = runtime.start_actor(Blocking), runtime.start_actor(Echo)
+    answer = ref.ask("done")
+    assert entered.wait(5)
 
     assert echo.ask("x").result(5) == "x"
+    opened.set()
     assert answer.result(5) == "done"
 
 
@@ -160,11 +167,11 @@ def test_a_thread_that_loses_the_role_between_two_cells_ends_nothing(no_thread_l
     runtime = Runtime("robbed")
     runtime.runner.ready = Robbed()
     try:
-        assert runtime.spawn(Echo).ask("x").result(5) == "x"
+        assert runtime.start_actor(Echo).ask("x").result(5) == "x"
         answered.set()
         assert is_over.wait(5)
 
-        assert runtime.spawn(Echo).ask("y").result(5) == "y"
+        assert runtime.start_actor(Echo).ask("y").result(5) == "y"
         eventually(lambda: not runtime.runner.times.stuck)
         assert robbed[0].is_alive()
     finally:
@@ -186,7 +193,7 @@ def test_callbacks_behind_one_that_was_stuck_are_for_who_has_the_role(runtime):
         done.set()
 
     done = threading.Event()
-    runtime.spawn(Echo).ask("warm").result(5)
+    runtime.start_actor(Echo).ask("warm").result(5)
     runner.post(lambda: (loop.call_soon(blocks), loop.call_soon(follows)))
     assert entered.wait(5)
     eventually(lambda: runner.holder not in {None, threads[0]})
@@ -197,7 +204,7 @@ def test_callbacks_behind_one_that_was_stuck_are_for_who_has_the_role(runtime):
 
 
 def test_a_cancelled_timer_does_not_fire(runtime):
-    runtime.spawn(Echo)
+    runtime.start_actor(Echo)
     fired, later = [], threading.Event()
     runtime.runner.call_later(0.01, fired.append, 1).cancel()
     runtime.runner.call_later(0.02, later.set)
@@ -207,7 +214,7 @@ def test_a_cancelled_timer_does_not_fire(runtime):
 
 
 def test_timers_fire_in_the_order_of_their_times(runtime):
-    runtime.spawn(Echo)
+    runtime.start_actor(Echo)
     fired, done = [], threading.Event()
     for delay in (0.03, 0.01, 0.02):
         runtime.runner.call_later(delay, fired.append, delay)
@@ -220,11 +227,11 @@ def test_timers_fire_in_the_order_of_their_times(runtime):
 def test_a_timer_that_never_comes_does_not_stop_the_poller(runtime):
     runtime.runner.call_later(float("inf"), print)
 
-    assert runtime.spawn(Echo).ask("x").result(5) == "x"
+    assert runtime.start_actor(Echo).ask("x").result(5) == "x"
 
 
 def test_a_posted_call_that_fails_ends_nothing(runtime):
-    runtime.spawn(Echo)
+    runtime.start_actor(Echo)
     done = threading.Event()
     runtime.runner.post(lambda: 1 / 0)
     runtime.runner.post(done.set)
@@ -238,7 +245,7 @@ def test_a_runner_that_never_started_is_freed(no_thread_left):
 
 def test_no_thread_stays_after_the_end_though_the_role_moved(no_thread_left):
     runtime = Runtime("moved")
-    gates = [runtime.spawn(Gate) for _ in range(3)]
+    gates = [runtime.start_actor(Gate) for _ in range(3)]
     for gate in gates:
         gate.tell("x")
         assert instance(gate).entered.wait(5)
@@ -253,7 +260,7 @@ def test_no_thread_stays_after_the_end_though_the_role_moved(no_thread_left):
 @pytest.mark.parametrize("noticed_within", [0.0, 0.05])
 def test_a_runtime_can_be_closed_while_an_actor_is_stuck(no_thread_left, noticed_within):
     runtime = Runtime("stuck")
-    gate = runtime.spawn(Gate)
+    gate = runtime.start_actor(Gate)
     actor, answer = instance(gate), gate.ask("x")
     assert actor.entered.wait(5)
 
@@ -275,7 +282,7 @@ def test_a_poll_is_ended_only_for_a_deadline_that_it_would_miss(monkeypatch):
     runner.awake_by(9.9)
     runner.sleeping = False
     runner.awake_by(9.9)
-    runner.discard()
+    runner.stop()
 
     assert woken == [10.0]
 
@@ -291,19 +298,19 @@ def test_an_ask_that_is_made_while_a_poll_begins_is_not_overlooked():
             timeouts.append(timeout)
             return []
 
-    runner.deadlines.add(Future("somebody", deadline=65.0))
+    runner.deadlines.fresh.append(Future("somebody", deadline=65.0))
     sweep = runner.deadlines.sweep
 
     def sweep_then_ask(now):
         sweep(now)
-        runner.deadlines.add(Future("somebody"))
+        runner.deadlines.fresh.append(Future("somebody"))
         return 65.0
 
     runner.deadlines.sweep = sweep_then_ask
     runner.selector, selector = Late(), runner.selector
     runner._poll(5.0)
     runner.selector = selector
-    runner.discard()
+    runner.stop()
 
     assert timeouts == [pytest.approx(SWEEP_INTERVAL)]
 

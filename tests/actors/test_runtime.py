@@ -4,10 +4,16 @@ import threading
 
 import pytest
 
-from actors import Actor, Runtime, handler
-from actors.errors import ActorDown, CallboardError, NodeClosed
-from actors.events import ActorFailed, ActorStarted, ActorStopped, DeadLetter, Unexpected
-from actors.runtime import FIRST_NUMBER, LAST_NUMBER
+from callboard.actors import Actor, Runtime, handler
+from callboard.actors.errors import ActorDown, CallboardError, NodeClosed
+from callboard.actors.events import (
+    ActorFailed,
+    ActorStarted,
+    ActorStopped,
+    DeadLetter,
+    Unexpected,
+)
+from callboard.actors.runtime import FIRST_NUMBER, LAST_NUMBER
 from tests.actors.sample import Echo, Fail, Gate, Waiter, instance
 
 
@@ -26,8 +32,8 @@ def test_what_init_raises_comes_out_of_spawn(runtime):
             raise OSError("no disk")
 
     with pytest.raises(OSError, match="no disk"):
-        runtime.spawn(Bad)
-    assert runtime.cells == {}
+        runtime.start_actor(Bad)
+    assert runtime.contexts == {}
 
 
 def test_an_actor_whose_init_raised_ends_as_others_do(runtime):
@@ -41,10 +47,10 @@ def test_an_actor_whose_init_raised_ends_as_others_do(runtime):
             self.link(other)
             raise OSError("no disk")
 
-    linked = runtime.spawn(Echo)
+    linked = runtime.start_actor(Echo)
     linked_down = runtime.monitor(linked)
     with pytest.raises(OSError, match="no disk"):
-        runtime.spawn(Bad, (linked,))
+        runtime.start_actor(Bad, (linked,))
 
     assert kept["down"].result(5).reason == "error"
     assert linked_down.result(5).reason == "error"
@@ -58,7 +64,7 @@ def test_spawning_from_many_threads_gives_each_actor_its_own_number(runtime):
     refs = []
 
     def spawn():
-        refs.extend(runtime.spawn(Echo) for _ in range(100))
+        refs.extend(runtime.start_actor(Echo) for _ in range(100))
 
     threads = [threading.Thread(target=spawn) for _ in range(8)]
     for thread in threads:
@@ -72,10 +78,10 @@ def test_spawning_from_many_threads_gives_each_actor_its_own_number(runtime):
 
 def test_numbers_wrap_and_skip_those_in_use(runtime):
     runtime._number = LAST_NUMBER - 1
-    taken = runtime.spawn(Echo, number=FIRST_NUMBER)
+    taken = runtime.start_actor(Echo, number=FIRST_NUMBER)
 
-    assert runtime.spawn(Echo).actor_id == LAST_NUMBER
-    assert runtime.spawn(Echo).actor_id == FIRST_NUMBER + 1
+    assert runtime.start_actor(Echo).actor_id == LAST_NUMBER
+    assert runtime.start_actor(Echo).actor_id == FIRST_NUMBER + 1
     assert taken.actor_id == FIRST_NUMBER
 
 
@@ -85,14 +91,14 @@ def test_numbers_wrap_and_skip_those_in_use(runtime):
 def test_events_tell_the_life_of_an_actor(runtime):
     events = []
     with runtime.subscribed(events.append):
-        ref = runtime.spawn(Echo)
+        ref = runtime.start_actor(Echo)
         ref.tell(b"?")
         down = runtime.monitor(ref)
         ref.tell(Fail("x"))
         down.result(5)
         with pytest.raises(ActorDown):
             ref.ask("late").result(5)
-        end(runtime, runtime.spawn(Gate))
+        end(runtime, runtime.start_actor(Gate))
 
     assert [event for event in events if event.ref == ref] == [
         ActorStarted(ref, "Echo"),
@@ -105,14 +111,14 @@ def test_events_tell_the_life_of_an_actor(runtime):
 
 def test_a_subscriber_that_fails_breaks_nothing(runtime):
     with runtime.subscribed(lambda _: 1 / 0):
-        ref = runtime.spawn(Echo)
+        ref = runtime.start_actor(Echo)
         end(runtime, ref)
 
     assert runtime.monitor(ref).result(5).reason == "not_found"
 
 
 def test_ends_and_messages_are_counted(runtime):
-    one, two = runtime.spawn(Echo), runtime.spawn(Echo)
+    one, two = runtime.start_actor(Echo), runtime.start_actor(Echo)
     for _ in range(3):
         one.ask("x").result(5)
     end(runtime, one)
@@ -130,7 +136,7 @@ def test_ends_and_messages_are_counted(runtime):
 
 def test_end_actors_ends_all_with_shutdown(no_thread_left):
     runtime = Runtime("ending")
-    waiter = runtime.spawn(Waiter)
+    waiter = runtime.start_actor(Waiter)
     actor, down = instance(waiter), runtime.monitor(waiter)
     waiter.tell("x")
     assert actor.entered.wait(5)
@@ -143,17 +149,17 @@ def test_end_actors_ends_all_with_shutdown(no_thread_left):
 
 def test_nothing_can_be_spawned_after_the_end(no_thread_left):
     runtime = Runtime("closed")
-    runtime.spawn(Echo)
+    runtime.start_actor(Echo)
     runtime.end_actors()
     runtime.close()
 
     with pytest.raises(NodeClosed, match="closed is closed"):
-        runtime.spawn(Echo)
+        runtime.start_actor(Echo)
 
 
 def test_asks_after_the_end_fail_at_once(no_thread_left):
     runtime = Runtime("closed")
-    ref = runtime.spawn(Echo)
+    ref = runtime.start_actor(Echo)
     runtime.end_actors()
     runtime.close()
     runtime.close()
@@ -167,7 +173,7 @@ def test_asks_after_the_end_fail_at_once(no_thread_left):
 
 def test_closing_without_ending_actors_first_ends_them(no_thread_left):
     runtime = Runtime("abrupt")
-    ref = runtime.spawn(Echo)
+    ref = runtime.start_actor(Echo)
     ref.ask("x").result(5)
     runtime.close()
 
@@ -183,7 +189,7 @@ def test_a_runtime_may_be_closed_by_one_of_its_actors(no_thread_left):
             self._cell.runtime.close()
 
     runtime = Runtime("own hand")
-    runtime.spawn(Closing).tell("x")
+    runtime.start_actor(Closing).tell("x")
 
     assert runtime.runner.stopped.wait(5)
     assert runtime.await_ends(5)

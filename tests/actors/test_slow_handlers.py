@@ -6,10 +6,11 @@ import time
 
 import pytest
 
-from actors import Actor, Runtime, handler
-from actors.events import SlowHandler
-from actors.slow_handlers import Stuck, TimeSheet
+from callboard.actors import Actor, Runtime, handler
+from callboard.actors.events import SlowHandler
+from callboard.actors.runner.slow_handlers import Stuck, TimeSheet
 from tests.actors.sample import Echo, Gate, instance
+from tests.polling import eventually
 
 
 class Busy(Actor):
@@ -42,7 +43,7 @@ def slow_handler_of(runtime, ref, message):
 
 
 def test_a_slow_handler_is_named_while_it_runs(runtime):
-    ref = runtime.spawn(Gate)
+    ref = runtime.start_actor(Gate)
 
     [event] = slow_handler_of(runtime, ref, "x")
 
@@ -64,7 +65,7 @@ class Flooding(Actor):
 
 
 def test_a_handler_that_stands_in_a_call_of_ours_is_named(runtime):
-    ref = runtime.spawn(Flooding, (runtime.spawn(Echo),))
+    ref = runtime.start_actor(Flooding, (runtime.start_actor(Echo),))
 
     [event] = slow_handler_of(runtime, ref, "x")
     instance(ref).enough = True
@@ -73,26 +74,27 @@ def test_a_handler_that_stands_in_a_call_of_ours_is_named(runtime):
 
 
 def test_time_in_detached_actors_is_counted_with_that_of_the_others(runtime):
-    class Detached(Actor):
+    class Detached(Gate):
         detached = True
 
-        @handler
-        def hold(self, msg: float) -> float:
-            began = time.monotonic()
-            time.sleep(msg)
-            return time.monotonic() - began
+    ref, other, name = (
+        runtime.start_actor(Detached),
+        runtime.start_actor(Gate),
+        Detached.__qualname__,
+    )
+    began = time.monotonic()
+    ref.tell("x")
+    assert instance(ref).entered.wait(5)
+    [event] = slow_handler_of(runtime, other, "x")
+    for each in (ref, other):
+        instance(each).opened.set()
+    eventually(lambda: name in runtime.handler_seconds)
 
-    ref = runtime.spawn(Detached)
-    taken = ref.ask(0.02).result(5)
-    deadline = time.monotonic() + 10
-    while Detached.__qualname__ not in runtime.handler_seconds:  # counted behind the answer
-        assert time.monotonic() < deadline
-
-    assert runtime.handler_seconds[Detached.__qualname__] >= taken
+    assert event.seconds <= runtime.handler_seconds[name] <= time.monotonic() - began
 
 
 def test_a_slow_coroutine_handler_is_named_not_what_it_calls(runtime):
-    ref = runtime.spawn(Busy)
+    ref = runtime.start_actor(Busy)
 
     [event] = slow_handler_of(runtime, ref, "x")
 
@@ -101,12 +103,12 @@ def test_a_slow_coroutine_handler_is_named_not_what_it_calls(runtime):
 
 
 def test_a_handler_that_returned_is_stuck_no_more(runtime):
-    ref = runtime.spawn(Gate)
+    ref = runtime.start_actor(Gate)
     slow_handler_of(runtime, ref, "x")
 
     instance(ref).opened.set()
     while runtime.runner.times.stuck:
-        runtime.spawn(Echo).ask("x").result(5)
+        runtime.start_actor(Echo).ask("x").result(5)
 
     assert ref.ask("y").result(5) == "y"
 
@@ -180,7 +182,7 @@ def test_closing_cancels_the_tasks_that_handlers_have_started(no_thread_left):
                 self.ended.append("cancelled")
 
     runtime = Runtime("closing")
-    ref = runtime.spawn(Starting)
+    ref = runtime.start_actor(Starting)
     ref.ask("x").result(5)
     actor = instance(ref)
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from actors.child import Child
-from actors.supervision import STRATEGIES, Phase, Supervision
+from callboard.actors.supervision.child import Child
+from callboard.actors.supervision.rules import STRATEGIES, Phase, Supervision
 
 KINDS = ("permanent", "transient", "temporary")
 CLEAN = {"normal", "shutdown"}

@@ -4,9 +4,14 @@ import threading
 
 import pytest
 
-from actors import Actor, Child, Down, Restarted, Supervisor, handler
-from actors.errors import RemoteError
-from actors.events import ActorRestarted, ActorStarted, ActorStopped, RestartsExhausted
+from callboard.actors import Actor, Child, Down, Restarted, Supervisor, handler
+from callboard.actors.errors import RemoteError
+from callboard.actors.events import (
+    ActorRestarted,
+    ActorStarted,
+    ActorStopped,
+    RestartsExhausted,
+)
 from tests.actors.sample import Collector, Echo, Fail, Gate, instance
 from tests.polling import eventually
 
@@ -31,7 +36,7 @@ def events(runtime):
 
 
 def supervise(runtime, *children, **options):
-    return runtime.spawn(Supervisor, (list(children),), options)
+    return runtime.start_actor(Supervisor, (list(children),), options)
 
 
 def running(supervisor):
@@ -174,7 +179,7 @@ def test_children_get_their_arguments(runtime):
 @pytest.mark.parametrize(("name", "value"), [("restart", "sometimes"), ("strategy", "none")])
 def test_unknown_choices_are_refused(runtime, name, value):
     with pytest.raises(ValueError, match=f"{name}='{value}'"):
-        runtime.spawn(
+        runtime.start_actor(
             Supervisor,
             ([Child(Echo, restart=value if name == "restart" else "permanent")], value),
         )
@@ -276,7 +281,7 @@ def test_a_child_that_does_not_end_in_time_is_waited_for_no_longer(runtime, capl
 
     end(runtime, supervisor, lambda ref: ref.stop())
 
-    assert not runtime.cells.keys() & {echo.actor_id, supervisor.actor_id}
+    assert not runtime.contexts.keys() & {echo.actor_id, supervisor.actor_id}
     assert "Gate did not end within 0.01 s" in caplog.text
     gate.opened.set()
     assert answer.result(5) == "x"

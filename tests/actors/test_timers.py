@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.timers import COMPACT_FROM, Timers
+from callboard.actors.runner.timers import COMPACT_FROM, Timers
 
 
 def fired(timers, now):

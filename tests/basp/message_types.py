@@ -5,7 +5,7 @@ from collections import namedtuple
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from basp.registry import MessageRegistry
+from callboard.basp.registry import MessageRegistry
 
 T = TypeVar("T")
 

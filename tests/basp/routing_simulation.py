@@ -7,9 +7,9 @@ from collections import defaultdict, deque
 
 import pytest
 
-from basp.node_id import NodeId
-from basp.routing import Router
-from basp.routing_update import PATH_LIMIT, read_update
+from callboard.basp.node_id import NodeId
+from callboard.basp.routing.router import Router
+from callboard.basp.routing.update import PATH_LIMIT, read_update
 
 SLOWEST = 1.0
 

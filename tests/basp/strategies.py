@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from basp.node_id import NodeId
+from callboard.basp.node_id import NodeId
 from tests.basp.message_types import (
     Access,
     Box,

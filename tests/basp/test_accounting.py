@@ -3,10 +3,10 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from basp.accounting import OPEN_EPOCH_LIMIT, Account, Accounts
-from basp.errors import MalformedPayload, RemoteProtocolError
-from basp.header import POSITION_MASK, SEQUENCE_BITS, SEQUENCE_COUNT
-from basp.plain_cbor import write_plain
+from callboard.basp.accounting import OPEN_EPOCH_LIMIT, Account, Accounts
+from callboard.basp.cbor.plain import write_plain
+from callboard.basp.errors import MalformedPayload, RemoteProtocolError
+from callboard.basp.header import POSITION_MASK, SEQUENCE_BITS, SEQUENCE_COUNT
 
 A, B = b"a" * 18, b"b" * 18
 
@@ -25,14 +25,16 @@ class AccountLaw(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 5))
     def send(self, count):
-        self.sender.sent_to(B, count)
+        self.sender.account(B).sent += count
         self.sent += count
         self.on_the_way += [self.account.epoch] * count
 
     @rule(count=st.integers(1, 5), dead=st.booleans())
     def arrive(self, count, dead):
         for epoch in self.on_the_way[:count]:
-            (self.receiver.dead_letter_from if dead else self.receiver.delivered_from)(A, epoch)
+            arrivals = self.receiver.arrivals_of(A, epoch)
+            arrivals.dead_letters += dead
+            arrivals.delivered += not dead
         del self.on_the_way[:count]
 
     @rule(count=st.integers(1, 3))
@@ -99,8 +101,8 @@ def test_everything_that_arrives_is_confirmed():
     for _ in range(200):
         account = sender.account(B)
         account.sent += 3
-        receiver.delivered_from(A, account.epoch, 2)
-        receiver.dead_letter_from(A, account.epoch)
+        receiver.arrivals_of(A, account.epoch).delivered += 2
+        receiver.arrivals_of(A, account.epoch).dead_letters += 1
         sender.path_moved(B)
         exchange(sender, receiver)
 
@@ -114,7 +116,7 @@ def test_epochs_wrap_and_count_anew():
     account = sender.account(B)
     for turn in range(200):
         account.sent += 2
-        receiver.delivered_from(A, account.epoch)
+        receiver.arrivals_of(A, account.epoch).delivered += 1
         exchange(sender, receiver)
         assert account.confirmed == turn + 1
         assert sender.node_lost(B) == 1
@@ -125,7 +127,7 @@ def test_a_late_report_confirms_nothing():
     sender, receiver = Accounts(), Accounts()
     account = sender.account(B)
     account.sent += 5
-    receiver.delivered_from(A, account.epoch, 5)
+    receiver.arrivals_of(A, account.epoch).delivered += 5
 
     assert sender.node_lost(B) == 5
     exchange(sender, receiver)
@@ -137,7 +139,7 @@ def test_a_late_report_of_an_earlier_path_confirms_nothing():
     sender, receiver = Accounts(), Accounts()
     account = sender.account(B)
     account.sent += 5
-    receiver.delivered_from(A, account.epoch, 5)
+    receiver.arrivals_of(A, account.epoch).delivered += 5
     sender.path_moved(B)
     account.sent += 1
 
@@ -167,7 +169,7 @@ def test_open_epochs_have_a_limit_and_the_oldest_is_written_off():
 
 def test_reports_tell_only_changes_and_can_be_repeated():
     receiver = Accounts()
-    receiver.delivered_from(A, 3, 7)
+    receiver.arrivals_of(A, 3).delivered += 7
     first = receiver.reports()
 
     assert first == [(A, write_plain([[3, 7, 0, 0]]))]
@@ -196,7 +198,7 @@ def test_what_the_destination_gave_up_is_lost_at_once():
     sender, receiver = Accounts(), Accounts()
     account = sender.account(B)
     account.sent += 5
-    receiver.delivered_from(A, 0, 2)
+    receiver.arrivals_of(A, 0).delivered += 2
     receiver.arrivals_of(A, 0).given_up += 3
     ((_, report),) = receiver.reports()
 
@@ -206,7 +208,7 @@ def test_what_the_destination_gave_up_is_lost_at_once():
 
     account.sent += 2
     sender.path_moved(B)
-    receiver.delivered_from(A, 0)
+    receiver.arrivals_of(A, 0).delivered += 1
     receiver.arrivals_of(A, 0).given_up += 1
     ((_, report),) = receiver.reports()
 
@@ -273,7 +275,7 @@ def test_unknown_nodes_have_nothing_to_lose():
 )  # fmt: skip
 def test_malformed_reports_are_refused(content):
     sender = Accounts()
-    sender.sent_to(B)
+    sender.account(B).sent += 1
     with pytest.raises(MalformedPayload, match="delivery report of node"):
         sender.receive_report(B, write_plain(content))
 
@@ -319,14 +321,14 @@ def test_the_current_epoch_does_not_expire():
 
 def test_a_closed_account_counts_on_in_the_totals():
     sender = Accounts()
-    sender.sent_to(A, 5)
+    sender.account(A).sent += 5
     sender.receive_report(A, write_plain([[0, 3, 0, 0]]))
     sender.close(A)
     assert sender.accounts  # two are in flight
 
     sender.node_lost(A)
     sender.close(A)
-    sender.sent_to(B, 1)
+    sender.account(B).sent += 1
 
     assert sender.totals() == (6, 3, 2, 1)
     assert list(sender.accounts) == [B]

@@ -2,11 +2,17 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from basp.control import DETAIL_LIMIT, pack_announce, pack_down, pack_release, read_down
-from basp.errors import MalformedPayload, RemoteProtocolError
-from basp.frame import FrameReader
-from basp.header import Operation, check_header
-from basp.plain_cbor import write_plain
+from callboard.basp.cbor.plain import write_plain
+from callboard.basp.control import (
+    DETAIL_LIMIT,
+    pack_announce,
+    pack_down,
+    pack_release,
+    read_down,
+)
+from callboard.basp.errors import MalformedPayload, RemoteProtocolError
+from callboard.basp.frame import Frame, FrameReader
+from callboard.basp.header import Operation, check_header
 
 A, B = b"a" * 18, b"b" * 18
 
@@ -14,7 +20,7 @@ A, B = b"a" * 18, b"b" * 18
 def frame_of(data):
     (frame,) = FrameReader().feed(data)
     check_header(frame[:7])
-    return frame
+    return Frame._make(frame)
 
 
 def test_announce_and_release_have_no_payload():
@@ -39,12 +45,12 @@ def test_detail_is_cut_and_made_writable():
 @pytest.mark.parametrize("payload", [write_plain(5), write_plain("x" * (DETAIL_LIMIT + 1))])
 def test_other_details_are_malformed(payload):
     with pytest.raises(MalformedPayload, match="actor 17"):
-        read_down((4, len(payload), 1, A, B, 17, 0, payload))
+        read_down(Frame(4, len(payload), 1, A, B, 17, 0, payload))
 
 
 @given(st.binary(max_size=40))
 def test_any_payload_is_read_or_refused(payload):
     try:
-        read_down((4, len(payload), 1, A, B, 17, 0, payload))
+        read_down(Frame(4, len(payload), 1, A, B, 17, 0, payload))
     except RemoteProtocolError:
         event("refused")

@@ -4,11 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basp.errors import MalformedPayload, RemoteProtocolError
-from basp.flat_record import NOT_FLAT, read_flat_record
-from basp.payload import PayloadCodec
-from basp.plain_cbor import parse_whole
-from basp.registry import MessageRegistry
+from callboard.basp.errors import MalformedPayload, RemoteProtocolError
+from callboard.basp.payload import _NOT_FLAT as NOT_FLAT
+from callboard.basp.payload import PayloadCodec, read_flat_record
+from callboard.basp.registry import MessageRegistry
 from tests.basp.message_types import Box, Derived, Empty, Pair, Point, make_registry
 from tests.basp.strategies import is_same, scalars
 
@@ -18,7 +17,7 @@ FLAT = CODEC.registry.flat
 
 def general(payload):
     """Read with the general decoder only."""
-    return parse_whole(CODEC._loads, payload[1:], 1)[0]
+    return CODEC._reader.read(payload[1:])
 
 
 def outcome(read, payload):
@@ -97,7 +96,7 @@ def test_a_constructor_that_refuses_is_the_peers_error():
 
         def __post_init__(self):
             if self.a % 2:
-                raise ArithmeticError("odd")  # noqa: EM101
+                raise ArithmeticError("odd")
 
     registry = MessageRegistry()
     registry.register("even", Even)

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from basp.errors import (
+from callboard.basp.cbor.plain import write_plain
+from callboard.basp.errors import (
     AuthenticationFailed,
     BaspError,
     IncompatibleApplication,
@@ -13,9 +14,10 @@ from basp.errors import (
     MalformedHandshake,
     RemoteProtocolError,
 )
-from basp.frame import FrameReader
-from basp.handshake import (
+from callboard.basp.frame import Frame, FrameReader
+from callboard.basp.handshake import (
     DropReason,
+    Introduction,
     LinkConfig,
     drop_reason,
     pack_client_handshake,
@@ -27,8 +29,6 @@ from basp.handshake import (
     read_server_handshake,
     read_tail,
 )
-from basp.introduction import Introduction
-from basp.plain_cbor import write_plain
 from tests.basp.wire import A, B
 
 NONCE_A, NONCE_B = b"m" * 16, b"n" * 16
@@ -36,7 +36,7 @@ NONCE_A, NONCE_B = b"m" * 16, b"n" * 16
 
 def frame_of(data):
     (frame,) = FrameReader().feed(data)
-    return frame
+    return Frame._make(frame)
 
 
 def test_golden_server_handshake():
@@ -90,7 +90,7 @@ def test_tail_is_not_decoded_before_the_proof():
     frame = list(frame_of(pack_server_handshake(LinkConfig(A, secret=b"s"), NONCE_A)))
     frame[7] = frame[7][:17] + b"\xff garbage"
     side = Introduction(b, dialer=True, nonce=NONCE_B)
-    answer, identity = side.take(tuple(frame))
+    answer, identity = side.take(Frame._make(frame))
 
     assert answer
     assert identity is None
@@ -165,12 +165,14 @@ def test_each_refusal_has_its_reason():
 @given(st.integers(0, 2**64 - 1), st.binary(max_size=80), st.booleans())
 def test_any_handshake_payload_is_read_or_refused(version, payload, demanded):
     config = LinkConfig(A, secret=b"s" if demanded else None)
+    fields = (B, A, 0, 0, payload)
+    server = Frame(0, len(payload), version, *fields)
+    client = Frame(1, len(payload), version, *fields)
+    hello = Frame(6, len(payload), 0, *fields)
     for read in (
-        lambda: read_server_handshake(config, (0, len(payload), version, B, A, 0, 0, payload)),
-        lambda: read_client_handshake(
-            config, (1, len(payload), version, B, A, 0, 0, payload), NONCE_A
-        ),
-        lambda: read_hello(config, (6, len(payload), 0, B, A, 0, 0, payload), NONCE_A, NONCE_B),
+        lambda: read_server_handshake(config, server),
+        lambda: read_client_handshake(config, client, NONCE_A),
+        lambda: read_hello(config, hello, NONCE_A, NONCE_B),
         lambda: read_tail(config, B, version, payload),
     ):
         try:

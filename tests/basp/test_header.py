@@ -2,10 +2,10 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from basp import header
-from basp.errors import MalformedFrame
-from basp.header import NATIVE, Operation, check_header
-from basp.node_id import NO_NODE
+from callboard.basp import header
+from callboard.basp.errors import MalformedFrame
+from callboard.basp.header import HEADER, Operation, check_header
+from callboard.basp.node_id import NO_NODE
 
 A, B = b"a" * 18, b"b" * 18
 
@@ -20,9 +20,9 @@ def test_golden_bytes():
     position = (1 << header.SEQUENCE_BITS | 9) << header.POSITION_SHIFT
     fields = (2, 3, header.HIGH_PRIORITY | position | 7, A, B, 16, 17)
 
-    assert NATIVE.pack(fields) == GOLDEN
-    assert NATIVE.unpack_from(b"x" + GOLDEN, 1) == fields
-    assert NATIVE.size == len(GOLDEN) == header.HEADER_SIZE == header.HEADER.size == 60
+    assert HEADER.pack(*fields) == GOLDEN
+    assert HEADER.unpack_from(b"x" + GOLDEN, 1) == fields
+    assert HEADER.size == len(GOLDEN) == header.HEADER_SIZE == 60
 
 
 def test_operations_are_those_of_the_design():
@@ -96,9 +96,9 @@ def test_contradictions_are_named(fields, problem):
 
 @given(st.binary(min_size=60, max_size=60))
 def test_any_header_passes_or_is_refused(data):
-    fields = NATIVE.unpack_from(data, 0)
+    fields = HEADER.unpack_from(data, 0)
 
-    assert NATIVE.pack(fields) == data
+    assert HEADER.pack(*fields) == data
     try:
         check_header(fields)
     except MalformedFrame:

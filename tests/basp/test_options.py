@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basp.errors import MalformedPayload, NotSerializable
-from basp.options import (
+from callboard.basp.errors import MalformedPayload, NotSerializable
+from callboard.basp.options import (
     DEADLINE_MS,
     IDEMPOTENCY_KEY,
     KEY_LIMIT,
@@ -18,7 +18,7 @@ from basp.options import (
     split_deadline,
     write_deadline,
 )
-from basp.payload import PayloadCodec
+from callboard.basp.payload import PayloadCodec
 from tests.basp.message_types import Point, make_registry
 
 CODEC = PayloadCodec(make_registry())
@@ -125,13 +125,7 @@ def test_unknown_options_are_kept_to_be_sent_on():
     found = read_options({DEADLINE_MS: 500, 77: ("later", b"release")})
 
     assert found.others == {77: ("later", b"release")}
-    assert found.after(200).to_map() == {DEADLINE_MS: 300, 77: ("later", b"release")}
-
-
-def test_time_that_passed_is_taken_off_a_deadline():
-    assert DispatchOptions(500).after(200).deadline_ms == 300
-    assert DispatchOptions(500).after(900).deadline_ms == 0
-    assert DispatchOptions().after(900).deadline_ms is None
+    assert found.to_map() == {DEADLINE_MS: 500, 77: ("later", b"release")}
 
 
 @pytest.mark.parametrize("deadline", [-1, 1.5, "1", True, 2**64, [1]])
@@ -144,13 +138,13 @@ def test_a_deadline_is_a_number_of_milliseconds(deadline):
 
 @pytest.mark.parametrize("key", ["", b"", "x" * (KEY_LIMIT + 1), 5, ["x"], bytearray(b"x")])
 def test_an_idempotency_key_is_short_text_or_bytes(key):
-    with pytest.raises(MalformedPayload, match="idempotency key"):
+    with pytest.raises(MalformedPayload, match="idempotency_key"):
         read_options({IDEMPOTENCY_KEY: key})
 
 
 @pytest.mark.parametrize("key", ["", "x" * (KEY_LIMIT + 1)])
 def test_a_sender_cannot_set_a_key_that_is_refused(key):
-    with pytest.raises(ValueError, match="1 to 255"):
+    with pytest.raises(ValueError, match="1-255 long"):
         DispatchOptions(idempotency_key=key)
 
 

@@ -13,17 +13,17 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from basp import cbor_tags
-from basp.errors import (
+from callboard.basp.cbor import tags
+from callboard.basp.errors import (
     MalformedPayload,
     MessageVersion,
     NotSerializable,
     RemoteProtocolError,
     UnknownMessageType,
 )
-from basp.options import NO_OPTIONS
-from basp.payload import PayloadCodec
-from basp.registry import MessageRegistry
+from callboard.basp.options import NO_OPTIONS
+from callboard.basp.payload import PayloadCodec
+from callboard.basp.registry import MessageRegistry
 from tests.basp.message_types import Box, Color, Derived, Empty, Old, Point, Ref, make_registry
 from tests.basp.strategies import is_same, messages, scalars
 
@@ -203,7 +203,7 @@ def test_types_registered_later_are_known():
 
 
 def test_unknown_type_and_missing_field_are_told_apart():
-    tag = cbor_tags.REGISTERED
+    tag = tags.REGISTERED
     with pytest.raises(UnknownMessageType, match="'nobody' is not registered here"):
         CODEC.decode_message(cbor2.dumps([cbor2.CBORTag(tag, ["nobody", {}])]))
     nested = [

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basp.errors import MalformedPayload, NotSerializable, UnknownMessageType
-from basp.payload import PayloadCodec
-from basp.plain_types import PlainRegistry, is_plain
-from basp.registry import MessageRegistry
+from callboard.basp.errors import MalformedPayload, NotSerializable, UnknownMessageType
+from callboard.basp.payload import PayloadCodec
+from callboard.basp.plain_types import PlainRegistry, is_plain
+from callboard.basp.registry import MessageRegistry
 
 
 class Plain:

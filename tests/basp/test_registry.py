@@ -4,8 +4,13 @@ from typing import NamedTuple
 
 import pytest
 
-from basp.errors import DuplicateMessageType, MalformedPayload, MessageVersion, NotSerializable
-from basp.registry import MessageRegistry
+from callboard.basp.errors import (
+    DuplicateMessageType,
+    MalformedPayload,
+    MessageVersion,
+    NotSerializable,
+)
+from callboard.basp.registry import MessageRegistry
 from tests.basp.message_types import Access, Box, Color, Derived, Pair, Point, make_registry
 
 

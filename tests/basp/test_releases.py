@@ -6,9 +6,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from basp.errors import MalformedPayload, MessageRefused, MessageVersion, UnknownMessageType
-from basp.payload import PayloadCodec
-from basp.registry import MessageRegistry
+from callboard.basp.errors import (
+    MalformedPayload,
+    MessageRefused,
+    MessageVersion,
+    UnknownMessageType,
+)
+from callboard.basp.payload import PayloadCodec
+from callboard.basp.registry import MessageRegistry
 
 
 class Earlier:

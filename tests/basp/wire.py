@@ -1,14 +1,45 @@
 """Two or more nodes and the connections between them, in memory, without time of its own."""
 
-from basp.effects import Closed, Deliver, Effect, Established, Parked, Redundant, Transmit, Wake
-from basp.handshake import LinkConfig
-from basp.link import Link
-from basp.link_pairs import LinkPairs
-from basp.link_state import LinkState
-from basp.node_id import NodeId
+from callboard.basp.frame import FrameReader
+from callboard.basp.handshake import LinkConfig
+from callboard.basp.header import HEADER_SIZE
+from callboard.basp.link import (
+    Closed,
+    Deliver,
+    Effect,
+    Established,
+    Link,
+    LinkPairs,
+    LinkState,
+    Parked,
+    Redundant,
+    Transmit,
+    Wake,
+)
+from callboard.basp.node_id import NodeId
+from callboard.basp.routing.update import join_update, write_name, write_rest, write_vector
 
 A = NodeId(b"a" * 18)
 B = NodeId(b"b" * 18)
+
+
+def write_update(announced, withdrawn, cuts=(), statements=(), names=()) -> bytes:
+    """Write the payload of a routing update whole."""
+    vectors = [write_vector(vector.path, vector.stamps) for vector in announced]
+    rest = write_rest(withdrawn, cuts, statements)
+    return join_update(vectors, rest, [write_name(name) for name in names])
+
+
+def receive(link: Link, data: bytes, now: float) -> list[Effect]:
+    """Give a link bytes; return its effects, a run of dispatches among them."""
+    frames, effects = link.take(data, now)
+    return [Deliver(frames)] if frames else effects
+
+
+def held_bytes(reader: FrameReader) -> int:
+    """Count the bytes that wait for the rest of their frame."""
+    unfinished = HEADER_SIZE + sum(map(len, reader._pieces)) if reader._missing else 0
+    return len(reader._head) + unfinished
 
 
 class End:
@@ -76,7 +107,7 @@ class Wire:
         if data == b"":
             effects = end.link.lost("end of stream")
         else:
-            effects = end.link.receive(data, self.now)
+            effects = receive(end.link, data, self.now)
         self.carry_out(end, effects)
 
     def cut(self, end: End) -> None:
@@ -124,7 +155,7 @@ class Wire:
             for pairs, peer in zip(self.pairs.values(), (B, A), strict=False)
         )
         ends = tuple(
-            (end.link.state, end.link._is_confirmed, tuple(end.incoming), end.is_cut)
+            (end.link.state, end.link.is_confirmed, tuple(end.incoming), end.is_cut)
             for end in self.ends
         )
         return ends, parked, holders

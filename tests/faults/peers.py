@@ -6,11 +6,10 @@ import threading
 import time
 from collections.abc import Iterator
 
-from basp.effects import Transmit
-from basp.handshake import LinkConfig
-from basp.link import Link
-from basp.link_pairs import LinkPairs
-from basp.node_id import NodeId, make_node_id
+from callboard.basp.handshake import LinkConfig
+from callboard.basp.link import Link, LinkPairs, Transmit
+from callboard.basp.node_id import NodeId, make_node_id
+from tests.basp.wire import receive
 
 _LOOK = 0.05
 """Seconds between two looks at the flags."""
@@ -95,7 +94,7 @@ class DeafPeer:
             pairs=LinkPairs(),
         )
         while not self._link.is_established:
-            self._send(self._link.receive(self._sock.recv(65536), time.monotonic()))
+            self._send(receive(self._link, self._sock.recv(65536), time.monotonic()))
         self._gone = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
         self._thread.start()

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 from callboard.pipeline import session
-from callboard.pipeline.format import CallboardFormat
-from callboard.pipeline.sink import LogStreamWriter, SinkOptions
+from callboard.pipeline.spark.format import CallboardFormat
+from callboard.pipeline.spark.sink import LogStreamWriter, SinkOptions
 
 ROWS = 2000
 
@@ -40,7 +40,7 @@ class MortalWriter(LogStreamWriter):
 class MortalFormat(CallboardFormat):
     """The format with a sink that dies."""
 
-    def streamWriter(self, schema, overwrite):  # noqa: FBT001, N802
+    def streamWriter(self, schema, overwrite):  # noqa: N802
         death = self.options["death"].split(",")
         return MortalWriter(SinkOptions.parse(self.options), schema, *death)
 

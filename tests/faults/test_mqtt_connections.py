@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from callboard.mqtt.codec import encode
-from callboard.mqtt.packet import (
+from callboard.mqtt.wire.codec import encode
+from callboard.mqtt.wire.packet import (
     V4,
     ConnAck,
     Connect,

@@ -14,10 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from callboard.mqtt.codec import encode
-from callboard.mqtt.framing import find_frames
-from callboard.mqtt.link import Connect, DeviceData, Disconnect, Link, LinkEvent
-from callboard.mqtt.packet import V4, V5
+from callboard.mqtt.router.link import (
+    ConnectRequested,
+    DeviceData,
+    DisconnectRequested,
+    Link,
+    LinkEvent,
+)
+from callboard.mqtt.wire.codec import encode
+from callboard.mqtt.wire.framing import find_frames
+from callboard.mqtt.wire.packet import V4, V5
+from tests.callboard.mqtt.edge import incoming
 from tests.simulation.mqtt_client import Message, SimulatedClient
 
 KILLS = int(os.environ.get("CALLBOARD_KILLS", "5"))
@@ -35,16 +42,16 @@ class Wire:
     def post(self, event: LinkEvent) -> None:
         """Do what a link wants of its router."""
         link = event.link
-        if isinstance(event, Connect):
+        if isinstance(event, ConnectRequested):
             opened = self.sockets[link] = socket.create_connection(("127.0.0.1", self._port))
             self._rest[link] = b""
             opened.sendall(encode(link.connect, link.connect.version))
         elif isinstance(event, DeviceData) and link in self.sockets:
             try:
-                self.sockets[link].sendall(b"".join(link.swap()))
+                self.sockets[link].sendall(b"".join(incoming(link)))
             except OSError:
                 self.close(link)
-        elif isinstance(event, Disconnect):
+        elif isinstance(event, DisconnectRequested):
             self.close(link)
 
     def close(self, link: Link) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from callboard.mqtt.packet import V4, PubAck, Publish
+from callboard.mqtt.wire.packet import V4, PubAck, Publish
 from tests.callboard.mqtt.caller import Caller
 from tests.faults.test_mqtt_kill import start
 

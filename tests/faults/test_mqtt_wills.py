@@ -3,8 +3,8 @@
 import time
 from pathlib import Path
 
-from callboard.mqtt.packet import V5, Publish, Will
-from callboard.mqtt.properties import Properties
+from callboard.mqtt.wire.packet import V5, Publish, Will
+from callboard.mqtt.wire.properties import Properties
 from tests.callboard.mqtt.caller import Caller
 from tests.faults.test_mqtt_kill import start
 

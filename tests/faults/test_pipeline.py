@@ -19,9 +19,9 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs pip install 'callboard[spark]'")
 
-from callboard.commitlog import CommitLog, LogError, LogReader  # noqa: E402
-from callboard.pipeline import SparkMissing  # noqa: E402
-from callboard.pipeline.java import find_java  # noqa: E402
+from callboard.commitlog import CommitLog, LogError, LogReader
+from callboard.pipeline import SparkMissing
+from callboard.pipeline.java import find_java
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = int(os.environ.get("CALLBOARD_ROUNDS", "1"))

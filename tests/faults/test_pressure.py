@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from actors.errors import NodeUnreachable
-from actors.signals import Call
 from callboard import Node
+from callboard.actors.errors import NodeUnreachable
+from callboard.actors.request import Call
 from tests.faults.cast import Echo, Worker
 from tests.faults.peers import deaf_peer
 

@@ -30,7 +30,7 @@ class TopicHost(Actor):
 
     def receivers(self, topic: str) -> Any:
         """Return how many nodes want a topic."""
-        return Hub.of(self.node)._cell.actor.core.receivers_of(topic).__len__()
+        return len(Hub.of(self.node).core.receivers_of(topic))
 
     async def publish(self, topic: str, first: int, count: int, size: int) -> None:
         """Publish `[number, text]` as fast as it goes."""

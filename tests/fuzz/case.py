@@ -9,7 +9,7 @@ READ = 64 * 1024
 Case = dict[str, Any]
 
 
-class Violation(AssertionError):  # noqa: N818  (what happened, not an error of the fuzzer)
+class Violation(AssertionError):
     """An input showed a defect."""
 
 

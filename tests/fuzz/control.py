@@ -1,15 +1,15 @@
 """Control payloads: downs, routing updates and delivery reports."""
 
 import random
-from typing import Any
 
-from basp.accounting import Accounts
-from basp.control import DETAIL_LIMIT, pack_down, read_down
-from basp.errors import RemoteProtocolError
-from basp.header import HEADER_SIZE, Operation
-from basp.node_id import NodeId
-from basp.plain_cbor import write_plain
-from basp.routing import Router
+from callboard.basp.accounting import Accounts
+from callboard.basp.cbor.plain import write_plain
+from callboard.basp.control import DETAIL_LIMIT, pack_down, read_down
+from callboard.basp.errors import RemoteProtocolError
+from callboard.basp.frame import Frame
+from callboard.basp.header import HEADER_SIZE, Operation
+from callboard.basp.node_id import NodeId
+from callboard.basp.routing.router import Router
 from tests.fuzz.case import Case, require
 from tests.fuzz.mutation import mutate_bytes
 
@@ -64,7 +64,7 @@ class Control:
         router, accounts = Router(ME), Accounts()
         router.add_peer(PEER)
         router.add_peer(THIRD)
-        accounts.sent_to(PEER, 20)
+        accounts.account(PEER).sent += 20
         for kind, payload in case["frames"]:
             try:
                 self._feed(router, accounts, kind, payload)
@@ -80,7 +80,7 @@ class Control:
 
     def _feed(self, router: Router, accounts: Accounts, kind: int, payload: bytes) -> None:
         if kind == _DOWN:
-            frame: Any = (kind, len(payload), 1, PEER, ME, 7, 0, payload)
+            frame = Frame(kind, len(payload), 1, PEER, ME, 7, 0, payload)
             require(len(read_down(frame)[2]) <= DETAIL_LIMIT, "a detail is too long")
         elif kind == _ROUTES:
             for _, update in router.receive(PEER, payload).updates:

@@ -4,10 +4,10 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from callboard.endpoint.address import Address, Port, Subnet
-from callboard.endpoint.data import Data
-from callboard.endpoint.scalar import Count, Enum
-from callboard.endpoint.timespan import Timespan, Timestamp
+from callboard.model.address import Address, Port, Subnet
+from callboard.model.data import Data
+from callboard.model.scalar import Count, Enum
+from callboard.model.timespan import Timespan, Timestamp
 
 _EDGES = (0, 1, 23, 24, 255, 256, 2**31, 2**32 - 1, 2**63 - 1)
 #: Thirty years of nanoseconds: what a calendar has.

@@ -3,10 +3,10 @@
 import random
 from typing import Any
 
-from callboard.flow.association import Associations, CallFactory
 from callboard.flow.errors import MalformedMessage, RemoteFlowError
-from callboard.flow.machine import FlowMachine
-from callboard.flow.message import Message, encode_flow, object_text, read_head
+from callboard.flow.protocol.association import AssociationTable, CallFactory
+from callboard.flow.protocol.machine import FlowMachine
+from callboard.flow.protocol.message import Message, encode_flow, object_text, read_head
 from tests.fuzz.case import Case, require
 from tests.fuzz.mutation import mutate_bytes
 
@@ -33,7 +33,7 @@ class Flows:
         messages: list[bytes] = case["messages"]
         giver, taker = FlowMachine("extract", 5), FlowMachine("inject", 5)
         giver.open()
-        table = Associations(lambda: "key")
+        table = AssociationTable(lambda: "key")
         for data, sender in zip(messages, case["senders"], strict=True):
             _read(data)
             for machine in (giver, taker):
@@ -79,7 +79,7 @@ def _feed(machine: FlowMachine, data: bytes) -> None:
     require(0 <= held <= machine.total_credit, f"{held} credit of {machine.total_credit}")
 
 
-def _answer(table: Associations, effect: CallFactory) -> None:
+def _answer(table: AssociationTable, effect: CallFactory) -> None:
     """Be the handler of every second flow."""
     if effect.cid % 2:
         table.receive(effect.cid + _PEERS, effect.bot.encode(), 0.0)

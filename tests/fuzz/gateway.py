@@ -2,17 +2,17 @@
 
 import random
 
-from callboard.gateway.control import (
+from callboard.gateway.errors import MalformedControl, MalformedMessage
+from callboard.gateway.wire.control import (
     Control,
-    Create,
-    Destroy,
-    Reply,
-    Start,
+    ControlCreate,
+    ControlDestroy,
+    ControlReply,
+    ControlStart,
     decode_control,
     encode_control,
 )
-from callboard.gateway.errors import MalformedControl, MalformedMessage
-from callboard.gateway.message import Message
+from callboard.gateway.wire.message import Message
 from tests.fuzz.case import Case, require
 from tests.fuzz.mutation import mutate_bytes
 
@@ -55,11 +55,11 @@ def _message(rng: random.Random) -> bytes:
 def _control(rng: random.Random) -> Control:
     return rng.choice(
         (
-            Create(f"ipc:///tmp/{rng.random()}", rng.choice(("", "null", '{"a": 1}'))),
-            Create("", "", uri_type=rng.randrange(256)),
-            Reply(rng.randrange(256)),
-            Start(),
-            Destroy(),
+            ControlCreate(f"ipc:///tmp/{rng.random()}", rng.choice(("", "null", '{"a": 1}'))),
+            ControlCreate("", "", uri_type=rng.randrange(256)),
+            ControlReply(rng.randrange(256)),
+            ControlStart(),
+            ControlDestroy(),
         )
     )
 

@@ -7,15 +7,22 @@ import random
 from itertools import count
 from typing import Any
 
-from basp.effects import Closed, Deliver, Effect, Established, Transmit
-from basp.errors import RemoteProtocolError
-from basp.frame import FrameReader, pack_frame
-from basp.handshake import HANDSHAKE_LIMIT, LinkConfig
-from basp.link import Link
-from basp.link_frames import _FOR_NODE
-from basp.link_pairs import LinkPairs
-from basp.link_state import LinkState
-from basp.node_id import NodeId
+from callboard.basp.errors import RemoteProtocolError
+from callboard.basp.frame import FrameReader, pack_frame
+from callboard.basp.handshake import HANDSHAKE_LIMIT, LinkConfig
+from callboard.basp.link import (
+    _FOR_NODE,
+    Closed,
+    Deliver,
+    Effect,
+    Established,
+    Link,
+    LinkPairs,
+    LinkState,
+    Transmit,
+)
+from callboard.basp.node_id import NodeId
+from tests.basp.wire import held_bytes, receive
 from tests.fuzz.case import READ, Case, Violation, require
 from tests.fuzz.mutation import cut, mutate_frame
 
@@ -56,7 +63,7 @@ def _honest(secret: str, dialer: bool, smaller: bool) -> tuple[list[bytes], list
         index, effect = waiting.pop(0)
         if isinstance(effect, Transmit):
             received[index].append(effect.data)
-            waiting += [(1 - index, one) for one in ends[index].receive(effect.data, 0.0)]
+            waiting += [(1 - index, one) for one in receive(ends[index], effect.data, 0.0)]
     raise AssertionError
 
 
@@ -131,16 +138,16 @@ class Handshake:
         fed, now = b"", 0.0
         for frame in (*_HONEST[secret, dialer, smaller][0][: case["steps"]], *case["frames"]):
             fed += frame
-            watch.take(link.receive(frame, now))
+            watch.take(receive(link, frame, now))
             if case["ticks"]:
                 now += 0.7
                 watch.take(link.tick(now))
             if watch.is_closed:
-                require(not link.receive(frame, now), "a closed link goes on")
+                require(not receive(link, frame, now), "a closed link goes on")
                 break
         watch.take(link.lost("end of stream"))
         require(watch.is_closed, "a lost link is not closed")
-        require(not len(link._pairs), "a closed link holds its pair")
+        require(not link._pairs._pairs, "a closed link holds its pair")
         return max(1, len(FrameReader(LIMIT).feed(fed)))
 
 
@@ -158,7 +165,9 @@ class _Watch:
             self._take(effect)
         link = self._link
         limit = HANDSHAKE_LIMIT if link.peer is None else LIMIT
-        require(link._reader.buffered <= limit + READ, f"{link._reader.buffered:,} B held")
+        require(
+            held_bytes(link._reader) <= limit + READ, f"{held_bytes(link._reader):,} B held"
+        )
         require(not (self._is_impostor and link.peer), "a peer without the secret got in")
         require((link.state is LinkState.CLOSED) == self.is_closed, "closed without a word")
 

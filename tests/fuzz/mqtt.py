@@ -2,10 +2,10 @@
 
 import random
 
-from callboard.mqtt.codec import decode, encode
-from callboard.mqtt.errors import RemoteMqttError
-from callboard.mqtt.framing import find_frames
-from callboard.mqtt.packet import (
+from callboard.mqtt.wire.codec import decode, encode
+from callboard.mqtt.wire.errors import RemoteMqttError
+from callboard.mqtt.wire.framing import find_frames
+from callboard.mqtt.wire.packet import (
     V5,
     ConnAck,
     Connect,
@@ -21,7 +21,7 @@ from callboard.mqtt.packet import (
     Unsubscribe,
     Will,
 )
-from callboard.mqtt.properties import Properties
+from callboard.mqtt.wire.properties import Properties
 from tests.fuzz.case import Case, require
 from tests.fuzz.mutation import mutate_bytes
 

@@ -3,11 +3,11 @@
 import random
 from typing import Any
 
-from callboard.mqtt.codec import encode
-from callboard.mqtt.errors import RemoteMqttError
-from callboard.mqtt.framing import find_frames
-from callboard.mqtt.limits import Limits
-from callboard.mqtt.packet import (
+from callboard.mqtt.router.limits import Limits
+from callboard.mqtt.wire.codec import encode
+from callboard.mqtt.wire.errors import RemoteMqttError
+from callboard.mqtt.wire.framing import find_frames
+from callboard.mqtt.wire.packet import (
     V4,
     V5,
     Disconnect,
@@ -23,7 +23,7 @@ from callboard.mqtt.packet import (
     Unsubscribe,
     Will,
 )
-from callboard.mqtt.properties import Properties
+from callboard.mqtt.wire.properties import Properties
 from tests.callboard.mqtt.stage import Client, Stage
 from tests.fuzz.case import Case, require
 from tests.fuzz.mutation import mutate_bytes
@@ -63,11 +63,11 @@ class MqttRouter:
         require(friend.payloads().count(b"7") == 1, "a friend was not served")
         stage.advance(1e9)
         machine = stage.machine
-        left = [log.topic_filter for log in machine.routes]
+        left = [log.topic_filter for log in machine.logs]
         require(left == ["friend/only"], f"logs are left: {left}")
-        require(not machine.graveyard, "sessions are left")
-        require(not machine.groups, "groups are left")
-        require(not machine.wills, "wills are left")
+        require(not machine.sessions.graveyard, "sessions are left")
+        require(not machine.delivery.groups, "groups are left")
+        require(not machine.sessions.wills, "wills are left")
         return len(case["steps"])
 
 
@@ -89,7 +89,7 @@ def _do(
                 **({"topic_alias_maximum": 2} if version == V5 else {}),
             )
         case "chunk":
-            if client is not None and client.link.connection is not None:
+            if client is not None and client.link in stage.machine.sessions.by_link:
                 client.send(given)
         case "lose":
             if client is not None:

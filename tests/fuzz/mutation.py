@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 
-from basp.header import HEADER, HEADER_SIZE, OPERATION_COUNT
+from callboard.basp.header import HEADER, HEADER_SIZE, OPERATION_COUNT
 
 OTHER = b"o" * 18
 """A node that nobody is linked with."""

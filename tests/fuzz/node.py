@@ -6,26 +6,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from actors.actor import Actor
-from actors.dispatch import handler
-from actors.reference import ActorRef
-from actors.signals import Call, Down, Exit
-from basp.effects import Transmit
-from basp.errors import RemoteProtocolError
-from basp.frame import FrameReader, pack_frame, repack_frame
-from basp.handshake import HANDSHAKE_LIMIT, LinkConfig
-from basp.header import POSITION_MASK, RESPONSE, SEQUENCE_COUNT
-from basp.link import Link
-from basp.link_pairs import LinkPairs
-from basp.link_state import LinkState
-from basp.node_id import NodeId, make_node_id
-from basp.path_order import PathOrder
-from basp.payload import PayloadCodec
-from basp.plain_cbor import write_plain
-from basp.registry import DEFAULT_REGISTRY
+from callboard.actors.actor import Actor
+from callboard.actors.dispatch import handler
+from callboard.actors.reference import ActorRef, Down
+from callboard.actors.request import Call
+from callboard.actors.signals import Exit
+from callboard.basp.cbor.plain import write_plain
+from callboard.basp.errors import RemoteProtocolError
+from callboard.basp.frame import FrameReader, pack_frame, repack_frame
+from callboard.basp.handshake import HANDSHAKE_LIMIT, LinkConfig
+from callboard.basp.header import POSITION_MASK, RESPONSE, SEQUENCE_COUNT
+from callboard.basp.link import Link, LinkPairs, LinkState, Transmit
+from callboard.basp.node_id import NodeId, make_node_id
+from callboard.basp.payload import PayloadCodec
+from callboard.basp.registry import DEFAULT_REGISTRY
+from callboard.basp.routing.path_order import PathOrder
+from callboard.node import Node
+from callboard.proxies.messages import Describe, Failure, LinkActors, Lookup, Spawn, StopActor
 from callboard.simulation.cluster import PORT, Cluster
-from proxies.messages import Describe, Failure, LinkActors, Lookup, Spawn, StopActor
-from proxies.node import Node
+from tests.basp.wire import held_bytes, receive
 from tests.fuzz.case import READ, Case, Violation, require
 from tests.fuzz.mutation import OTHER, mutate_frame
 
@@ -217,7 +216,7 @@ class _Scene:
             self.cluster.advance(_MOMENT)
             fed += max(1, len(FrameReader().feed(chunk)))
             for wire in self.victim._broker.connector._wires.values():
-                held = wire.link._reader.buffered
+                held = held_bytes(wire.link._reader)
                 require(held <= wire.link._reader.payload_limit + READ, f"{held:,} B held")
         answer = self.echo.ask("meanwhile")
         require(answer.result(1) == "meanwhile", "the other link does not work")
@@ -241,7 +240,7 @@ class _Peer:
         sent = 0
         for _ in range(20):
             self._cluster.advance(_MOMENT)
-            for effect in self.link.receive(self._read(), 0.0):
+            for effect in receive(self.link, self._read(), 0.0):
                 if isinstance(effect, Transmit) and sent < stage:
                     sent += self.send(effect.data)
             if sent >= stage or self.link.is_established:

@@ -7,8 +7,8 @@ from typing import Any
 
 import cbor2
 
-from basp import cbor_tags
-from basp.errors import RemoteProtocolError
+from callboard.basp.cbor import tags
+from callboard.basp.errors import RemoteProtocolError
 from tests.basp.strategies import is_same
 from tests.fuzz.case import Case, require
 from tests.fuzz.mutation import mutate_bytes
@@ -60,7 +60,7 @@ def _payload(rng: random.Random, valid: list[bytes]) -> bytes:
 
 def _colliding(rng: random.Random) -> bytes:
     """A map or set whose keys have one hash, more of them than a reader should compare."""
-    tag = rng.choice((cbor_tags.SET, cbor_tags.FROZENSET, cbor_tags.PAIRS))
+    tag = rng.choice((tags.SET, tags.FROZENSET, tags.PAIRS))
     count = 2 * rng.randrange(rng.choice((70, 70, 70, 5_000)))
     step = sys.hash_info.modulus
     return cbor2.dumps([cbor2.CBORTag(tag, [n * step for n in range(count)])])

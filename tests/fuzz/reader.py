@@ -3,9 +3,10 @@
 import random
 import tracemalloc
 
-from basp.errors import RemoteProtocolError
-from basp.frame import Frame, FrameReader, pack_frame, repack_frame
-from basp.header import OPERATION_COUNT
+from callboard.basp.errors import RemoteProtocolError
+from callboard.basp.frame import Frame, FrameReader, pack_frame, repack_frame
+from callboard.basp.header import OPERATION_COUNT
+from tests.basp.wire import held_bytes
 from tests.fuzz.case import READ, Case, require
 from tests.fuzz.mutation import cut, mutate_bytes, mutate_frame
 
@@ -44,10 +45,10 @@ class Reader:
         for chunk in chunks:
             frames += reader.feed(chunk)
             if len(chunks) < 100:
-                require(reader.buffered <= LIMIT + READ, f"{reader.buffered} B are held")
+                require(held_bytes(reader) <= LIMIT + READ, f"{held_bytes(reader)} B are held")
             if reader.error is not None:
                 break
-        require(reader.buffered <= LIMIT + READ, f"{reader.buffered} B are held")
+        require(held_bytes(reader) <= LIMIT + READ, f"{held_bytes(reader)} B are held")
         stream = b"".join(chunks)
         whole = FrameReader(LIMIT)
         require(whole.feed(stream) == frames, "frames depend on how the stream is cut")
@@ -57,7 +58,7 @@ class Reader:
         read = b"".join(map(repack_frame, frames))
         require(stream.startswith(read), "frames are not the bytes that came")
         if reader.error is None:
-            require(len(read) + reader.buffered == len(stream), "bytes are missing")
+            require(len(read) + held_bytes(reader) == len(stream), "bytes are missing")
             return len(frames)
         require(isinstance(reader.error, RemoteProtocolError), repr(reader.error))
         require(reader.feed(stream) == [], "a failed reader goes on")

@@ -3,13 +3,12 @@
 import random
 from typing import Any
 
-from basp.header import CORE_ACTOR
-from callboard.endpoint.core import Core
-from callboard.endpoint.core_effect import Deliver, Item
-from callboard.endpoint.errors import MalformedMessage
+from callboard.basp.header import CORE_ACTOR
 from callboard.endpoint.hub import Hub
-from callboard.endpoint.message import MessageType, pack_runs
-from callboard.endpoint.run_cbor import encode_pair
+from callboard.endpoint.machine.core import Core
+from callboard.endpoint.machine.effect import DeliverItems, Item
+from callboard.endpoint.machine.run import PackedType, encode_pair, pack_runs
+from callboard.model.errors import MalformedMessage
 from callboard.simulation.cluster import Cluster
 from tests.fuzz.case import Case, require
 from tests.fuzz.node import errors_are_violations
@@ -76,12 +75,12 @@ def _step(rng: random.Random, valid: list[bytes]) -> list[Any]:
 
 
 def _data(topic: str, value: Any) -> bytes:
-    ((payload, _),) = pack_runs(MessageType.DATA, 16, [encode_pair(topic, value)])
+    ((payload, _),) = pack_runs(PackedType.DATA, 16, [encode_pair(topic, value)])
     return payload
 
 
 def _delivered(effects: list[Any]) -> list[Item]:
-    return [item for effect in effects if type(effect) is Deliver for item in effect.items]
+    return [item for effect in effects if type(effect) is DeliverItems for item in effect.items]
 
 
 class _Taker:
@@ -119,7 +118,7 @@ class TopicEndpoint:
         taker, far = _Taker(), _Taker()
         hub.add_receiver(taker, ["/friend", "/a"]).result(5)
         good.add_receiver(far, ["/back"]).result(5)
-        core = mad.runtime.ref_to(victim.node_id, CORE_ACTOR)
+        core = mad.runtime.ref_of(victim.node_id, CORE_ACTOR)
         cluster.advance(1.0)
         for index, message in enumerate(runs):
             core.tell(message)

@@ -4,11 +4,16 @@ import random
 import tracemalloc
 from typing import Any
 
-from callboard.endpoint.data import Data
-from callboard.endpoint.errors import MalformedMessage
-from callboard.endpoint.filter_exchange import FilterExchange, FilterUpdate, read_update
-from callboard.endpoint.message import MessageType, pack_runs
-from callboard.endpoint.run_cbor import decode_run, encode_pair, encode_plain_pair
+from callboard.endpoint.machine.filter_exchange import FilterExchange, FilterUpdate, read_update
+from callboard.endpoint.machine.run import (
+    PackedType,
+    decode_run,
+    encode_pair,
+    encode_plain_pair,
+    pack_runs,
+)
+from callboard.model.data import Data
+from callboard.model.errors import MalformedMessage
 from tests.fuzz.case import READ, Case, Violation, require
 from tests.fuzz.datum import datum
 from tests.fuzz.mutation import mutate_bytes
@@ -41,30 +46,30 @@ class TopicRun:
             if found is None:
                 continue
             kind, items = found
-            require(kind in MessageType, f"{payload.hex()}: {kind}")
+            require(kind in PackedType, f"{payload.hex()}: {kind}")
             require(all(type(topic) is str for topic, _ in items), payload.hex())
-            if kind is MessageType.DATA:
+            if kind is PackedType.DATA:
                 _check_again(payload, items)
         return len(case["payloads"])
 
 
 def _check_again(payload: bytes, items: list[tuple[str, Any]]) -> None:
     pairs = [encode_pair(topic, value) for topic, value in items]
-    for again, count in pack_runs(MessageType.DATA, 1, pairs):
+    for again, count in pack_runs(PackedType.DATA, 1, pairs):
         _, second = decode_run(again)
         require(count == len(items), "the run was cut")
         # Text that came as a byte string is the same value, and goes on as text.
         require([encode_pair(*item) for item in second] == pairs, payload.hex())
 
 
-def _decoded(payload: bytes) -> tuple[MessageType, list[tuple[str, Any]]] | None:
+def _decoded(payload: bytes) -> tuple[PackedType, list[tuple[str, Any]]] | None:
     try:
         return decode_run(payload)
     except MalformedMessage:
         return None
 
 
-def _measured(payload: bytes) -> tuple[MessageType, list[tuple[str, Any]]] | None:
+def _measured(payload: bytes) -> tuple[PackedType, list[tuple[str, Any]]] | None:
     """Decode, and check what that took of memory."""
     tracemalloc.start()
     try:
@@ -79,10 +84,10 @@ def _measured(payload: bytes) -> tuple[MessageType, list[tuple[str, Any]]] | Non
 
 def run(rng: random.Random) -> bytes:
     """Return a valid run of any kind."""
-    kind = rng.choice((MessageType.DATA, MessageType.DATA, *MessageType))
-    if kind is MessageType.ROUTING_UPDATE:
-        pairs = [encode_plain_pair("", update(rng).as_plain())]
-    elif kind is MessageType.DATA:
+    kind = rng.choice((PackedType.DATA, PackedType.DATA, *PackedType))
+    if kind is PackedType.ROUTING_UPDATE:
+        pairs = [encode_plain_pair("", tuple(update(rng)))]
+    elif kind is PackedType.DATA:
         pairs = [
             encode_pair(rng.choice(_TOPICS), Data.to_py(datum(rng, 2)))
             for _ in range(rng.randrange(5))
@@ -154,14 +159,14 @@ class TopicFilters:
         for node in _NODES:
             before = ours.remotes.get(node)
             known = before.version if before is not None else 0
-            whole = FilterUpdate(b"h" * 16, True, known + 1, 0, 2, ("/healed",))  # noqa: FBT003
+            whole = FilterUpdate(b"h" * 16, True, known + 1, 0, 2, ("/healed",))
             ours.receive(node, whole, 1e6)
             if ours.remotes[node].topics != {"/healed"}:
                 raise Violation(f"a whole filter gives {ours.remotes[node].topics}")
 
 
 def _plain_update(rng: random.Random) -> list[Any]:
-    fields = [list(one) if type(one) is tuple else one for one in update(rng).as_plain()]
+    fields = [list(one) if type(one) is tuple else one for one in tuple(update(rng))]
     if rng.random() < 0.3:
         odd = (None, -1, "x", b"", [], [None], ["/a", 5], True, 1.5, {"a": 1}, "a" * 5000)
         fields[rng.randrange(len(fields))] = rng.choice((*odd, ["b" * 5000]))

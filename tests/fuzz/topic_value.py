@@ -7,30 +7,30 @@ from uuid import UUID
 
 import cbor2
 
-from callboard.endpoint.data import Data, ImmutableData
-from callboard.endpoint.data_cbor import data_from_cbor, data_to_cbor
-from callboard.endpoint.errors import EndpointError
-from callboard.endpoint.message import MessageType, pack_runs
-from callboard.endpoint.python_cbor import (
+from callboard.channel import Nack
+from callboard.endpoint.machine.run import PackedType, decode_run, pack_runs
+from callboard.model.data import Data, ImmutableData
+from callboard.model.encoding import (
+    data_from_cbor,
+    data_to_cbor,
     immutable_from_cbor,
     python_from_cbor,
     python_to_cbor,
 )
-from callboard.endpoint.run_cbor import decode_run
-from callboard.store.action import ERASE
-from callboard.store.command import (
-    AckClone,
-    Add,
-    Command,
-    Erase,
-    InternalCommand,
-    NackCommand,
-    Put,
-    PutUnique,
+from callboard.model.errors import EndpointError
+from callboard.store.machine.command import (
+    ACK_CLONE,
+    ADD,
+    ERASE,
+    NACK,
+    PUT,
+    PUT_UNIQUE,
+    CommandRun,
+    EntityId,
+    encode_run,
+    read_run,
 )
-from callboard.store.command_cbor import CommandRun, encode_run, read_run
-from callboard.store.entity_id import EntityId
-from callboard.zeek.command import command_from_bytes, command_to_bytes
+from callboard.zeek.command import InternalCommand, command_from_bytes, command_to_bytes
 from callboard.zeek.value import value_from_bytes, value_to_bytes
 from tests.fuzz.case import Case, require
 from tests.fuzz.datum import datum
@@ -46,7 +46,7 @@ def _run_from_bytes(payload: bytes) -> list[CommandRun]:
 
 def _run_to_bytes(runs: list[CommandRun]) -> bytes:
     pairs = [cbor2.dumps("/t") + content for run in runs for content in encode_run(run)]
-    return b"".join(payload for payload, _ in pack_runs(MessageType.COMMAND, 1, pairs))
+    return b"".join(payload for payload, _ in pack_runs(PackedType.COMMAND, 1, pairs))
 
 
 _CODECS: dict[str, tuple[Callable[[bytes], Any], Callable[[Any], bytes]]] = {
@@ -113,7 +113,7 @@ def _command_runs(rng: random.Random) -> list[CommandRun]:
         CommandRun(
             sender, first=rng.randrange(1, 1 << 40), actions=[(ERASE, "k"), (ERASE, value)]
         ),
-        CommandRun(sender, control=NackCommand((1, 5, rng.getrandbits(40)))),
+        CommandRun(sender, control=Nack((1, 5, rng.getrandbits(40)))),
     ]
 
 
@@ -123,13 +123,13 @@ def _command(rng: random.Random) -> InternalCommand:
     )
     key, value = datum(rng, 1), datum(rng, 2)
     table = Data({datum(rng, 1): datum(rng, 1) for _ in range(3)})
-    contents: tuple[Command, ...] = (
-        Put(key, value),
-        PutUnique(key, value, None, sender, rng.getrandbits(30)),
-        Erase(key),
-        Add(key, value, value.get_type()),
-        AckClone(rng.getrandbits(30), 5, table.value),
-        NackCommand((1, 5, rng.getrandbits(40))),
+    contents: tuple[tuple[Any, ...], ...] = (
+        (PUT, key, value, None),
+        (PUT_UNIQUE, key, value, None, sender, rng.getrandbits(30)),
+        (ERASE, key),
+        (ADD, key, value, value.get_type(), None),
+        (ACK_CLONE, rng.getrandbits(30), 5, table.value),
+        (NACK, (1, 5, rng.getrandbits(40))),
     )
     return InternalCommand(rng.getrandbits(50), sender, rng.choice(contents), receiver)
 

@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv6Network
 from typing import Any
 from uuid import UUID
 
-from basp.payload import PayloadCodec
+from callboard.basp.payload import PayloadCodec
 from tests.basp.message_types import (
     Access,
     Box,

@@ -4,17 +4,19 @@ import ast
 import subprocess
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callboard import endpoint
-from callboard.endpoint.data import Data, DataType
-from callboard.endpoint.event import Event
-from tests.callboard.endpoint.strategies import DESCRIPTIONS, build
+from callboard import endpoint, model
+from callboard.broker.zeek import StrictEvent as Event
+from callboard.model.data import Data, DataType
+from tests.callboard.model.strategies import DESCRIPTIONS, build
 
 SYSTEM_PYTHON = "/usr/bin/python3"
+PACKAGE = SimpleNamespace(**vars(model) | vars(endpoint))
 SCRIPT = Path(__file__).parent / "zeek_1_4.py"
 
 
@@ -145,7 +147,7 @@ INCIDENTAL = {"__module__", "__itruediv__", "__bool__", "__rmul__"}
 def test_every_attribute_of_the_real_classes_is_there(real):
     attributes = real.ask("names")["attributes"]
 
-    ours = {name: getattr(endpoint, name) for name in attributes}
+    ours = {name: getattr(PACKAGE, name) for name in attributes}
     missing = {
         name: {a for a in theirs if a[:11] != "__pybind11_" and not hasattr(ours[name], a)}
         - LEFT_OUT.get(name, set())
@@ -159,7 +161,7 @@ def test_codes_have_the_names_and_numbers_of_the_real_broker(real):
     members = real.ask("names")["members"]
 
     for name in ("EC", "SC", "PeerStatus", "PeerFlags"):
-        ours = {key: int(value) for key, value in getattr(endpoint, name).__members__.items()}
+        ours = {key: int(value) for key, value in getattr(PACKAGE, name).__members__.items()}
         assert members[name].items() <= ours.items()
 
 
@@ -167,7 +169,7 @@ def test_topics_join_and_notices_print_as_in_the_real_broker(real):
     theirs = real.ask("names")
 
     for (a, b), joined in theirs["joined"].items():
-        assert (endpoint.Topic(a) / endpoint.Topic(b)).string() == joined
-    event = Event("name", 1, [endpoint.Count(2), {3}])
-    ours = [endpoint.Status(), endpoint.Error(), event.as_data()]
+        assert (PACKAGE.Topic(a) / PACKAGE.Topic(b)).string() == joined
+    event = Event("name", 1, [PACKAGE.Count(2), {3}])
+    ours = [PACKAGE.Status(), PACKAGE.Error(), event.as_data()]
     assert list(map(str, ours)) == theirs["texts"]

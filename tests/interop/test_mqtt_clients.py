@@ -15,7 +15,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from callboard.mqtt import Router, RouterConfig
-from callboard.mqtt.listener import ListenerSettings
+from callboard.mqtt.port.listener import ListenerSettings
 from tests.interop.npm_modules import node
 
 TIMEOUT = 20
@@ -35,7 +35,7 @@ def web_port(router):
 def wait_for(router, topic_filter):
     """Return when somebody has subscribed to a filter."""
     asked = threading.Event()
-    while router.call(router.machine.routes.get, topic_filter) is None:
+    while router.call(router.machine.logs.get, topic_filter) is None:
         asked.wait(0.01)
 
 

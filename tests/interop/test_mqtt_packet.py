@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
-from callboard.mqtt import packet as kinds
-from callboard.mqtt.codec import decode, encode
-from callboard.mqtt.framing import body_start, packet_end
-from callboard.mqtt.packet import V4, V5, Connect, Disconnect, Packet, PingReq, PingResp
-from callboard.mqtt.properties import Properties
+from callboard.mqtt.wire import packet as kinds
+from callboard.mqtt.wire.codec import decode, encode
+from callboard.mqtt.wire.framing import body_start, packet_end
+from callboard.mqtt.wire.packet import V4, V5, Connect, Disconnect, Packet, PingReq, PingResp
+from callboard.mqtt.wire.properties import Properties
 from tests.callboard.mqtt.packets import packets, versioned
 from tests.interop.npm_modules import node
 

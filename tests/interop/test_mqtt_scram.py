@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from callboard.mqtt import Router, RouterConfig, Security
-from callboard.mqtt.scram import make_keys
+from callboard.mqtt.access.scram import make_keys
 from tests.interop.npm_modules import node
 
 TIMEOUT = 20

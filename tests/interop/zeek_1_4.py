@@ -1,7 +1,7 @@
 """Builds descriptions with the real Broker and tells what it makes of them; one line each.
 
 Run by the interpreter that has the package `broker`: reads `repr` of a list of descriptions
-(see tests/callboard/endpoint/strategies.py), prints `repr` of the texts, types, values as
+(see tests/callboard/model/strategies.py), prints `repr` of the texts, types, values as
 Python has them, and how each pair compares.
 """
 

@@ -2,9 +2,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from actors.errors import InvalidAddress
-from basp.node_id import NODE_ID_SIZE, NodeId
-from proxies.address import (
+from callboard.actors.errors import InvalidAddress
+from callboard.basp.node_id import NODE_ID_SIZE, NodeId
+from callboard.proxies.address import (
     Address,
     actor_text,
     check_name,

@@ -6,9 +6,15 @@ import time
 
 import pytest
 
-from actors.errors import ActorDown, NodeClosed, NodeUnreachable, NotRegistered, NotSpawnable
 from callboard import Actor, Node, handler
-from proxies.draining import Drained
+from callboard.actors.errors import (
+    ActorDown,
+    NodeClosed,
+    NodeUnreachable,
+    NotRegistered,
+    NotSpawnable,
+)
+from callboard.proxies.messages import Drained
 from tests.proxies.cast import Echo, Later, Sink, connect, eventually, recorded, settled
 
 
@@ -19,6 +25,16 @@ class Slow(Actor):
     async def seconds(self, msg: float) -> float:
         await self.sleep(msg)
         return msg
+
+
+class At(Actor):
+    """Awaits what it is told once a time is over."""
+
+    @handler
+    async def later(self, msg: tuple) -> None:
+        seconds, function = msg
+        await self.sleep(seconds)
+        await function()
 
 
 class Caller(Actor):
@@ -124,7 +140,6 @@ def test_names_are_withdrawn_and_spawns_refused_while_a_node_drains(cluster):
     seen = []
 
     async def look():
-        await asyncio.sleep(1.0)
         for attempt in (a.find("slow"), a._start(a.aremote_spawn(b.node_id, "echo"))):
             try:
                 seen.append(await attempt)
@@ -132,7 +147,7 @@ def test_names_are_withdrawn_and_spawns_refused_while_a_node_drains(cluster):
                 seen.append(error)
         seen.append(b.is_draining)
 
-    looked = a._start(look())
+    looked = a.spawn(At).ask((1.0, look))
     assert not b.is_draining
     assert b.drain().is_clean
     looked.result(5)
@@ -150,13 +165,12 @@ def test_asks_that_come_later_fail_at_once_and_say_why(cluster):
     outcome = []
 
     async def ask_late():
-        await asyncio.sleep(2.0)
         try:
             outcome.append(await echo.ask("late"))
         except NodeClosed as error:
             outcome.append(str(error))
 
-    a._start(ask_late())
+    a.spawn(At).tell((2.0, ask_late))
     assert b.drain().is_clean
 
     assert outcome == ["b is draining and takes no more asks; ask another node"]
@@ -199,19 +213,21 @@ def test_under_load_every_ask_is_answered_or_refused(seed):
         echo, outcomes = c.ref(str(a.spawn(Echo))), []
         asked = 0
 
-        async def go_on():
-            nonlocal asked
-            while not c.runtime.closed:
-                await asyncio.sleep(0.01)
-                asked += 1
-                try:
-                    outcomes.append(await echo.ask("x"))
-                except (ActorDown, NodeClosed, NodeUnreachable) as error:
-                    outcomes.append(error)
-                    return
+        class Asking(Actor):
+            @handler
+            async def go_on(self, msg: str) -> None:
+                nonlocal asked
+                while not c.runtime.is_closed:
+                    await self.sleep(0.01)
+                    asked += 1
+                    try:
+                        outcomes.append(await echo.ask(msg))
+                    except (ActorDown, NodeClosed, NodeUnreachable) as error:
+                        outcomes.append(error)
+                        return
 
         for _ in range(20):
-            c._start(go_on())
+            c.spawn(Asking).tell("x")
         cluster.advance(1.0)
         answered = len(outcomes)
         report = a.drain(timeout=10)

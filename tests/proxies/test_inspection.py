@@ -2,10 +2,10 @@
 
 import pytest
 
-from actors.errors import ActorDown
-from basp.header import INSPECTOR
 from callboard import Actor, Mailbox, handler
-from proxies.inspection import DrainNode, Inspect
+from callboard.actors.errors import ActorDown
+from callboard.basp.header import INSPECTOR
+from callboard.proxies.inspection import DrainNode, Inspect
 from tests.proxies.cast import Echo, Later, Sink, connect, eventually
 
 
@@ -18,7 +18,7 @@ class Waiting(Actor):
 @pytest.fixture
 def inspected(cluster):
     a, b = cluster(2)
-    inspector = a.runtime.ref_to(b.node_id, INSPECTOR)
+    inspector = a.runtime.ref_of(b.node_id, INSPECTOR)
 
     def inspect(**question):
         return inspector.ask(Inspect(**question)).result(5)
@@ -83,7 +83,7 @@ def test_the_nodes_own_parts_are_told_only_when_asked_for(inspected):
 
 def test_links_and_routes_are_told_with_the_nodes_own_parts(cluster):
     a, b, c = cluster(3, topology="line")
-    inspector = a.runtime.ref_to(b.node_id, INSPECTOR)
+    inspector = a.runtime.ref_of(b.node_id, INSPECTOR)
 
     told = inspector.ask(Inspect(system=True)).result(5)
 
@@ -113,10 +113,10 @@ def test_a_node_can_be_drained_from_elsewhere(make_node):
     later = b.spawn(Later)
     answer = a.ref(str(later)).ask("x")
 
-    report = a.runtime.ref_to(b.node_id, INSPECTOR).ask(DrainNode(0.5)).result(10)
+    report = a.runtime.ref_of(b.node_id, INSPECTOR).ask(DrainNode(0.5)).result(10)
 
     assert report.left == 1
     with pytest.raises(ActorDown):
         answer.result(10)
     eventually(lambda: a.nodes() == [])
-    assert b.runtime.closed
+    assert b.runtime.is_closed

@@ -6,10 +6,12 @@ import time
 
 import pytest
 
-from actors.errors import NodeUnreachable
-from basp.header import Operation
-from basp.routing_update import NAME_LIMIT, Statement, write_update
-from proxies.events import LinkDown, NodeDown, NodeUp, PathMoved
+from callboard.actors.errors import NodeUnreachable
+from callboard.basp.frame import Frame
+from callboard.basp.header import Operation
+from callboard.basp.routing.update import NAME_LIMIT, Statement
+from callboard.proxies.events import LinkDown, NodeDown, NodeUp, PathMoved
+from tests.basp.wire import write_update
 from tests.proxies.cast import (
     Echo,
     Later,
@@ -67,7 +69,7 @@ def test_a_node_far_away_is_lost_as_soon_as_the_news_has_travelled(four):
     assert late.wait(5)
     assert order == ["down", "timer"]
     assert [node.name for node in a.nodes()] == ["b"]
-    assert a._broker.outgoing.held == a._broker.paths.sought == {}
+    assert a._broker.unrouted.held == a._broker.paths.sought == {}
 
 
 @pytest.mark.parametrize("lost_link", range(4))
@@ -95,7 +97,7 @@ def test_messages_commands_and_answers_wait_while_a_path_is_sought(make_node):
     a, b, c, d, e = (make_node(name) for name in "abcde")
     line(a, b, c, d, e)
     connect(e, a)
-    eventually(lambda: e._broker.router.path(b.node_id) == (a.node_id, b.node_id))
+    eventually(lambda: e._broker.routes.router.path(b.node_id) == (a.node_id, b.node_id))
     sink, later = bare(a, b.spawn(Sink)), bare(b, a.spawn(Later))
     mortal = bare(a, b.spawn(Echo))
     assert sink.ask(Size()).result(5) == 0
@@ -112,7 +114,7 @@ def test_messages_commands_and_answers_wait_while_a_path_is_sought(make_node):
 
     e._broker.incoming.take_control = hold
     cut(a, b)
-    eventually(lambda: b.node_id in a._broker.router.active)
+    eventually(lambda: b.node_id in a._broker.routes.router.active)
 
     for number in range(100):
         sink.tell(number)
@@ -120,7 +122,7 @@ def test_messages_commands_and_answers_wait_while_a_path_is_sought(make_node):
     mortal.stop()
     a.ref(str(later)).tell(0.0)
     late = a.monitor(sink)
-    eventually(lambda: b.node_id in a._broker.outgoing.held)
+    eventually(lambda: b.node_id in a._broker.unrouted.held)
     assert not any(future.done() for future in (owed, size, late))
     e._broker.incoming.take_control = take
     e._broker.runtime.runner.post(lambda: [take(*args) for args in held])
@@ -150,25 +152,25 @@ def test_what_waited_for_a_path_is_refused_when_there_is_none(four):
     take_of_a, unread = a._broker.incoming.take_control, []
     a._broker.incoming.take_control = lambda _, frame: unread.append(frame[0])
     cut(b, c)
-    eventually(lambda: d.node_id in b._broker.router.active)
+    eventually(lambda: d.node_id in b._broker.routes.router.active)
     eventually(lambda: Operation.ROUTING_UPDATE in unread)
     asked = bare(b, echo).ask("passed on, then refused")
     a._broker.incoming.take_control = take_of_a
     passing = echo.ask("in transit")
-    eventually(lambda: d.node_id in b._broker.outgoing.held)
+    eventually(lambda: d.node_id in b._broker.unrouted.held)
     before = b.stats().undeliverable
     assert not asked.done()
     assert not passing.done()
 
     statement = Statement(a.node_id, 10**6, {b.node_id}, {c.node_id, d.node_id})
     payload = write_update([], [], [], [statement])
-    frame = (11, len(payload), 0, a.node_id, b.node_id, 0, 0, payload)
-    b._broker.runtime.runner.post(take, b._broker.wires[a.node_id], frame)
+    frame = Frame(11, len(payload), 0, a.node_id, b.node_id, 0, 0, payload)
+    b._broker.runtime.runner.post(take, b._broker.routes.wires[a.node_id], frame)
 
     with pytest.raises(NodeUnreachable):
         asked.result(5)
     eventually(lambda: b.stats().undeliverable == before + 1)
-    assert b._broker.outgoing.held == {}
+    assert b._broker.unrouted.held == {}
     with pytest.raises(NodeUnreachable):
         owed.result(5)
 
@@ -185,10 +187,11 @@ def test_a_node_far_away_is_told_with_its_name(make_node):
 def test_a_node_that_goes_before_it_said_its_name_is_told_in_order(make_node):
     a, b, c = (make_node(name) for name in ("a", "b", "c" * (NAME_LIMIT + 1)))
     c._broker.deliver = lambda wire, frames: None  # it says nothing
+    c._broker.connector.start(c._broker)
     with recorded(a) as events:
         connect(a, b)
         connect(b, c)
-        eventually(lambda: c.node_id in a._broker.router.next_hops)
+        eventually(lambda: c.node_id in a._broker.routes.router.next_hops)
         cut(b, c)
         eventually(lambda: any(type(event) is NodeDown for event in events))
 

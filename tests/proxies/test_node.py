@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 import callboard
-from actors.errors import (
+from callboard import Actor, Node, handler
+from callboard.actors.errors import (
     ActorDown,
     InvalidAddress,
     NodeClosed,
@@ -21,9 +22,8 @@ from actors.errors import (
     WouldBlock,
     WouldDeadlock,
 )
-from basp.header import DIRECTORY, NODE_ACTOR, SPAWN_SERVER
-from callboard import Actor, Node, handler
-from proxies.messages import LinkActors, Lookup, Spawn, StopActor
+from callboard.basp.header import DIRECTORY, NODE_ACTOR, SPAWN_SERVER
+from callboard.proxies.messages import LinkActors, Lookup, Spawn, StopActor
 from tests.proxies.cast import (
     Echo,
     Keyed,
@@ -165,7 +165,7 @@ def test_odd_requests_to_a_nodes_own_actors_harm_nobody(make_node, shop):
     connect(b, shop)
     shop.register("echo", shop.spawn(Echo))
     own = b.spawn(Echo)
-    to = lambda number: b.runtime.ref_to(shop.node_id, number)  # noqa: E731
+    to = lambda number: b.runtime.ref_of(shop.node_id, number)  # noqa: E731
 
     to(SPAWN_SERVER).tell(Spawn(["a list"]))
     to(SPAWN_SERVER).tell(Spawn("keyed", 5, 6))

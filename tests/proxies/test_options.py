@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
-from actors import Actor, handler
-from actors.envelope import traced, traceparent, tracestate
-from actors.errors import AskTimeout, MailboxFull
-from actors.mailbox import Mailbox
 from callboard import Node
+from callboard.actors import Actor, handler
+from callboard.actors.envelope import traced, traceparent, tracestate
+from callboard.actors.errors import AskTimeout, MailboxFull
+from callboard.actors.mailbox import Mailbox
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from basp.frame import pack_frame
-from basp.header import POSITION_MASK, POSITION_SHIFT, Operation
-from basp.path_order import OPEN_PATIENCE
 from callboard import Actor, handler
-from proxies.broker import REPORT_INTERVAL
-from proxies.events import MessagesLost
+from callboard.basp.frame import pack_frame
+from callboard.basp.header import POSITION_MASK, POSITION_SHIFT, Operation
+from callboard.basp.routing.path_order import OPEN_PATIENCE
+from callboard.proxies.broker import REPORT_INTERVAL
+from callboard.proxies.events import MessagesLost
 from tests.proxies.cast import Later, recorded
 
 
@@ -35,7 +35,7 @@ def pair(cluster):
 def send(node, there, numbers, arriving):
     """Send numbers of which some arrive, in another order."""
     broker = node._broker
-    account = broker.accounts.account(there.node_id)
+    account = broker.routes.accounts.account(there.node_id)
     frames = {}
     for number in numbers:
         frames[number] = pack_frame(
@@ -49,7 +49,7 @@ def send(node, there, numbers, arriving):
         )
         account.sent += 1
     for number in arriving:
-        broker.outgoing.send_to(there.node_id, frames[number])
+        broker.routes.send_to(there.node_id, frames[number])
 
 
 def test_what_is_overtaken_is_waited_for(pair):
@@ -78,7 +78,7 @@ def test_what_comes_after_it_was_given_up_is_dropped_and_counted(cluster, pair):
     a, b, there = pair
     send(a, there, range(2), [1])
     cluster.advance(OPEN_PATIENCE + 0.5)
-    account = a._broker.accounts.account(b.node_id)
+    account = a._broker.routes.accounts.account(b.node_id)
     account.sent -= 2
     send(a, there, range(2), [0, 1])
 

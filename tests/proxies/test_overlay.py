@@ -2,9 +2,9 @@
 
 import pytest
 
-from actors.errors import NodeUnreachable
+from callboard.actors.errors import NodeUnreachable
+from callboard.proxies.overlay import DialState
 from callboard.simulation.cluster import PORT
-from proxies.overlay import DialState
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxies.waited import Waited
+from callboard.proxies.inspection import Waited
 
 
 @dataclass(eq=False)

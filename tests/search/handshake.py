@@ -5,9 +5,9 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from basp.handshake import LinkConfig
-from basp.link_state import LinkState
-from basp.node_id import NodeId
+from callboard.basp.handshake import LinkConfig
+from callboard.basp.link import LinkState
+from callboard.basp.node_id import NodeId
 from tests.basp.wire import A, B, Wire
 from tests.search.explorer import Model
 

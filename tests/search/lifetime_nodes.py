@@ -4,9 +4,9 @@ import copy
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from actors.exit_reason import ExitReason
-from proxies.holding import Holding, Holdings
-from proxies.registry import HolderRegistry
+from callboard.actors.exit_reason import ExitReason
+from callboard.proxies.ledger.holding import Holding, Holdings
+from callboard.proxies.ledger.registry import HolderRegistry
 
 ACTOR = 16
 A = b"A"

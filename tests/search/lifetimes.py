@@ -10,8 +10,8 @@ and heals, and each end finds it lost in between or does not; a node crashes.
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from actors.exit_reason import ExitReason
-from proxies.registry import HolderRegistry
+from callboard.actors.exit_reason import ExitReason
+from callboard.proxies.ledger.registry import HolderRegistry
 from tests.search.explorer import Model
 from tests.search.lifetime_nodes import (
     AT_ONCE,

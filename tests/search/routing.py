@@ -4,7 +4,7 @@ import copy
 from collections.abc import Hashable, Iterator
 from typing import Any
 
-from basp.routing import Router
+from callboard.basp.routing.router import Router
 from tests.basp.routing_simulation import distances, node
 from tests.search.explorer import Model
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from basp.link_pairs import LinkPairs
-from proxies.registry import HolderRegistry
+from callboard.basp.link import LinkPairs
+from callboard.proxies.ledger.registry import HolderRegistry
 from tests.search.explorer import Model, Violation, explore
 from tests.search.handshake import Handshake
 from tests.search.lifetimes import Budget, Lifetimes

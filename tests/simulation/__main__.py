@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from callboard.simulation.dump import Dump, dump_path
+from callboard.simulation.trace import Dump, dump_path
 from tests.simulation.batch import LIVES, ROOT, Batch, dump_of, folder_of, live
 from tests.simulation.record import Record
 

@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from callboard.simulation.dump import Dump
+from callboard.simulation.trace import Dump
 from tests.simulation.channel_life import ChannelLife
 from tests.simulation.life import Life
 from tests.simulation.mqtt_cluster_life import MqttClusterLife

@@ -17,7 +17,7 @@ from collections import Counter
 from typing import Any
 
 from callboard.channel import Consumer, Event, Producer
-from callboard.channel.backend import EndOfChannel
+from callboard.channel.message import EndOfChannel
 from tests.simulation.rules import Violation
 
 EVENTS = 200

@@ -13,10 +13,10 @@ from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any
 
-from actors.events import ActorStopped, DeadLetter
 from callboard import Node
+from callboard.actors.events import ActorStopped, DeadLetter
+from callboard.proxies.events import LinkDown, LinkUp, NodeDown
 from callboard.simulation import Cluster
-from proxies.events import LinkDown, LinkUp, NodeDown
 from tests.simulation import rules
 from tests.simulation.book import (
     Ask,
@@ -213,7 +213,7 @@ class Life:
         self.note("monitor", source.index, target.number)
         node, host = source.node, target.host.node
         had_no_path = source is not target.host and (
-            host.node_id not in node._broker.router.next_hops
+            host.node_id not in node._broker.routes.router.next_hops
         )
         watch = Watch(source, target, self.cluster.now, had_no_path)
         self.book.watches.append(watch)

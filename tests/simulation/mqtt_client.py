@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from callboard.mqtt.codec import encode
-from callboard.mqtt.link import UNSCHEDULE, Disconnected, Link
-from callboard.mqtt.packet import (
+from callboard.mqtt.router.link import UNSCHEDULE, Disconnected, Link
+from callboard.mqtt.wire.codec import encode
+from callboard.mqtt.wire.packet import (
     V5,
     ConnAck,
     Connect,
@@ -29,8 +29,8 @@ from callboard.mqtt.packet import (
     UnsubAck,
     Unsubscribe,
 )
-from callboard.mqtt.packet import Will as PacketWill
-from callboard.mqtt.properties import Properties
+from callboard.mqtt.wire.packet import Will as PacketWill
+from callboard.mqtt.wire.properties import Properties
 from tests.callboard.mqtt.stage import packets_of
 
 EXPIRY = 100_000

@@ -18,11 +18,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from callboard.mqtt.claim_orders import Answer, Order, SettleSession
-from callboard.mqtt.claims import Ruling, Steps
-from callboard.mqtt.packet import V4, V5
-from callboard.mqtt.reason_code import ReasonCode
-from callboard.mqtt.topic import matches
+from callboard.mqtt.service.claims import Answer, Order, Ruling, SettleSession, Steps
+from callboard.mqtt.wire.packet import V4, V5
+from callboard.mqtt.wire.reason_code import ReasonCode
+from callboard.mqtt.wire.topic import matches
 from tests.simulation.mqtt_client import Message, SimulatedClient, Wish
 from tests.simulation.mqtt_cluster_router import ClusterRouter, Crash
 from tests.simulation.rules import Violation
@@ -275,7 +274,7 @@ class MqttClusterLife:
             if router.is_up:
                 self._guarded(router, router.settle)
             if router.is_up and self.ticks % 20 == router.number:
-                for client_id in list(router.machine.adopted):
+                for client_id in list(router.machine.sessions.adopted):
                     steps = router.claims.resolve(client_id)
                     life = router.life_number
                     self._guarded(

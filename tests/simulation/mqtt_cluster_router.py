@@ -4,14 +4,21 @@ import itertools
 import random
 from typing import TYPE_CHECKING, Any
 
-from callboard.mqtt.claim_orders import Answer, ClaimSession, ConfirmSession, Order
-from callboard.mqtt.claims import Claims, SessionPolicy, Stamps
-from callboard.mqtt.journal import RouterJournal
-from callboard.mqtt.limits import Limits
-from callboard.mqtt.machine import RouterMachine
-from callboard.mqtt.message import Run
-from callboard.mqtt.routes import Route
-from callboard.mqtt.session import Session
+from callboard.mqtt.journal.journal import RouterJournal
+from callboard.mqtt.router.limits import Limits
+from callboard.mqtt.router.logs import Route
+from callboard.mqtt.router.machine import RouterMachine
+from callboard.mqtt.router.message import Run
+from callboard.mqtt.router.session import Session
+from callboard.mqtt.service.claims import (
+    Answer,
+    Claims,
+    ClaimSession,
+    ConfirmSession,
+    Order,
+    SessionPolicy,
+    Stamps,
+)
 from callboard.simulation.disk import SimulatedDisk
 
 if TYPE_CHECKING:
@@ -25,7 +32,11 @@ class Crash(Exception):
 class WatchedMachine(RouterMachine):
     """Tells which messages it took, and who is owed them."""
 
-    watched: list[tuple[bytes, set[str]]]
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.watched: list[tuple[bytes, set[str]]] = []
+        self._append = self.logs.append
+        self.logs.append = self.append  # type: ignore[method-assign]
 
     def append(
         self,
@@ -35,13 +46,13 @@ class WatchedMachine(RouterMachine):
         received: tuple[int, ...] = (),
     ) -> None:
         """Append messages, and note whose sessions here have a filter for them."""
-        super().append(run, route, session, received)
-        sessions = [each.session for each in self.connections.values()]
-        sessions += self.graveyard.values()
+        self._append(run, route, session, received)
+        sessions = [each.session for each in self.sessions.connections.values()]
+        sessions += self.sessions.graveyard.values()
         owed = {
             each.client_id
             for each in sessions
-            if each.client_id not in self.adopted
+            if each.client_id not in self.sessions.adopted
             and any(name in each.subscriptions for name in run.filters)
         }
         self.watched += [(payload, owed) for payload in run.payloads]
@@ -83,7 +94,6 @@ class ClusterRouter:
             now=self.life.seconds,
             make_stamp=stamps.make,
         )
-        self.machine.watched = []
         self._journal: RouterJournal | None = None
         if self.is_durable:
             self._journal = RouterJournal(
@@ -145,7 +155,7 @@ class ClusterRouter:
                 return
 
     def _turn(self) -> None:
-        turn = self.machine.run_inner(self.life.seconds)
+        turn = self.machine.run_turn(self.life.seconds)
         step = self.crashes_at
         if step == 0 and turn.records:
             raise Crash

@@ -16,15 +16,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from callboard.mqtt.codec import encode
-from callboard.mqtt.datalog import CursorJump
-from callboard.mqtt.journal import RouterJournal
-from callboard.mqtt.limits import Limits, ShareStrategy
-from callboard.mqtt.link import Disconnect, Link
-from callboard.mqtt.machine import RouterMachine
-from callboard.mqtt.packet import V4, V5, Connect, Publish, Subscribe, Subscription
-from callboard.mqtt.properties import Properties
-from callboard.mqtt.reason_code import ReasonCode
+from callboard.mqtt.journal.journal import RouterJournal
+from callboard.mqtt.router.datalog import CursorJump
+from callboard.mqtt.router.limits import Limits, ShareStrategy
+from callboard.mqtt.router.link import DisconnectRequested, Link
+from callboard.mqtt.router.machine import RouterMachine
+from callboard.mqtt.wire.codec import encode
+from callboard.mqtt.wire.packet import V4, V5, Connect, Publish, Subscribe, Subscription
+from callboard.mqtt.wire.properties import Properties
+from callboard.mqtt.wire.reason_code import ReasonCode
 from callboard.simulation.disk import SimulatedDisk
 from tests.simulation.mqtt_client import Message, SimulatedClient
 from tests.simulation.mqtt_rules import check_always, check_at_the_end
@@ -148,7 +148,7 @@ class MqttLife:
 
     def _turn(self, crash_at: int = 9) -> None:
         """Let the router take a turn; it goes no further than step `crash_at`."""
-        turn = self.machine.run_inner(self.seconds)
+        turn = self.machine.run_turn(self.seconds)
         if crash_at == 0:
             return
         if turn.records and self._journal is not None:
@@ -195,7 +195,7 @@ class MqttLife:
             client.was_away = not is_steady
         self.wills.look(self.everybody, self.seconds)
         self.wills.restarted()
-        self.alerts += self.machine.alerts
+        self.alerts += self.machine.effects.alerts
         self.hostile.clear()
         self._start()
         for client in (*self.steady, self.watcher):
@@ -364,7 +364,7 @@ class MqttLife:
         self.hostile.append(link)
         if len(self.hostile) > 5:
             self.post(
-                Disconnect(
+                DisconnectRequested(
                     self.hostile.pop(0),
                     ReasonCode.UNSPECIFIED_ERROR,
                     has_will=True,

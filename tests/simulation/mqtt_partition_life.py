@@ -7,7 +7,7 @@ over and clients have connected again, each has one session, at one router.
 
 import random
 
-from callboard.mqtt.packet import ConnAck
+from callboard.mqtt.wire.packet import ConnAck
 from tests.simulation.mqtt_client import SimulatedClient
 from tests.simulation.mqtt_cluster_life import MqttClusterLife
 from tests.simulation.mqtt_cluster_router import ClusterRouter
@@ -50,7 +50,9 @@ class MqttPartitionLife(MqttClusterLife):
             self.begun_anew += client.begun_anew
             owners = [each.number for each in self.routers if each.claims.owns(client.name)]
             copies = [
-                each.number for each in self.routers if client.name in each.machine.adopted
+                each.number
+                for each in self.routers
+                if client.name in each.machine.sessions.adopted
             ]
             if len(owners) != 1 or copies:
                 raise Violation(f"{client.name} is owned by {owners}, with copies at {copies}")

@@ -3,12 +3,12 @@
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from callboard.mqtt.topic import matches, split_share
-from callboard.mqtt.tracker import Status
+from callboard.mqtt.router.session import Status
+from callboard.mqtt.wire.topic import matches, split_share
 from tests.simulation.rules import Violation
 
 if TYPE_CHECKING:
-    from callboard.mqtt.machine import RouterMachine
+    from callboard.mqtt.router.machine import RouterMachine
     from tests.simulation.mqtt_client import Message, SimulatedClient
     from tests.simulation.mqtt_life import MqttLife
 
@@ -23,10 +23,10 @@ def check_always(life: "MqttLife") -> None:
 
 def check_machine(machine: "RouterMachine") -> None:
     """Check what holds in a router after every step, whoever its clients are."""
-    ready = Counter(map(id, machine.ready))
+    ready = Counter(map(id, machine.delivery.ready))
     if ready and max(ready.values()) > 1:
         raise Violation("a connection is in the ready queue twice")
-    for connection in machine.connections.values():
+    for connection in machine.sessions.connections.values():
         session = connection.session
         is_ready = session.tracker.status is Status.READY
         if is_ready != (id(connection) in ready):
@@ -39,7 +39,7 @@ def check_machine(machine: "RouterMachine") -> None:
             places = (request in request.log.waiters) + (
                 request.session is not None and request in request.session.tracker.requests
             )
-            idle = request.group is not None and request.group.is_idle
+            idle = request.is_shared and machine.delivery.group_of(request).is_idle
             if places + idle != 1:
                 raise Violation(f"a request of {session.client_id} is in {places} places")
 
@@ -55,7 +55,7 @@ def check_at_the_end(life: "MqttLife") -> None:
         _check_group(life)
     _check_retained(life)
     for client in life.clients:
-        session = life.machine.connections[client.name].session
+        session = life.machine.sessions.connections[client.name].session
         window = session.window
         if window.inflight or window.resend or window.releasing or session.received:
             raise Violation(f"something of {client.name} is still under way")
@@ -184,7 +184,7 @@ def _check_retained(life: "MqttLife") -> None:
         if message.retain and message.sent_at >= 0:
             last[message.topic] = message
     for topic, message in last.items():
-        kept = life.machine.retained.get(topic)
+        kept = life.machine.logs.retained.get(topic)
         possible = [
             each.payload
             for each in life.messages

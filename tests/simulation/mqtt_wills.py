@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from callboard.mqtt.link import Disconnected, Link
-from callboard.mqtt.packet import V5, Will
-from callboard.mqtt.properties import Properties
+from callboard.mqtt.router.link import Disconnected, Link
+from callboard.mqtt.wire.packet import V5, Will
+from callboard.mqtt.wire.properties import Properties
 from tests.simulation.mqtt_client import SimulatedClient
 from tests.simulation.rules import Violation
 

@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from actors.errors import AskTimeout, NodeUnreachable
 from callboard import CallboardError
+from callboard.actors.errors import AskTimeout, NodeUnreachable
 from tests.simulation.book import Ask, Book, Member, Target, Watch
 
 SLACK = 0.1
@@ -74,7 +74,7 @@ def _check_accounts(book: Book, member: Member) -> None:
         for other in book.members:
             if other.node.node_id != node_id:
                 continue
-            epochs = other.node._broker.accounts.arrivals.get(member.node.node_id, {})
+            epochs = other.node._broker.routes.accounts.arrivals.get(member.node.node_id, {})
             handled = sum(one.delivered + one.dead_letters for one in epochs.values())
             if account.confirmed > handled:
                 raise Violation(

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from callboard.simulation.clock import Clock
-from callboard.store.backend import Contents
-from callboard.store.effect import ERASED, Persist, WriterRow
+from callboard.store.backend.interface import Contents
 from callboard.store.errors import BackendFailure
+from callboard.store.machine.step import ERASED, Persist, WriterRow
 
 
 class SimulatedBackend:

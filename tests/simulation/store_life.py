@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from actors.future import Future
 from callboard import CallboardError, Node
+from callboard.actors.future import Future
 from callboard.endpoint.hub import Hub, HubOptions
 from callboard.simulation import Cluster
 from callboard.store import MasterExists, Store, StoreOptions, attach_clone, attach_master
@@ -271,14 +271,14 @@ class StoreLife:
         for step in (-1, 1):
             other = self.slots[(keeper.slot + step) % len(self.slots)]
             for one, there in ((node, other), (other, node)):
-                one._reach.dial(_endpoint(there), keep=True)  # noqa: SLF001
+                one._reach.dial(_endpoint(there), keep=True)
 
     # --- the end ---
 
     def _rest(self) -> None:
         self.cluster.heal()
         for one, other in zip(self.slots, [*self.slots[1:], self.slots[0]], strict=True):
-            one._reach.dial(_endpoint(other), keep=True)  # noqa: SLF001
+            one._reach.dial(_endpoint(other), keep=True)
         self._return_master()
         assert self.master is not None
         self.cluster.run_until(self._is_whole, PATIENCE)

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from callboard.mqtt import handover
-from callboard.mqtt.claim_orders import SessionConfirmed, Verdict
-from callboard.mqtt.claims import Claims
+from callboard.mqtt.journal.handover import Handover
+from callboard.mqtt.service.claims import Claims, SessionConfirmed, Verdict
 from tests.simulation.mqtt_cluster_life import MqttClusterLife
 from tests.simulation.mqtt_partition_life import MqttPartitionLife
 from tests.simulation.rules import Violation
@@ -29,13 +28,13 @@ def test_sessions_move_in_random_lives() -> None:
     assert sum(MqttClusterLife(seed).run().moves for seed in range(3)) > 10
 
 
-def forget_late(machine: Any, session: Any, records: Any) -> None:
+def forget_late(self: Any, session: Any, records: Any) -> None:
     """Leave out what came in behind the offer."""
 
 
 def own_at_once(self: Any, client_id: str) -> Any:
     """Use a copy before the other router has let go."""
-    handover.own(self.machine, self.session(client_id))
+    self._handover.own(self.session(client_id))
     yield from ()
     return True
 
@@ -43,16 +42,16 @@ def own_at_once(self: Any, client_id: str) -> Any:
 def let_go_at_once(self: Any, session: Any) -> Any:
     """End the session with the offer."""
     offer = OFFER(self, session)
-    handover.hand_over(self.machine, session)
-    self.machine.handed.clear()
+    self._handover.hand_over(session)
+    self.machine.sessions.handed.clear()
     return offer
 
 
 def drop_what_is_in_doubt(self: Any, client_id: str) -> Any:
     """Give a copy up when its confirmation is not answered."""
     done = yield from RESOLVE(self, client_id)
-    if not done and client_id in self.machine.adopted:
-        self._end(self.session(client_id))
+    if not done and client_id in self.machine.sessions.adopted:
+        self._sessions.give_up(client_id)
     return done
 
 
@@ -61,22 +60,22 @@ def say_yes(self: Any, order: Any) -> SessionConfirmed:
     return SessionConfirmed(Verdict.YES)
 
 
-def forget_received(records: Any, *rest: Any) -> Any:
+def forget_received(self: Any, records: Any) -> Any:
     """Leave out the identifiers of QoS 2 messages that a client has not released."""
-    return ENCODED(records, [each for each in rest[0] if type(each).__name__ != "Received"])
+    return ENCODED(self, [each for each in records if type(each).__name__ != "Received"])
 
 
 OFFER = Claims._offer
 RESOLVE = Claims._resolve
-ENCODED = handover._encoded
+ENCODED = Handover._encoded
 
 BUGS = [
-    (handover, "add_late", forget_late, "did not get"),
+    (Handover, "add_late", forget_late, "did not get"),
     (Claims, "_resolve", own_at_once, "is at routers"),
     (Claims, "_offer", let_go_at_once, "is lost|routers have"),
     (Claims, "_resolve", drop_what_is_in_doubt, "is lost|routers have"),
     (Claims, "confirmed", say_yes, "is at routers"),
-    (handover, "_encoded", forget_received, "times"),
+    (Handover, "_encoded", forget_received, "times"),
 ]
 
 

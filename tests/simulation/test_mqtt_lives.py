@@ -5,14 +5,16 @@ from typing import Any
 
 import pytest
 
-from callboard.mqtt import forwarding, ingest, publishing, subscribing, wills
-from callboard.mqtt.brake import Brakes
-from callboard.mqtt.journal import RouterJournal
-from callboard.mqtt.machine import RouterMachine
-from callboard.mqtt.saved_state import SavedState
-from callboard.mqtt.segment import Segment, Shelf
-from callboard.mqtt.tracker import Tracker
-from callboard.mqtt.window import Window
+from callboard.mqtt.journal.journal import RouterJournal
+from callboard.mqtt.router import delivery
+from callboard.mqtt.router.brake import Brakes
+from callboard.mqtt.router.datalog import Segment, Shelf
+from callboard.mqtt.router.delivery import Delivery
+from callboard.mqtt.router.saved_state import SavedState
+from callboard.mqtt.router.session import Connection, Tracker
+from callboard.mqtt.router.subscribing import Subscriptions
+from callboard.mqtt.router.wills import Wills
+from callboard.mqtt.router.window import Window
 from tests.simulation.mqtt_life import MqttLife
 from tests.simulation.rules import Violation
 
@@ -32,22 +34,22 @@ def write_later(self: Any, records: Any, machine: Any) -> None:
     self._log.flush = flush
 
 
-def forget_received(machine: Any, connection: Any, ids: tuple[int, ...]) -> list[int]:
+def forget_received(self: Any, ids: tuple[int, ...]) -> list[int]:
     """Take a QoS 2 message as often as it comes."""
-    del machine, connection
+    del self
     return list(range(len(ids)))
 
 
 def send_from_each_filter(session: Any, subscription: Any, run: Any) -> Any:
     """Send what several filters match once for each of them."""
     del session, run
-    return subscription.qos, b"", False
+    return delivery.Options(subscription.qos, b"", False)
 
 
-def leave_at_once(machine: Any, session: Any, topic_filter: str) -> None:
+def leave_at_once(self: Any, session: Any, topic_filter: str) -> None:
     """End a subscription that others rely on."""
     session.has_overlaps, before = False, session.has_overlaps
-    LEAVE(machine, session, topic_filter)
+    LEAVE(self, session, topic_filter)
     session.has_overlaps = before
 
 
@@ -86,24 +88,24 @@ def shelve_nothing(self: Any) -> bool:
     return True
 
 
-LEAVE: Callable[..., None] = subscribing.leave
+LEAVE: Callable[..., None] = Subscriptions.leave
 
 BUGS = [
     (RouterJournal, "write", write_later, "is lost|did not get|times|was not said", 1),
-    (publishing, "receive", forget_received, "times with QoS 2", 0),
-    (forwarding, "merge", send_from_each_filter, "times", 0),
-    (subscribing, "leave", leave_at_once, "times|did not get", 72),
+    (Connection, "receive", forget_received, "times with QoS 2", 0),
+    (delivery, "merge", send_from_each_filter, "times", 0),
+    (Subscriptions, "leave", leave_at_once, "times|did not get", 72),
     (Window, "connection_lost", resend_nothing, "did not get|no member", 0),
     (Window, "connection_lost", resend_backwards, "behind number", 2),
     (Tracker, "put_first", put_last, "behind number", 116),
-    (RouterMachine, "notify", lambda self: self.notifications.clear(), "in 0 places", 0),
+    (Delivery, "notify", lambda self: self._logs.woken.clear(), "in 0 places", 0),
     (Brakes, "_behind", look_for_nobody, "though it was there", 20_019),
     (Brakes, "sift", hold_all, "not everything|though it was there", 2),
     (Segment, "shelve", shelve_nothing, "did not get|no member", 3),
     (SavedState, "places_on_the_way", lambda _: [], "did not get|no member", 21_605),
-    (wills, "keep", lambda *_: None, "was not said", 1),
-    (wills, "_drop", lambda *_: None, "was said", 1),
-    (ingest.acknowledging, "_released", lambda *_: None, "not everything|times|did not", 0),
+    (Wills, "keep", lambda *_: None, "was not said", 1),
+    (Wills, "_drop", lambda *_: None, "was said", 1),
+    (Delivery, "release", lambda *_: None, "not everything|times|did not", 0),
 ]
 
 

@@ -4,18 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from actors.cell import Cell
-from actors.exit_reason import ExitReason
-from actors.future import Future
-from actors.monitors import Monitored
-from basp.accounting import Account
-from basp.link_pairs import LinkPairs
-from proxies.arrival import RemoteTeller
-from proxies.dialer import Dialer
-from proxies.incoming import Incoming
-from proxies.outgoing import Outgoing
-from proxies.paths import Paths
-from proxies.proxy import Proxy
+from callboard.actors.cell import Cell
+from callboard.actors.exit_reason import ExitReason
+from callboard.actors.future import Future
+from callboard.basp.accounting import Account
+from callboard.basp.link import LinkPairs
+from callboard.proxies.lifetime.proxy import Proxy
+from callboard.proxies.link.dialer import Dialer
+from callboard.proxies.traffic.incoming import Incoming, RemoteTeller
+from callboard.proxies.traffic.outgoing import Outgoing
+from callboard.proxies.traffic.paths import Paths
 from tests.simulation.life import Life
 from tests.simulation.rules import Violation
 
@@ -110,12 +108,12 @@ def monitors_take_an_end_for_a_loss(plant):
 
 
 def local_monitors_tell_a_wrong_reason(plant):
-    monitor = Monitored.monitor
+    monitor = Cell.monitor
 
     def late(self, key, watcher):
         monitor(self, key, lambda down: watcher(replace(down, reason=ExitReason.TIMEOUT)))
 
-    plant(Monitored, "monitor", late)
+    plant(Cell, "monitor", late)
 
 
 def monitors_of_nodes_never_fire(plant):

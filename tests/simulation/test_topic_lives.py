@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from actors.reference import ActorRef
-from basp.link_pairs import LinkPairs
-from callboard.endpoint.core import Core
-from callboard.endpoint.core_actor import CoreActor
-from callboard.endpoint.core_effect import CoreCounters
-from callboard.endpoint.filter_exchange import FilterExchange
+from callboard.actors.reference import ActorRef
+from callboard.basp.link import LinkPairs
 from callboard.endpoint.hub import Hub
-from callboard.endpoint.subscriptions import SubscriptionTable
+from callboard.endpoint.machine.core import Core
+from callboard.endpoint.machine.effect import CoreCounters, PeerEventKind
+from callboard.endpoint.machine.filter_exchange import FilterExchange
+from callboard.endpoint.machine.subscriptions import SubscriptionTable
 from callboard.endpoint.transmitter import Transmitter
 from tests.simulation.rules import Violation
 from tests.simulation.topic_life import TopicLife
@@ -125,26 +124,29 @@ def directed_messages_go_to_all(plant):
 
 
 def directed_messages_are_overtaken(plant):
-    def send_to(self, node_id, messages):
-        from callboard.endpoint.core_order import FLUSH, SendDirectly
-        from callboard.endpoint.message import MessageType
-        from callboard.endpoint.run_cbor import encode_pair
+    send_to = Hub.send_to
 
-        pairs = tuple((topic, encode_pair(topic, value)) for topic, value in messages)
-        order = SendDirectly(node_id, MessageType.DATA, pairs)
-        self.inputs.appendleft(order)
-        self._cell.post(FLUSH, None)
+    def overtaking(self, node_id, messages):
+        send_to(self, node_id, messages)
+        self.inputs.rotate()
 
-    plant(Hub, "send_to", send_to)
+    plant(Hub, "send_to", overtaking)
 
 
 def losses_are_not_told(plant):
-    plant(Core, "peer_unreachable", lambda *_: [])
+    lost = Core.endpoint_lost
+
+    def silent(self, node, text):
+        effects = lost(self, node, text)
+        unreachable = PeerEventKind.PEER_UNREACHABLE
+        return [each for each in effects if getattr(each, "kind", None) is not unreachable]
+
+    plant(Core, "endpoint_lost", silent)
 
 
 def peers_are_told_twice(plant):
-    connected = Core.peer_connected
-    plant(Core, "peer_connected", lambda self, node: connected(self, node) * 2)
+    connected = Core._connected
+    plant(Core, "_connected", lambda self, node: connected(self, node) * 2)
 
 
 def endpoints_that_are_gone_are_kept(plant):
@@ -155,8 +157,9 @@ def own_subscriptions_are_kept(plant):
     unsubscribe = Core.unsubscribe
 
     def keeping(self, receiver, topics, now, **kind):
+        before = set(self.filters.topics)
         effects = unsubscribe(self, receiver, topics, now, **kind)
-        self.filters.topics.update(topics)
+        self.filters.topics.update(before)
         return effects
 
     plant(Core, "unsubscribe", keeping)
@@ -182,7 +185,7 @@ def errors_are_logged(plant):
 
 def nodes_are_not_found(plant):
     plant(ActorRef, "ask", ActorRef.ask)
-    plant(CoreActor, "_look_for_core", lambda *_: None)
+    plant(Hub, "_look_for_hub", lambda *_: None)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,11 @@
 """What a life of topics really did: endpoints, subscribers, and messages."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from callboard import Node
-from callboard.endpoint.core import Core
-from callboard.endpoint.core_effect import Item, PeerEvent
 from callboard.endpoint.hub import Hub
+from callboard.endpoint.machine.core import Core
+from callboard.endpoint.machine.effect import Item, PeerEvent
 
 FOREVER = float("inf")
 
@@ -27,9 +26,7 @@ class Place:
     @property
     def core(self) -> Core:
         """The machine inside."""
-        actor: Any = self.hub._cell.actor  # noqa: SLF001
-        found: Core = actor.core
-        return found
+        return self.hub.core
 
     @property
     def neighbors(self) -> set[bytes]:

@@ -13,10 +13,10 @@ from contextlib import ExitStack, closing
 from functools import partial
 
 from callboard import Node
-from callboard.endpoint.core import DEFAULT_TTL
 from callboard.endpoint.hub import Hub, HubOptions
+from callboard.endpoint.machine.core import DEFAULT_TTL
+from callboard.proxies.events import LinkDown, LinkUp, PathMoved
 from callboard.simulation import Cluster
-from proxies.events import LinkDown, LinkUp, PathMoved
 from tests.simulation.logged import logged_errors
 from tests.simulation.rules import Violation
 from tests.simulation.topic_book import FOREVER, Place, Published, Taker, TopicBook
@@ -114,7 +114,7 @@ class TopicLife:
     def dial(self, one: Place, other: Place) -> None:
         """Let a node dial another one, and keep the link."""
         host, _, port = other.node.address.removeprefix("basp://").rpartition(":")
-        one.node._reach.dial((host, int(port)), keep=True)  # noqa: SLF001
+        one.node._reach.dial((host, int(port)), keep=True)
 
     def _happened(self, event: object) -> None:
         if isinstance(event, LinkUp | LinkDown | PathMoved):

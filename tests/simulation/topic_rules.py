@@ -1,6 +1,6 @@
 """What must hold in a life of topics."""
 
-from callboard.endpoint.core_effect import PeerEventKind
+from callboard.endpoint.machine.effect import PeerEventKind
 from tests.simulation.rules import Violation
 from tests.simulation.topic_book import Place, Published, Taker, TopicBook
 

@@ -7,19 +7,17 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal
 
 from callboard.gateway.errors import MalformedMessage
-from callboard.gateway.message import Message
-from callboard.gateway.module import Module
-from callboard.gateway.modules.arguments import Arguments
-from callboard.gateway.modules.lines import message_of, read_line, to_line
+from callboard.gateway.module import Module, ModuleArguments
+from callboard.gateway.wire.message import Message, message_of, read_line, to_line
 
-log = logging.getLogger("callboard.gateway")
+_log = logging.getLogger("callboard.gateway")
 
+#: Seconds between looks at a file that is followed.
 LOOK_INTERVAL: Final = 0.2
-"""Seconds between looks at a file that is followed."""
 
 
-class FileArguments(Arguments):
-    """What a file module may be told.
+class FileArguments(ModuleArguments):
+    """Arguments of a file module.
 
     Attributes:
         path: of the file.
@@ -33,7 +31,7 @@ class FileArguments(Arguments):
     format: Literal["jsonl", "text"] = "jsonl"
 
 
-class File(Module):
+class FileModule(Module):
     """A file as a sink or a source."""
 
     Arguments = FileArguments
@@ -73,6 +71,7 @@ class File(Module):
         self._file.close()
 
     def _read(self) -> None:
+        """Publish the lines of the file, up to its end or to that of the module."""
         rest = b""
         try:
             while not self._over.is_set():
@@ -85,17 +84,18 @@ class File(Module):
                     if self._args.mode == "read":
                         return
                     self._over.wait(LOOK_INTERVAL)
-        except Exception as error:  # noqa: BLE001  # the thread has nobody else to tell
+        except Exception as error:  # noqa: BLE001  # the thread cannot raise it elsewhere
             if not self._over.is_set():
                 self.fail(error)
 
     def _publish_line(self, line: bytes) -> None:
+        """Publish a line; one that holds no message is skipped."""
         if self._args.format == "text":
             self.publish(Message(line))
             return
         try:
             message = message_of(read_line(line))
         except MalformedMessage as error:
-            log.warning("module %r skips a line of %s: %s", self.name, self._args.path, error)
+            _log.warning("module %r skips a line of %s: %s", self.name, self._args.path, error)
             return
         self.publish(message)

@@ -7,9 +7,8 @@ from typing import Any, Final
 
 from pydantic import field_validator
 
-from callboard.gateway.message import Message
-from callboard.gateway.module import Module
-from callboard.gateway.modules.arguments import Arguments
+from callboard.gateway.module import Module, ModuleArguments
+from callboard.gateway.wire.message import Message
 
 _COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "=": operator.eq,
@@ -24,8 +23,8 @@ _COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
 _MISSING: Final = object()
 
 
-class FilterArguments(Arguments):
-    """What a filter may be told; a message passes if all of it holds.
+class FilterArguments(ModuleArguments):
+    """Arguments of a filter; a message passes if all conditions hold.
 
     Attributes:
         properties: texts that properties have to be.
@@ -41,6 +40,7 @@ class FilterArguments(Arguments):
     @field_validator("where")
     @classmethod
     def _known(cls, where: dict[str, Any]) -> dict[str, Any]:
+        """Refuse comparisons that do not exist."""
         for field, wanted in where.items():
             unknown = set(wanted) - set(_COMPARISONS) if isinstance(wanted, dict) else set()
             if unknown:
@@ -53,8 +53,8 @@ class FilterArguments(Arguments):
         return where
 
 
-class Filter(Module):
-    """Publishes those messages it receives that fit; a content that is no JSON fails."""
+class FilterModule(Module):
+    """Publishes the messages that fit; a content that is not JSON fails."""
 
     Arguments = FilterArguments
 
@@ -68,6 +68,7 @@ class Filter(Module):
             self.publish(message)
 
     def _fits(self, message: Message) -> bool:
+        """Return whether a message has the wanted properties and fields."""
         held = message.properties
         if any(held.get(key) != text for key, text in self._args.properties.items()):
             return False
@@ -89,6 +90,7 @@ def field_of(content: Any, path: str) -> Any:
 
 
 def _holds(value: Any, wanted: Any) -> bool:
+    """Return whether a value is the wanted one, or within the comparisons."""
     if not isinstance(wanted, dict):
         return bool(value == wanted)
     if value is _MISSING:

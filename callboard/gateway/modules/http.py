@@ -10,27 +10,28 @@ from typing import Any, ClassVar, Final
 
 from pydantic import Field, field_validator, model_validator
 
-from actors.errors import MailboxFull
+from callboard.actors.errors import MailboxFull
+from callboard.configuration.host_port import parse_host_port
+from callboard.configuration.reading import HostPort
 from callboard.gateway.errors import GatewayError
-from callboard.gateway.message import Message
-from callboard.gateway.module import Module
-from callboard.gateway.modules.arguments import Arguments
+from callboard.gateway.module import Module, ModuleArguments
+from callboard.gateway.wire.message import Message
 
-log = logging.getLogger("callboard.gateway")
+_log = logging.getLogger("callboard.gateway")
 
+#: Bytes of a body.
 BODY_LIMIT: Final = 16 * 1024 * 1024
-"""Bytes of a body."""
 
+#: Seconds that a client may take to say what it wants.
 REQUEST_LIMIT: Final = 10.0
-"""Seconds that a client may take to say what it wants."""
 
 
-class HttpArguments(Arguments):
-    """What an HTTP module may be told; at least one of `listen`, `post` and `get`.
+class HttpArguments(ModuleArguments):
+    """Arguments of an HTTP module; at least one of `listen`, `post` and `get`.
 
     Attributes:
         listen: `HOST:PORT`; the body of each POST there is published, with the properties
-            `path` and `content-type`. Anybody who reaches the port may do that.
+            `path` and `content-type`. Every client that reaches the port may do that.
         post: the URL that received messages are posted to; another answer than 2xx fails.
         get: the URL that is fetched every `period` seconds, and published.
         period: seconds.
@@ -38,26 +39,17 @@ class HttpArguments(Arguments):
         headers: of requests.
     """
 
-    listen: str | None = None
+    listen: HostPort | None = None
     post: str | None = None
     get: str | None = None
     period: float = Field(default=60.0, gt=0, strict=False)
     timeout: float = Field(default=10.0, gt=0, strict=False)
     headers: dict[str, str] = {}
 
-    @field_validator("listen")
-    @classmethod
-    def _has_port(cls, text: str | None) -> str | None:
-        if text is not None:
-            host, colon, port = text.rpartition(":")
-            if not colon or not host or not port.isdecimal() or int(port) > 65535:
-                msg = f"{text!r} is no HOST:PORT; write it like 127.0.0.1:8080"
-                raise ValueError(msg)
-        return text
-
     @field_validator("post", "get")
     @classmethod
     def _is_http(cls, url: str | None) -> str | None:
+        """Refuse what is not a URL of HTTP."""
         if url is not None and not url.startswith(("http://", "https://")):
             msg = f"{url!r} is no URL of HTTP"
             raise ValueError(msg)
@@ -65,13 +57,14 @@ class HttpArguments(Arguments):
 
     @model_validator(mode="after")
     def _does_something(self) -> "HttpArguments":
+        """Refuse arguments that name no direction."""
         if self.listen is None and self.post is None and self.get is None:
             msg = "give listen, post or get"
             raise ValueError(msg)
         return self
 
 
-class Http(Module):
+class HttpModule(Module):
     """HTTP as a source, a sink, or both."""
 
     Arguments = HttpArguments
@@ -85,8 +78,7 @@ class Http(Module):
     def start(self) -> None:
         """Open the port, and begin to fetch."""
         if self._args.listen is not None:
-            host, _, port = self._args.listen.rpartition(":")
-            self._server = _Server((host.strip("[]"), int(port)), _Handler)
+            self._server = _Server(parse_host_port(self._args.listen), _Handler)
             self._server.module = self
             threading.Thread(
                 target=self._server.serve_forever,
@@ -94,7 +86,7 @@ class Http(Module):
                 name=f"callboard-http-{self.name}",
                 daemon=True,
             ).start()
-            log.info("module %r takes POST at port %d", self.name, self.port)
+            _log.info("module %r takes POST at port %d", self.name, self.port)
         if self._args.get is not None:
             self._fetch()
             self.every(self._args.period, self._fetch)
@@ -120,6 +112,7 @@ class Http(Module):
             self._server.server_close()
 
     def _fetch(self) -> None:
+        """Fetch the URL and publish what it holds."""
         assert self._args.get is not None
         kind, body = self._request(self._args.get, self._args.headers, None)
         self.publish(body, {"url": self._args.get, "content-type": kind})
@@ -127,6 +120,7 @@ class Http(Module):
     def _request(
         self, url: str, headers: Mapping[str, str], body: bytes | None
     ) -> tuple[str, bytes]:
+        """Make a request; return the type and the body of the answer."""
         request = urllib.request.Request(url, data=body, headers=dict(headers))  # noqa: S310  # checked
         with urllib.request.urlopen(request, timeout=self._args.timeout) as answer:  # noqa: S310
             found = answer.read(BODY_LIMIT + 1)
@@ -138,7 +132,7 @@ class Http(Module):
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    module: Http
+    module: HttpModule
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -147,30 +141,28 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = REQUEST_LIMIT
     server: _Server
 
-    def do_POST(self) -> None:  # noqa: N802  # the base class calls it
-        """Publish the body."""
+    def do_POST(self) -> None:  # the base class calls it
+        """Publish the body, and answer with a status."""
+        self.send_response(self._published())
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def _published(self) -> HTTPStatus:
+        """Publish the body; return what became of it."""
         size = self.headers.get("Content-Length", "")
         if not size.isdecimal():
-            self._answer(HTTPStatus.LENGTH_REQUIRED)
-            return
+            return HTTPStatus.LENGTH_REQUIRED
         if int(size) > BODY_LIMIT:
-            self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-            return
+            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE
         body = self.rfile.read(int(size))
         about = {"path": self.path, "content-type": self.headers.get_content_type()}
         try:
             self.server.module.publish(body, about)
         except (MailboxFull, GatewayError):
-            self._answer(HTTPStatus.SERVICE_UNAVAILABLE)
+            return HTTPStatus.SERVICE_UNAVAILABLE
         except ValueError:
-            self._answer(HTTPStatus.BAD_REQUEST)
-        else:
-            self._answer(HTTPStatus.ACCEPTED)
-
-    def _answer(self, status: HTTPStatus) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
+            return HTTPStatus.BAD_REQUEST
+        return HTTPStatus.ACCEPTED
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # its name there
         """Say nothing: there may be many."""

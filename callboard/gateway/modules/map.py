@@ -4,13 +4,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from callboard.gateway.message import Message
-from callboard.gateway.module import Module
-from callboard.gateway.modules.arguments import Arguments
+from callboard.gateway.module import Module, ModuleArguments
+from callboard.gateway.wire.message import Message
 
 
-class MapArguments(Arguments):
-    """What a map may be told.
+class MapArguments(ModuleArguments):
+    """Arguments of a map.
 
     Attributes:
         set: properties that are set.
@@ -27,10 +26,10 @@ class MapArguments(Arguments):
     add: dict[str, Any] = {}
 
 
-class Map(Module):
+class MapModule(Module):
     """Publishes what it receives with other properties and fields.
 
-    A content that is no JSON object fails where fields are to be changed.
+    A content that is not a JSON object fails where fields are to be changed.
     """
 
     Arguments = MapArguments
@@ -50,6 +49,7 @@ class Map(Module):
         self.publish(content, properties)
 
     def _changed(self, fields: Any) -> bytes:
+        """Return the JSON of an object with the fields changed."""
         if not isinstance(fields, dict):
             msg = f"the content is a {type(fields).__name__}, and only an object has fields"
             raise TypeError(msg)

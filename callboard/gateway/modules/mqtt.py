@@ -6,16 +6,15 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from actors.errors import MailboxFull
+from callboard.actors.errors import MailboxFull
 from callboard.gateway.errors import ModuleFailed
-from callboard.gateway.message import Message
-from callboard.gateway.module import Module
-from callboard.gateway.modules.arguments import Arguments
+from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.modules.record import filled
+from callboard.gateway.wire.message import Message
 
 
-class MqttArguments(Arguments):
-    """What an MQTT module may be told.
+class MqttArguments(ModuleArguments):
+    """Arguments of an MQTT module.
 
     Attributes:
         host: of the server.
@@ -45,7 +44,7 @@ class MqttArguments(Arguments):
     timeout: float = Field(default=10.0, gt=0, strict=False)
 
 
-class Mqtt(Module):
+class MqttModule(Module):
     """Publishes to an MQTT server what it receives, and in the gateway what it subscribes to.
 
     A connection that is lost is made again, and the subscriptions with it.
@@ -109,6 +108,7 @@ class Mqtt(Module):
         self._client.loop_stop()
 
     def _connected(self, _client: Any, _data: Any, _flags: Any, code: Any, _more: Any) -> None:
+        """Subscribe on a connection, or keep why it was refused."""
         if code.is_failure:
             self._refusal = str(code)
             self._ready.set()
@@ -119,6 +119,7 @@ class Mqtt(Module):
             self._ready.set()
 
     def _arrived(self, _client: Any, _data: Any, found: Any) -> None:
+        """Publish a message of the server."""
         try:
             self.publish(found.payload, {"topic": found.topic})
         except MailboxFull:  # counted where it was lost

@@ -5,13 +5,12 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from callboard.commitlog import CommitLog
-from callboard.gateway.message import Message
-from callboard.gateway.module import Module
-from callboard.gateway.modules.arguments import Arguments
+from callboard.gateway.module import Module, ModuleArguments
+from callboard.gateway.wire.message import Message
 
 
-class RecordArguments(Arguments):
-    """What a recorder may be told.
+class RecordArguments(ModuleArguments):
+    """Arguments of a recorder.
 
     Attributes:
         path: the log's folder.
@@ -24,7 +23,7 @@ class RecordArguments(Arguments):
     payload: Literal["json", "bytes"] = "json"
 
 
-class Record(Module):
+class RecordModule(Module):
     """Appends what it receives; its properties become headers."""
 
     Arguments = RecordArguments

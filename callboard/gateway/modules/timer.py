@@ -5,12 +5,11 @@ from typing import Any
 
 from pydantic import Field
 
-from callboard.gateway.module import Cancellable, Module
-from callboard.gateway.modules.arguments import Arguments
+from callboard.gateway.module import Cancellable, Module, ModuleArguments
 
 
-class TimerArguments(Arguments):
-    """What a timer may be told.
+class TimerArguments(ModuleArguments):
+    """Arguments of a timer.
 
     Attributes:
         period: seconds between messages.
@@ -25,7 +24,7 @@ class TimerArguments(Arguments):
     count: int | None = Field(default=None, ge=1)
 
 
-class Timer(Module):
+class TimerModule(Module):
     """Publishes a message every so many seconds; what a busy node misses comes once."""
 
     Arguments = TimerArguments
@@ -46,6 +45,7 @@ class Timer(Module):
             self._ticks.cancel()
 
     def _tick(self) -> None:
+        """Publish a message; the last one ends the timer."""
         args = self._args
         self._sent += 1
         if args.count is not None and self._sent >= args.count:

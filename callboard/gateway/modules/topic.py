@@ -4,16 +4,15 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from callboard.endpoint.core_effect import Item
 from callboard.endpoint.hub import Hub
-from callboard.gateway.message import Message
-from callboard.gateway.module import Module
-from callboard.gateway.modules.arguments import Arguments
+from callboard.endpoint.machine.effect import Item
+from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.modules.record import filled
+from callboard.gateway.wire.message import Message
 
 
-class TopicArguments(Arguments):
-    """What a topic module may be told.
+class TopicArguments(ModuleArguments):
+    """Arguments of a topic module.
 
     Attributes:
         publish: the topic that received messages go to; `{name}` stands for a property.
@@ -27,7 +26,7 @@ class TopicArguments(Arguments):
     value: Literal["json", "bytes"] = "json"
 
 
-class Topic(Module):
+class TopicModule(Module):
     """Publishes to topics what it receives, and in the gateway what is published to topics."""
 
     Arguments = TopicArguments
@@ -64,6 +63,7 @@ class Topic(Module):
             self._hub.remove_receiver(self)
 
     def _publish_all(self, items: list[Item]) -> None:
+        """Publish the values of topics in the gateway."""
         for topic, value in items:
             if self._args.value == "json":
                 content = json.dumps(_plain(value), ensure_ascii=False).encode()

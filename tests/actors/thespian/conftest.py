@@ -3,7 +3,7 @@
 import pytest
 from thespian.actors import ActorSystem
 
-from actors import SystemBase
+from callboard.actors import SystemBase
 
 
 @pytest.fixture

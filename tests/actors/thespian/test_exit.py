@@ -13,7 +13,7 @@ from thespian.actors import (
     requireCapability,
 )
 
-from actors import SystemBase
+from callboard.actors import SystemBase
 from tests.actors.sample import instance
 
 
@@ -22,7 +22,7 @@ class Slow(Actor):
 
     may_leave = threading.Event()
 
-    def receiveMessage(self, msg, sender):  # noqa: N802
+    def receiveMessage(self, msg, sender):
         if isinstance(msg, ActorExitRequest):
             assert self.may_leave.wait(10)
         else:
@@ -35,7 +35,7 @@ class Head(Actor):
     def __init__(self):
         self.seen = []
 
-    def receiveMessage(self, msg, sender):  # noqa: N802
+    def receiveMessage(self, msg, sender):
         self.seen.append(type(msg).__name__ if not isinstance(msg, str) else msg)
         if msg == "child":
             self.send(sender, self.createActor(Slow))
@@ -51,7 +51,7 @@ class Hopeless(Actor):
 class Hopeful(Actor):
     """Sends to a child that could not be created, at once and after it was told so."""
 
-    def receiveMessage(self, msg, sender):  # noqa: N802
+    def receiveMessage(self, msg, sender):
         if msg == "try":
             self.asker, self.seen = sender, []
             self.child = self.createActor(Hopeless)
@@ -70,7 +70,7 @@ class Picky(Actor):
     def __init__(self, requirements, capabilities):
         self.told = (requirements, capabilities["colour"])
 
-    def receiveMessage(self, msg, sender):  # noqa: N802
+    def receiveMessage(self, msg, sender):
         if msg == "told":
             self.send(sender, self.told)
 
@@ -140,10 +140,10 @@ def test_what_waits_when_a_private_context_is_left_is_a_dead_letter(system, base
 
 
 def test_a_plain_actor_of_a_runtime_without_a_system_creates_actors(runtime):
-    from actors.thespian import PlainActors
+    from callboard.actors.thespian import PlainActors
 
     runtime.plain = PlainActors({})
-    head = runtime.spawn(Head)
+    head = runtime.start_actor(Head)
     Slow.may_leave.set()
 
     child = head.ask("child").result(5)

@@ -16,7 +16,7 @@ from thespian.actors import (
     ValidateSource,
 )
 
-from actors import SystemBase
+from callboard.actors import SystemBase
 
 GREETER = """
 from thespian.actors import Actor
@@ -44,7 +44,7 @@ def archive(greeting):
 class Authority(Actor):
     """Accepts what is a zip file, refuses text, is dumbfounded by anything else."""
 
-    def receiveMessage(self, msg, sender):  # noqa: N802
+    def receiveMessage(self, msg, sender):
         if msg == "register":
             self.registerSourceAuthority()
             self.send(sender, "registered")
@@ -59,7 +59,7 @@ class Watcher(Actor):
     def __init__(self):
         self.seen = []
 
-    def receiveMessage(self, msg, sender):  # noqa: N802
+    def receiveMessage(self, msg, sender):
         if isinstance(msg, LoadedSource | UnloadedSource):
             self.seen.append((type(msg).__name__, msg.sourceHash))
         elif isinstance(msg, str):

@@ -21,23 +21,23 @@ from thespian.actors import (
     requireCapability,
 )
 
-import actors
-from actors import SystemBase, handler
-from actors.errors import ActorDown
+from callboard import actors
+from callboard.actors import SystemBase, handler
+from callboard.actors.errors import ActorDown
 from tests.actors.sample import Gate, instance
 
 
 class Upper(Actor):
-    def receiveMessage(self, msg, sender):  # noqa: N802
+    def receiveMessage(self, msg, sender):
         if isinstance(msg, str):
             self.send(sender, msg.upper())
 
 
 class Typed(ActorTypeDispatcher):
-    def receiveMsg_str(self, msg, sender):  # noqa: N802
+    def receiveMsg_str(self, msg, sender):
         self.send(sender, f"str {msg}")
 
-    def receiveMsg_dict(self, msg, sender):  # noqa: N802
+    def receiveMsg_dict(self, msg, sender):
         self.send(sender, f"dict {sorted(msg)}")
 
 
@@ -47,7 +47,7 @@ class Parent(Actor):
     def __init__(self):
         self.seen = []
 
-    def receiveMessage(self, msg, sender):  # noqa: N802
+    def receiveMessage(self, msg, sender):
         if isinstance(msg, tuple):
             self.send(sender, self.createActor(*msg))
         elif msg == "seen":
@@ -62,7 +62,7 @@ class Failing(Actor):
     def __init__(self):
         self.seen = []
 
-    def receiveMessage(self, msg, sender):  # noqa: N802
+    def receiveMessage(self, msg, sender):
         if isinstance(msg, list):
             self.seen.append(list(msg))
             msg.append("touched")
@@ -78,7 +78,7 @@ class Ends(Actor):
 
     requests = []
 
-    def receiveMessage(self, msg, sender):  # noqa: N802
+    def receiveMessage(self, msg, sender):
         if isinstance(msg, ActorExitRequest):
             self.requests.append(self.myAddress)
         elif msg == "fail at exit":
@@ -90,7 +90,7 @@ class Ends(Actor):
 
 
 class Merciful(Ends):
-    def receiveMessage(self, msg, sender):  # noqa: N802
+    def receiveMessage(self, msg, sender):
         if isinstance(msg, ActorExitRequest):
             msg.notRecursive()
         super().receiveMessage(msg, sender)
@@ -100,7 +100,7 @@ class DeadLetters(Actor):
     def __init__(self):
         self.seen = []
 
-    def receiveMessage(self, msg, sender):  # noqa: N802
+    def receiveMessage(self, msg, sender):
         if msg == "register":
             self.handleDeadLetters()
             self.send(sender, "registered")
@@ -111,11 +111,11 @@ class DeadLetters(Actor):
 
 
 class Sleeper(Actor):
-    def receiveMessage(self, msg, sender):  # noqa: N802
+    def receiveMessage(self, msg, sender):
         if isinstance(msg, WakeupMessage):
             self.send(self.asker, (msg.delayPeriod, msg.payload, sender == self.myAddress))
-        elif msg == "sleep":
-            time.sleep(0.3)
+        elif isinstance(msg, threading.Event):
+            assert msg.wait(5)
             self.send(sender, "slept")
         elif not isinstance(msg, ActorExitRequest):
             self.asker = sender
@@ -135,7 +135,7 @@ class Told(Actor):
     def __init__(self, capabilities=None):
         self.capabilities = capabilities
 
-    def receiveMessage(self, msg, sender):  # noqa: N802
+    def receiveMessage(self, msg, sender):
         if isinstance(msg, str):
             self.send(sender, (self.globalName, self.capabilities.get("colour")))
 
@@ -195,8 +195,9 @@ def test_ask_gives_up_after_its_time_and_the_handler_goes_on(system, timeout):
     sleeper = system.createActor(Sleeper)
     started = time.monotonic()
 
-    assert system.ask(sleeper, "sleep", timeout) is None
+    assert system.ask(sleeper, woken := threading.Event(), timeout) is None
     assert 0.05 <= time.monotonic() - started < 0.25
+    woken.set()
     assert system.listen(5) == "slept"
 
 
@@ -413,7 +414,7 @@ def test_an_actor_ends_when_what_it_needs_is_taken_away(system, base):
     ("spec", "error"),
     [
         ("Unqualified", InvalidActorSpecification),
-        ("actors.NoSuchClass", InvalidActorSpecification),
+        ("callboard.actors.NoSuchClass", InvalidActorSpecification),
         ("no.such.Thing", ImportError),
         (Broken, OSError),
     ],
@@ -448,7 +449,7 @@ def test_what_a_handler_returns_to_a_tell_goes_nowhere(system):
 
 def test_a_none_that_was_sent_arrives(system):
     class Nothing(Actor):
-        def receiveMessage(self, msg, sender):  # noqa: N802
+        def receiveMessage(self, msg, sender):
             if msg == "say nothing":
                 self.send(sender, None)
 

@@ -20,7 +20,7 @@ class Reader(Actor):
         self.filenos = []
         self.read = []
 
-    def receiveMessage(self, msg, sender):  # noqa: N802
+    def receiveMessage(self, msg, sender):
         if isinstance(msg, list):
             self.asker, self.filenos = sender, msg
             self.send(sender, "watching")
@@ -38,7 +38,7 @@ class Reader(Actor):
 
 
 class Idle(Actor):
-    def receiveMessage(self, msg, sender):  # noqa: N802
+    def receiveMessage(self, msg, sender):
         if msg == "child":
             self.send(sender, self.createActor(Idle))
         elif msg == "later":

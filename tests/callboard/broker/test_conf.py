@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard.broker.conf import DEPTH_LIMIT, parse_conf
-from callboard.endpoint.errors import InvalidOption
+from callboard.model.errors import InvalidOption
 
 TEXT = """
 # what our site wants

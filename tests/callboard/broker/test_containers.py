@@ -6,7 +6,7 @@ import pytest
 
 from callboard import broker
 from callboard.broker import Data, bro, zeek
-from callboard.endpoint import InvalidData
+from callboard.model.errors import InvalidData
 
 
 def test_a_vector_is_a_list_of_data():

@@ -8,10 +8,10 @@ import threading
 import pytest
 
 import callboard
-from actors.errors import NodeClosed, WouldBlock
 from callboard import Node, broker
+from callboard.actors.errors import NodeClosed, WouldBlock
 from callboard.broker import EC, SC, Endpoint, PeerFlags, PeerStatus
-from callboard.endpoint import InvalidTopic, UnsupportedData
+from callboard.model.errors import InvalidTopic, UnsupportedData
 from tests.proxies.cast import eventually
 
 TWINNED = [

@@ -7,8 +7,7 @@ import pytest
 from callboard.broker import BrokerOptions, Configuration, metric_topics
 from callboard.broker.metric_topics import MetricImporter
 from callboard.broker.monitoring import metrics_of, metrics_text
-from callboard.endpoint import InvalidTopic
-from callboard.endpoint.errors import InvalidOption
+from callboard.model.errors import InvalidOption, InvalidTopic
 from callboard.operation.metrics import node_metrics
 from tests.proxies.cast import eventually
 

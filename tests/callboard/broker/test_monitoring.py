@@ -12,6 +12,7 @@ from callboard import Node
 from callboard.broker import BrokerOptions, Configuration, Endpoint
 from callboard.broker.monitoring import metrics_of, metrics_text, status_json, status_of
 from callboard.broker.options import InvalidOption
+from callboard.endpoint.monitoring import status_page
 from callboard.operation import HealthServer
 
 
@@ -183,4 +184,4 @@ def test_the_health_of_a_node_includes_its_topics():
         assert (status["local-subscribers"], status["local-publishers"]) == (0, 0)
 
     # the hub ended with its node
-    assert health.status().status == 404
+    assert status_page(node).status == 404

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from actors.errors import WouldBlock
+from callboard.actors.errors import WouldBlock
 from callboard.endpoint.hub import INPUT_LIMIT
 
 

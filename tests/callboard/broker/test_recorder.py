@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from callboard.broker.recorder import LOST_TOPIC, Recorder
+from callboard.broker.recording import LOST_TOPIC, Recorder
 from callboard.commitlog import CommitLog, LogFailed, LogReader
-from callboard.endpoint.not_recorded import NotRecorded
+from callboard.endpoint.events import NotRecorded
 from callboard.simulation import SimulatedDisk
 from tests.callboard.broker.test_recording import wait_for
 
@@ -20,11 +20,11 @@ class Hub:
         node_id = NODE
 
         class runtime:  # noqa: N801
-            closed = False
+            is_closed = False
 
     def __init__(self):
         self.events = []
-        self.node.runtime.emit = self.events.append
+        self.node.runtime.report = self.events.append
         self.holds = []
         self.relaxed = threading.Event()
 
@@ -108,7 +108,7 @@ def test_beyond_the_limit_messages_are_lost_and_the_log_says_where(make_recorder
 
 
 def test_a_full_disk_is_tried_until_there_is_room(make_recorder, monkeypatch, caplog):
-    monkeypatch.setattr("callboard.broker.recorder.RETRY", (0.001, 0.01))
+    monkeypatch.setattr("callboard.broker.recording.RETRY", (0.001, 0.01))
     disk = SimulatedDisk()
     recorder = make_recorder(lambda: CommitLog("/log", disk=disk))
     recorder.take_from(NODE, run("before"), 1)
@@ -129,7 +129,7 @@ def test_a_full_disk_is_tried_until_there_is_room(make_recorder, monkeypatch, ca
 
 
 def test_a_log_that_takes_nothing_after_an_error_is_opened_again(make_recorder, monkeypatch):
-    monkeypatch.setattr("callboard.broker.recorder.RETRY", (0.001, 0.01))
+    monkeypatch.setattr("callboard.broker.recording.RETRY", (0.001, 0.01))
     disk = SimulatedDisk()
     recorder = make_recorder(lambda: CommitLog("/log", disk=disk))
     first = recorder.log
@@ -161,7 +161,7 @@ def test_what_the_disk_refuses_at_the_end_is_counted(make_recorder):
 
 
 def test_what_is_too_large_for_a_log_is_lost_and_counted(make_recorder, tmp_path, monkeypatch):
-    monkeypatch.setattr("callboard.broker.recorder.MAX_RECORD", 100)
+    monkeypatch.setattr("callboard.broker.recording.MAX_RECORD", 100)
     recorder = make_recorder(lambda: CommitLog(tmp_path))
     recorder.take_from(NODE, run("small", "x" * 200, "small again"), 1)
     recorder.end()

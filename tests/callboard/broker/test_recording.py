@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from actors.errors import NodeClosed, WouldBlock
 from callboard import Actor, Endpoint, Node, handler
+from callboard.actors.errors import NodeClosed, WouldBlock
 from callboard.broker import Count, Enum, Port, Recording
 from callboard.commitlog import CommitLog, LogLocked, LogReader, Retention
-from callboard.endpoint.errors import InvalidTopic
+from callboard.model.errors import InvalidTopic
 
 
 def values(folder, start=0):
@@ -121,7 +121,7 @@ def test_shutting_the_endpoint_down_ends_its_recordings(tmp_path):
 
 
 def test_a_recording_ends_with_its_node(tmp_path, monkeypatch):
-    monkeypatch.setattr("callboard.broker.recorder.LOOK", 0.01)
+    monkeypatch.setattr("callboard.broker.recording.LOOK", 0.01)
     with Node() as node:
         recording = Endpoint(node=node).record("/a", tmp_path)
     wait_for(lambda: not recording._recorder._thread.is_alive())

@@ -1,4 +1,4 @@
-# ruff: noqa: PT009, SIM117  (the recipe is in the words of the guide)
+# ruff: noqa: PT009  (the recipe is in the words of the guide)
 """Stores on endpoints, as programs for Broker's Python package use them."""
 
 import asyncio
@@ -8,7 +8,7 @@ import pytest
 
 from callboard import broker
 from callboard.broker import Backend, Endpoint
-from callboard.endpoint.errors import InvalidData
+from callboard.model.errors import InvalidData
 from callboard.store import MasterExists, StoreClosed
 
 

@@ -5,7 +5,7 @@ import select
 
 import pytest
 
-from actors.errors import WouldBlock
+from callboard.actors.errors import WouldBlock
 from callboard.broker import Subscriber
 from callboard.endpoint.hub import Hub
 

@@ -5,7 +5,7 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 
 from callboard.broker import EC, BrokerOptions, Configuration
-from proxies.errors import TlsError
+from callboard.proxies.errors import TlsError
 
 
 def configured(papers, name, *, authority=True, passphrase="", authority_file=None):
@@ -39,7 +39,7 @@ def test_by_default_links_are_encrypted_without_certificates(pair):
     here, there, port = pair
     assert there.peer("127.0.0.1", port, 0)
 
-    (wire,) = there.node._broker.wires.values()
+    (wire,) = there.node._broker.routes.wires.values()
     assert "AECDH" in wire._socket._ssl.cipher()[0]
 
 

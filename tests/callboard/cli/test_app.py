@@ -94,7 +94,7 @@ def test_wrong_use_is_one_line_with_the_next_step_and_exit_code_2(arguments, nex
 def test_importing_the_command_line_loads_nothing_heavy():
     code = (
         "import sys, callboard.cli; "
-        "print(*sorted({'psutil', 'rich.live', 'callboard.demo.show'} & sys.modules.keys()))"
+        "print(*sorted({'psutil', 'rich.live', 'callboard.demo.run'} & sys.modules.keys()))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT

@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from actors.errors import ActorDown, NodeUnreachable
 from callboard import Node
+from callboard.actors.errors import ActorDown, NodeUnreachable
 from callboard.cli import main
 from tests.callboard.cli.process import start_command
 

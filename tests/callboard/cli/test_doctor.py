@@ -8,7 +8,7 @@ import pytest
 
 from callboard import Node
 from callboard.cli import doctor, main
-from callboard.cli.credentials import Credentials
+from callboard.cli.options import AccessOptions
 
 
 @pytest.fixture
@@ -56,16 +56,18 @@ def test_what_an_extra_lacks_is_told_in_one_line(monkeypatch):
 
 def test_a_package_installed_over_ours_is_told(install):
     install("playhouse", ["playhouse/__init__.py"])
-    found = list(doctor.check_conflicts(install("actors", ["actors/__init__.py", "basp/x.py"])))
+    found = list(
+        doctor.check_conflicts(install("board", ["board/__init__.py", "callboard/x.py"]))
+    )
 
     assert [(finding.status, finding.text) for finding in found] == [
-        ("fail", "actors 1.2 installs actors, basp too, over ours")
+        ("fail", "board 1.2 installs callboard too, over ours")
     ]
-    assert found[0].step == "pip uninstall actors, then install callboard again"
+    assert found[0].step == "pip uninstall board, then install callboard again"
 
 
 def test_our_own_distribution_is_no_conflict(install):
-    (found,) = doctor.check_conflicts(install("callboard", ["actors/__init__.py"]))
+    (found,) = doctor.check_conflicts(install("callboard", ["callboard/__init__.py"]))
 
     assert found.status == "ok"
 
@@ -105,11 +107,11 @@ def test_a_port_that_is_taken_is_told_and_the_code_is_1(capsys):
 def test_peers_are_reached_or_told():
     with Node("shop") as node:
         node.listen()
-        found = doctor.check_peer(node.address, Credentials())
+        found = doctor.check_peer(node.address, AccessOptions())
 
     assert found.status == "ok"
     assert f"{node.address} is shop, answers in " in found.text
-    lost = doctor.check_peer("basp://127.0.0.1:1", Credentials())
+    lost = doctor.check_peer("basp://127.0.0.1:1", AccessOptions())
     assert lost.status == "fail"
     assert lost.step
 

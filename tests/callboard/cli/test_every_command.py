@@ -8,10 +8,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import typer
 
 from callboard.cli import main
-from callboard.cli.app import app
+from callboard.cli.app import whole
 
 ROOT = Path(__file__).parents[3]
 
@@ -26,7 +25,7 @@ def walk(command, path=()):
         yield from walk(subcommands[name], (*path, name))
 
 
-COMMANDS = sorted(walk(typer.main.get_command(app)))
+COMMANDS = sorted(walk(whole()))
 
 
 def test_the_commands_are_found():

@@ -2,8 +2,8 @@ import sys
 
 import pytest
 
-from callboard.cli.failure import Failure
 from callboard.cli.loading import load_app, set_up, spawnable_classes
+from callboard.cli.problem import Problem
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_a_mapping_in_the_file_replaces_them(write):
 def test_another_kind_of_offer_is_refused(write, wrong):
     module = load_app(write(ACTORS + f"spawnable = {wrong}"))
 
-    with pytest.raises(Failure, match="no mapping of names"):
+    with pytest.raises(Problem, match="no mapping of names"):
         spawnable_classes(module)
 
 
@@ -71,7 +71,7 @@ def test_a_file_does_not_replace_a_module_that_is_loaded(write):
     ],
 )
 def test_what_is_wrong_with_the_file_is_told_in_one_line(write, text, line):
-    with pytest.raises(Failure) as failure:
+    with pytest.raises(Problem) as failure:
         load_app(write(text))
 
     assert line in str(failure.value)
@@ -79,7 +79,7 @@ def test_what_is_wrong_with_the_file_is_told_in_one_line(write, text, line):
 
 
 def test_a_file_that_is_no_python_is_wrong_use(write):
-    with pytest.raises(Failure, match="no Python file") as failure:
+    with pytest.raises(Problem, match="no Python file") as failure:
         load_app(write("", "app.txt"))
 
     assert failure.value.code == 2
@@ -97,5 +97,5 @@ def test_setup_gets_the_node_and_is_optional(write):
 def test_a_failing_setup_is_told_with_its_line(write):
     path = write("def setup(node):\n    node.nothing")
 
-    with pytest.raises(Failure, match=r"setup\(node\) failed at line 2: AttributeError"):
+    with pytest.raises(Problem, match=r"setup\(node\) failed at line 2: AttributeError"):
         set_up(load_app(path), "node", path)

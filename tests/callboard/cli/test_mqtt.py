@@ -8,9 +8,9 @@ import pytest
 
 from callboard import Endpoint, Node
 from callboard.cli import main
-from callboard.mqtt.cluster import ROUTERS
-from callboard.mqtt.packet import V5, Publish
-from callboard.mqtt.properties import Properties
+from callboard.mqtt.service.cluster import ROUTERS
+from callboard.mqtt.wire.packet import V5, Publish
+from callboard.mqtt.wire.properties import Properties
 from tests.callboard.cli.process import start_command
 from tests.callboard.mqtt.caller import Caller
 

@@ -87,7 +87,7 @@ def test_ping_measures_round_trips(capsys, subscriber):
 
 
 def test_pings_that_nobody_answers_are_told(capsys, monkeypatch):
-    monkeypatch.setattr("callboard.cli.publishing.ANSWER_LIMIT", 0.1)
+    monkeypatch.setattr("callboard.cli.topic.ANSWER_LIMIT", 0.1)
     silent = Subscriber("/quiet", "--count", "1")
 
     code, _, err = publish(capsys, "/quiet", "--ping", "--count", 1, "--peer", silent.address)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard.commitlog import CommitLog, ExtraMissing, LogCorrupt, LogReader, Retention
-from callboard.commitlog.memory_disk import MemoryDisk
+from callboard.commitlog.disk import MemoryDisk
 from tests.callboard.commitlog.strategies import HEADERS, KEYS, PAYLOADS, TEXTS, TIMES
 
 ROWS = st.tuples(TEXTS, PAYLOADS, KEYS, HEADERS, TEXTS, TIMES)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from callboard.commitlog import LogCorrupt
 from callboard.commitlog.batch import HEADER_SIZE, encode_batch, records_of
 from callboard.commitlog.columns import many_records, one_record
-from callboard.commitlog.index import SegmentIndex, decode_index
-from callboard.commitlog.memory_disk import MemoryDisk
-from callboard.commitlog.scan import Scan
+from callboard.commitlog.disk import MemoryDisk
+from callboard.commitlog.integrity import Scan
+from callboard.commitlog.segment import SegmentIndex, decode_index
 
 
 def batches_in(data):

@@ -11,7 +11,7 @@ from functools import lru_cache
 import pytest
 
 from callboard.commitlog import CommitLog, LogReader
-from callboard.commitlog.memory_disk import MemoryDisk
+from callboard.commitlog.disk import MemoryDisk
 from tests.callboard.commitlog.test_damage import read_all
 
 FLIPS = os.environ.get("CALLBOARD_SEGMENT_FLIPS", "1000")

@@ -1,12 +1,11 @@
 """The demo's store on real nodes: what a clone kept is in the file of the master."""
 
-import time
-
 import pytest
 
 from callboard import Node
 from callboard.demo.keeping import CloneKeeping, MasterKeeping
 from callboard.endpoint.hub import Hub
+from tests.polling import eventually
 
 
 class Notes(list):
@@ -17,12 +16,13 @@ class Notes(list):
 
 
 def report_when(keeping, is_there):
-    """Ask for reports until one is as it should be; the test's own time limit ends it."""
-    while True:
+    """Ask for reports until one is as it should be."""
+
+    def expected():
         report = keeping.report()
-        if report is not None and is_there(report):
-            return report
-        time.sleep(0.01)
+        return report if report is not None and is_there(report) else None
+
+    return eventually(expected, interval=0.01)
 
 
 @pytest.mark.timeout(30)

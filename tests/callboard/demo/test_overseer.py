@@ -3,8 +3,7 @@ import pytest
 from callboard import ActorRef, Node
 from callboard.demo.aggregator import Aggregator, TakeSnapshot
 from callboard.demo.overseer import Overseer, Reconsider, choose_hosts
-from callboard.demo.sampling import Sample
-from callboard.demo.sensor import Rest, Sensor
+from callboard.demo.sensor import Rest, Sample, Sensor
 from callboard.endpoint.hub import Hub
 
 
@@ -36,7 +35,9 @@ class Notes:
 
 def find_aggregator(node):
     return next(
-        cell.ref for cell in node.runtime.cells.values() if isinstance(cell.actor, Aggregator)
+        cell.ref
+        for cell in node.runtime.contexts.values()
+        if isinstance(cell.actor, Aggregator)
     )
 
 

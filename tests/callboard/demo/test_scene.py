@@ -3,10 +3,9 @@ import io
 import pytest
 from rich.console import Console
 
-from callboard.demo.balance import Balance
-from callboard.demo.news import describe
-from callboard.demo.plain import PlainScreen, event_line, status_line
-from callboard.demo.scene import Scene
+from callboard.demo.outcome import Balance
+from callboard.demo.scene import Scene, describe
+from callboard.demo.screen import PlainScreen, event_line, status_line
 from callboard.demo.view import amount, figures, journey, line_of_nodes, sparkline, store
 
 SECOND = 1_000_000_000
@@ -20,18 +19,18 @@ SUBJECT = {
 }
 
 
-def report(at=SECOND, notes=(), **fields):
+def report(at=SECOND, notes=(), *, reach=None, links=None, accounts=(), **fields):
     return {
         "at": at,
         "round": 0,
         "notes": list(notes),
-        "reach": {},
-        "links": {},
-        "account": {"sent": 0, "delivered": 0, "lost": 0, "in_flight": 0},
-        "topics": {"peers": 0, "published": 0, "received": 0, "dropped": 0},
-        "actors": 1,
-        "handled": 0,
-        "dead_letters": 0,
+        "nodes": [{"name": name, "hops": hops} for name, hops in (reach or {}).items()],
+        "links": [
+            {"peer_name": name, "frames_sent": count, "frames_received": 0}
+            for name, count in (links or {}).items()
+        ],
+        "accounts": list(accounts),
+        "topics": {"peers": 0, "published": 0, "received": 0},
         "passages": [],
         "snapshot": None,
         "store": None,
@@ -106,9 +105,10 @@ def test_the_line_stands_when_readings_of_both_ends_arrived(scene):
 
 
 def test_only_nodes_that_are_alive_count_in_the_balance(scene):
-    account = {"sent": 10, "delivered": 9, "lost": 1, "in_flight": 0}
-    scene.report("A", report(account=account))
-    scene.report("C", report(account=account))
+    account = {"sent": 5, "confirmed": 4, "lost": 1, "in_flight": 0}
+    other = {"sent": 5, "confirmed": 5, "lost": 0, "in_flight": 0}
+    scene.report("A", report(accounts=[account, other]))
+    scene.report("C", report(accounts=[account, other]))
     scene.struck(scene.chronicle.strike("kill", "C", SECOND))
 
     assert scene.balance() == Balance(10, 9, 1, 0)
@@ -160,7 +160,7 @@ def test_a_followed_reading_is_put_together_from_two_nodes(scene):
 
 
 def test_reasons_name_nodes_instead_of_their_ids(scene):
-    lost = {"kind": "link_down", "at": SECOND, "peer": "C", "reason": "node cccc is silent"}
+    lost = {"kind": "LinkDown", "at": SECOND, "name": "C", "reason": "node cccc is silent"}
 
     (event,) = scene.report("B", report(notes=[lost]))
 
@@ -168,10 +168,10 @@ def test_reasons_name_nodes_instead_of_their_ids(scene):
 
 
 def test_each_thing_is_told_by_one_node():
-    up = {"kind": "node_up", "name": "C", "hops": 2}
+    up = {"kind": "NodeUp", "name": "C", "hops": 2}
     assert describe("A", up) == ("A reaches C, hops: 2", "good")
     assert describe("B", up) is None
-    assert describe("B", {"kind": "link_up", "peer": "A"}) is None
+    assert describe("B", {"kind": "LinkUp", "name": "A"}) is None
     assert describe("A", {"kind": "answered"}) is None
 
 

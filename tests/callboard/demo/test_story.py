@@ -70,11 +70,11 @@ def test_each_milestone_is_the_first_of_its_kind(chronicle):
     [
         ("A", "sensor_down", {"sensor": "D.cpu"}, "down"),
         ("D", "overseer_down", {"sensor": "D.cpu"}, "down_far"),
-        ("A", "node_down", {"name": "D"}, "unreachable"),
+        ("A", "NodeDown", {"name": "D"}, "unreachable"),
         ("A", "aggregator_down", {"host": "C"}, "lost"),
         ("A", "spawned", {"host": "B"}, "respawned"),
         ("B", "serving", {}, "serving"),
-        ("A", "node_up", {"name": "D"}, "rejoined"),
+        ("A", "NodeUp", {"name": "D"}, "rejoined"),
         ("A", "sensors_found", {"node": "D"}, "resumed"),
     ],
 )
@@ -91,9 +91,9 @@ def test_milestones_come_from_the_notes_of_the_right_node(
     ("reporter", "kind", "fields"),
     [
         ("A", "sensor_down", {"sensor": "A.cpu"}),
-        ("B", "node_down", {"name": "D"}),
-        ("A", "node_down", {"name": "C"}),
-        ("A", "link_down", {"peer": "B"}),
+        ("B", "NodeDown", {"name": "D"}),
+        ("A", "NodeDown", {"name": "C"}),
+        ("A", "LinkDown", {"name": "B"}),
     ],
 )
 def test_other_notes_are_no_milestones(chronicle, reporter, kind, fields):

@@ -6,13 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.endpoint.core import Core
-from callboard.endpoint.core_effect import Deliver, PeerEvent, PeerEventKind, Transmit
-from callboard.endpoint.errors import MalformedMessage
-from callboard.endpoint.message import RUN_LENGTH, RUN_SIZE, MessageType, pack_runs
-from callboard.endpoint.run_cbor import decode_run, encode_pair
+from callboard.endpoint.machine.core import Core
+from callboard.endpoint.machine.effect import (
+    DeliverItems,
+    PeerEvent,
+    PeerEventKind,
+    TransmitRun,
+)
+from callboard.endpoint.machine.run import (
+    RUN_LENGTH,
+    RUN_SIZE,
+    PackedType,
+    decode_run,
+    encode_pair,
+    pack_runs,
+)
+from callboard.model.errors import MalformedMessage
 
-DATA, COMMAND = MessageType.DATA, MessageType.COMMAND
+DATA, COMMAND = PackedType.DATA, PackedType.COMMAND
 
 
 class Net:
@@ -26,7 +37,7 @@ class Net:
         }
         self.got: dict[object, list[Any]] = {}
         self.events: list[PeerEvent] = []
-        self.transmitted: list[Transmit] = []
+        self.transmitted: list[TransmitRun] = []
 
     def path(self, own: bytes, to: bytes) -> list[bytes]:
         here, there = self.names.index(own), self.names.index(to)
@@ -46,12 +57,12 @@ class Net:
     def carry_out(self, own: bytes, effects: list[Any]) -> None:
         for effect in effects:
             match effect:
-                case Transmit():
+                case TransmitRun():
                     self.transmitted.append(effect)
                     target = self.cores[effect.node]
                     self.carry_out(effect.node, target.receive(own, effect.payload, 1.0))
-                case Deliver():
-                    self.got.setdefault(effect.subscriber, []).extend(effect.items)
+                case DeliverItems():
+                    self.got.setdefault(effect.receiver, []).extend(effect.items)
                 case PeerEvent():
                     self.events.append(effect)
 
@@ -127,7 +138,7 @@ def test_nothing_comes_after_unsubscribing(line: Net) -> None:
     line.publish(b"a", ("/x", 1), ("/y", 2))
 
     assert line.got == {"b1": [("/y", 2)]}
-    assert core.topics_of("b1", DATA) == ("/y",)
+    assert core.filters.topics == {"/y"}
     assert line.cores[b"a"].counters.transmitted == 1
 
 

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.endpoint.errors import MalformedMessage
-from callboard.endpoint.filter_exchange import (
+from callboard.endpoint.machine.filter_exchange import (
     PART_SIZE,
     REPEAT_AFTER,
     FilterExchange,
     FilterUpdate,
     read_update,
 )
+from callboard.model.errors import MalformedMessage
 
 NODES = (b"a", b"b", b"c")
 LINES = [(a, b) for a in NODES for b in NODES if a != b]
@@ -37,7 +37,7 @@ class Net:
 
     def send(self, source: bytes, updates: list[tuple[bytes, FilterUpdate]]) -> None:
         for target, update in updates:
-            self.lines[source, target].append(read_update(update.as_plain()))
+            self.lines[source, target].append(read_update(tuple(update)))
 
     def greet(self, a: bytes, b: bytes) -> None:
         self.send(a, self.sides[a].greet(b, self.now))
@@ -101,7 +101,7 @@ def test_all_know_every_filter_when_losses_end(steps: list[tuple]) -> None:
     for a, b in LINES:
         assert net.sides[a].remotes[b].topics == net.sides[b].topics
         assert net.seen.get((a, b), set()) == net.sides[b].topics
-        assert net.sides[a].remotes[b].confirmed == net.sides[a].version.value
+        assert net.sides[a].remotes[b].confirmed == net.sides[a].version
 
 
 def test_nothing_is_repeated_once_it_is_confirmed() -> None:
@@ -166,7 +166,7 @@ def test_what_is_no_update_is_refused(plain: object) -> None:
 def _in_parts(version: int, *parts: tuple[str, ...]) -> list[FilterUpdate]:
     last = len(parts) - 1
     return [
-        FilterUpdate(an_endpoint(b"b"), True, version, 0, 0, part, (), number == last, number)  # noqa: FBT003
+        FilterUpdate(an_endpoint(b"b"), True, version, 0, 0, part, (), number == last, number)
         for number, part in enumerate(parts)
     ]
 
@@ -197,7 +197,7 @@ def test_parts_of_an_older_version_are_no_part_of_a_newer_filter():
 
 
 def test_parts_without_end_are_refused_at_the_limit(monkeypatch):
-    monkeypatch.setattr("callboard.endpoint.filter_exchange.FILTER_LIMIT", 10)
+    monkeypatch.setattr("callboard.endpoint.machine.filter_exchange.FILTER_LIMIT", 10)
     ours = FilterExchange(an_endpoint(b"a"))
     parts = _in_parts(5, *[(f"/{number}",) for number in range(20)])
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from actors.errors import WouldBlock
+from callboard.actors.errors import WouldBlock
 from callboard.endpoint.message_queue import MessageQueue
 
 

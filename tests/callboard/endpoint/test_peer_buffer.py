@@ -2,8 +2,8 @@
 
 import pytest
 
-from callboard.endpoint.core_effect import Transmit
-from callboard.endpoint.peer_buffer import (
+from callboard.endpoint.machine.effect import TransmitRun
+from callboard.endpoint.machine.peer_buffer import (
     HARD_FACTOR,
     LINK_ROOM,
     STALL_LIMIT,
@@ -14,11 +14,11 @@ from callboard.endpoint.peer_buffer import (
 NODE = bytes(18)
 
 
-def a_run(number: int, count: int = 1, size: int = 10) -> Transmit:
-    return Transmit(NODE, number.to_bytes(4) + bytes(size - 4), count)
+def a_run(number: int, count: int = 1, size: int = 10) -> TransmitRun:
+    return TransmitRun(NODE, number.to_bytes(4) + bytes(size - 4), count)
 
 
-def numbers(runs: list[Transmit]) -> list[int]:
+def numbers(runs: list[TransmitRun]) -> list[int]:
     return [int.from_bytes(run.payload[:4]) for run in runs]
 
 

@@ -2,16 +2,20 @@
 
 import pytest
 
-from callboard.endpoint.code import EC, SC, ErrorCode, StatusCode
-from callboard.endpoint.peer import (
+from callboard.endpoint.machine.status import (
+    EC,
+    SC,
     EndpointInfo,
+    Error,
+    ErrorCode,
     NetworkInfo,
     OptionalNetworkInfo,
     PeerFlags,
     PeerInfo,
     PeerStatus,
+    Status,
+    StatusCode,
 )
-from callboard.endpoint.status import Error, Status
 
 PLACE = OptionalNetworkInfo(NetworkInfo("127.0.0.1", 9999, 10.0))
 PEER = EndpointInfo("A1", PLACE)

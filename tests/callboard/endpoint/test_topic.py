@@ -2,10 +2,8 @@
 
 import pytest
 
-from callboard.endpoint.errors import InvalidTopic
-from callboard.endpoint.topic import (
-    ERRORS,
-    STATUSES,
+from callboard.endpoint.machine.topic import (
+    STORE_EVENTS,
     TOPIC_LIMIT,
     Topic,
     clone_topic,
@@ -13,6 +11,7 @@ from callboard.endpoint.topic import (
     is_reserved,
     master_topic,
 )
+from callboard.model.errors import InvalidTopic
 
 
 @pytest.mark.parametrize(
@@ -54,12 +53,12 @@ def test_a_subscription_is_a_plain_prefix():
 
 
 def test_reserved_topics_are_those_of_broker():
-    assert (ERRORS, STATUSES) == ("<$>/local/data/errors", "<$>/local/data/statuses")
+    assert STORE_EVENTS == "<$>/local/data/store-events"
     assert master_topic("names") == "names/<$>/data/master"
     assert clone_topic("names") == "names/<$>/data/clone"
-    assert all(map(is_reserved, [ERRORS, "<$>", master_topic("x")]))
+    assert all(map(is_reserved, [STORE_EVENTS, "<$>", master_topic("x")]))
     assert not any(map(is_reserved, ["", "/a", "/a<$>/b", "/<$", "<$>x"]))
-    assert is_local(STATUSES)
+    assert is_local(STORE_EVENTS)
     assert not is_local(master_topic("x"))
 
 

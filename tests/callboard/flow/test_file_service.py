@@ -8,8 +8,8 @@ import pytest
 from callboard.flow import Flow, FlowAborted, FlowRefused
 from callboard.flow.errors import InvalidRule, RecordError
 from callboard.flow.file_handlers import FileFactory, FileRule, load_rules
-from callboard.flow.file_service import Append, Fetch, FileService, open_format
-from callboard.flow.message import Message
+from callboard.flow.file_service import Append, FetchRecords, FileService, open_format
+from callboard.flow.protocol.message import Message
 from callboard.flow.record_file import read_records
 
 RULES = """
@@ -87,11 +87,11 @@ def test_a_file_that_is_not_there_is_said_so(broker, connect):
 def test_the_service_keeps_names_inside_itself(node, tmp_path):
     service = node.spawn(FileService, str(tmp_path))
 
-    for order in (Append("../x", (Message(label="{}").encode(),)), Fetch("/etc/passwd")):
+    for order in (Append("../x", (Message(label="{}").encode(),)), FetchRecords("/etc/passwd")):
         with pytest.raises(RecordError, match="no name inside"):
             service.ask(order).result(20)
     with pytest.raises(RecordError, match="no file"):
-        service.ask(Fetch("x")).result(20)
+        service.ask(FetchRecords("x")).result(20)
     with pytest.raises(RecordError, match="beyond the end"):
         service.ask(Append("x", (b"damaged",))).result(20)
     assert service.ask(Append("x", (Message(label="{}").encode(),))).result(20) == 1

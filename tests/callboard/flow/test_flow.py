@@ -2,12 +2,11 @@
 
 import asyncio
 import threading
-import time
 
 import pytest
 
-from actors.cell import Cell
 from callboard import Child, LinkFull, Node
+from callboard.actors.cell import Cell
 from callboard.endpoint.hub import Hub
 from callboard.flow import (
     FactoryDeadlock,
@@ -19,16 +18,10 @@ from callboard.flow import (
     FlowRefused,
     FlowTimeout,
 )
-from callboard.flow.factories import Pool, Route, Spawn
-from callboard.flow.message import Message
+from callboard.flow.factories import Pool, Route, Spawn, call_factory
+from callboard.flow.protocol.message import Message
 from tests.callboard.flow.cast import Collector, Counting, Crashing, Numbers
-
-
-def wait_for(condition, seconds=20.0):
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it did not come about"
-        time.sleep(0.005)
+from tests.polling import eventually
 
 
 def give(flow, count):
@@ -47,7 +40,7 @@ def test_the_blocks_of_the_interface_work_over_tcp():
                 flow.put(word)
             assert flow.eot()["got"] == ["a", "b", "c"]
         assert broker.address.startswith("basp://127.0.0.1:")
-        wait_for(lambda: len(broker) == 0)
+        eventually(lambda: len(broker) == 0)
 
 
 def test_z01_two_clients_through_one_broker_are_not_mixed(start, connect):
@@ -61,7 +54,7 @@ def test_z01_two_clients_through_one_broker_are_not_mixed(start, connect):
         end = flow.eot()
         assert end == {"got": [f"{letter}{n}" for n in range(30)], "who": letter}
         flow.close()
-    wait_for(lambda: len(broker) == 0)
+    eventually(lambda: len(broker) == 0)
 
 
 def test_z02_every_port_has_a_routing_id_of_its_own_while_it_has_a_flow(start, connect):
@@ -72,7 +65,7 @@ def test_z02_every_port_has_a_routing_id_of_its_own_while_it_has_a_flow(start, c
         assert len(set(seen)) == 2
         assert all(0 < rid < 2**32 for rid in seen)
         assert len(broker._actor._rids) == 4
-    wait_for(lambda: not broker._actor._rids)
+    eventually(lambda: not broker._actor._rids)
     assert not broker._actor._ports
 
 
@@ -80,7 +73,7 @@ def test_z04_a_handler_that_exists_can_take_many_flows(node, start, connect):
     broker = start(Pool([node.spawn(Counting)]))
 
     flows = [connect(broker) for _ in range(5)]
-    wait_for(lambda: Counting.alive == 5)
+    eventually(lambda: Counting.alive == 5)
     for flow in flows:
         flow.put(b"x")
         flow.close()
@@ -136,7 +129,7 @@ def test_z12_broker_and_handlers_work_on_a_port_that_the_application_made(proces
         with Flow.connect(f"{node.address}/flow", node=node, timeout=20) as flow:
             flow.put(b"over there")
             assert flow.eot()["got"] == ["over there"]
-        wait_for(lambda: len(broker) == 0)
+        eventually(lambda: len(broker) == 0)
 
 
 def test_a_killed_process_of_handlers_is_noticed_by_the_clients(processes):
@@ -150,7 +143,7 @@ def test_a_killed_process_of_handlers_is_noticed_by_the_clients(processes):
         for flow in flows:
             with pytest.raises(FlowAborted, match="lost"):
                 flow.close()
-        wait_for(lambda: len(broker) == 0)
+        eventually(lambda: len(broker) == 0)
 
 
 def test_z13_the_same_class_is_client_and_handler(node, start, connect):
@@ -194,7 +187,7 @@ def test_z14_a_handler_needs_nothing_but_the_interface_of_flows(start, connect):
         assert flow.eot()["got"] == ["x"]
 
 
-def test_z15_a_slow_factory_delays_and_loses_nothing(node, start, connect, caplog):
+def test_z15_a_slow_factory_delays_and_loses_nothing(node, start, connect):
     gate = threading.Event()
 
     def slow(bot):
@@ -212,14 +205,21 @@ def test_z15_a_slow_factory_delays_and_loses_nothing(node, start, connect, caplo
     threads = [threading.Thread(target=client, args=(who,)) for who in "ab"]
     for thread in threads:
         thread.start()
-    wait_for(lambda: node.runtime.cells[broker.ref.actor_id].depth == 1)
-    time.sleep(0.11)  # longer than a factory may take
+    eventually(lambda: node.runtime.contexts[broker.ref.actor_id].depth == 1)
     gate.set()
     for thread in threads:
         thread.join(20)
 
     assert sorted(outcomes) == [["a"], ["b"]]
-    assert "the factory took" in caplog.text
+
+
+@pytest.mark.parametrize(("seconds", "is_named"), [(0.1, False), (0.11, True)])
+def test_a_slow_factory_is_named_in_the_log(caplog, seconds, is_named):
+    times = iter([0.0, seconds])
+
+    assert call_factory(lambda bot: "handler", "bot", times.__next__) == ""
+
+    assert ("the factory took 0.1 s for 'bot'" in caplog.text) is is_named
 
 
 @pytest.mark.parametrize("how", ["connect", "answer"])
@@ -231,7 +231,7 @@ def test_z16_a_factory_that_runs_the_initiation_itself_is_told_so(node, start, c
             if how == "connect":
                 connect(broker)
             else:
-                from callboard.flow.machine import FlowMachine
+                from callboard.flow.protocol.machine import FlowMachine
 
                 Flow(FlowMachine(bot.direction, bot.credit, bot.object)).open()
         except FactoryDeadlock as error:
@@ -323,7 +323,7 @@ def test_a_crashed_handler_is_noticed_by_its_client(node, start, connect):
         give(flow, 3)
     with pytest.raises(FlowAborted):
         flow.close()
-    wait_for(lambda: len(broker) == 0)
+    eventually(lambda: len(broker) == 0)
 
 
 def test_a_crashed_handler_is_started_again_by_its_supervisor(node, start, connect):
@@ -340,7 +340,7 @@ def test_a_crashed_handler_is_started_again_by_its_supervisor(node, start, conne
         flow.put(b"x")
         with pytest.raises(FlowAborted):
             flow.close()
-        wait_for(lambda gone=before: gone not in workers and len(workers) == 1)
+        eventually(lambda gone=before: gone not in workers and len(workers) == 1)
 
 
 def test_a_client_that_breaks_off_is_noticed_by_its_handler(node, start, connect):
@@ -353,14 +353,14 @@ def test_a_client_that_breaks_off_is_noticed_by_its_handler(node, start, connect
     broker = start(Spawn(node, Watching))
     with pytest.raises(KeyError), connect(broker) as flow:
         flow.peer_attributes["sorry"]
-    wait_for(lambda: failed)
+    eventually(lambda: failed)
     assert "KeyError: 'sorry'" in failed[0]
 
     gone = connect(broker)
     gone._link.port.kill()
-    wait_for(lambda: len(failed) == 2)
+    eventually(lambda: len(failed) == 2)
     assert "lost" in failed[1]
-    wait_for(lambda: len(broker) == 0)
+    eventually(lambda: len(broker) == 0)
 
 
 def test_a_closed_broker_ends_its_flows(start, connect):
@@ -377,7 +377,7 @@ def test_a_taker_may_end_first_and_what_was_under_way_is_absorbed(start, connect
     broker = start()
     with connect(broker, "inject", credit=4, attributes={"count": 10**6}) as flow:
         assert bytes(flow.get()) == b"0"
-    wait_for(lambda: len(broker) == 0)
+    eventually(lambda: len(broker) == 0)
 
 
 def test_put_and_get_belong_to_their_sides_and_end_with_the_flow(start, connect):
@@ -400,7 +400,7 @@ def test_waits_end_in_time(node, start):
 
     with pytest.raises(FlowTimeout, match="nothing came within"):
         Flow.connect(broker.ref, node=node, timeout=0.05)
-    wait_for(lambda: len(broker) == 0)
+    eventually(lambda: len(broker) == 0)
 
 
 def test_a_peer_that_takes_nothing_more_ends_its_flow_only(node, start, connect, monkeypatch):
@@ -420,7 +420,7 @@ def test_a_peer_that_takes_nothing_more_ends_its_flow_only(node, start, connect,
         for _ in range(30):
             fine.put(b"x")
         stuck._send(stuck._machine.end())  # its echo cannot be sent
-        wait_for(lambda: len(broker) == 1)
+        eventually(lambda: len(broker) == 1)
 
     assert len(fine.eot()["got"]) == 30
     assert broker.counters.aborted + broker.counters.ended == 2
@@ -431,7 +431,7 @@ def test_strangers_are_dropped_and_counted(node, start):
     broker.ref.tell(b"no message")
     broker.ref.tell(Message(label='{"flow":"DAT"}').encode())
 
-    wait_for(lambda: broker.counters.unknown == 2)
+    eventually(lambda: broker.counters.unknown == 2)
 
 
 def test_a_handler_can_publish_to_topics(node, start, connect):
@@ -451,7 +451,7 @@ def test_a_handler_can_publish_to_topics(node, start, connect):
     with connect(broker) as flow:
         flow.put("news")
 
-    wait_for(lambda: heard)
+    eventually(lambda: heard)
     assert heard[0][0] == "flows/raw"
 
 

@@ -76,7 +76,9 @@ def test_every_survivor_ends_with_eot_or_an_error_and_the_table_is_empty(cluster
             victim.kill()
             killed.add(victim)
         node = rng.choice([b, c])
-        handlers = [cell for cell in node.runtime.cells.values() if type(cell.actor) is Worker]
+        handlers = [
+            cell for cell in node.runtime.contexts.values() if type(cell.actor) is Worker
+        ]
         if handlers:
             rng.choice(handlers).ref.kill()
     if round_ == 2:

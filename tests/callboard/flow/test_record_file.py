@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from callboard.flow.errors import RecordError
-from callboard.flow.message import Message
+from callboard.flow.protocol.message import Message
 from callboard.flow.record_file import RecordFile, read_records
 
 

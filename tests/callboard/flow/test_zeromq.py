@@ -1,14 +1,14 @@
 """Flows over ZeroMQ: the same table and the same class, other sockets."""
 
 import asyncio
-import time
 
 import pytest
 
 from callboard.flow import Flow, FlowAborted, FlowBroker, FlowError, FlowRefused, FlowTimeout
 from callboard.flow.factories import Spawn
-from callboard.flow.message import Message
+from callboard.flow.protocol.message import Message
 from tests.callboard.flow.cast import Collector, Crashing, Numbers
+from tests.polling import eventually
 
 zmq = pytest.importorskip("zmq", reason="pyzmq is not installed (extra zmq)")
 
@@ -40,13 +40,6 @@ def serve(request, node):
         broker.close()
 
 
-def wait_for(condition):
-    until = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < until, "it did not come about"
-        time.sleep(0.005)
-
-
 def test_clients_give_and_take(serve):
     broker = serve()
     with (
@@ -57,7 +50,7 @@ def test_clients_give_and_take(serve):
             one.put([str(number), b""])
         assert one.eot()["got"] == [str(number) for number in range(50)]
         assert [dat.payload for dat in two] == [(b"%d" % number,) for number in range(50)]
-    wait_for(lambda: len(broker) == 0)
+    eventually(lambda: len(broker) == 0)
     assert broker.counters.ended == 2
 
 

@@ -3,8 +3,8 @@
 import threading
 from typing import Any
 
-from callboard.gateway.message import Message
 from callboard.gateway.module import Module
+from callboard.gateway.wire.message import Message
 
 LIMIT = 20.0
 """Seconds that a test waits for a condition that will come."""

@@ -5,12 +5,12 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from actors.mailbox import Mailbox
 from callboard import Node
+from callboard.actors.mailbox import Mailbox
 from callboard.gateway.broker import ModuleBroker
 from callboard.gateway.errors import DuplicateModule, UnknownModule
 from callboard.gateway.handle import ModuleHandle, ModuleOptions
-from callboard.gateway.message import Message
+from callboard.gateway.wire.message import Message
 from tests.callboard.gateway.cast import LIMIT, Recorder
 from tests.polling import eventually
 

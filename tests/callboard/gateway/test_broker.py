@@ -8,7 +8,7 @@ from callboard import Node
 from callboard.gateway.broker import ModuleBroker
 from callboard.gateway.errors import BrokerClosed, UnknownModule
 from callboard.gateway.handle import TOPIC_SIZE
-from callboard.gateway.message import Message
+from callboard.gateway.wire.message import Message
 from tests.callboard.gateway.cast import LIMIT, Quiet, Recorder
 from tests.callboard.gateway.hammer import hammer
 
@@ -81,13 +81,16 @@ def test_g04_two_brokers_share_nothing(node, broker):
         assert not broker.remove(foreign)
 
 
-def test_g05_a_module_has_a_worker_a_queue_and_a_quit_message(broker):
+def test_g05_a_module_has_a_worker_and_a_queue_and_ends_for_itself(broker):
     first, second = broker.add(Recorder()), broker.add(Recorder())
 
     assert first.ref is not None
     assert first.ref != second.ref
-    assert first.inbox.cell is first.ref.target
-    assert first.inbox.quit_message != second.inbox.quit_message
+    assert first.inbox.context is first.ref.target
+    assert first.inbox is not second.inbox
+    assert broker.remove(first)
+    assert not first.is_open
+    assert second.is_open
 
 
 def test_g06_adding_a_module_starts_its_worker(broker):
@@ -194,4 +197,4 @@ def test_a_broker_without_a_node_has_one_of_its_own():
     with ModuleBroker() as broker:
         assert isinstance(broker.node, Node)
         node = broker.node
-    assert node.runtime.closed
+    assert node.runtime.is_closed

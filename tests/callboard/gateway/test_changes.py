@@ -108,7 +108,7 @@ def test_no_message_is_lost_or_doubled_while_a_configuration_is_reloaded(node, s
 
 
 def test_a_file_that_is_watched_is_followed(tmp_path, node, shelf, monkeypatch):
-    monkeypatch.setattr("callboard.gateway.watch.INTERVAL", 0.01)
+    monkeypatch.setattr("callboard.gateway.configuration.WATCH_INTERVAL", 0.01)
     path = write(tmp_path / "gw.json", entry("a"))
     failures = []
     with Gateway.from_file(path, node=node, watch=True) as gateway:

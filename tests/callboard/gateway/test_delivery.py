@@ -7,7 +7,7 @@ import pytest
 
 from callboard.gateway.errors import UnknownModule
 from callboard.gateway.handle import TOPIC_SIZE
-from callboard.gateway.message import Message
+from callboard.gateway.wire.message import Message
 from tests.callboard.gateway.cast import LIMIT, Failing, Gate, Quiet, Recorder
 from tests.polling import eventually
 
@@ -43,19 +43,18 @@ def test_g02_the_order_of_each_publisher_holds(broker):
     assert sink.contents == [b"%d" % number for number in range(3000)]
 
 
-def test_g07_no_message_of_a_user_can_imitate_the_quit_message(broker):
+def test_g07_no_message_of_a_user_ends_a_module(broker):
     sink, source = Recorder(), broker.add(Quiet)
     handle = broker.add(sink)
     broker.link(source, handle)
-    guid = handle.inbox.quit_message
-    contents = [guid, guid + b"more", str(uuid.UUID(bytes=guid)).encode(), bytes(guid)]
+    contents = [b"", uuid.uuid4().bytes, handle.topic, bytes(TOPIC_SIZE), b"quit"]
 
     for content in contents:
         broker.publish(source, Message(content))
 
     sink.until(len(contents))
     assert sink.contents == contents
-    assert len(guid) < TOPIC_SIZE + len(Message().data)
+    assert sink.calls == ["create"]
     broker.remove(handle)
     assert sink.calls == ["create", "destroy"]
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from actors.errors import WouldBlock, WouldDeadlock
-from actors.mailbox import Mailbox
+from callboard.actors.errors import WouldBlock, WouldDeadlock
+from callboard.actors.mailbox import Mailbox
 from callboard.gateway import (
     DuplicateLink,
     DuplicateModule,

@@ -5,12 +5,12 @@ import threading
 
 import pytest
 
-from actors.mailbox import Mailbox
+from callboard.actors.mailbox import Mailbox
 from callboard.gateway.broker import ModuleBroker
 from callboard.gateway.errors import DuplicateModule, ModuleFailed
 from callboard.gateway.handle import ModuleOptions
-from callboard.gateway.message import Message
 from callboard.gateway.module import Module, module
+from callboard.gateway.wire.message import Message
 from tests.callboard.gateway.cast import LIMIT, Failing, Gate, Quiet, Recorder
 from tests.polling import eventually
 
@@ -245,10 +245,11 @@ def test_a_detached_module_has_a_thread_of_its_own(broker):
     class Blocking(Where):
         detached = True
 
-    ordinary, detached, declared = Where(), Where(), Blocking()
+    ordinary, detached, declared, placed = Where(), Where(), Blocking(), Where()
     source = broker.add(Quiet)
     broker.link(source, broker.add(ordinary))
     broker.link(source, broker.add(declared))
+    broker.link(source, broker.add(placed, where="thread"))
     broker.link(source, broker.add(detached, options=ModuleOptions(detached=True)))
 
     for number in range(100):
@@ -257,7 +258,8 @@ def test_a_detached_module_has_a_thread_of_its_own(broker):
     ordinary.until(100)
     detached.until(100)
     declared.until(100)
-    assert len({ordinary.where, detached.where, declared.where}) == 3
+    placed.until(100)
+    assert len({ordinary.where, detached.where, declared.where, placed.where}) == 4
 
 
 def test_a_function_is_a_module(broker):

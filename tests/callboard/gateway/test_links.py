@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.gateway.links import LinkTable
+from callboard.gateway.broker import LinkTable
 
 ENDS = st.integers(0, 4)
 ACTS = st.lists(
@@ -30,7 +30,7 @@ def test_links_are_counted_as_a_list_of_them_would(acts):
             if (source, sink) in model:
                 model.remove((source, sink))
         else:
-            table.forget([sink])
+            table.forget(sink)
             model = [link for link in model if sink not in link]
         assert len(table) == len(model)
 

@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 from callboard.gateway import Message, Module, ModuleFailed, ModuleOptions
-from callboard.gateway.control import (
+from callboard.gateway.errors import InvalidEntrypoint
+from callboard.gateway.outprocess import ProcessEntrypoint, channel_url
+from callboard.gateway.wire.control import (
     DETACH,
     FAILED,
     OK,
-    Create,
-    Destroy,
-    Reply,
-    Start,
+    ControlCreate,
+    ControlDestroy,
+    ControlReply,
+    ControlStart,
     decode_control,
     encode_control,
 )
-from callboard.gateway.loaders import InvalidEntrypoint
-from callboard.gateway.outprocess import OutProcess, channel_url
 from tests.callboard.gateway.cast import LIMIT, Quiet, Recorder
 from tests.polling import eventually
 
@@ -131,13 +131,13 @@ class ByHand:
         with contextlib.suppress(pynng.Closed):
             while True:
                 message = decode_control(self.control.recv())
-                if isinstance(message, Create):
+                if isinstance(message, ControlCreate):
                     if self.messages is not None:
                         self.messages.close()
                     self.messages = pynng.Pair0(
                         listen=message.uri, recv_timeout=int(LIMIT * 1000)
                     )
-                    self.say(Reply(OK))
+                    self.say(ControlReply(OK))
                 self.seen.append(message)
 
     def say(self, message):
@@ -183,21 +183,21 @@ def test_the_control_messages_are_those_of_the_original(gateway, control, by_han
 
     create, start, destroy = by_hand.seen
     assert (create.args, create.uri_type, create.message_version) == ('{"k": 1}', 16, 1)
-    assert (start, destroy) == (Start(), Destroy())
+    assert (start, destroy) == (ControlStart(), ControlDestroy())
 
 
 @pytest.mark.parametrize("status", [FAILED, DETACH])
 def test_a_reply_that_comes_later_makes_it_again(gateway, control, by_hand, status):
     add(gateway, control)
-    eventually(lambda: Start() in by_hand.seen)
+    eventually(lambda: ControlStart() in by_hand.seen)
 
-    by_hand.say(Reply(status))
+    by_hand.say(ControlReply(status))
 
-    eventually(lambda: by_hand.seen.count(Start()) == 2)
+    eventually(lambda: by_hand.seen.count(ControlStart()) == 2)
     kinds = [type(message) for message in by_hand.seen]
-    assert kinds[:3] == [Create, Start, Destroy]
+    assert kinds[:3] == [ControlCreate, ControlStart, ControlDestroy]
     # A try in between fails where this end still has the old channel: it takes one at a time.
-    assert kinds[-2:] == [Create, Start]
+    assert kinds[-2:] == [ControlCreate, ControlStart]
 
 
 def test_a_process_that_is_not_there_is_told_in_time(gateway, control, monkeypatch):
@@ -221,7 +221,7 @@ def test_a_process_that_is_not_there_is_told_in_time(gateway, control, monkeypat
 )
 def test_an_entrypoint_with_a_mistake_is_refused(entrypoint, key):
     with pytest.raises(InvalidEntrypoint) as caught:
-        OutProcess.read_entrypoint(entrypoint, Path())
+        ProcessEntrypoint.read(entrypoint)
     assert caught.value.key == key
 
 

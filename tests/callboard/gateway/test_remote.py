@@ -4,8 +4,8 @@ import pytest
 
 from callboard import Node
 from callboard.gateway import ModuleFailed, ModuleOptions, offer_module
-from callboard.gateway.loaders import InvalidEntrypoint
-from callboard.gateway.remote import RemoteModule
+from callboard.gateway.errors import InvalidEntrypoint
+from callboard.gateway.remote import read_place
 from tests.callboard.gateway.cast import LIMIT, Failing, Quiet, Recorder, Relay
 from tests.polling import eventually
 
@@ -154,4 +154,4 @@ def test_a_module_whose_node_is_lost_has_ended_and_all_is_accounted_for(gateway)
 )
 def test_an_entrypoint_that_leads_nowhere_is_refused(entrypoint):
     with pytest.raises(InvalidEntrypoint):
-        RemoteModule.read_entrypoint(entrypoint)
+        read_place(entrypoint)

@@ -2,9 +2,9 @@
 
 import threading
 
-from actors.mailbox import Mailbox
+from callboard.actors.mailbox import Mailbox
 from callboard.gateway.handle import ModuleOptions
-from callboard.gateway.message import Message
+from callboard.gateway.wire.message import Message
 from tests.callboard.gateway.cast import LIMIT, Gate, Quiet, Relay
 from tests.polling import eventually
 
@@ -74,7 +74,7 @@ def test_g12b_a_publisher_that_waits_goes_on_when_the_sink_is_removed(broker):
     publisher = threading.Thread(target=flood)
     publisher.start()
     assert sink.entered.wait(LIMIT)
-    eventually(lambda: handle.waiting == 1 and handle.inbox.waiters)
+    eventually(lambda: handle.waiting == 1 and handle.inbox.pressure.waiters)
     broker.remove(handle, timeout=0.1)
     publisher.join(LIMIT)
 

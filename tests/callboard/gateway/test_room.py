@@ -2,10 +2,10 @@
 
 import pytest
 
-from actors.errors import MailboxFull
-from actors.mailbox import Mailbox
+from callboard.actors.errors import MailboxFull
+from callboard.actors.mailbox import Mailbox
 from callboard.gateway.handle import ModuleOptions
-from callboard.gateway.message import Message
+from callboard.gateway.wire.message import Message
 from tests.callboard.gateway.cast import LIMIT, Gate, Quiet, Recorder
 from tests.polling import eventually
 
@@ -67,7 +67,7 @@ def test_bytes_are_bounded_too(broker):
     for _ in range(3):
         broker.publish(source, Message(bytes(300)))
         sink.until(len(sink.got))
-    eventually(lambda: handle.inbox.held == 0)
+    eventually(lambda: handle.inbox.pressure.held == 0)
 
 
 def test_a_publish_from_inside_receive_never_blocks(broker):

@@ -2,11 +2,10 @@
 
 import socket
 
-from callboard.mqtt.codec import decode, encode
-from callboard.mqtt.framing import body_start, packet_end
-from callboard.mqtt.network import Network
-from callboard.mqtt.packet import V4, V5, Connect, SubAck, Subscribe, Subscription
-from callboard.mqtt.properties import Properties
+from callboard.mqtt.wire.codec import decode_all, encode
+from callboard.mqtt.wire.framing import Deframer
+from callboard.mqtt.wire.packet import V4, V5, Connect, SubAck, Subscribe, Subscription
+from callboard.mqtt.wire.properties import Properties
 
 
 class Caller:
@@ -16,7 +15,7 @@ class Caller:
         self.socket = connection or socket.create_connection(("127.0.0.1", port), 10)
         self.socket.settimeout(10)
         self.version = version
-        self.network = Network()
+        self.network = Deframer()
         self.waiting = []
         if version == V5:
             fields.setdefault("properties", Properties())
@@ -44,17 +43,9 @@ class Caller:
             data = self.socket.recv(65_536)
             if not data:
                 break
-            self._take(self.network.receive(data))
+            self.waiting += decode_all(self.network.receive(data), self.version)
         taken, self.waiting = self.waiting[:count], self.waiting[count:]
         return taken
-
-    def _take(self, chunk):
-        position = 0
-        while position < len(chunk):
-            end = packet_end(chunk, position)
-            body = chunk[body_start(chunk, position) : end]
-            self.waiting.append(decode(chunk[position], body, self.version))
-            position = end
 
     def subscribe(self, topic_filter, qos=0):
         self.say(Subscribe(1, (Subscription(topic_filter, qos),)))

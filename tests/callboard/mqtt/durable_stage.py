@@ -1,7 +1,7 @@
 """A router with a journal on a disk that loses what was not synced."""
 
-from callboard.mqtt.journal import RouterJournal
-from callboard.mqtt.limits import Limits
+from callboard.mqtt.journal.journal import RouterJournal
+from callboard.mqtt.router.limits import Limits
 from callboard.simulation.disk import SimulatedDisk
 from tests.callboard.mqtt.stage import Stage
 
@@ -33,7 +33,7 @@ class DurableStage(Stage):
 
     def run(self) -> None:
         while True:
-            turn = self.machine.run_inner(self.now)
+            turn = self.machine.run_turn(self.now)
             self.turns.append(turn)
             if turn.records:
                 self.journal.write(turn.records, self.machine)

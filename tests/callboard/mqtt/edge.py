@@ -1,13 +1,22 @@
 """A wire and a router's mailbox for tests of the edge: what was done with them is kept."""
 
-from callboard.mqtt.codec import encode
-from callboard.mqtt.door import Door, NetworkLimits, Peer
-from callboard.mqtt.link import Connect as ConnectEvent
-from callboard.mqtt.link import DeviceData, Disconnect, Disconnected, Ready
-from callboard.mqtt.packet import V4, V5, ConnAck, Connect
-from callboard.mqtt.properties import Properties
-from callboard.mqtt.reason_code import ReasonCode
-from callboard.mqtt.remote_link import RemoteLink
+from callboard.mqtt.access.admission import Peer
+from callboard.mqtt.access.auth import AuthGate
+from callboard.mqtt.port.limits import NetworkLimits
+from callboard.mqtt.port.remote_link import Door, RemoteLink
+from callboard.mqtt.router.link import ConnectRequested as ConnectEvent
+from callboard.mqtt.router.link import DeviceData, Disconnected, DisconnectRequested, Ready
+from callboard.mqtt.wire.codec import encode
+from callboard.mqtt.wire.packet import V4, V5, ConnAck, Connect
+from callboard.mqtt.wire.properties import Properties
+from callboard.mqtt.wire.reason_code import ReasonCode
+
+
+def incoming(link):
+    """Return what lies in a link's incoming buffer, and empty it, as the router does."""
+    taken = link.incoming[:]
+    link.incoming.clear()
+    return taken
 
 
 class FakeWire:
@@ -65,7 +74,8 @@ class Edge:
     def __init__(self, gate=None, make_screen=None, **limits):
         self.now = 0.0
         self.router = FakeRouter()
-        self.door = Door(self.router, lambda: self.now, NetworkLimits(**limits), gate)
+        network = NetworkLimits(**limits)
+        self.door = Door(self.router, lambda: self.now, network, gate or AuthGate())
         self.door.make_screen = make_screen
         self.wire = FakeWire()
         self.remote = RemoteLink(self.door, self.wire, Peer("192.0.2.1:7", "192.0.2.1"))
@@ -89,6 +99,7 @@ class Edge:
     def deliver(self, *notifications):
         """Let the router send something."""
         self.remote.link.deliver(list(notifications))
+        self.door.write_all()
 
     def end(self, reason=ReasonCode.NORMAL_DISCONNECTION):
         """Let the router end the connection."""
@@ -104,7 +115,7 @@ class Edge:
 __all__ = [
     "ConnectEvent",
     "DeviceData",
-    "Disconnect",
+    "DisconnectRequested",
     "Edge",
     "FakeRouter",
     "FakeWire",

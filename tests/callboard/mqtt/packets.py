@@ -2,8 +2,8 @@
 
 from hypothesis import strategies as st
 
-from callboard.mqtt import reason_code as codes
-from callboard.mqtt.packet import (
+from callboard.mqtt.wire import reason_code as codes
+from callboard.mqtt.wire.packet import (
     V4,
     V5,
     Auth,
@@ -24,7 +24,7 @@ from callboard.mqtt.packet import (
     Unsubscribe,
     Will,
 )
-from callboard.mqtt.properties import Place, Properties
+from callboard.mqtt.wire.properties import Place, Properties
 
 text = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=12)
 topic = text.map(lambda name: name.replace("#", "").replace("+", ""))

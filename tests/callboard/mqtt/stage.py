@@ -4,11 +4,11 @@ import itertools
 import random
 from typing import Any
 
-from callboard.mqtt.codec import decode, encode
-from callboard.mqtt.limits import Limits
-from callboard.mqtt.link import UNSCHEDULE, Access, Disconnected, Link
-from callboard.mqtt.machine import RouterMachine, Turn
-from callboard.mqtt.packet import (
+from callboard.mqtt.router.limits import Limits
+from callboard.mqtt.router.link import UNSCHEDULE, Access, Disconnected, Link
+from callboard.mqtt.router.machine import RouterMachine, Turn
+from callboard.mqtt.wire.codec import decode, encode
+from callboard.mqtt.wire.packet import (
     V5,
     ConnAck,
     Connect,
@@ -25,7 +25,7 @@ from callboard.mqtt.packet import (
     Unsubscribe,
     Will,
 )
-from callboard.mqtt.properties import Properties
+from callboard.mqtt.wire.properties import Properties
 
 
 def packets_of(data: bytes, version: int) -> list[Packet]:
@@ -65,7 +65,7 @@ class Stage:
     def run(self) -> None:
         """Let the router take turns until it is idle."""
         while True:
-            turn = self.machine.run_inner(self.now)
+            turn = self.machine.run_turn(self.now)
             self.turns.append(turn)
             for link, notifications in turn.transmits:
                 link.deliver(notifications)

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -5,7 +6,7 @@ import pytest
 from callboard import Limits
 from callboard.operation.configuration import (
     VARIABLES,
-    ConfigurationError,
+    InvalidConfiguration,
     NodeConfiguration,
     load_configuration,
 )
@@ -63,7 +64,7 @@ def write(tmp_path):
 
 
 def mistakes(path=None, options=None, environment=None):
-    with pytest.raises(ConfigurationError) as caught:
+    with pytest.raises(InvalidConfiguration) as caught:
         load_configuration(path, options, environment or {})
     return caught.value
 
@@ -97,7 +98,7 @@ def test_every_mistake_is_told_at_once_with_file_key_value_and_expectation(write
 
     lines = mistakes(path).lines
 
-    told = {line.removeprefix(f"{path}: ").partition(" = ")[0]: line for line in lines}
+    told = {re.split(" = |: ", line.removeprefix(f"{path}: "))[0]: line for line in lines}
     assert set(told) == {
         "name",
         "listen",

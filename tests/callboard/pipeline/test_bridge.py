@@ -2,8 +2,8 @@
 
 import pytest
 
-from actors.errors import CallboardError
 from callboard import Endpoint
+from callboard.actors.errors import CallboardError
 from callboard.commitlog import CommitLog
 from callboard.pipeline import InvalidSetting
 from callboard.pipeline import bridge as module

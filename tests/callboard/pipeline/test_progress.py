@@ -5,13 +5,13 @@ import os
 
 import pytest
 
-from callboard.exposition import exposition
+from callboard.figures import exposition
 from callboard.pipeline import InvalidSetting
 from callboard.pipeline.job import Job, find_query
 from callboard.pipeline.progress import (
     Progress,
     StatusFile,
-    metrics_of,
+    query_metrics,
     read_offset,
     read_status,
 )
@@ -84,7 +84,7 @@ def test_figures_for_monitoring_tell_the_lag(job):
     file = StatusFile(job.folder, job.title, job.log)
     file.add(Progress.parse("rates", TOLD))
 
-    text = exposition(metrics_of(file.status))
+    text = exposition(query_metrics(file.status))
 
     assert 'callboard_pipeline_lag_rows{query="rates"} 100' in text
     assert 'callboard_pipeline_late_total{query="rates"} 5' in text

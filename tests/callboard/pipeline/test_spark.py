@@ -7,21 +7,21 @@ Java machine and not each.
 import json
 import re
 import shutil
-import time
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyspark", reason="needs pip install 'callboard[spark]'")
 
-from cbor2 import loads  # noqa: E402
+from cbor2 import loads
 
-from callboard.cli import main  # noqa: E402
-from callboard.commitlog import CommitLog, LogReader, sealed_segments, write_columns  # noqa: E402
-from callboard.pipeline import table  # noqa: E402
-from callboard.pipeline.queries import QUERIES, Settings, schema_of, values  # noqa: E402
-from callboard.pipeline.state import Baseline, Detection, learn_all  # noqa: E402
-from callboard.pipeline.temperatures import load_temperatures  # noqa: E402
+from callboard.cli import main
+from callboard.commitlog import CommitLog, LogReader, sealed_segments, write_columns
+from callboard.pipeline import table
+from callboard.pipeline.queries import QUERIES, Settings, schema_of, values
+from callboard.pipeline.state import Baseline, Detection, learn_all
+from examples.temperatures import load_temperatures
+from tests.polling import eventually
 
 PAGE = Path(__file__).parents[3] / "docs" / "pipeline.md"
 
@@ -280,13 +280,11 @@ def test_a_live_log_is_followed_and_others_read_the_results_as_they_come(
         .start(str(tmp_path / "out"))
     )
     try:
-        while not running.recentProgress:
-            assert running.isActive, running.exception()
-            time.sleep(0.05)
+        eventually(lambda: running.recentProgress or not running.isActive, 60, interval=0.05)
+        assert running.isActive, running.exception()
         for number in (1, 2):
             fill([{"n": number}])
-            while not list(tmp_path.glob("out/*.log")):
-                time.sleep(0.01)
+            eventually(lambda: list(tmp_path.glob("out/*.log")), 60, interval=0.01)
             found = next(iter(LogReader(tmp_path / "out").follow(number - 1, timeout=30)))
             assert (found.topic, found.payload) == ("/double", {"n": 2 * number})
     finally:

@@ -12,7 +12,7 @@ from callboard.pipeline.state import (
     learn,
     learn_all,
 )
-from callboard.pipeline.temperatures import PLACES, load_temperatures
+from examples.temperatures import PLACES, load_temperatures
 
 HOURLY = Detection(warmup=72, slots=24)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, rule
 
 from callboard.simulation import RealDisk, SimulatedDisk
-from callboard.simulation.inode import SECTOR
+from callboard.simulation.disk import SECTOR
 
 PATHS = st.sampled_from(["a", "b", "d", "e", "d/a", "d/b", "a/x", "e/a", "gone/a", "/", ""])
 SIZES = st.integers(0, 40)

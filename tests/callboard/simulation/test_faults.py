@@ -2,8 +2,9 @@
 
 import pytest
 
-from callboard import Actor, handler
+from callboard import Actor, Node, handler
 from callboard.errors import NodeUnreachable
+from callboard.simulation import Cluster
 from callboard.simulation.network import FIRST_RETRANSMISSION
 
 
@@ -177,3 +178,17 @@ def test_nodes_made_after_a_kill_have_hosts_of_their_own(cluster):
 
     assert len({a.address, b.address, c.address}) == 3
     assert c.connect(b.address) == b.node_id
+
+
+@pytest.mark.parametrize("end", ["kill", "crash"])
+def test_the_end_of_a_simulation_leaves_nodes_that_are_dead_alone(end, monkeypatch):
+    cluster = Cluster(1)
+    dead, alive = cluster(2)
+    getattr(cluster, end)(dead)
+    closed = []
+    close = Node.close
+    monkeypatch.setattr(Node, "close", lambda node: (closed.append(node), close(node)))
+
+    cluster.close()  # else it would wait, in real time, for what never comes
+
+    assert closed == [alive]

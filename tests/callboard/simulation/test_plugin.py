@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from callboard.simulation.dump import Dump, dump_path
+from callboard.simulation.trace import Dump, dump_path
 
 pytest_plugins = ["pytester"]
 

@@ -7,8 +7,13 @@ import pytest
 from callboard import Actor
 from callboard.simulation import Cluster
 from callboard.simulation import trace as traces
-from callboard.simulation.dump import Dump, UnreadableDump, dump_path
-from callboard.simulation.trace import Trace, first_difference
+from callboard.simulation.trace import (
+    Dump,
+    EventTrace,
+    UnreadableDump,
+    dump_path,
+    first_difference,
+)
 
 
 class Silent(Actor):
@@ -35,7 +40,7 @@ def test_events_hold_no_addresses_of_objects():
 
 def test_events_beyond_the_limit_count_for_the_checksum(monkeypatch):
     monkeypatch.setattr(traces, "EVENT_LIMIT", 2)
-    trace = Trace()
+    trace = EventTrace()
 
     for number in range(4):
         trace.note(1.5, "a", "does", number)

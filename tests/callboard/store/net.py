@@ -4,11 +4,17 @@ import itertools
 from typing import Any
 from uuid import UUID
 
-from callboard.store.action import PUT
-from callboard.store.clone import Clone
-from callboard.store.effect import Answer, Persist, Refused, Tell, Transmit
-from callboard.store.entity_id import EntityId
-from callboard.store.master import Master
+from callboard.store.machine.clone import Clone
+from callboard.store.machine.command import PUT, EntityId
+from callboard.store.machine.master import Master
+from callboard.store.machine.step import (
+    Answer,
+    Occasion,
+    Persist,
+    ReportChanges,
+    ReportRefused,
+    SendRun,
+)
 
 
 class Net:
@@ -29,24 +35,24 @@ class Net:
         self.loses: Any = lambda _run: False
         self.persisted: list[Persist] = []
         self.answers: list[Answer] = []
-        self.refused: list[Refused] = []
+        self.refused: list[ReportRefused] = []
         self.changes: list[Any] = []
 
     def do(self, effects: list[Any]) -> None:
         for effect in effects:
             match effect:
-                case Transmit():
+                case SendRun():
                     self._transmit(effect)
                 case Persist():
                     self.persisted.append(effect)
                 case Answer():
                     self.answers.append(effect)
-                case Refused():
+                case ReportRefused():
                     self.refused.append(effect)
-                case Tell():
+                case ReportChanges():
                     self.changes += effect.changes
 
-    def _transmit(self, effect: Transmit) -> None:
+    def _transmit(self, effect: SendRun) -> None:
         if self.loses(effect.run):
             return
         if not effect.to_master:
@@ -60,7 +66,7 @@ class Net:
             self.now += 0.1
             for machine in (self.master, *self.clones):
                 if machine is not None:
-                    self.do(machine.tick(self.now))
+                    self.do(machine.step(Occasion.TICK, self.now))
 
     def put(self, where: Any, **entries: Any) -> None:
         self.do(where.local([(PUT, k, v, None) for k, v in entries.items()], self.now))
@@ -69,7 +75,7 @@ class Net:
         """Wait on all, as frontends do: whoever waits asks for acknowledgements."""
         for machine in (*self.clones, self.master):
             assert machine is not None
-            self.do(machine.hasten(self.now))
+            self.do(machine.step(Occasion.HASTEN, self.now))
         assert self.master is not None
         return self.master.is_idle and all(clone.is_idle for clone in self.clones)
 

@@ -2,29 +2,38 @@
 
 from hypothesis import strategies as st
 
-from callboard.endpoint.container import Table
-from callboard.endpoint.data import DataType
-from callboard.endpoint.timespan import Timespan
-from callboard.store.command import COMMANDS, InternalCommand
-from callboard.store.command_field import FIELDS, INTERVAL_MAX, NUMBER_MAX, Field
-from callboard.store.entity_id import NIL, EntityId
-from tests.callboard.endpoint.strategies import DATA
+from callboard.model.data import DataType, Table
+from callboard.model.timespan import Timespan
+from callboard.store.machine.command import (
+    FIELDS,
+    INTERVAL_LIMIT,
+    NIL,
+    NUMBER_LIMIT,
+    CommandField,
+    EntityId,
+)
+from callboard.zeek.command import InternalCommand
+from tests.callboard.model.strategies import DATA
 
-NUMBERS = st.integers(0, NUMBER_MAX)
+NUMBERS = st.integers(0, NUMBER_LIMIT)
 ENTITIES = st.just(NIL) | st.builds(EntityId, st.uuids(), NUMBERS)
 TABLES = st.lists(st.tuples(DATA, DATA), max_size=3).map(Table)
 VALUES = {
-    Field.DATA: DATA,
-    Field.EXPIRY: st.none() | st.integers(-(2**63), 2**63 - 1).map(Timespan),
-    Field.ENTITY: ENTITIES,
-    Field.NUMBER: NUMBERS,
-    Field.INTERVAL: st.integers(0, INTERVAL_MAX),
-    Field.FLAG: st.booleans(),
-    Field.TYPE: st.sampled_from(DataType),
-    Field.SEQS: st.lists(NUMBERS, max_size=5).map(tuple),
-    Field.STATE: TABLES,
+    CommandField.KEY: DATA,
+    CommandField.VALUE: DATA,
+    CommandField.EXPIRY: st.none() | st.integers(-(2**63), 2**63 - 1).map(Timespan),
+    CommandField.ENTITY: ENTITIES,
+    CommandField.NUMBER: NUMBERS,
+    CommandField.INTERVAL: st.integers(0, INTERVAL_LIMIT),
+    CommandField.FLAG: st.booleans(),
+    CommandField.TYPE: st.sampled_from(DataType),
+    CommandField.SEQS: st.lists(NUMBERS, max_size=5).map(tuple),
+    CommandField.STATE: TABLES,
 }
 CONTENTS = st.one_of(
-    *(st.builds(kind, *(VALUES[field] for field in FIELDS[kind])) for kind in COMMANDS)
+    *(
+        st.tuples(st.just(number), *(VALUES[field] for field in fields))
+        for number, fields in enumerate(FIELDS)
+    )
 )
 COMMANDS_SENT = st.builds(InternalCommand, NUMBERS, ENTITIES, CONTENTS, ENTITIES)

@@ -4,12 +4,12 @@ import datetime
 
 import pytest
 
-from callboard.endpoint.data import DataType
-from callboard.endpoint.errors import DataOverflow, EndpointError
-from callboard.endpoint.scalar import Count
-from callboard.store.arithmetic import add, empty_value, index_of, subtract
+from callboard.model.data import DataType
+from callboard.model.errors import DataOverflow, EndpointError
+from callboard.model.scalar import Count
 from callboard.store.errors import TypeClash
-from callboard.store.stored import python_of, stored_of
+from callboard.store.machine.arithmetic import add, empty_value, index_of, subtract
+from callboard.store.machine.stored import python_of, stored_of
 
 SECOND = datetime.timedelta(seconds=1)
 MOMENT = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)

@@ -1,114 +1,162 @@
-"""Commands: kinds, tags, and what they are in terms of channels."""
+"""Commands: their table, golden bytes of their CBOR, round trips, what is refused."""
 
 from uuid import UUID
 
+import cbor2
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
-from callboard.channel import (
-    CumulativeAck,
-    Event,
-    Handshake,
-    Heartbeat,
-    Nack,
-    RetransmitFailed,
+from callboard.channel import CumulativeAck, Handshake, Heartbeat, Nack, RetransmitFailed
+from callboard.model.errors import InvalidData
+from callboard.store.machine.command import (
+    ADD,
+    CLEAR,
+    ERASE,
+    FIELDS,
+    NIL,
+    PUT,
+    PUT_UNIQUE,
+    RESULT,
+    RUN_SIZE_LIMIT,
+    SUBTRACT,
+    CommandRun,
+    EntityId,
+    encode_run,
+    read_run,
 )
-from callboard.endpoint.container import Table
-from callboard.endpoint.data import Data, DataType
-from callboard.store.command import (
-    COMMANDS,
-    AckClone,
-    Add,
-    AttachWriter,
-    Clear,
-    CommandTag,
-    CumulativeAckCommand,
-    Erase,
-    Expire,
-    InternalCommand,
-    Keepalive,
-    NackCommand,
-    Put,
-    PutUnique,
-    PutUniqueResult,
-    RetransmitFailedCommand,
-    Subtract,
-    tag_of,
+from callboard.store.machine.snapshot import SnapshotChunk
+from callboard.store.machine.stored import stored_of, token_of
+from tests.callboard.model.strategies import DATA
+
+WHO = EntityId(UUID(int=1), 2)
+PLAIN_WHO = (WHO.endpoint.bytes, WHO.object)
+TOKENS = DATA.map(token_of)
+VALUES = DATA.map(stored_of)
+EXPIRIES = st.none() | st.integers(-(2**63) + 1, 2**63 - 1)
+NUMBERS = st.integers(0, 2**64 - 1)
+ACTIONS = st.one_of(
+    st.tuples(st.just(PUT), TOKENS, VALUES, EXPIRIES),
+    st.tuples(st.just(PUT_UNIQUE), TOKENS, VALUES, EXPIRIES, st.just(PLAIN_WHO), NUMBERS),
+    st.tuples(st.just(RESULT), st.booleans(), st.just(PLAIN_WHO), NUMBERS),
+    st.tuples(st.just(ERASE), TOKENS),
+    st.tuples(st.just(ADD), TOKENS, VALUES, st.integers(0, 14), EXPIRIES),
+    st.tuples(st.just(SUBTRACT), TOKENS, VALUES, EXPIRIES),
+    st.just((CLEAR,)),
 )
-from callboard.store.command_channel import channel_message, control_command
-from callboard.store.command_field import FIELDS
-from callboard.store.entity_id import NIL, EntityId
-from tests.callboard.store.strategies import COMMANDS_SENT
-
-KEY, STATE = Data("k"), Table([(Data("k"), Data(1))])
-WHO = EntityId(UUID(int=7), 3)
-
-#: Each kind in the order of the wire, with its tag.
-EACH_KIND = [
-    (Put(KEY, KEY), CommandTag.ACTION),
-    (PutUnique(KEY, KEY, None, WHO, 1), CommandTag.ACTION),
-    (PutUniqueResult(True, WHO, 1), CommandTag.ACTION),
-    (Erase(KEY), CommandTag.ACTION),
-    (Expire(KEY), CommandTag.ACTION),
-    (Add(KEY, KEY, DataType.Set), CommandTag.ACTION),
-    (Subtract(KEY, KEY), CommandTag.ACTION),
-    (Clear(), CommandTag.ACTION),
-    (AttachWriter(4, 5), CommandTag.PRODUCER_CONTROL),
-    (Keepalive(4), CommandTag.PRODUCER_CONTROL),
-    (CumulativeAckCommand(4), CommandTag.CONSUMER_CONTROL),
-    (NackCommand((4, 6)), CommandTag.CONSUMER_CONTROL),
-    (AckClone(4, 5, STATE), CommandTag.PRODUCER_CONTROL),
-    (RetransmitFailedCommand(4), CommandTag.PRODUCER_CONTROL),
-]
+CONTROLS = st.one_of(
+    st.builds(Handshake, st.integers(1, 2**64), st.integers(0, 65_535)),
+    st.builds(Heartbeat, NUMBERS),
+    st.builds(CumulativeAck, NUMBERS),
+    st.builds(RetransmitFailed, NUMBERS),
+    st.builds(Nack, st.lists(NUMBERS, max_size=4).map(tuple)),
+    st.builds(
+        SnapshotChunk,
+        NUMBERS,
+        st.integers(0, 65_535),
+        NUMBERS,
+        st.booleans(),
+        st.lists(st.tuples(TOKENS, VALUES), max_size=3).map(lambda pairs: sum(pairs, ())),
+    ),
+)
 
 
-def test_there_are_fourteen_kinds_in_the_order_of_the_wire():
-    assert tuple(type(content) for content, _ in EACH_KIND) == COMMANDS
-    assert len(COMMANDS) == len(set(COMMANDS)) == 14
+def _read(encoded):
+    return read_run(cbor2.loads(encoded, immutable=True))
 
 
-@pytest.mark.parametrize(("content", "tag"), EACH_KIND)
-def test_tag_of_tells_actions_and_both_controls_apart(content, tag):
-    assert tag_of(InternalCommand(0, WHO, content)) is tag
+def test_a_run_has_its_bytes():
+    run = CommandRun(WHO, NIL, 9, [(PUT, "k", 1, None), (ERASE, b"\x05")])
+
+    (encoded,) = encode_run(run)
+
+    head = "85" + "8250" + "00" * 15 + "0102" + "f6" + "09"
+    assert encoded.hex() == head + "84" + "00" + "616b" + "01" + "f6" + "82" + "03" + "4105"
+
+
+@given(st.lists(ACTIONS, min_size=1, max_size=5), st.integers(1, 2**60))
+def test_actions_come_back(actions, first):
+    (encoded,) = encode_run(CommandRun(WHO, NIL, first, actions))
+
+    assert repr(_read(encoded)) == repr(CommandRun(WHO, NIL, first, actions))
+
+
+@given(CONTROLS)
+def test_controls_come_back(control):
+    (encoded,) = encode_run(CommandRun(WHO, WHO, control=control))
+
+    assert repr(_read(encoded)) == repr(CommandRun(WHO, WHO, control=control))
+
+
+def test_long_runs_are_cut_by_length_and_size():
+    actions = [(PUT, f"k{i}", "x" * (1000 if i % 7 else 90_000), None) for i in range(3000)]
+
+    encoded = encode_run(CommandRun(WHO, NIL, 5, actions))
+
+    runs = [_read(one) for one in encoded]
+    assert [action for run in runs for action in run.actions] == actions
+    assert [run.first for run in runs] == [
+        5 + sum(len(before.actions) for before in runs[:at]) for at in range(len(runs))
+    ]
+    assert max(map(len, encoded)) <= RUN_SIZE_LIMIT
+
+
+SOMEBODY = (bytes(16), 1)
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    "content",
     [
-        (AttachWriter(4, 5), Handshake(5, 5)),
-        (AckClone(4, 5, STATE), Handshake(5, 5)),
-        (CumulativeAckCommand(4), CumulativeAck(4)),
-        (NackCommand((4, 6)), Nack((4, 6))),
-        (Keepalive(4), Heartbeat(4)),
-        (RetransmitFailedCommand(4), RetransmitFailed(4)),
+        5,
+        (),
+        (SOMEBODY, None, 1),
+        (SOMEBODY, None, -1, (CLEAR,)),
+        (SOMEBODY, None, 2**64, (CLEAR,)),
+        ((bytes(15), 1), None, 1, (CLEAR,)),
+        ((bytes(16), -1), None, 1, (CLEAR,)),
+        ("somebody", None, 1, (CLEAR,)),
+        (SOMEBODY, None, 1, 5),
+        (SOMEBODY, None, 1, (CLEAR, 0)),
+        (SOMEBODY, None, 1, (14,)),
+        (SOMEBODY, None, 1, (ERASE, 5)),
+        (SOMEBODY, None, 1, (ERASE, b"\xff")),
+        (SOMEBODY, None, 1, (PUT, "k", 2**63, None)),
+        (SOMEBODY, None, 1, (PUT, "k", b"\xff", None)),
+        (SOMEBODY, None, 1, (PUT, "k", (1, (b"x",)), None)),
+        (SOMEBODY, None, 1, (PUT, "k", 1, 2**63)),
+        (SOMEBODY, None, 1, (PUT, "k", 1, True)),
+        (SOMEBODY, None, 1, (PUT_UNIQUE, "k", 1, None, None, 1)),
+        (SOMEBODY, None, 1, (PUT_UNIQUE, "k", 1, None, SOMEBODY, -1)),
+        (SOMEBODY, None, 1, (RESULT, 1, SOMEBODY, 1)),
+        (SOMEBODY, None, 1, (ADD, "k", 1, 15, None)),
+        (SOMEBODY, None, 0, (CLEAR,)),
+        (SOMEBODY, None, 0, (8, 0, 65_536)),
+        (SOMEBODY, None, 0, (9, -1)),
+        (SOMEBODY, None, 0, (9, 1), (9, 1)),
+        (SOMEBODY, None, 0, (11, (1, -1))),
+        (SOMEBODY, None, 0, (11, (1,) * 65_537)),
+        (SOMEBODY, None, 0, (12, 0, 5, 0)),
+        (SOMEBODY, None, 0, (12, 0, 5, 0, True, "k")),
+        (SOMEBODY, None, 0, (12, 0, 5, 0, 1, "k", 1)),
     ],
 )
-def test_controls_map_to_messages_of_channels_and_back(content, message):
-    state = STATE if isinstance(content, AckClone) else None
-
-    assert channel_message(InternalCommand(0, WHO, content)) == message
-    assert control_command(message, state) == content
+def test_what_is_no_run_is_refused(content):
+    with pytest.raises(InvalidData):
+        read_run(content)
 
 
-@given(COMMANDS_SENT)
-def test_actions_are_events_in_sequence_order(command):
-    message = channel_message(command)
-
-    if tag_of(command) is CommandTag.ACTION:
-        assert message == Event(command.seq, command)
-        assert control_command(message) == command.content
-    else:
-        assert not isinstance(message, Event)
-
-
-def test_every_kind_tells_its_fields():
-    for kind in COMMANDS:
-        assert len(FIELDS[kind]) == len(kind.__dataclass_fields__)
+def test_there_are_fourteen_commands():
+    assert len(FIELDS) == 14
 
 
 def test_entities_are_ordered_and_nobody_is_false():
-    assert sorted([WHO, NIL, EntityId(UUID(int=7), 2)]) == [NIL, EntityId(UUID(int=7), 2), WHO]
-    assert (bool(NIL), bool(WHO), str(NIL)) == (False, True, "none")
-    assert str(WHO) == "3@00000000-0000-0000-0000-000000000007"
+    seven = EntityId(UUID(int=7), 3)
+    assert sorted([seven, NIL, EntityId(UUID(int=7), 2)]) == [
+        NIL,
+        EntityId(UUID(int=7), 2),
+        seven,
+    ]
+    assert (bool(NIL), bool(seven), str(NIL)) == (False, True, "none")
+    assert str(seven) == "3@00000000-0000-0000-0000-000000000007"
     with pytest.raises(OverflowError):
         EntityId(UUID(int=7), 2**64)

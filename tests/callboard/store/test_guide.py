@@ -6,13 +6,11 @@ from typing import Any
 import pytest
 
 from callboard import Node
-from callboard.channel import Consumer, Producer
+from callboard.channel import Consumer, Handshake, Producer
 from callboard.endpoint.hub import Hub
 from callboard.store import Store, attach_clone, attach_master
-from callboard.store.action import PUT
-from callboard.store.command import AttachWriter
-from callboard.store.command_cbor import CommandRun
-from callboard.store.effect import Transmit
+from callboard.store.machine.command import PUT, CommandRun
+from callboard.store.machine.step import Occasion, SendRun
 from tests.callboard.store.net import Net
 
 
@@ -54,7 +52,7 @@ def test_7_5_attach_writer_is_sent_when_a_clone_adds_a_writer(net: Net) -> None:
     net.put(net.clones[0], a=1)
     net.put(net.clones[0], b=2)
 
-    attached = [run for run in sent if isinstance(run.control, AttachWriter)]
+    attached = [run for run in sent if isinstance(run.control, Handshake)]
     assert [run.sender for run in attached] == [net.clones[0].entity]
     assert sent.index(attached[0]) < sent.index(next(run for run in sent if run.actions))
 
@@ -93,7 +91,7 @@ def test_7_6_1_a_master_is_idle_when_all_clones_acknowledged_the_latest_command(
 ) -> None:
     net.loses = lambda run: run.sender == net.clones[1].reader
     net.put(net.master, k=1)
-    net.do(net.master.hasten(net.now))
+    net.do(net.master.step(Occasion.HASTEN, net.now))
     assert not net.master.is_idle
 
     net.loses = lambda _run: False
@@ -116,13 +114,13 @@ def test_7_6_1_a_master_is_idle_when_no_command_of_a_writer_is_buffered(net: Net
     assert not net.master.is_idle
 
     net.do(net.master.receive(early, net.now))
-    net.do(net.master.hasten(net.now))
+    net.do(net.master.step(Occasion.HASTEN, net.now))
     assert net.master.is_idle
 
 
 def _acknowledged(net: Net) -> list[Any]:
-    effects = net.master.hasten(net.now)
-    return [effect for effect in effects if isinstance(effect, Transmit)]
+    effects = net.master.step(Occasion.HASTEN, net.now)
+    return [effect for effect in effects if isinstance(effect, SendRun)]
 
 
 def test_7_6_1_a_clone_is_idle_when_it_is_connected() -> None:

@@ -5,16 +5,30 @@ from uuid import UUID
 
 import pytest
 
-from callboard.endpoint.data import DataType
-from callboard.store.action import ADD, CLEAR, ERASE, PUT, PUT_UNIQUE, SUBTRACT
-from callboard.store.command import CumulativeAckCommand
-from callboard.store.command_cbor import CommandRun, encode_run
-from callboard.store.effect import Persist, Transmit
-from callboard.store.entity_id import EntityId
+from callboard.channel import CumulativeAck
+from callboard.model.data import DataType
 from callboard.store.errors import RequestTimeout
-from callboard.store.master import Master
+from callboard.store.machine.command import (
+    ADD,
+    CLEAR,
+    ERASE,
+    PUT,
+    PUT_UNIQUE,
+    SUBTRACT,
+    CommandRun,
+    EntityId,
+    encode_run,
+)
+from callboard.store.machine.master import Master
+from callboard.store.machine.snapshot import (
+    CHUNK_SIZE,
+    WINDOW,
+    Snapshot,
+    SnapshotChunk,
+    SnapshotIntake,
+)
+from callboard.store.machine.step import EndpointLost, Occasion, Persist, Resign, SendRun
 from callboard.store.options import ACK_AFTER, StoreOptions
-from callboard.store.snapshot import CHUNK_SIZE, WINDOW, Snapshot, SnapshotChunk, SnapshotIntake
 from tests.callboard.store.net import Net
 
 S = 1_000_000_000
@@ -42,10 +56,10 @@ def test_acknowledgements_of_few_commands_come_when_asked_for_or_with_a_tick(net
     net.put(net.master, a=1)
     assert [run.sender for run in sent] == [net.master.entity]
 
-    net.do(net.master.hasten(net.now))
+    net.do(net.master.step(Occasion.HASTEN, net.now))
     assert net.master.is_idle
     asked = len(sent)
-    net.do(net.master.hasten(net.now))
+    net.do(net.master.step(Occasion.HASTEN, net.now))
     assert len(sent) == asked
 
     net.put(net.master, b=1)
@@ -112,8 +126,8 @@ def test_what_is_acknowledged_was_persisted_before() -> None:
     assert effects[0].rows == {key: (value, None) for key, value in entries.items()}
     who = (clone.entity.endpoint.bytes, clone.entity.object)
     assert effects[0].writers == {who: (ACK_AFTER, [])}
-    acks = [e for e in effects if isinstance(e, Transmit) and e.run.receiver == clone.entity]
-    assert [ack.run.control for ack in acks] == [CumulativeAckCommand(ACK_AFTER)]
+    acks = [e for e in effects if isinstance(e, SendRun) and e.run.receiver == clone.entity]
+    assert [ack.run.control for ack in acks] == [CumulativeAck(ACK_AFTER)]
 
 
 def test_lost_commands_are_asked_for_and_sent_again(net: Net) -> None:
@@ -145,7 +159,7 @@ def test_a_question_is_answered_once_more_after_a_resync(net: Net) -> None:
     net.loses = lambda run: run.sender == net.master.entity
     net.do(clone.local([(PUT_UNIQUE, "k", 1, None, who, 7)], net.now))
     net.loses = lambda _run: False
-    net.do(net.master.leave(net.now))
+    net.do(net.master.step(Occasion.LEAVE, net.now))
     net.tick(30)
 
     assert {(answer.request, answer.value) for answer in net.answers} == {(7, True)}
@@ -163,7 +177,7 @@ def test_a_master_that_returns_carries_out_nothing_twice() -> None:
 
     net.loses = lambda _run: False
     net.master = Master(EntityId(UUID(int=98), 1), rows=rows, writers=writers, is_durable=True)
-    net.do(clone.endpoint_lost(UUID(int=99).bytes, net.now))
+    net.do(clone.step(EndpointLost(UUID(int=99).bytes), net.now))
     net.do(clone.local([add], net.now))
     net.tick(20)
 
@@ -233,9 +247,9 @@ def test_keys_expire_in_their_order_and_clones_are_told(net: Net) -> None:
     net.do(net.master.local(puts, 10.0))
 
     assert net.master.next_expiry == 11.0
-    net.do(net.master.expire(11.0))
+    net.do(net.master.step(Occasion.KEY_EXPIRES, 11.0))
     assert net.master.next_expiry == 12.0
-    net.do(net.master.expire(12.5))
+    net.do(net.master.step(Occasion.KEY_EXPIRES, 12.5))
 
     assert net.entries() == [{"c": 2}] * 3
     assert net.master.next_expiry is None
@@ -246,10 +260,12 @@ def test_keys_expire_in_their_order_and_clones_are_told(net: Net) -> None:
 
 def test_two_masters_hear_of_each_other(net: Net) -> None:
     other = Master(EntityId(UUID(int=5), 1))
-    for effect in other.hail(0.0):
-        net.master.receive(effect.run, 0.0)
+    hails = [effect.run for effect in other.step(Occasion.ENDPOINT_FOUND, 0.0)]
 
-    assert net.master.rival == other.entity
+    effects = [effect for run in hails for effect in net.master.receive(run, 0.0)]
+
+    assert effects == [Resign(other.entity)] * len(effects)
+    assert effects
 
 
 def test_a_snapshot_travels_in_chunks_that_are_asked_for() -> None:

@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from callboard.endpoint.errors import InvalidData
-from callboard.endpoint.scalar import Count, Enum
-from callboard.store.backend import Backend, Contents, make_backend
-from callboard.store.backend_options import BackendOptions
-from callboard.store.effect import ERASED, Persist, WriterRow
+from callboard.model.errors import InvalidData
+from callboard.model.scalar import Count, Enum
+from callboard.store.attach import make_backend
+from callboard.store.backend.interface import Backend, BackendOptions, Contents
+from callboard.store.backend.sqlite import SqliteBackend, SqliteOptions
 from callboard.store.errors import BackendFailure
-from callboard.store.sqlite_backend import SqliteBackend
-from callboard.store.sqlite_options import SqliteOptions
-from callboard.store.stored import stored_of, token_of
+from callboard.store.machine.step import ERASED, Persist, WriterRow
+from callboard.store.machine.stored import stored_of, token_of
 
 WHO = (b"\x01" * 16, 2**64 - 1)
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from actors.errors import WouldBlock
 from callboard import Node
+from callboard.actors.errors import WouldBlock
 from callboard.endpoint.hub import Hub
-from callboard.endpoint.topic import STORE_EVENTS
+from callboard.endpoint.machine.topic import STORE_EVENTS
 from callboard.simulation import Cluster
 from callboard.store import (
     Backend,

@@ -2,8 +2,8 @@
 
 from callboard import Node
 from callboard.endpoint.hub import Hub
-from callboard.endpoint.topic_metrics import topic_metrics
-from callboard.exposition import exposition
+from callboard.endpoint.monitoring import topic_metrics
+from callboard.figures import exposition
 from callboard.store import attach_clone, attach_master
 
 

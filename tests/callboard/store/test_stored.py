@@ -6,10 +6,10 @@ import cbor2
 import pytest
 from hypothesis import given
 
-from callboard.endpoint.data import Data
-from callboard.endpoint.errors import DataOverflow, EndpointError, InvalidData
-from callboard.endpoint.scalar import Count
-from callboard.store.stored import (
+from callboard.model.data import Data
+from callboard.model.errors import DataOverflow, EndpointError, InvalidData
+from callboard.model.scalar import Count
+from callboard.store.machine.stored import (
     SIZE_LIMIT,
     checked_stored,
     checked_token,
@@ -19,7 +19,7 @@ from callboard.store.stored import (
     stored_of,
     token_of,
 )
-from tests.callboard.endpoint.strategies import DATA
+from tests.callboard.model.strategies import DATA
 
 
 @given(DATA)

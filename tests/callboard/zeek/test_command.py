@@ -6,22 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.endpoint.container import Table
-from callboard.endpoint.data import Data, DataType
-from callboard.endpoint.errors import InvalidData
-from callboard.endpoint.timespan import Timespan
-from callboard.store.command import (
-    AckClone,
-    Add,
-    AttachWriter,
-    Clear,
-    InternalCommand,
-    NackCommand,
-    Put,
-    PutUniqueResult,
+from callboard.model.data import Data, DataType, Table
+from callboard.model.errors import InvalidData
+from callboard.model.timespan import Timespan
+from callboard.store.machine.command import (
+    ACK_CLONE,
+    ADD,
+    ATTACH_WRITER,
+    CLEAR,
+    NACK,
+    NIL,
+    PUT,
+    RESULT,
+    EntityId,
 )
-from callboard.store.entity_id import NIL, EntityId
-from callboard.zeek.command import command_from_bytes, command_to_bytes
+from callboard.zeek.command import InternalCommand, command_from_bytes, command_to_bytes
 from tests.callboard.store.strategies import COMMANDS_SENT
 
 WHO = EntityId(UUID(int=1), 2)
@@ -30,14 +29,14 @@ KEY, ONE = "05016b", "030000000000000001"
 STATE = Table([(Data("k"), Data(1))])
 
 LAID_OUT = [
-    (Put(Data("k"), Data(1)), "00" + KEY + ONE + "00"),
-    (Put(Data("k"), Data(1), Timespan(5)), "00" + KEY + ONE + "01" + "0000000000000005"),
-    (PutUniqueResult(True, WHO, 3), "02" + "01" + WHO_BYTES + "0000000000000003"),
-    (Add(Data("k"), Data(1), DataType.Set), "05" + KEY + ONE + "0c" + "00"),
-    (Clear(), "07"),
-    (AttachWriter(4, 5), "08" + "0000000000000004" + "0005"),
-    (NackCommand((4, 6)), "0b" + "02" + "0000000000000004" + "0000000000000006"),
-    (AckClone(4, 5, STATE), "0c" + "0000000000000004" + "0005" + "01" + KEY + ONE),
+    ((PUT, Data("k"), Data(1), None), "00" + KEY + ONE + "00"),
+    ((PUT, Data("k"), Data(1), Timespan(5)), "00" + KEY + ONE + "01" + "0000000000000005"),
+    ((RESULT, True, WHO, 3), "02" + "01" + WHO_BYTES + "0000000000000003"),
+    ((ADD, Data("k"), Data(1), DataType.Set, None), "05" + KEY + ONE + "0c" + "00"),
+    ((CLEAR,), "07"),
+    ((ATTACH_WRITER, 4, 5), "08" + "0000000000000004" + "0005"),
+    ((NACK, (4, 6)), "0b" + "02" + "0000000000000004" + "0000000000000006"),
+    ((ACK_CLONE, 4, 5, STATE), "0c" + "0000000000000004" + "0005" + "01" + KEY + ONE),
 ]
 
 
@@ -90,7 +89,7 @@ def test_a_flipped_bit_gives_another_command_or_a_typed_error(command, draws):
     ],
 )
 def test_what_is_no_command_is_refused(body):
-    head = command_to_bytes(InternalCommand(0, NIL, Clear()))[:-1]
+    head = command_to_bytes(InternalCommand(0, NIL, (CLEAR,)))[:-1]
 
     with pytest.raises(InvalidData):
         command_from_bytes(head + bytes.fromhex(body))

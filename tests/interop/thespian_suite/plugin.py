@@ -17,7 +17,7 @@ import pytest
 import thespian.test as suite
 from thespian.actors import ActorSystem
 
-from actors import SystemBase
+from callboard.actors import SystemBase
 
 BASE = "callboard"
 MODULES = [f"thespian.test.{path.stem}" for path in Path(suite.__file__).parent.glob("*.py")]
@@ -59,7 +59,7 @@ def asys():
 def similar_asys(asys, in_convention=True, start_wait=True, capabilities=None):
     system = start(capabilities or {}, leader=asys.port_num if in_convention else None)
     if in_convention and start_wait:
-        time.sleep(JOINED_WITHIN)
+        time.sleep(JOINED_WITHIN)  # as the suite's own does: nothing tells who has joined
     return system
 
 

@@ -1,0 +1,416 @@
+"""The runner of a node: one thread that polls sockets and runs actors, and never stays stuck.
+
+One turn: run what is ready (cells, and asyncio's callbacks), run the calls that other threads
+posted, fire timers, let the links write, poll the sockets. Everything but the first happens
+with the role lock held: the state of links and timers is touched by one thread at a time,
+the holder of the role.
+
+A handler may block. The watcher (`callboard.actors.runner.watcher`) notices that a turn makes
+no progress and passes the role to a spare thread, which goes on polling and running; the thread
+that was stuck finishes its handler, sees that it lost the role, and becomes the spare. Each
+actor stays serial: a cell that is running is never run by another thread. Decision 2 in
+`docs/decisions` has the measurements.
+"""
+
+import asyncio
+import logging
+import math
+import random
+import selectors
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, ClassVar, Final, Protocol
+
+from callboard.actors.runner import contention
+from callboard.actors.runner.contention import CONTENTION
+from callboard.actors.runner.deadlines import SWEEP_INTERVAL, Deadlines
+from callboard.actors.runner.loop import RunnerLoop, current_task_cleared
+from callboard.actors.runner.patience import Patience
+from callboard.actors.runner.poller import WakeUp, best_selector
+from callboard.actors.runner.slow_handlers import Stuck, TimeSheet
+from callboard.actors.runner.timers import Timer, Timers
+from callboard.actors.runner.watcher import WATCHER
+
+log = logging.getLogger("callboard.runner")
+
+#: How many ready cells run before sockets and timers are looked at again.
+CELLS_A_TURN: Final = 64
+
+#: Seconds before which a runner with more to run looks at no sockets: a poll costs as much as
+#: several short turns of cells.
+SHORTEST_TURN: Final = 0.0002
+
+#: Seconds that one poll may last: pollers refuse what is much longer, or infinite.
+LONGEST_POLL: Final = 24 * 3600.0
+
+#: Seconds after which a thread that lost the role and is not needed ends.
+SPARE_IDLE: Final = 1.0
+
+
+class Runnable(Protocol):
+    """What waits in the run queue."""
+
+    def run(self) -> None:
+        """Do one turn's share of work."""
+
+
+class Runner:
+    """Runs the cells of one node and polls its sockets."""
+
+    #: Whether it sleeps in a poll, which other threads have to end.
+    is_polling: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        selector: selectors.BaseSelector | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        rng: random.Random | None = None,
+        may_block: bool = False,
+    ) -> None:
+        """Make a runner that has no thread yet.
+
+        Args:
+            name: of the node, for the names of threads.
+            selector: what tells which sockets are ready; the system's best by default.
+            clock: monotonic time in seconds.
+            rng: where chance comes from; the system's by default.
+            may_block: serve one actor that blocks as it likes; the role is never taken from it.
+        """
+        self.name = name
+        #: Monotonic time in seconds; everything on this node reads the time here.
+        self.now = clock
+        self.random = rng or random.SystemRandom()  # nonces of handshakes come from it too
+        self.ready: deque[Runnable] = deque()
+        self.may_block = may_block
+        self.turns = 0
+        #: What runs, or ran last; the watcher looks at it.
+        self.current: Runnable | None = None
+        self.times = TimeSheet()
+        self.sleeping = False
+        #: When the current poll ends at the latest.
+        self._polls_until = math.inf
+        self.closed = False
+        self.selector = selector or best_selector()
+        self.patience = Patience(clock)
+        self.deadlines = Deadlines()
+        self.loop = RunnerLoop(self)
+        #: Called with the role lock held before each poll: links write what was buffered.
+        self.before_poll: list[Callable[[], None]] = []
+        #: Called once when the runner has stopped, on its last thread.
+        self.stopped = threading.Event()
+        self._posted: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self.timers = Timers()
+        self._role = threading.Lock()
+        #: The thread that has the role; None while there is none.
+        self.holder: int | None = None
+        self._threads: set[int] = set()
+        self._spare_lock = threading.Lock()
+        #: One locked lock for each spare thread that waits.
+        self._spares: list[threading.Lock] = []
+        #: Whether the runner has had a thread, or will have none.
+        self.is_started = False
+        self._ended = False
+        self._clearing: set[int] = set()  # threads that run what came after the end
+        self._wake_up = WakeUp(self.selector) if self.is_polling else None
+
+    # --- from any thread ---
+
+    def schedule(self, runnable: Runnable) -> None:
+        """Put a runnable at the end of the run queue."""
+        self.ready.append(runnable)
+        if self.sleeping:
+            self.wake()
+
+    def post(self, callback: Callable[..., object], *args: Any) -> None:
+        """Call `callback(*args)` soon, with the role lock held (for links, routes, timers)."""
+        self._posted.append((callback, args))
+        if self.sleeping:
+            self.wake()
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> Timer:
+        """Call at a time of `now()`, with the role lock held."""
+        timer = self.timers.add(when, callback, args)
+        if self.sleeping:
+            self.wake()
+        return timer
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> Timer:
+        """Call in `delay` seconds, with the role lock held."""
+        return self.call_at(self.now() + delay, callback, *args)
+
+    def wake(self) -> None:
+        """End the current poll."""
+        self.sleeping = False
+        wake_up = self._wake_up
+        if wake_up is not None:
+            wake_up.ring()
+        if self._ended:
+            self.sleeping = True
+            self._run_leftovers()
+
+    def awake_by(self, when: float) -> None:
+        """See to it that the deadlines of asks are looked at before a time of `now()`."""
+        if self.sleeping and self._polls_until > when:
+            self.wake()
+
+    def is_runner_thread(self) -> bool:
+        """Return True on the threads that run handlers."""
+        return threading.get_ident() in self._threads
+
+    def start(self) -> None:
+        """Start the runner's thread; idempotent."""
+        if self.is_started:
+            return
+        with self._spare_lock:
+            if not self.is_started:
+                self.is_started = True
+                self._new_thread()
+                if not self.may_block:
+                    WATCHER.watch(self)
+
+    def detached(self, name: str) -> "Runner":
+        """Return a runner for one actor that has a thread of its own."""
+        runner = Runner(name, clock=self.now, rng=self.random, may_block=True)
+        runner.times.seconds = self.times.seconds  # one account for the node
+        return runner
+
+    def stop(self) -> None:
+        """Let the runner end after its current turn; `stopped` is set when it has.
+
+        One that was never started ends at once.
+        """
+        with self._spare_lock:
+            has_thread = self.is_started
+            self.closed = self.is_started = True
+        if has_thread:
+            self.wake()
+        else:
+            self._shut()
+
+    # --- with the role ---
+
+    def _new_thread(self) -> None:
+        """Start a thread that serves the runner or waits as a spare."""
+        thread = threading.Thread(target=self._run, name=f"callboard-{self.name}", daemon=True)
+        thread.start()
+
+    def _run(self) -> None:
+        """Be one of the runner's threads until it is not needed."""
+        me = threading.get_ident()
+        self._threads.add(me)
+        asyncio._set_running_loop(self.loop)
+        try:
+            while self._serve(me):
+                if not self._wait_as_spare() or self._ended:
+                    return
+        finally:
+            asyncio._set_running_loop(None)
+            self._threads.discard(me)
+
+    def _serve(self, me: int) -> bool:
+        """Hold the role until it is taken away (True) or the runner stops (False)."""
+        role = self._role
+        role.acquire()
+        self.holder = me
+        ready = self.ready
+        while not self.closed:
+            if ready:
+                role.release()
+                has_role = self._run_timed(me) if self.may_block else self._run_ready(me)
+                if has_role:
+                    role.acquire()
+                    has_role = self.holder == me
+                    if not has_role:
+                        role.release()
+                if not has_role:
+                    self.times.stuck.pop(me, None)
+                    return True
+            now = self._housekeep()
+            self._poll(now)
+        self._shut()
+        role.release()
+        return False
+
+    def _housekeep(self) -> float:
+        """Run what was posted, fire timers, let the links write; returns the time."""
+        posted = self._posted
+        if posted:
+            for _ in range(len(posted)):
+                self._call(*posted.popleft())
+        now = self.now()
+        timers = self.timers.heap
+        if timers and timers[0][0] <= now:
+            for callback, args in self.timers.due(now):
+                self._call(callback, args)
+        for before_poll in self.before_poll:
+            before_poll()
+        return now
+
+    def _run_ready(self, me: int) -> bool:
+        """Run a batch of what is ready, without the role lock; False when the role is lost."""
+        ready = self.ready
+        take = ready.popleft
+        until = self.now() + SHORTEST_TURN
+        left = CELLS_A_TURN
+        while ready:
+            self.turns += 1
+            try:
+                self.current = runnable = take()
+            except IndexError:  # the role was lost just here, and its holder was faster
+                return self.holder == me
+            try:
+                runnable.run()
+            except BaseException:  # sys.exit() in a task ends no node
+                log.exception("a turn of %r failed", runnable)
+            if self.holder != me:
+                return False
+            left -= 1
+            if not left:
+                if self._posted or self.closed or self.now() >= until:
+                    return True
+                left = CELLS_A_TURN
+        return True
+
+    def _run_timed(self, me: int) -> bool:
+        """Run a batch and count its time: the watcher samples no actor that may block."""
+        actor = getattr(self.ready[0], "actor", None)
+        started = self.now()
+        try:
+            return self._run_ready(me)
+        finally:
+            if actor is not None:
+                self.times.add(actor, self.now() - started)
+
+    def _call(self, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
+        """Call a callback with the role lock held; an error is logged."""
+        try:
+            callback(*args)
+        except BaseException:  # the role lock is held: nothing may get past here
+            log.exception("%r failed", callback)
+
+    def _poll(self, now: float) -> None:
+        """Wait for sockets and take what they bring.
+
+        Each message of a sequential exchange comes through here, so calls are spared.
+        """
+        deadlines = self.deadlines
+        until = deadlines.sweep(now) if deadlines.fresh or deadlines.heap else math.inf
+        self._polls_until = math.inf  # a thread that sets a deadline just now wakes us
+        self.sleeping = True
+        # What other threads add from here on wakes the poll, so this is looked at last.
+        if self.ready or self._posted:
+            timeout = 0.0
+        else:
+            if deadlines.fresh and until > now + SWEEP_INTERVAL:
+                until = now + SWEEP_INTERVAL
+            next_timer = self.timers.next_at
+            if next_timer is not None and next_timer < until:
+                until = next_timer
+            self._polls_until = until
+            timeout = until - now
+            if timeout < 0.0:
+                timeout = 0.0
+            elif timeout > LONGEST_POLL:
+                timeout = LONGEST_POLL
+        if CONTENTION.is_seen or self.may_block:
+            events = contention.select(self.selector, timeout)
+        else:
+            events = self.patience.select(self.selector, timeout)
+        self.sleeping = False
+        if WATCHER.dormant and not self.may_block:
+            WATCHER.awaken()
+        self._take_events(events)
+
+    def _take_events(self, events: list[tuple[selectors.SelectorKey, int]]) -> None:
+        """Hand what is ready to its owner: a link, or asyncio."""
+        for key, mask in events:
+            if callable(key.data):
+                try:
+                    key.data(mask)
+                except BaseException:  # as in `_call`
+                    log.exception("%r failed", key.data)
+            else:
+                self.loop._process_events([(key, mask)])
+
+    def _shut(self) -> None:
+        """End the runner, with the role lock held."""
+        self.loop.cancel_tasks()
+        self.holder = None
+        self._ended = True
+        self.deadlines.close()
+        WATCHER.unwatch(self)
+        wake_up, self._wake_up = self._wake_up, None
+        if wake_up is not None:
+            wake_up.close()
+        self.loop.close()
+        with self._spare_lock:
+            spares, self._spares = self._spares, []
+        for spare in spares:
+            spare.release()
+        self.sleeping = True  # so that posting from here on calls `wake`
+        self._run_leftovers()
+        self.stopped.set()
+
+    def _run_leftovers(self) -> None:
+        """Run cells after the end: they fail the asks and count the messages that come late."""
+        me = threading.get_ident()
+        if me in self._clearing:
+            return  # a caller further up this stack takes what has just come
+        self._clearing.add(me)
+        try:
+            while self.ready:
+                try:
+                    runnable = self.ready.popleft()
+                except IndexError:  # another thread was faster
+                    return
+                if runnable is not self.loop:
+                    runnable.run()
+        finally:
+            self._clearing.discard(me)
+
+    # --- from the watcher ---
+
+    def pass_role_on(self) -> bool:
+        """Give the role to a spare thread, because the holder is stuck in a handler.
+
+        Returns False when the holder is not in a handler (it polls, or works with the role lock
+        held).
+        """
+        if not self._role.acquire(blocking=False):
+            return False
+        try:
+            holder = self.holder
+            if self._ended or holder is None:  # a stuck one cannot end what is closed
+                return False
+            self.times.stuck[holder] = Stuck(self.current, holder, self.now())
+            self.holder = None
+            current_task_cleared(self.loop, None)
+        finally:
+            self._role.release()
+        with self._spare_lock:
+            spare = self._spares.pop() if self._spares else None
+        if spare is not None:
+            spare.release()
+        else:
+            self._new_thread()
+        return True
+
+    def _wait_as_spare(self) -> bool:
+        """Wait to be given the role; False when the thread was not needed for a while."""
+        needed = threading.Lock()
+        needed.acquire()
+        with self._spare_lock:
+            if self._ended:
+                return False
+            self._spares.append(needed)
+        if needed.acquire(timeout=SPARE_IDLE):
+            return True
+        with self._spare_lock:
+            if needed in self._spares:
+                self._spares.remove(needed)
+                return False
+        return True  # chosen just as the time ran out

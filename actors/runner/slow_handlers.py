@@ -1,0 +1,102 @@
+"""Handlers that hold a thread for long: which they are, and where time goes.
+
+The watcher looks at busy runners every few milliseconds anyway. What it sees is a sample of
+where the time of handlers goes, so that no clock is read for each message; and it
+knows which handlers were stuck so long that their runner went on without them.
+"""
+
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Final
+
+#: Seconds that a handler may hold a thread before it is told.
+SLOW_AFTER: Final = 1.0
+
+
+_ADDING: Final = threading.Lock()  # detached actors count on their own threads
+
+
+@dataclass(eq=False)
+class Stuck:
+    """A turn that holds its thread while its runner goes on with another."""
+
+    runnable: Any
+    thread: int
+    since: float
+    is_told: bool = False
+    sender: Any = None
+    depth: int = 0
+
+    def __post_init__(self) -> None:
+        self.has_moved()  # from here on it tells what has changed
+
+    def has_moved(self) -> bool:
+        """Return whether another message is handled than at the last look.
+
+        Each message of a turn brings another sender or leaves fewer that wait. A handler
+        that stands lets them only become more.
+        """
+        sender = getattr(self.runnable, "sender", None)
+        depth: int = getattr(self.runnable, "depth", 0)
+        moved = sender is not self.sender or depth < self.depth
+        self.sender, self.depth = sender, depth
+        return moved
+
+
+class TimeSheet:
+    """What one runner's handlers take."""
+
+    def __init__(self) -> None:
+        #: Told of a cell, the name of its handler, and the seconds that it has taken so far; on
+        #: the watcher's thread.
+        self.on_slow: Callable[[Any, str, float], object] | None = None
+        self.slow_after = SLOW_AFTER
+        self.stuck: dict[int, Stuck] = {}
+        #: Seconds by name of the actor's class: as sampled, or as taken by detached actors.
+        self.seconds: dict[str, float] = {}
+
+    def sample(self, current: Any, seconds: float) -> None:
+        """Count the time since the last look for what runs at this moment."""
+        for runnable in [current, *(stuck.runnable for stuck in list(self.stuck.values()))]:
+            actor = getattr(runnable, "actor", None)
+            if actor is not None:
+                self.add(actor, seconds)
+
+    def add(self, actor: object, seconds: float) -> None:
+        """Count time that a handler of an actor has taken."""
+        name = type(actor).__qualname__
+        with _ADDING:
+            self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+
+    def tell_slow(self, now: float) -> None:
+        """Tell, once for each, which handlers have held their thread for too long."""
+        for stuck in list(self.stuck.values()):
+            if stuck.has_moved():
+                stuck.since, stuck.is_told = now, False
+            taken = now - stuck.since
+            if taken < self.slow_after or stuck.is_told:
+                continue
+            stuck.is_told = True
+            if self.on_slow is not None and getattr(stuck.runnable, "actor", None) is not None:
+                self.on_slow(stuck.runnable, _handler_of(stuck.thread), taken)
+
+
+def _handler_of(thread: int) -> str:
+    """Name the function that the runtime has called: the handler, not what it calls in turn."""
+    frame = sys._current_frames().get(thread)
+    name = "?"
+    while frame is not None:
+        caller = frame.f_back
+        if caller is not None and not _is_ours(frame) and _is_ours(caller):
+            name = frame.f_code.co_qualname  # the outermost: a handler may call us, and we it
+        frame = caller
+    return name
+
+
+def _is_ours(frame: FrameType) -> bool:
+    """Return whether a frame runs code of this room."""
+    name: str = frame.f_globals.get("__name__", "")
+    return name.startswith("callboard.actors.")

@@ -1,0 +1,68 @@
+"""What a supervisor starts, and what it knows about each child."""
+
+from typing import Any, Final, Literal, get_args
+
+from callboard.actors.actor import Actor
+from callboard.actors.exit_reason import ExitReason
+
+Restart = Literal["permanent", "transient", "temporary"]
+
+#: Seconds that a child may take to end when its supervisor ends it.
+SHUTDOWN_TIME: Final = 5.0
+
+_KINDS: Final[tuple[str, ...]] = get_args(Restart)
+_CLEAN: Final = frozenset({ExitReason.NORMAL, ExitReason.SHUTDOWN})
+
+
+class Child:
+    """What a supervisor starts: `Child(Counter, 40, restart="permanent", name="till")`.
+
+    Attributes:
+        restart: `permanent` children are always started again, `transient` ones unless they
+            ended normally, `temporary` ones never.
+        name: the name that each incarnation is registered under on the node, so that others
+            find the one that runs. Messages to an earlier incarnation are dead letters.
+        on: the node that it runs on: an address, a node id, a worker or a pool of workers; None
+            for the supervisor's own.
+        shutdown: seconds that it may take to end when the supervisor ends it; then it is killed
+            and no longer waited for. None for no limit.
+    """
+
+    def __init__(
+        self,
+        actor_class: type[Actor],
+        *args: Any,
+        restart: Restart = "permanent",
+        name: str | None = None,
+        on: Any = None,
+        shutdown: float | None = SHUTDOWN_TIME,
+        **kwargs: Any,
+    ) -> None:
+        """Describe a child; what is not named above goes to the `__init__` of its class.
+
+        Raises:
+            ValueError: `restart` is none of the three, or `shutdown` is negative.
+        """
+        if restart not in _KINDS:
+            msg = f"restart={restart!r}: choose permanent, transient or temporary"
+            raise ValueError(msg)
+        if shutdown is not None and shutdown < 0:
+            msg = f"shutdown={shutdown!r}: give seconds, or None to wait for ever"
+            raise ValueError(msg)
+        self.actor_class = actor_class
+        self.args = args
+        self.kwargs = kwargs
+        self.restart = restart
+        self.name = name
+        self.on = on
+        self.shutdown = shutdown
+        self.label: str = name or str(getattr(actor_class, "__name__", actor_class))
+
+    def __repr__(self) -> str:
+        return f"<Child {self.label}, {self.restart}>"
+
+    def wants_restart(self, reason: str) -> bool:
+        """Return whether a child that ended for this reason is to be started again."""
+        return self.restart == "permanent" or (
+            self.restart == "transient" and reason not in _CLEAN
+        )

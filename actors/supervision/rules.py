@@ -1,0 +1,260 @@
+"""The rules of supervision, without actors: which child ends, which starts, when to give up.
+
+Each child has a slot, in the order of start. Slots change only here:
+
+    RUNNING   the child runs
+    DOOMED    it runs, and is to be ended (its group starts again, it is removed, or all end)
+    ENDING    it was told to end
+    DOWN      it is to be started, not before `due`
+    STARTING  its start on another node is under way
+    DONE      it ended for good
+
+The driver tells what happened (`ended`, `not_started`), then does what `next_to_end` and
+`next_to_start` say. A group ends one by one, the last that was started first, and starts in
+order once all of it has ended; a child that fails meanwhile widens the group.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Final, Literal, get_args
+
+from callboard.actors.backoff import Backoff
+from callboard.actors.exit_reason import ExitReason
+from callboard.actors.supervision.child import Child
+
+Strategy = Literal["one_for_one", "one_for_all", "rest_for_one"]
+
+STRATEGIES: Final[tuple[str, ...]] = get_args(Strategy)
+
+#: Seconds of the first and the longest pause before a restart that follows another one.
+BACKOFF: Final = (0.05, 5.0)
+
+
+class Phase(Enum):
+    """Where a child stands."""
+
+    RUNNING = auto()
+    DOOMED = auto()
+    ENDING = auto()
+    DOWN = auto()
+    STARTING = auto()
+    DONE = auto()
+
+
+@dataclass(eq=False)
+class Slot:
+    """One child of a supervisor.
+
+    Attributes:
+        ref: the incarnation that runs, or None.
+        due: when it may be started, if it is down.
+        restarts: how often it was started again.
+        cause: why its last incarnation ended, as reason and detail; None at the first start.
+        is_leaving: it is removed once it has ended.
+    """
+
+    child: Child
+    phase: Phase = Phase.DOWN
+    ref: Any = None
+    due: float = 0.0
+    restarts: int = 0
+    cause: tuple[str, str] | None = None
+    is_leaving: bool = False
+    started_at: float = 0.0
+    #: The pauses before restarts that follow one another soon; None before the first.
+    backoff: Backoff | None = None
+    #: What the driver keeps here: the limit of an end, and its waiter.
+    timer: Any = None
+    on_gone: Callable[[], object] | None = None
+
+
+class Supervision:
+    """The slots of one supervisor, and the rules over them."""
+
+    def __init__(
+        self,
+        strategy: str,
+        intensity: tuple[int, float],
+        backoff: tuple[float, float],
+        rng: random.Random,
+    ) -> None:
+        """Begin without children.
+
+        Raises:
+            ValueError: the strategy is not known, or a number is negative.
+        """
+        if strategy not in STRATEGIES:
+            msg = f"strategy={strategy!r} is not known; use one of {', '.join(STRATEGIES)}"
+            raise ValueError(msg)
+        self.limit, self.period = intensity
+        if self.limit < 0 or self.period < 0 or min(backoff) < 0:
+            msg = f"intensity={intensity!r}, backoff={backoff!r}: numbers must not be negative"
+            raise ValueError(msg)
+        self.strategy = strategy
+        self.slots: list[Slot] = []
+        self.total = 0
+        self.is_closing = False
+        # So short that a child which always fails at once still exceeds the intensity.
+        longest = min(backoff[1], self.period / (2 * (self.limit + 1)))
+        self._pauses = (backoff[0], longest)
+        self._random = rng
+        self._times: deque[float] = deque()
+
+    # --- what happened ---
+
+    def started(self, slot: Slot, ref: Any, now: float) -> None:
+        """A start succeeded; the child may be doomed by now."""
+        slot.ref = ref
+        slot.started_at = now
+        if slot.cause is not None:
+            slot.restarts += 1
+        if slot.phase in (Phase.DOWN, Phase.STARTING):
+            slot.phase = Phase.RUNNING
+
+    def ended(self, slot: Slot, reason: str, detail: str, now: float) -> bool:
+        """A child ended; returns False when that is one restart too many."""
+        slot.ref = None
+        if slot.is_leaving or self.is_closing:
+            self._finish(slot)
+            return True
+        if slot.phase in (Phase.DOOMED, Phase.ENDING):
+            if slot.child.restart == "temporary":
+                self._finish(slot)
+            else:
+                slot.phase = Phase.DOWN
+            return True
+        if not slot.child.wants_restart(reason):
+            self._finish(slot)
+            return True
+        return self._restart(slot, reason, detail, now)
+
+    def not_started(self, slot: Slot, text: str, now: float) -> bool:
+        """A start failed, which counts as one more end; False when it is one too many."""
+        if slot.phase in (Phase.DOOMED, Phase.ENDING):
+            return self.ended(slot, ExitReason.ERROR, text, now)
+        slot.started_at = now
+        return self._restart(slot, ExitReason.ERROR, text, now)
+
+    # --- what is wished ---
+
+    def add(self, child: Child) -> Slot:
+        """Make the slot of a child that is to be started last."""
+        slot = Slot(child)
+        self.slots.append(slot)
+        return slot
+
+    def remove(self, slot: Slot) -> bool:
+        """Let a child go; returns False when it still has to end."""
+        slot.is_leaving = True
+        if slot.phase in (Phase.DOWN, Phase.DONE):
+            self._finish(slot)
+            return True
+        if slot.phase is not Phase.ENDING:
+            slot.phase = Phase.DOOMED
+        return False
+
+    def close(self) -> None:
+        """Let all children end, and start none."""
+        self.is_closing = True
+        for slot in self.slots:
+            if slot.phase in (Phase.RUNNING, Phase.STARTING):
+                slot.phase = Phase.DOOMED
+            elif slot.phase is Phase.DOWN:
+                slot.phase = Phase.DONE
+
+    # --- what to do ---
+
+    def next_to_end(self) -> Slot | None:
+        """Return the child to end, marked as told so; None while another one is ending."""
+        if any(slot.phase is Phase.ENDING for slot in self.slots):
+            return None
+        for slot in reversed(self.slots):
+            if slot.phase is Phase.DOOMED:
+                if slot.ref is None:
+                    return None  # its start on another node comes to an end first
+                slot.phase = Phase.ENDING
+                return slot
+        return None
+
+    def next_to_start(self, now: float) -> Slot | None:
+        """Return a child to start now, if there is one."""
+        in_order = self.strategy != "one_for_one"
+        if self.is_closing or (in_order and self._is_ending):
+            return None
+        for slot in self.slots:
+            if slot.phase is Phase.DOWN and slot.due <= now:
+                return slot
+            if in_order and slot.phase in (Phase.DOWN, Phase.STARTING):
+                return None
+        return None
+
+    @property
+    def next_due(self) -> float | None:
+        """When the next child is to be started; None when none waits for its time."""
+        times = [slot.due for slot in self.slots if slot.phase is Phase.DOWN]
+        return min(times, default=None)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all children were to end and have ended."""
+        return self.is_closing and not self._is_ending
+
+    @property
+    def _is_ending(self) -> bool:
+        """Whether a child still has to end."""
+        return any(slot.phase in (Phase.ENDING, Phase.DOOMED) for slot in self.slots)
+
+    # --- the rules ---
+
+    def _finish(self, slot: Slot) -> None:
+        """Count a child as ended for good."""
+        slot.phase = Phase.DONE
+        if slot.is_leaving or slot.child.restart == "temporary":
+            self.slots.remove(slot)
+
+    def _restart(self, slot: Slot, reason: str, detail: str, now: float) -> bool:
+        """Plan the restart of a child and its group; False when that is one too many."""
+        if not self._may_restart(now):
+            slot.phase = Phase.DONE
+            return False
+        due = now + self._pause(slot, now)
+        slot.cause = (str(reason), detail)
+        because = f"{slot.child.label} ended: {detail or reason}"
+        for member in self._group(slot):
+            member.due = max(member.due, due)
+            if member.phase in (Phase.RUNNING, Phase.STARTING) and member is not slot:
+                member.phase = Phase.DOOMED
+                member.cause = (ExitReason.SHUTDOWN.value, because)
+            elif member.phase is Phase.DONE:
+                member.phase = Phase.DOWN
+                member.cause = (ExitReason.SHUTDOWN.value, because)
+        slot.phase = Phase.DOWN
+        return True
+
+    def _group(self, slot: Slot) -> list[Slot]:
+        """Return the children that start again because this one ended."""
+        if self.strategy == "one_for_one":
+            return [slot]
+        if self.strategy == "one_for_all":
+            return self.slots
+        return self.slots[self.slots.index(slot) :]
+
+    def _may_restart(self, now: float) -> bool:
+        """Count a restart; False when it exceeds the intensity."""
+        while self._times and self._times[0] < now - self.period:
+            self._times.popleft()
+        if len(self._times) >= self.limit:
+            return False
+        self._times.append(now)
+        self.total += 1
+        return True
+
+    def _pause(self, slot: Slot, now: float) -> float:
+        """Return the seconds before a restart: none, then longer each time it fails soon."""
+        if slot.backoff is None or now - slot.started_at > self.period:
+            slot.backoff = Backoff(*self._pauses)
+            return 0.0
+        return slot.backoff.next_pause(self._random)

@@ -1,0 +1,309 @@
+"""Supervisors: actors that start children and start them again when they end.
+
+The rules are in `callboard.actors.supervision`; here they are carried out on actors.
+"""
+
+import logging
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from callboard.actors.actor import Actor
+from callboard.actors.cell import Cell, Reminder
+from callboard.actors.dispatch import DispatchTable, handler
+from callboard.actors.errors import RemoteError
+from callboard.actors.events import ActorRestarted, RestartsExhausted
+from callboard.actors.exit_reason import ExitReason
+from callboard.actors.future import Future
+from callboard.actors.mailbox import options_of
+from callboard.actors.reference import ActorRef, Sender
+from callboard.actors.signals import ChildDown, Exit, Restarted, Stop
+from callboard.actors.supervision.child import Child
+from callboard.actors.supervision.rules import BACKOFF, Phase, Slot, Supervision
+
+log = logging.getLogger("callboard.actors")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Leave:
+    """To a supervisor itself: end your children in order, then yourself."""
+
+    reason: ExitReason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Due:
+    """To a supervisor itself: a child may have to be started."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Overdue:
+    """To a supervisor itself: this child was to end by now."""
+
+    slot: Slot
+    ref: ActorRef[Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Spawned:
+    """To a supervisor itself: the start of a child on another node is over."""
+
+    slot: Slot
+    future: Future[ActorRef[Any]]
+
+
+class SupervisorCell(Cell):
+    """The cell of a supervisor: a stop or shutdown lets it end its children in order first."""
+
+    __slots__ = ()
+
+    def kill(self, reason: ExitReason = ExitReason.KILLED, detail: str = "") -> None:
+        """End before the next message; with reason `shutdown`, once the children have ended."""
+        if reason is ExitReason.SHUTDOWN and self.actor is not None:
+            self.post(_Leave(reason, detail), None)
+        else:
+            super().kill(reason, detail)
+
+    def handle_other(self, message: Any, sender: Sender | None) -> None:
+        """Handle what no `@handler` takes; a stop becomes an orderly end."""
+        if isinstance(message, Stop):
+            self.actor.leave(_Leave(ExitReason.NORMAL, ""))
+        else:
+            super().handle_other(message, sender)
+
+
+class Supervisor(Actor):
+    """Starts its children in order, and again when they end.
+
+    `strategy` says which children are started again when one ends: only that child
+    (`one_for_one`), all (`one_for_all`), or it and those started after it (`rest_for_one`). The
+    others of the group are ended first, the last one first, with reason `shutdown`.
+
+    More than `intensity[0]` restarts within `intensity[1]` seconds end the supervisor and its
+    children, with one `RestartsExhausted` event: a child that cannot live needs attention.
+    The first restart comes at once; a child that fails again soon waits `backoff[0]` seconds,
+    then twice as long each time up to `backoff[1]`, each time up to half as much more by
+    chance. No pause is so long that a child which always fails escapes the intensity.
+    """
+
+    trap_exit = True
+    cell_class = SupervisorCell
+
+    def __init__(
+        self,
+        children: Sequence[Child] = (),
+        strategy: str = "one_for_one",
+        intensity: tuple[int, float] = (3, 5.0),
+        backoff: tuple[float, float] = BACKOFF,
+    ) -> None:
+        """Start the children.
+
+        Raises:
+            ValueError: the strategy is not known, or a number is negative.
+            Exception: whatever the `__init__` of a child raised; those before it are ended.
+        """
+        runner = self._cell.runner
+        self._plan = Supervision(strategy, intensity, backoff, runner.random)
+        self._slots: dict[ActorRef[Any], Slot] = {}
+        self._last_words = _Leave(ExitReason.NORMAL, "")
+        self._timer: Reminder | None = None
+        for child in children:
+            slot = self._plan.add(child)
+            if child.on is None:
+                self._start(slot)
+        if any(child.on is not None for child in children):
+            self._cell.post(_Due(), None)  # children elsewhere start behind this
+
+    # --- for users ---
+
+    def children(self) -> list[ActorRef[Any]]:
+        """Return the refs of the children that run, in the order in which they were given."""
+        return [slot.ref for slot in self._plan.slots if slot.ref is not None]
+
+    def restarts(self) -> int:
+        """Return how often a child ended and was to be started again."""
+        return self._plan.total
+
+    def add(self, child: Child) -> ActorRef[Any] | None:
+        """Start one more child, behind the others; returns its ref.
+
+        The call fails with what the child's `__init__` raised. A child on another node is
+        started in the background, and None returned.
+        """
+        slot = self._plan.add(child)
+        if child.on is not None:
+            self._proceed()
+            return None
+        try:
+            return self._start(slot)
+        except Exception as error:  # noqa: BLE001  # it is the caller's, not the supervisor's
+            self._plan.remove(slot)
+            trace = "".join(traceback.format_exception(error))
+            failure = RemoteError(type(error).__qualname__, str(error), trace)
+            self.promise().set_exception(failure)
+            return None
+
+    def remove(self, which: ActorRef[Any] | str) -> bool:
+        """End a child, by its ref or name, for good; answers once it has ended.
+
+        Returns False when there is no such child.
+        """
+        slot = next((s for s in self._plan.slots if which in (s.ref, s.child.name)), None)
+        if slot is None or slot.is_leaving:
+            return False
+        if not self._plan.remove(slot):
+            promise = self.promise()
+            slot.on_gone = lambda: promise.set_result(True)
+        self._proceed()
+        return True
+
+    # --- what happens ---
+
+    @handler
+    def child_ended(self, down: ChildDown | Exit) -> None:
+        """Start a child again, here or on another node, if it is to be and may be."""
+        slot = self._slots.pop(down.ref, None)
+        if slot is not None:  # the incarnation that runs
+            self._gone(slot, down.reason, down.detail)
+
+    def _gone(self, slot: Slot, reason: str, detail: str) -> None:
+        """Go on after the end of a child."""
+        if slot.timer is not None:
+            slot.timer.cancel()
+            slot.timer = None
+        if not self._plan.ended(slot, reason, detail, self._now()):
+            self._give_up(slot, reason)
+        if slot.on_gone is not None:
+            slot.on_gone()
+        self._proceed()
+
+    @handler
+    def overdue(self, limit: _Overdue) -> None:
+        """Go on without a child that does not end."""
+        slot, ref = limit.slot, limit.ref
+        if self._slots.get(ref) is slot and slot.phase is Phase.ENDING:
+            del self._slots[ref]
+            log.warning(
+                "%s did not end within %g s; it is killed and no longer waited for",
+                slot.child.label,
+                slot.child.shutdown,
+            )
+            ref.kill()
+            self._gone(slot, ExitReason.KILLED, "")
+
+    @handler
+    def spawned(self, outcome: _Spawned) -> None:
+        """Take note of how a start on another node ended."""
+        slot, error = outcome.slot, outcome.future.exception()
+        if error is None:
+            ref = outcome.future.result()
+            self._begin(slot, ref)
+            self.link(ref)
+        elif not self._plan.not_started(slot, _text_of(error), self._now()):
+            self._give_up(slot, _text_of(error))
+        self._proceed()
+
+    @handler
+    def due(self, _: _Due) -> None:
+        """Start the children whose time has come."""
+        self._timer = None
+        self._proceed()
+
+    @handler
+    def leave(self, words: _Leave) -> None:
+        """End the children, the last one first, then this actor."""
+        if not self._plan.is_closing:
+            self._last_words = words
+            self._plan.close()
+            self._proceed()
+
+    def _give_up(self, slot: Slot, reason: str) -> None:
+        """End all children and the supervisor: one restart too many."""
+        plan, label = self._plan, slot.child.label
+        self._cell.runtime.report(RestartsExhausted(self.me, label, plan.limit, plan.period))
+        detail = f"{label} ended too often, last: {reason}"
+        log.error("supervisor %s gives up: %s", self.me, detail)
+        self._last_words = _Leave(ExitReason.SHUTDOWN, detail)
+        plan.close()
+
+    # --- what is done ---
+
+    def _proceed(self) -> None:
+        """Do what the plan says is next."""
+        plan = self._plan
+        while (slot := plan.next_to_end()) is not None:
+            self._end(slot)
+        while (slot := plan.next_to_start(self._now())) is not None:
+            try:
+                self._start(slot)
+            except Exception as error:  # noqa: BLE001  # a failed start is one more end
+                if not plan.not_started(slot, _text_of(error), self._now()):
+                    self._give_up(slot, _text_of(error))
+        if plan.is_over:
+            self.stop_self(self._last_words.reason, self._last_words.detail)
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = plan.next_due
+        if due is not None and not plan.is_closing:
+            self._timer = self.after(max(0.0, due - self._now()), _Due())
+
+    def _start(self, slot: Slot) -> ActorRef[Any] | None:
+        """Start a child here, or begin its start on another node."""
+        child = slot.child
+        if child.on is not None:
+            spawn = self._cell.runtime.spawn_elsewhere
+            if spawn is None:
+                msg = f"{child!r} is to run on {child.on!r}, and there are no other nodes"
+                raise ValueError(msg)
+            slot.phase = Phase.STARTING
+            future = spawn(child.actor_class, child.args, child.kwargs, child.on)
+            future.add_done_callback(lambda done: self._cell.post(_Spawned(slot, done), None))
+            return None
+        ref: ActorRef[Any] = self.spawn(child.actor_class, *child.args, **child.kwargs)
+        self._begin(slot, ref)
+        return ref
+
+    def _begin(self, slot: Slot, ref: ActorRef[Any]) -> None:
+        """Take note of an incarnation that runs, and tell it why it was started."""
+        child = slot.child
+        self._plan.started(slot, ref, self._now())
+        self._slots[ref] = slot
+        if slot.cause is not None:
+            reason, detail = slot.cause
+            if _wants_to_know(ref, child.actor_class):
+                ref.target.post(Restarted(reason, detail, slot.restarts), None)
+            event = ActorRestarted(ref, child.label, slot.restarts, reason)
+            self._cell.runtime.report(event)
+        if child.name is not None:
+            self.node.register(child.name, ref)
+
+    def _end(self, slot: Slot) -> None:
+        """Tell a child to end, within its time."""
+        ref = slot.ref
+        limit = slot.child.shutdown
+        if limit is not None:
+            slot.timer = self.after(limit, _Overdue(slot, ref))
+        if isinstance(ref.target, Cell):
+            ref.target.kill(ExitReason.SHUTDOWN)
+        else:
+            ref.kill()
+
+    def _now(self) -> float:
+        """Return the node's time."""
+        return self._cell.runner.now()
+
+
+def _wants_to_know(ref: ActorRef[Any], actor_class: Any) -> bool:
+    """Return whether an actor has a handler for `Restarted` itself."""
+    if isinstance(ref.target, Cell):
+        return Restarted in ref.target.table.declared
+    return Restarted in DispatchTable(options_of(actor_class)[0]).declared
+
+
+def _text_of(error: BaseException) -> str:
+    """Return the class and the text of an error."""
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,111 @@
+"""Actors of callboard itself: what they may use of the runtime beyond `Actor`.
+
+A user's actor has the methods of `Actor` and no more. The actors that rooms above are made of
+(the core of topics, stores, brokers, modules) also need a clock, mail from threads that do not
+run handlers, and a last word when they end. They derive from `SystemActor`.
+"""
+
+from typing import Any, ClassVar, Protocol, Self
+
+from callboard.actors.actor import Actor
+from callboard.actors.cell import ActorHost, Cell
+from callboard.actors.exit_reason import ExitReason
+from callboard.actors.reference import Running, Sender
+from callboard.actors.runner.runner import Runner
+
+
+class ActorContext(Running, Protocol):
+    """One actor, as its own code and the rooms above see it from inside the runtime.
+
+    It can be given as the sender of a message: `ref.target.post(message, context)`.
+    """
+
+    @property
+    def runtime(self) -> ActorHost:
+        """The runtime of the node that the actor lives on."""
+
+    @property
+    def runner(self) -> Runner:
+        """The runner whose thread runs the actor: the node's, or its own if it is detached."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the actor has not ended."""
+
+    @property
+    def attention(self) -> bool:
+        """Whether a handler that takes several things in one turn should return now."""
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether the actor has a turn to come, or has it now."""
+
+    @property
+    def depth(self) -> int:
+        """Messages that wait in the mailbox."""
+
+    @property
+    def handled(self) -> int:
+        """Messages that handlers were called for."""
+
+    @property
+    def unfinished(self) -> int:
+        """Messages that wait, are being handled, or are still owed an answer."""
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether the message that has waited longest is handled next."""
+
+    @property
+    def born(self) -> float:
+        """When the actor was started, in seconds of the runtime's clock."""
+
+    @property
+    def activity(self) -> str:
+        """What the actor does: `awaiting`, `running`, `ready` or `idle`."""
+
+    def post(self, message: Any, sender: Sender | None = None) -> None:
+        """Append a message to the actor's mailbox; from any thread, never blocks."""
+
+    def post_urgent(self, message: Any, sender: Sender | None = None) -> None:
+        """Append a message that goes before those without priority."""
+
+
+class SystemActor(Actor):
+    """An actor of callboard itself; its context is there before `__init__` runs."""
+
+    remote_methods: ClassVar[frozenset[str] | set[str] | None] = frozenset()
+
+    #: This actor from inside the runtime: mail to itself, the clock, its runner.
+    context: ActorContext
+
+    @classmethod
+    def attach(cls, cell: Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Self:
+        """Make the actor of a cell, with its context."""
+        actor = cls.__new__(cls)
+        actor._cell = cell
+        actor.context = cell
+        actor.__init__(*args, **kwargs)  # type: ignore[misc]
+        if cls.on_end is not SystemActor.on_end:
+            cell.open_aside().on_end = actor.on_end
+        return actor
+
+    @property
+    def runtime(self) -> ActorHost:
+        """The runtime of the node that this actor lives on."""
+        return self._cell.runtime
+
+    def now(self) -> float:
+        """Return the monotonic time of the node in seconds."""
+        return self._cell.runtime.now()
+
+    def post_self(self, message: Any) -> None:
+        """Send a message to this actor without a sender; from any thread, never blocks."""
+        self._cell.post(message, None)
+
+    def on_end(self, reason: ExitReason, detail: str) -> None:
+        """Do what has to be done before others learn that this actor has ended.
+
+        Called once, on the thread of the actor's turn, also when the node shuts down; not when
+        `__init__` raised. An exception is logged, and the actor ends all the same.
+        """

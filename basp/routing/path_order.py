@@ -1,0 +1,216 @@
+"""The order of messages from one node, whatever ways they take. Pure.
+
+A source numbers its dispatches to a destination: six bits of path epoch, then 24 bits of
+sequence number. It begins a new epoch, with sequence number 0, when its path moves, and says
+over the new path how many dispatches the old epoch had: ``path_end``. An epoch holds 2^24
+dispatches at most, and the next one follows by itself: epoch and sequence number together are
+one number, the *position*, that rises by one with each dispatch and skips the unused rest of
+an epoch that ended early. Paths may also move in the middle, where the source hears of it
+later, so dispatches of one epoch may overtake each other too.
+
+The destination delivers exactly in the order of positions:
+
+- the expected one is delivered;
+- a later one is held until what is missing before it has come;
+- when that does not come in time, it is given up, and what is held goes on. What still
+  arrives of it is late, is dropped, and counts as lost at its source. So order never breaks,
+  and nothing is delivered twice.
+
+How long is in time: ``OPEN_PATIENCE`` for each dispatch that is held, however many are missing
+before it. If the current epoch is over because the first link of its path is gone, what is
+missing of it is lost with that link but for the little that had passed it, and
+``BROKEN_PATIENCE`` is enough.
+
+``path_end`` has no payload; its operation data has the layout of a dispatch's: bits 61-56
+the epoch that ended, bits 31-0 how many dispatches it had, bit 62 set when the old path's
+first link is still up.
+"""
+
+from collections import deque
+from heapq import heappop, heappush
+from typing import Final
+
+from callboard.basp.frame import Frame, RawFrame, pack_frame
+from callboard.basp.header import (
+    EPOCH_COUNT,
+    EPOCH_SHIFT,
+    HIGH_PRIORITY,
+    MESSAGE_ID_MASK,
+    POSITION_MASK,
+    POSITION_SHIFT,
+    SEQUENCE_BITS,
+    SEQUENCE_COUNT,
+    Operation,
+)
+
+#: Seconds to wait for the rest of an epoch whose path is broken at its first link.
+BROKEN_PATIENCE: Final = 0.25
+#: Seconds that a dispatch is held at most while others before it are missing.
+OPEN_PATIENCE: Final = 2.0
+#: Dispatches held for one source; with more, what the first of them waits for is given up.
+HELD_LIMIT: Final = 100_000
+
+_POSITION_COUNT: Final = POSITION_MASK + 1
+_HALF: Final = _POSITION_COUNT // 2
+# How far back the order of a source that is met in the middle begins.
+_BACK: Final = (EPOCH_COUNT // 4) << SEQUENCE_BITS
+_EPOCH_START: Final = -SEQUENCE_COUNT
+_NONE_EXPECTED: Final = -1
+_NEVER: Final = float("inf")
+
+
+def pack_path_end(
+    source: bytes, destination: bytes, epoch: int, count: int, *, is_open: bool
+) -> bytes:
+    """Write a ``path_end``: epoch ``epoch`` had ``count`` dispatches."""
+    data = epoch << EPOCH_SHIFT | count & MESSAGE_ID_MASK
+    if is_open:
+        data |= HIGH_PRIORITY
+    return pack_frame(Operation.PATH_END, data, source, destination, 0, 0, b"")
+
+
+class PathOrder:
+    """What a destination keeps for one source.
+
+    Attributes:
+        expected: position of the dispatch to deliver next; the driver delivers a dispatch of
+            this position, adds one, and gives all others to :meth:`take`. It is one that no
+            dispatch has while any is held.
+        deadline: when to call :meth:`tick`; None while nothing is held.
+        late: dispatches that came twice, or after they were given up, since the start.
+        given_up: epochs, and how many dispatches of them were given up, for the driver to
+            count and remove. The rest of an epoch that is over is not among them: its source
+            knows that it is over.
+    """
+
+    def __init__(self) -> None:
+        """Begin with epoch 0, as every source does."""
+        self.expected = 0
+        self.deadline: float | None = None
+        self.late = 0
+        self.given_up: list[tuple[int, int]] = []
+        # Positions in here go on rising where those of the header wrap.
+        self._position = 0
+        self._held: dict[int, RawFrame] = {}
+        # What is held, and some that are not any more: a heap, and in the order of arrival.
+        self._positions: list[int] = []
+        self._waits: deque[tuple[float, int]] = deque()
+        # By epoch: its end, and when it was known that the path is broken.
+        self._ends: dict[int, tuple[int, float]] = {}
+
+    def take(self, frame: RawFrame, now: float) -> list[RawFrame]:
+        """Take a dispatch that is not the expected one; return what is released."""
+        self._catch_up()
+        number = Frame._make(frame).data >> POSITION_SHIFT & POSITION_MASK
+        self._meet(number)
+        position = _nearest(number, self._position)
+        if position < self._position or position in self._held:
+            self.late += 1
+            return []
+        self._held[position] = frame
+        if position > self._position:
+            heappush(self._positions, position)
+            self._waits.append((now, position))
+        released = self._advance()
+        if len(self._held) > HELD_LIMIT:
+            released += self._skip(self._positions[0])
+        return released
+
+    def end(self, operation_data: int, now: float) -> list[RawFrame]:
+        """Take a ``path_end``; return what is released."""
+        self._catch_up()
+        number = (operation_data >> EPOCH_SHIFT & (EPOCH_COUNT - 1)) << SEQUENCE_BITS
+        self._meet(number)
+        start = _nearest(number, self._position & _EPOCH_START)
+        epoch = start >> SEQUENCE_BITS
+        if epoch < self._position >> SEQUENCE_BITS or epoch in self._ends:
+            return []
+        count = min(operation_data & MESSAGE_ID_MASK, SEQUENCE_COUNT)
+        broken = _NEVER if operation_data & HIGH_PRIORITY else now
+        self._ends[epoch] = start + count, broken
+        return self._advance()
+
+    def tick(self, now: float) -> list[RawFrame]:
+        """Give up what did not come in time; return what is released."""
+        released: list[RawFrame] = []
+        while self.deadline is not None and now >= self.deadline:
+            arrived, to = self._waits[0]
+            if now < arrived + OPEN_PATIENCE:  # what is missing of later epochs may come
+                to = min(to, self._next_epoch())
+            released += self._skip(to)
+        return released
+
+    def _catch_up(self) -> None:
+        """Add what the driver delivered without us."""
+        if self.expected != _NONE_EXPECTED:
+            self._position += self.expected - (self._position & POSITION_MASK)
+
+    def _meet(self, number: int) -> None:
+        """Begin near the first number of a source that is met in the middle of its epochs."""
+        if self._position == 0 and not self._held and not self._ends and number > _BACK:
+            self._position = _POSITION_COUNT + number - _BACK
+
+    def _next_epoch(self) -> int:
+        """Return the first position of the next epoch."""
+        return ((self._position >> SEQUENCE_BITS) + 1) << SEQUENCE_BITS
+
+    def _advance(self) -> list[RawFrame]:
+        """Release what is complete, over the ends of epochs, and find the next deadline."""
+        released = []
+        while True:
+            frame = self._held.pop(self._position, None)
+            if frame is not None:
+                released.append(frame)
+                self._position += 1
+                continue
+            end = self._ends.get(self._position >> SEQUENCE_BITS)
+            if end is None or self._position < end[0]:
+                break
+            self._position = self._next_epoch()
+        self._clean()
+        return released
+
+    def _skip(self, to: int) -> list[RawFrame]:
+        """Give up what is missing before a position; return what is released."""
+        first = max(self._position, to & _EPOCH_START)
+        missing = to - first
+        released = []
+        while self._positions and self._positions[0] < to:
+            position = heappop(self._positions)
+            frame = self._held.pop(position, None)
+            if frame is not None:
+                released.append(frame)
+                missing -= position >= first
+        if missing:
+            self.given_up.append(((to >> SEQUENCE_BITS) % EPOCH_COUNT, missing))
+        self._position = to
+        return released + self._advance()
+
+    def _clean(self) -> None:
+        """Drop what was passed, and find what is expected and until when."""
+        epoch = self._position >> SEQUENCE_BITS
+        for known in [known for known in self._ends if known < epoch]:
+            del self._ends[known]
+        while self._positions and self._positions[0] < self._position:
+            # Only a wrong end of its epoch is behind something that is held still.
+            self.late += self._held.pop(heappop(self._positions), None) is not None
+        if not self._held:
+            self._waits.clear()
+            self.deadline = None
+            self.expected = self._position & POSITION_MASK
+            return
+        self.expected = _NONE_EXPECTED
+        if len(self._waits) > 2 * len(self._held) + 100:
+            self._waits = deque(wait for wait in self._waits if wait[1] in self._held)
+        while self._waits[0][1] not in self._held:
+            self._waits.popleft()
+        arrived = self._waits[0][0]
+        self.deadline = arrived + OPEN_PATIENCE
+        if epoch in self._ends:
+            broken = self._ends[epoch][1]
+            self.deadline = min(self.deadline, max(arrived, broken) + BROKEN_PATIENCE)
+
+
+def _nearest(number: int, origin: int) -> int:
+    """Return the position nearest to another one that has a number in a header."""
+    return origin + (number - origin + _HALF) % _POSITION_COUNT - _HALF

@@ -1,0 +1,337 @@
+"""Which neighbor leads to which node: path vectors, shortest path, no loops.
+
+Each node tells its neighbors the best path it has to every other node, the whole path, so
+no node takes one that leads through itself. Of several paths the shortest wins, of equally
+long ones the smallest in the order of node ids: all nodes that know the same choose the
+same. A better path and the loss of a path travel as increments, in order on each link; a
+fresh link begins with the whole table. The number of paths is finite and no node accepts its
+own id, so nothing counts to infinity, and after the last change every node has the shortest
+paths that exist (up to ``PATH_LIMIT`` nodes).
+
+Vector timestamps (see :mod:`callboard.basp.routing.update`): a vector that repeats the held
+path with an older stamp of any node came late and is ignored. So is one with a link that its
+node has cut since: the cut itself travels to everybody, or each node would try all the dead
+paths of its neighbors, one after the other, before it believes that there is none.
+
+A node without any path is *active* for the destination until a path comes or it is lost for
+sure, see :mod:`callboard.basp.routing.diffusion`. What others state goes on to the neighbors
+together, when the last of them has answered, or with the next update of our own: a hub would
+send each statement to each neighbor otherwise.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from callboard.basp.errors import LocalProtocolError, MalformedPayload
+from callboard.basp.node_id import NodeId, node_id_text
+from callboard.basp.routing.diffusion import Diffusion
+from callboard.basp.routing.update import (
+    PATH_LIMIT,
+    UPDATE_LIMIT,
+    Cut,
+    PathVector,
+    Statement,
+    join_update,
+    read_update,
+    write_name,
+    write_rest,
+    write_vector,
+)
+
+# Cuts to remember, the latest. They only save detours, so none is needed for long.
+_CUT_LIMIT: Final = 4096
+
+
+@dataclass(slots=True)
+class Changes:
+    """What follows from one event, for the driver to carry out in this order.
+
+    Attributes:
+        lost: nodes that no path leads to any more, for sure.
+        moved: nodes whose path changed anywhere between here and there, or came back while
+            we were active for them (even the same: others on it may have had none either).
+        gained: nodes that a path leads to again or for the first time.
+        updates: neighbor and payload of the ``routing_update`` frames to send, one for
+            each neighbor at most.
+    """
+
+    updates: list[tuple[NodeId, bytes]] = field(default_factory=list)
+    gained: list[NodeId] = field(default_factory=list)
+    lost: list[NodeId] = field(default_factory=list)
+    moved: list[NodeId] = field(default_factory=list)
+
+
+class Router:
+    """Routes of one node.
+
+    Attributes:
+        next_hops: neighbor to send to, by destination; read it directly on the hot path.
+        names: what nodes call themselves, as far as neighbors told; told on with the paths.
+            The driver adds neighbors before :meth:`add_peer`, and drops those it forgets.
+        active: destinations that have no path now and may get one, or will be lost.
+    """
+
+    def __init__(self, self_id: NodeId) -> None:
+        """Make the router of node ``self_id``, without neighbors."""
+        self._self_id = self_id
+        # Raised with each change of our own links and each statement.
+        self._stamp = 0
+        # What each neighbor told us; its keys are the neighbors.
+        self._heard: dict[NodeId, dict[NodeId, PathVector]] = {}
+        # Destinations of the paths that each neighbor holds from us.
+        self._told: dict[NodeId, set[NodeId]] = {}
+        # Best paths, from the neighbor to the destination.
+        self._best: dict[NodeId, PathVector] = {}
+        self.next_hops: dict[bytes, NodeId] = {}
+        self.names: dict[bytes, str] = {}
+        # Stamp since which a node has no link to another, the latest cut last.
+        self._cuts: dict[tuple[NodeId, NodeId], int] = {}
+        self._diffusion = Diffusion(self_id)
+        # Whose statements were not sent on yet, and the neighbor that told each.
+        self._held: dict[NodeId, NodeId] = {}
+        self.active: set[NodeId] = self._diffusion.active
+
+    @property
+    def reachable(self) -> frozenset[NodeId]:
+        """All nodes that a path leads to, without this one."""
+        return frozenset(self._best)
+
+    def path(self, destination: NodeId) -> tuple[NodeId, ...]:
+        """Return the nodes from the next hop to ``destination``, both included, or ()."""
+        vector = self._best.get(destination)
+        return () if vector is None else vector.path
+
+    def add_peer(self, peer: NodeId) -> Changes:
+        """Take note of a link that is established; the peer gets the whole table.
+
+        Raises:
+            LocalProtocolError: the peer is this node, or has a link already.
+        """
+        if peer == self._self_id or peer in self._heard:
+            msg = f"node {node_id_text(peer)} is this node or already a neighbor"
+            raise LocalProtocolError(msg)
+        self._stamp += 1
+        self._heard[peer] = {}
+        self._told[peer] = set()
+        changes = Changes()
+        self._finish({peer}, changes, fresh=peer)
+        return changes
+
+    def remove_peer(self, peer: NodeId) -> Changes:
+        """Take note of a link that ended; does nothing for a node that is not a neighbor."""
+        changes = Changes()
+        heard = self._heard.pop(peer, None)
+        if heard is None:
+            return changes
+        del self._told[peer]
+        self._stamp += 1
+        self._finish({peer, *heard}, changes, cuts=[Cut(self._self_id, peer, self._stamp)])
+        return changes
+
+    def close(self) -> Changes:
+        """Take note that all links end now, without telling: each neighbor sees its own end."""
+        touched = {*self._heard, *self._best}
+        self._heard.clear()
+        self._told.clear()
+        changes = Changes()
+        self._finish(touched, changes)
+        return changes
+
+    def receive(self, peer: NodeId, payload: bytes) -> Changes:
+        """Take a ``routing_update``; one of a node that is not a neighbor is ignored.
+
+        Raises:
+            MalformedPayload: the payload breaks the layout, or names too many nodes.
+        """
+        update = read_update(peer, payload)
+        changes = Changes()
+        heard = self._heard.get(peer)
+        if heard is None:
+            return changes
+        cuts = self._take_cuts(update.cuts)
+        touched = self._drop_dead() if cuts else set()
+        touched.update(update.withdrawn)
+        for destination in update.withdrawn:
+            heard.pop(destination, None)
+        for vector, name in zip(update.announced, update.names, strict=True):
+            destination = vector.path[-1]
+            if destination == peer or _is_late(vector, heard.get(destination)):
+                continue
+            touched.add(destination)
+            if self._self_id in vector.path or self._is_dead(vector):
+                heard.pop(destination, None)
+            else:
+                heard[destination] = vector
+                if name:
+                    self.names.setdefault(destination, name)
+        if len(heard) > UPDATE_LIMIT:
+            msg = f"node {node_id_text(peer)} announced more than {UPDATE_LIMIT:,} nodes"
+            raise MalformedPayload(msg)
+        self._finish(touched, changes, peer, cuts, update.statements)
+        return changes
+
+    def _take_cuts(self, cuts: list[Cut]) -> list[Cut]:
+        """Remember what is news, and return it."""
+        news = []
+        for cut in cuts:
+            link = (cut.node, cut.neighbor)
+            if cut.node != self._self_id and self._cuts.get(link, -1) < cut.stamp:
+                self._cuts.pop(link, None)
+                self._cuts[link] = cut.stamp
+                news.append(cut)
+        while len(self._cuts) > _CUT_LIMIT:
+            del self._cuts[next(iter(self._cuts))]
+        return news
+
+    def _drop_dead(self) -> set[NodeId]:
+        """Forget what neighbors told before they knew of a cut; return the destinations."""
+        touched = set()
+        for heard in self._heard.values():
+            for destination in [d for d, vector in heard.items() if self._is_dead(vector)]:
+                del heard[destination]
+                touched.add(destination)
+        return touched
+
+    def _is_dead(self, vector: PathVector) -> bool:
+        """Return whether a path has a link that was cut since."""
+        path, cuts = vector.path, self._cuts
+        return any(
+            cuts.get(link, -1) > stamp
+            for link, stamp in zip(
+                zip(path, path[1:], strict=False), vector.stamps, strict=False
+            )
+        )
+
+    def _finish(
+        self,
+        touched: Iterable[NodeId],
+        changes: Changes,
+        source: NodeId | None = None,
+        cuts: list[Cut] | None = None,
+        statements: list[Statement] | None = None,
+        fresh: NodeId | None = None,
+    ) -> None:
+        """Draw all conclusions; what the ``source`` told goes on to the other neighbors."""
+        changed = self._choose(touched, changes)
+        news = self._diffusion.take(statements or [], self._best)
+        own = self._diffusion.restate(self._best, self._heard.keys(), self._stamp + 1)
+        if own is not None:
+            self._stamp += 1
+        changes.lost += self._diffusion.find_lost()
+        if source is not None:
+            self._held.update((said.node, source) for said in news)
+        is_nothing_else = not (changed or own or cuts or fresh)
+        if is_nothing_else and self._diffusion.awaits(self._heard):
+            return
+        sources, relayed = self._release_held()
+        offers: dict[NodeId, tuple[bytes, bytes]] = {}  # the same for all neighbors
+        written: tuple[tuple[list[Any], ...], bytes] = (), b""
+        for peer, told in self._told.items():
+            announced, withdrawn = self._compare(
+                peer, told, self._best if peer == fresh else changed
+            )
+            if peer == fresh:
+                said = list(self._diffusion.statements.values())
+            else:
+                said = [] if own is None else [own]
+                said += relayed if sources - {peer} else []
+            passed_on = [] if peer in (source, fresh) else cuts or []
+            content = announced, withdrawn, passed_on, said
+            if not any(content):
+                continue
+            if content != written[0]:
+                written = content, self._write(*content, offers)
+            changes.updates.append((peer, written[1]))
+
+    def _release_held(self) -> tuple[set[NodeId], list[Statement]]:
+        """Return what others stated, to be sent on now, and the neighbors that told it.
+
+        All neighbors get the same, which is written once; one that told a part of it knows.
+        """
+        held, self._held = self._held, {}
+        statements = self._diffusion.statements
+        return set(held.values()), [statements[node] for node in held if node in statements]
+
+    def _write(
+        self,
+        announced: list[NodeId],
+        withdrawn: list[NodeId],
+        cuts: list[Cut],
+        said: list[Statement],
+        offers: dict[NodeId, tuple[bytes, bytes]],
+    ) -> bytes:
+        """Write an update; paths that were written for another neighbor are in ``offers``."""
+        for destination in announced:
+            if destination not in offers:
+                offers[destination] = self._offer(destination)
+        offered = [offers[destination] for destination in announced]
+        return join_update(
+            [vector for vector, _ in offered],
+            write_rest(withdrawn, cuts, said),
+            [name for _, name in offered],
+        )
+
+    def _choose(self, touched: Iterable[NodeId], changes: Changes) -> list[NodeId]:
+        """Choose the best paths of ``touched`` anew; return those that changed."""
+        changed = []
+        for destination in sorted(touched):
+            held = self._best.get(destination)
+            best = self._find_best(destination)
+            if best is None:
+                if held is None:
+                    continue
+                self.active.add(destination)  # first: no reader sees it in neither
+                del self._best[destination], self.next_hops[destination]
+            else:
+                self._best[destination] = best
+                if held is not None and held.path == best.path:
+                    continue
+                self.next_hops[destination] = best.path[0]
+                is_known = held is not None or destination in self.active
+                self.active.discard(destination)
+                (changes.moved if is_known else changes.gained).append(destination)
+            changed.append(destination)
+        return changed
+
+    def _find_best(self, destination: NodeId) -> PathVector | None:
+        """Return the best path to a destination; None without any."""
+        if destination in self._heard:
+            return PathVector((destination,), (0,))
+        found = [
+            vectors[destination] for vectors in self._heard.values() if destination in vectors
+        ]
+        return min(found, key=lambda vector: (len(vector.path), vector.path), default=None)
+
+    def _compare(
+        self, peer: NodeId, told: set[NodeId], changed: Iterable[NodeId]
+    ) -> tuple[list[NodeId], list[NodeId]]:
+        """Return what to announce to ``peer`` and what to withdraw, and note it as told."""
+        announced: list[NodeId] = []
+        withdrawn: list[NodeId] = []
+        for destination in changed:
+            best = self._best.get(destination)
+            # Paths through the peer itself, and too long ones, are of no use to it.
+            if best is None or peer in best.path or len(best.path) >= PATH_LIMIT:
+                if destination in told:
+                    told.remove(destination)
+                    withdrawn.append(destination)
+            else:
+                told.add(destination)
+                announced.append(destination)
+        return announced, withdrawn
+
+    def _offer(self, destination: NodeId) -> tuple[bytes, bytes]:
+        """Write our path to a destination, and its name, for all neighbors."""
+        best = self._best[destination]
+        vector = write_vector((self._self_id, *best.path), (self._stamp, *best.stamps))
+        return vector, write_name(self.names.get(destination, ""))
+
+
+def _is_late(vector: PathVector, held: PathVector | None) -> bool:
+    """Return whether a vector is older than the one held, on the same path."""
+    return (
+        held is not None
+        and held.path == vector.path
+        and any(new < old for new, old in zip(vector.stamps, held.stamps, strict=True))
+    )

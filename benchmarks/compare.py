@@ -1,0 +1,158 @@
+"""Compare this checkout with another one, in turns.
+
+    python -m benchmarks.compare FOLDER [MEASURE…] [--turns 7] [--share 1.0] [--json FILE]
+
+FOLDER is another checkout of callboard, set up with `make setup`. Only our own subjects are
+measured. In each turn both checkouts do the work once, and the one that begins changes from
+turn to turn, so that a machine whose speed drifts hits both alike. A subject's line says the
+ratio of this checkout to the other one over all turns, median and range, and the spread of the
+other checkout's own figures, which says how much the machine alone changes them.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.__main__ import MEASURES, RUN_LIMIT
+from benchmarks.measure import Measure, Subject
+from benchmarks.processes import ROOT, RunFailedError, run_bounded
+
+LEAST = 0.97
+"""A median below this is marked: the change costs something."""
+
+
+@dataclass
+class Pairs:
+    """The figures of one subject in both checkouts, turn by turn.
+
+    Attributes:
+        here: This checkout's figures.
+        there: The other checkout's.
+        trouble: The error of a run that failed; the subject is not run again.
+    """
+
+    measure: str
+    subject: str
+    more_is_better: bool
+    here: list[float] = field(default_factory=list)
+    there: list[float] = field(default_factory=list)
+    trouble: str = ""
+
+    @property
+    def ratios(self) -> list[float]:
+        """How many times as good this checkout is as the other, in each turn."""
+        pairs = zip(self.here, self.there, strict=True)
+        return [
+            ours / theirs if self.more_is_better else theirs / ours for ours, theirs in pairs
+        ]
+
+    @property
+    def range(self) -> str:
+        """The lowest and the highest ratio."""
+        return f"{min(self.ratios):.2f} to {max(self.ratios):.2f}"
+
+    @property
+    def spread(self) -> float:
+        """The range of the other checkout's figures, as a share of their median."""
+        return (max(self.there) - min(self.there)) / median(self.there)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compare; return 1 where a run failed or a median is below `LEAST`."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.compare")
+    parser.add_argument("folder", type=Path, help="another checkout, set up")
+    parser.add_argument("measures", nargs="*", metavar="MEASURE")
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--share", type=float, default=1.0, help="of the full work")
+    parser.add_argument("--json", type=Path, help="write all figures there")
+    options = parser.parse_args(arguments)
+    if unknown := sorted(set(options.measures) - set(MEASURES)):
+        parser.error(f"no such measure: {', '.join(unknown)}")
+    if not python_of(options.folder).exists():
+        parser.error(f"{options.folder} has no .venv: run make setup there")
+    console = Console(stderr=True)
+    compared = []
+    for name in options.measures or MEASURES:
+        for pairs in of_measure(name, options.folder.resolve(), options.turns, options.share):
+            compared.append(pairs)
+            console.print(spoken(pairs), highlight=False)
+            if options.json is not None:
+                options.json.write_text(json.dumps([asdict(each) for each in compared]) + "\n")
+    console.print(table(compared))
+    return int(any(each.trouble or median(each.ratios) < LEAST for each in compared))
+
+
+def of_measure(name: str, other: Path, turns: int, share: float) -> Iterator[Pairs]:
+    """Compare all our subjects of one measure."""
+    measure: Measure = import_module(f"benchmarks.{name}").MEASURE
+    for subject in measure.subjects:
+        if subject.against is None:
+            yield of_subject(
+                Pairs(name, subject.name, measure.more_is_better), subject, other, turns, share
+            )
+
+
+def of_subject(pairs: Pairs, subject: Subject, other: Path, turns: int, share: float) -> Pairs:
+    """Run one subject in both checkouts, in turns."""
+    try:
+        subject.prepare()
+        for turn in range(turns):
+            places = [(ROOT, pairs.here), (other, pairs.there)]
+            for folder, figures in reversed(places) if turn % 2 else places:
+                figures.append(run_in(folder, pairs, share))
+    except RunFailedError as failed:
+        pairs.trouble = str(failed)
+        del pairs.here[len(pairs.there) :], pairs.there[len(pairs.here) :]
+    return pairs
+
+
+def run_in(folder: Path, pairs: Pairs, share: float) -> float:
+    """Do the work once in a process of one checkout and return the figure."""
+    module = ["-m", "benchmarks.once", pairs.measure, pairs.subject, f"{share}"]
+    printed = run_bounded([str(python_of(folder)), *module], RUN_LIMIT, folder)
+    return float(printed.rstrip().rpartition("\n")[2].removeprefix("figure "))
+
+
+def python_of(folder: Path) -> Path:
+    """Return a checkout's own interpreter."""
+    return folder / ".venv" / "bin" / "python"
+
+
+def spoken(pairs: Pairs) -> str:
+    """Say how one subject compares, in a line."""
+    if pairs.trouble or not pairs.ratios:
+        return f"{pairs.measure}, {pairs.subject}: {pairs.trouble}"
+    return f"{pairs.measure}, {pairs.subject}: {median(pairs.ratios):.3f} ({pairs.range})"
+
+
+def table(compared: Sequence[Pairs]) -> Table:
+    """Show all subjects as people read them."""
+    shown = Table(
+        "measure", "subject", "median", "range", "spread there", "", title="here / there"
+    )
+    for each in compared:
+        if each.trouble or not each.ratios:
+            shown.add_row(each.measure, each.subject, "", "", "", each.trouble)
+            continue
+        mark = f"below {LEAST}" if median(each.ratios) < LEAST else ""
+        shown.add_row(
+            each.measure,
+            each.subject,
+            f"{median(each.ratios):.3f}",
+            each.range,
+            f"{each.spread:.0%}",
+            mark,
+        )
+    return shown
+
+
+if __name__ == "__main__":
+    sys.exit(main())

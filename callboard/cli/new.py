@@ -1,0 +1,82 @@
+"""The work of `callboard new`: a small project whose tests pass."""
+
+import importlib.metadata
+import importlib.resources
+import keyword
+import re
+import sys
+from pathlib import Path
+from string import Template
+from typing import Final
+
+import callboard
+from callboard.cli.problem import Misuse, Problem
+
+TEMPLATES: Final = {
+    "Makefile": "Makefile.txt",
+    "README.md": "README.md.txt",
+    "pyproject.toml": "pyproject.toml.txt",
+    "node.toml": "node.toml.txt",
+    ".gitignore": "gitignore.txt",
+    "{module}.py": "actor.py.txt",
+    "tests/test_{module}.py": "test_actor.py.txt",
+}
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")
+
+
+def create(folder: Path) -> list[Path]:
+    """Make a project in a folder that is not there or empty; returns its files.
+
+    Raises:
+        Problem: the name cannot be that of a package, there is something in the folder, it
+            cannot be written, or callboard itself is not installed.
+    """
+    name = folder.resolve().name
+    module = name.replace("-", "_")
+    _check_name(name, module)
+    _check_installed()
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise Misuse(why=f"{folder} is there already", step="choose another name")
+    values = {
+        "name": name,
+        "module": module,
+        "python": sys.executable,
+        "home": str(Path(callboard.__file__).resolve().parents[1]),
+    }
+    templates = importlib.resources.files("callboard.cli") / "project"
+    made = []
+    for pattern, template in TEMPLATES.items():
+        path = folder / pattern.format(module=module)
+        text = Template((templates / template).read_text(encoding="utf-8")).substitute(values)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise Problem(
+                why=f"{path} cannot be written: {error.strerror}", step="choose another place"
+            ) from error
+        made.append(path)
+    return made
+
+
+def _check_name(name: str, module: str) -> None:
+    is_taken = module in sys.stdlib_module_names or module in {
+        "callboard", "tests", "thespian", "pytest",
+    }  # fmt: skip
+    if _NAME.fullmatch(name) is None or keyword.iskeyword(module) or is_taken:
+        raise Misuse(
+            why=f"{name!r} cannot be the name of a project",
+            step="take lower-case letters, digits and - that are no other module's name",
+        )
+
+
+def _check_installed() -> None:
+    """The `cluster` fixture is found by the metadata of the installed package."""
+    try:
+        importlib.metadata.version("callboard")
+    except importlib.metadata.PackageNotFoundError as error:
+        raise Problem(
+            why="callboard is not installed in this environment, so a project could not use it",
+            step="run make setup in its sources, and .venv/bin/callboard new there",
+        ) from error

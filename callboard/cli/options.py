@@ -1,0 +1,224 @@
+"""Options of commands as fields of frozen dataclasses, and what several commands share.
+
+A command is a function whose parameters are arguments, and options objects: `command` makes an
+option of each of their fields. What several commands take is said once, in a class that theirs
+derive from.
+"""
+
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
+
+import typer
+
+from callboard.cli.problem import Misuse
+
+if TYPE_CHECKING:
+    from callboard import Node, Tls
+
+SECRET_VARIABLE: Final = "CALLBOARD_SECRET"  # noqa: S105  # the variable's name
+
+Work = TypeVar("Work", bound=Callable[..., Any])
+
+
+def noun() -> typer.Typer:
+    """Return what commands are registered at; the help of nouns is in `callboard.cli.app`."""
+    return typer.Typer(rich_markup_mode=None)
+
+
+def option(default: Any, help: str, *names: str, **more: Any) -> Any:  # noqa: A002  # as typer calls it
+    """Return a field of options that is an option of the command.
+
+    Args:
+        default: its value when it is not given; `...` for an option that has to be given.
+        help: what it is for.
+        names: where they are not `--` and the name of the field.
+        more: what `typer.Option` takes beside.
+    """
+    info = typer.Option(*names, help=help, **more)
+    return field(default=MISSING if default is ... else default, metadata={"option": info})
+
+
+def flag(help: str, *names: str) -> Any:  # noqa: A002  # as typer calls it
+    """Return a field of options that is off unless one of its names is given."""
+    return option(False, help, *names)  # noqa: FBT003  # the default of a flag
+
+
+def command(app: typer.Typer, name: str | None = None) -> Callable[[Work], Work]:
+    """Return a decorator that registers a function as a command.
+
+    A parameter whose type is a dataclass stands for its fields: each one that
+    `option` makes is an option. What the function returns is the exit code; None is 0.
+
+    Args:
+        app: of the noun.
+        name: of the command, where it is not that of the function.
+    """
+
+    def register(function: Work) -> Work:
+        app.command(name)(_expanded(function))
+        return function
+
+    return register
+
+
+def _expanded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function with a parameter for each field of the options that one takes."""
+    hints = get_type_hints(function, include_extras=True)
+    plain: list[inspect.Parameter] = []
+    options: list[inspect.Parameter] = []
+    made: dict[str, tuple[type[Any], list[str]]] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        kind = hints[name]
+        if is_dataclass(kind) and isinstance(kind, type):
+            of_class = _options_of(kind)
+            made[name] = kind, [each.name for each in of_class]
+            options += of_class
+        else:
+            plain.append(parameter.replace(annotation=kind))
+
+    @functools.wraps(function)
+    def run(**given: Any) -> Any:
+        for name, (kind, names) in made.items():
+            given[name] = kind(**{each: given.pop(each) for each in names})
+        return function(**given)
+
+    run.__signature__ = inspect.Signature([*plain, *options])  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in [*plain, *options]}
+    return run
+
+
+def _options_of(kind: type[Any]) -> list[inspect.Parameter]:
+    hints = get_type_hints(kind)
+    return [
+        inspect.Parameter(
+            each.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if each.default is MISSING else each.default,
+            annotation=Annotated[hints[each.name], each.metadata["option"]],
+        )
+        for each in fields(kind)
+        if "option" in each.metadata
+    ]
+
+
+# --- what several commands take ---
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonOptions:
+    """How a command prints."""
+
+    as_json: bool = flag("Print JSON.", "--json")
+
+    def say(self, row: Any, text: str, *, err: bool = False) -> None:
+        """Print a line: a row as JSON for programs, or a text for people.
+
+        Args:
+            row: what is told.
+            text: the same in words.
+            err: on the standard error.
+        """
+        from callboard.commitlog.json_text import to_json
+
+        typer.echo(to_json(row) if self.as_json else text, err=err)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Proof:
+    """What a command's node proves and demands: shared secret and TLS."""
+
+    secret: str | None = None
+    tls: "Tls | None" = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccessOptions(JsonOptions):
+    """What a command's node proves and demands, never on the command line itself.
+
+    Arguments of a process can be read by everybody on its machine, so a secret comes from a
+    file or from the environment.
+    """
+
+    secret_file: Path | None = option(
+        None,
+        f"File that holds the shared secret; or set {SECRET_VARIABLE} to the secret.",
+        "--secret-file",
+        metavar="FILE",
+        envvar="CALLBOARD_SECRET_FILE",
+    )
+    tls: Path | None = option(
+        None,
+        "Folder with authority.pem, and with certificate.pem and key.pem of this node.",
+        "--tls",
+        metavar="FOLDER",
+        envvar="CALLBOARD_TLS",
+    )
+
+    def proof(self) -> Proof:
+        """Read what the options and the environment name.
+
+        Raises:
+            Problem: a file is missing or empty.
+        """
+        return Proof(read_secret(self.secret_file), read_tls(self.tls))
+
+    def open_node(self, name: str) -> "Node":
+        """Make the short-lived node with which a command talks to one that runs.
+
+        Raises:
+            Problem: a file is missing or empty.
+            TlsError: a file of the certificates is of no use.
+        """
+        from callboard import Node
+
+        proof = self.proof()
+        return Node(name, secret=proof.secret, tls=proof.tls)
+
+
+def read_secret(path: Path | None) -> str | None:
+    """Return the secret that a file holds, or else that of the environment; None for none.
+
+    Raises:
+        Problem: the file is missing or empty.
+    """
+    if path is None:
+        return os.environ.get(SECRET_VARIABLE) or None
+    try:
+        secret = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise Misuse(
+            why=f"the secret cannot be read from {path}: {reason}",
+            step="name a text file with --secret-file FILE",
+        ) from error
+    if not secret:
+        raise Misuse(why=f"{path} is empty", step="write the shared secret into it")
+    return secret
+
+
+def read_tls(folder: Path | None) -> "Tls | None":
+    """Return the TLS of a folder with PEM files; None for none.
+
+    Raises:
+        Problem: the authority's certificate is missing.
+    """
+    if folder is None:
+        return None
+    from callboard import Tls
+
+    authority, certificate, key = (
+        folder / f"{name}.pem" for name in ("authority", "certificate", "key")
+    )
+    if not authority.is_file():
+        raise Misuse(
+            why=f"{authority} is missing",
+            step="put the certificate of the cluster's authority there",
+        )
+    if not certificate.exists():
+        return Tls(authority=authority)
+    return Tls(certificate, key if key.exists() else None, authority=authority)

@@ -1,0 +1,134 @@
+"""The node that a command has of its own: its port, its place in a cluster, how it ends."""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import Final
+
+from callboard import Node
+from callboard.cli.options import AccessOptions, flag, option
+from callboard.cli.problem import FAILED, Misuse, Problem
+from callboard.configuration import host_port
+from callboard.endpoint.hub import Hub
+
+#: What the node of commands about topics calls itself.
+TOPIC_NODE: Final = "callboard topic"
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def catch_signals(stop: threading.Event) -> Iterator[None]:
+    """Let the first signal set `stop`, also during the set-up, and the next one end all.
+
+    That end is at once: nothing is closed, whatever some handler does, and the others see the
+    links break.
+    """
+
+    def ask_to_stop(_number: int, _frame: FrameType | None) -> None:
+        if stop.is_set():
+            os.write(2, b"callboard: ended by a second signal; one lets it finish first\n")
+            os._exit(FAILED)
+        stop.set()
+
+    before = {number: signal.signal(number, ask_to_stop) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def open_port(node: Node, listen: str, *, insecure: bool) -> None:
+    """Let a node listen.
+
+    Raises:
+        Problem: the port is taken, or the address is not one of this machine.
+    """
+    address, port = parse_listen(listen)
+    with opening(listen):
+        node.listen(address, port, insecure=insecure)
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """Return what `node.listen` takes for `HOST:PORT` or `unix:/PATH`.
+
+    Raises:
+        Problem: the text is something else.
+    """
+    try:
+        return host_port.parse_listen(text)
+    except ValueError as error:
+        raise Misuse(
+            why=f"{text!r} is no HOST:PORT", step="write it like --listen 127.0.0.1:4222"
+        ) from error
+
+
+@contextlib.contextmanager
+def opening(
+    address: str, *, what: str = "listen on", option: str = "--listen"
+) -> Iterator[None]:
+    """Turn the failure of a port that cannot be opened into one line.
+
+    Args:
+        address: that was named.
+        what: is done there.
+        option: that names another one.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise Problem(
+            why=f"cannot {what} {address}: {error.strerror or error}",
+            step=f"choose another {option} HOST:PORT, port 0 picks a free one",
+        ) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinOptions(AccessOptions):
+    """How a command takes part in a cluster with topics.
+
+    Attributes:
+        timeout: seconds for each peer, and for subscribers to appear.
+    """
+
+    peer: list[str] | None = option(
+        None, "basp://HOST:PORT of a node; repeatable.", "--peer", metavar="ADDRESS"
+    )
+    listen: str = option(
+        "", "Where others reach this one; port 0 is free.", metavar="HOST:PORT"
+    )
+    insecure: bool = flag("Listen on public addresses without secret or TLS.", "--insecure")
+    timeout: float = 10.0
+    as_json: bool = flag("Print JSON lines.", "--json")
+
+    @contextlib.contextmanager
+    def hub(self) -> Iterator[Hub]:
+        """Run a node with topics, without links so far.
+
+        Raises:
+            Problem: neither a peer nor a port was named.
+        """
+        if not self.peer and not self.listen:
+            raise Misuse(
+                why="nobody could be reached",
+                step="say --peer basp://HOST:PORT or --listen HOST:PORT",
+            )
+        if self.listen:
+            parse_listen(self.listen)
+        with self.open_node(TOPIC_NODE) as node:
+            hub = Hub.of(node)
+            if self.listen:
+                open_port(node, self.listen, insecure=self.insecure)
+                about, text = {"address": node.address}, f"listens on {node.address}"
+                self.say(about, text, err=True)
+            yield hub
+
+    def link(self, hub: Hub) -> None:
+        """Make the links; they are made again when they are lost."""
+        for address in self.peer or ():
+            hub.node.connect(address, self.timeout or 1.0)

@@ -1,0 +1,212 @@
+"""Segments as a reader or the writer knows them, with a sparse index of each.
+
+The index says where batches begin, by offset and by time. It is built while batches are
+written or read, one entry for each 64 KiB, and written beside a segment that gets no more
+batches. It is only a short cut: one that is missing or damaged is built again.
+
+File: `CBI1`, CRC-32 of the rest, size of the segment, end offset, number of entries (4 bytes
+each but the middle two, which are 8), then the entries: offset, position, latest time (8 each).
+"""
+
+import struct
+from bisect import bisect_left, bisect_right
+from itertools import chain, islice
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from callboard.commitlog.batch import Batch
+from callboard.commitlog.errors import LogFailed
+from callboard.commitlog.folder import INDEX, Folder
+from callboard.commitlog.integrity import Scan
+
+STEP: Final = 64 << 10
+_MAGIC: Final = b"CBI1"
+_START: Final = struct.Struct("<4sI")
+_REST: Final = struct.Struct("<QQI")
+NO_TIME: Final = -(2**63)
+
+
+class SegmentIndex:
+    """Where the batches of a segment begin.
+
+    Attributes:
+        size: Bytes of the segment that are covered.
+        end: The offset behind the last record that is covered.
+    """
+
+    def __init__(self, base: int) -> None:
+        """Cover nothing yet of a segment."""
+        self.size = 0
+        self.end = base
+        self._offsets: list[int] = []
+        self._positions: list[int] = []
+        self._latest: list[int] = []  # up to and with this entry's batches, so it never falls
+
+    @property
+    def latest(self) -> int:
+        """The latest time of all records covered; `NO_TIME` if there are none."""
+        return self._latest[-1] if self._latest else NO_TIME
+
+    def add(self, batch: Batch) -> None:
+        """Cover one batch more."""
+        self.cover(batch.base, batch.end, batch.size, batch.header.latest_time)
+
+    def cover(self, base: int, end: int, size: int, latest: int) -> None:
+        """Cover one batch more, which begins where the last one ended."""
+        if not self._offsets or self.size - self._positions[-1] >= STEP:
+            self._latest.append(max(latest, self.latest))
+            self._positions.append(self.size)
+            self._offsets.append(base)
+        elif latest > self._latest[-1]:
+            self._latest[-1] = latest
+        self.size += size
+        self.end = end
+
+    def find(self, offset: int) -> tuple[int, int]:
+        """Return position and offset of a batch at or before the one with this record."""
+        at = bisect_right(self._offsets, offset) - 1
+        return (self._positions[at], self._offsets[at]) if at >= 0 else (0, self.first(offset))
+
+    def first(self, default: int) -> int:
+        """Return the first offset that is covered."""
+        return self._offsets[0] if self._offsets else default
+
+    def find_time(self, time: int) -> int | None:
+        """Return an offset at or shortly before the first record that is not older."""
+        at = bisect_left(self._latest, time)
+        return self._offsets[at] if at < len(self._offsets) else None
+
+    def encode(self) -> bytes:
+        """Return the index as bytes."""
+        rows = zip(self._offsets, self._positions, self._latest, strict=True)
+        rest = _REST.pack(self.size, self.end, len(self._offsets))
+        rest += struct.pack("<" + "QQq" * len(self._offsets), *chain.from_iterable(rows))
+        return _START.pack(_MAGIC, crc32(rest)) + rest
+
+
+def decode_index(data: bytes, base: int, size: int) -> SegmentIndex | None:
+    """Return an index that was encoded, or None if it is damaged or of another segment."""
+    if len(data) < _START.size + _REST.size:
+        return None
+    magic, checksum = _START.unpack_from(data)
+    if magic != _MAGIC or checksum != crc32(memoryview(data)[_START.size :]):
+        return None
+    covered, end, count = _REST.unpack_from(data, _START.size)
+    rows = data[_START.size + _REST.size :]
+    if covered != size or len(rows) != 24 * count:
+        return None
+    index = SegmentIndex(base)
+    numbers = struct.unpack("<" + "QQq" * count, rows)
+    index._offsets, index._positions, index._latest = (  # noqa: SLF001
+        list(islice(numbers, start, None, 3)) for start in range(3)
+    )
+    if index.first(base) != base:
+        return None
+    index.size, index.end = covered, end
+    return index
+
+
+class LogSegment:
+    """One file of a log.
+
+    Attributes:
+        base: The offset of its first record.
+        index: Where its batches begin, as far as they were seen.
+        is_covered: Whether the index has all there is, and will have.
+    """
+
+    __slots__ = ("base", "index", "is_covered")
+
+    def __init__(self, base: int, *, is_covered: bool = False) -> None:
+        self.base = base
+        self.index = SegmentIndex(base)
+        self.is_covered = is_covered
+
+
+class SegmentInfo(NamedTuple):
+    """One segment, for people and programs: offsets from `base` up to, not with, `end`."""
+
+    base: int
+    end: int
+    bytes: int
+    latest_time: int
+    path: str
+
+
+class LogSegmentTable:
+    """All segments, oldest first.
+
+    The list is never changed, only replaced, so that other threads can go on with the one they
+    have. The table of a writer is kept by the writer, that of a reader by `refresh`.
+    """
+
+    def __init__(self, folder: Folder, segments: list[LogSegment] | None = None) -> None:
+        """Look at a folder; with `segments`, a writer keeps the table.
+
+        Raises:
+            LogFailed: there is no log.
+        """
+        self.folder = folder
+        self.segments: list[LogSegment] = segments or []
+        self._is_kept = segments is not None
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look again which segments there are.
+
+        Raises:
+            LogFailed: the log is gone.
+        """
+        if self._is_kept:
+            return
+        try:
+            bases = self.folder.bases()
+        except OSError:
+            bases = []
+        if not bases:
+            what = f"there is no log in {self.folder.path}; make one with CommitLog(folder)"
+            raise LogFailed(what)
+        known = {segment.base: segment for segment in self.segments}
+        self.segments = [known.get(base) or LogSegment(base) for base in bases]
+
+    def holding(self, offset: int) -> LogSegment:
+        """Return the segment with this record, or the oldest one for an older record."""
+        segments = self.segments
+        return segments[max(0, bisect_right(segments, offset, key=lambda each: each.base) - 1)]
+
+    def after(self, segment: LogSegment) -> LogSegment | None:
+        """Return the next segment, also if it was made just now."""
+        for _ in range(2):
+            segments = self.segments
+            at = bisect_right(segments, segment.base, key=lambda each: each.base)
+            if at < len(segments):
+                return segments[at]
+            self.refresh()
+        return None
+
+    def cover(self, segment: LogSegment) -> SegmentIndex:
+        """Bring the index of a segment up to date, by its file or by reading the segment."""
+        if segment.is_covered:
+            return segment.index
+        is_last = segment is self.segments[-1]
+        folder = self.folder
+        try:
+            if not is_last and not segment.index.size:
+                stored = folder.read(folder.segment(segment.base, INDEX))
+                size = folder.disk.size(folder.segment(segment.base))
+                segment.index = decode_index(stored, segment.base, size) or segment.index
+            self._read_on(segment)
+        except FileNotFoundError:  # retention removed it
+            self.refresh()
+        segment.is_covered = not is_last
+        return segment.index
+
+    def _read_on(self, segment: LogSegment) -> None:
+        """Cover the batches behind those that the index has."""
+        file = self.folder.disk.open(self.folder.segment(segment.base))
+        try:
+            scan = Scan(file, segment.index.size, segment.index.end)
+            while batch := scan.next():
+                segment.index.add(batch)
+        finally:
+            file.close()

@@ -1,0 +1,1 @@
+"""The core of an endpoint: pure, without sockets, threads or a clock."""

@@ -1,0 +1,507 @@
+"""The core: the hub of an endpoint, as a machine without sockets, threads or a clock.
+
+Everything flows through one point, as the developer guide draws it (section 7.2.1):
+
+    data_inputs ─────┐                    ┌──> peers (node messages, undecoded)
+    command_inputs ──┼──> central_merge ──┼──> data_outputs (decoded, local subscribers)
+    peers ───────────┘                    └──> command_outputs (decoded, local stores)
+
+`data_inputs` and `command_inputs` take runs of messages that were serialized when they entered.
+`central_merge` sends each message to every endpoint whose filter matches its topic: one
+dispatch for each such node and run, which BASP carries over the shortest path, in order and
+undecoded by the nodes between. `data_outputs` and `command_outputs` exist from the first local
+subscriber on; only they decode.
+
+Rare things (filters, peers, statuses) come in as calls that return effects. The runs are the
+hot path: they return plain tuples, and touch each message once.
+
+An endpoint that is found, connected, lost or removed is told by a `PeerEvent`, whose kinds are
+the seven callbacks of the guide.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Final
+
+from callboard.endpoint.machine.effect import (
+    CommandPairs,
+    CoreCounters,
+    CoreEffect,
+    CoreOrder,
+    DeliverItems,
+    Item,
+    Pair,
+    PeerEvent,
+    PeerEventKind,
+    TransmitRun,
+)
+from callboard.endpoint.machine.filter_exchange import (
+    FilterChange,
+    FilterExchange,
+    FilterUpdate,
+    read_update,
+)
+from callboard.endpoint.machine.output import CoreOutput
+from callboard.endpoint.machine.run import (
+    PackedType,
+    decode_run,
+    encode_plain_pair,
+    pack_runs,
+)
+from callboard.endpoint.machine.subscriptions import SubscriptionTable
+from callboard.endpoint.machine.topic import is_local
+from callboard.model.errors import MalformedMessage
+
+#: Links that a message may cross: Broker's own limit since 2.0.
+DEFAULT_TTL: Final = 16
+
+#: Topics whose receivers are remembered; the cache starts again when it is full.
+CACHED_TOPICS: Final = 65_536
+
+
+_topic_of: Final = itemgetter(0)
+_pair_of: Final = itemgetter(1)
+_PAIRS: Final = {tuple}
+
+
+@dataclass(slots=True)
+class PeerPlace:
+    """How another endpoint is connected: over any path, or as a peer."""
+
+    is_known: bool = False
+    is_peer: bool = False
+    address: tuple[str, int] | None = None
+    is_discovered: bool = False
+
+
+class Core:
+    """One endpoint's hub."""
+
+    def __init__(
+        self,
+        endpoint: bytes,
+        path_of: Callable[[bytes], Sequence[bytes]],
+        *,
+        ttl: int = DEFAULT_TTL,
+        forwards: bool = True,
+    ) -> None:
+        """Make a core.
+
+        Args:
+            endpoint: the endpoint's id, 16 bytes.
+            path_of: returns the nodes on the way to a node, itself last; empty for none.
+            ttl: links that the messages of this endpoint may cross.
+            forwards: whether messages for others may pass through this endpoint's node.
+        """
+        self.endpoint = endpoint
+        self.ttl = ttl
+        self.filters = FilterExchange(endpoint, forwards=forwards)
+        self._path_of = path_of
+        self._remote_index: SubscriptionTable[bytes] = SubscriptionTable()
+        self._places: dict[bytes, PeerPlace] = {}
+        #: Topic → nodes to send it to; forgotten with every change of a filter or a path.
+        self._receivers: dict[str, tuple[bytes, ...]] = {}
+        self.counters = CoreCounters()
+        #: `data_outputs` and `command_outputs`, each from its first receiver on.
+        self._outputs: dict[PackedType, CoreOutput] = {}
+        #: How many local receivers want each topic: the local filter.
+        self._wanted: dict[str, int] = {}
+
+    # --- in ---
+
+    def take_inputs(self, inputs: Sequence[Pair | CoreOrder]) -> Iterator[Sequence[CoreEffect]]:
+        """Take data and orders in the order in which they came, in as few runs as that allows.
+
+        Data come as plain pairs. Yields the effects of each run before it takes the next.
+        """
+        if {*map(type, inputs)} <= _PAIRS:  # nearly always
+            if inputs:
+                yield self.data_inputs(inputs)  # type: ignore[arg-type]  # the types were looked at
+            return
+        data: list[Pair] = []
+        commands: list[Pair] = []
+        for entry in inputs:
+            if isinstance(entry, tuple):
+                data.append(entry)
+            elif isinstance(entry, CommandPairs):
+                commands.extend(entry.pairs)
+            else:
+                yield self._merged(data, commands)  # ordered behind what was before
+                data, commands = [], []
+                yield entry()
+        yield self._merged(data, commands)
+
+    def _merged(self, data: list[Pair], commands: list[Pair]) -> list[CoreEffect]:
+        """Send data and commands that no order stands between."""
+        effects = self.data_inputs(data) if data else []
+        return effects + self.command_inputs(commands) if commands else effects
+
+    def data_inputs(self, run: Sequence[Pair]) -> list[CoreEffect]:
+        """Take data messages that were published here."""
+        self.counters.data_published += len(run)
+        return self.central_merge(PackedType.DATA, run)
+
+    def command_inputs(self, run: Sequence[Pair]) -> list[CoreEffect]:
+        """Take command messages of the stores here."""
+        self.counters.commands_published += len(run)
+        return self.central_merge(PackedType.COMMAND, run)
+
+    def central_merge(self, kind: PackedType, run: Sequence[Pair]) -> list[CoreEffect]:
+        """Send each message to the nodes that want it, and to receivers of own messages."""
+        effects: list[CoreEffect] = [*self._to_others(kind, run)]
+        output = self._outputs.get(kind)
+        if output is not None and output.sees_own:
+            effects += output.deliver_own(run)
+        return effects
+
+    def bring_in(self, run: Sequence[Pair], bringer: object) -> list[CoreEffect]:
+        """Take data messages that a door brought: as if they had come from another node.
+
+        Whoever brought them does not get them, whatever it subscribed to.
+        """
+        return [
+            effect
+            for effect in (*self.data_for_others(run), *self.deliver_here(PackedType.DATA, run))
+            if not (isinstance(effect, DeliverItems) and effect.receiver is bringer)
+        ]
+
+    def data_for_others(self, run: Sequence[Pair]) -> list[TransmitRun]:
+        """Take data messages that nobody here wants: see `known_receivers`."""
+        self.counters.data_published += len(run)
+        return self._to_others(PackedType.DATA, run)
+
+    def _to_others(self, kind: PackedType, run: Sequence[Pair]) -> list[TransmitRun]:
+        """Sort a run by the nodes that want its messages.
+
+        The hot path of publishing: a dictionary look-up and an append for each message.
+        """
+        counters = self.counters
+        counters.serialized += len(run)
+        counters.processed[kind] += len(run)
+        known = self._receivers
+        topics = {*map(_topic_of, run)}
+        if len(topics) == 1:  # nearly always: nothing to sort
+            (topic,) = topics
+            nodes = known.get(topic)
+            if nodes is None:
+                nodes = self._find_receivers(topic)
+            counters.transmitted += len(nodes) * len(run)
+            return self._runs(nodes, kind, [*map(_pair_of, run)])
+        bundles: dict[bytes, list[bytes]] = {}
+        lists: list[list[bytes]] = []
+        last: tuple[bytes, ...] | None = None
+        for topic, pair in run:
+            nodes = known.get(topic)
+            if nodes is None:
+                nodes = self._find_receivers(topic)
+            if nodes is not last:
+                last = nodes
+                lists = [bundles.setdefault(node, []) for node in nodes]
+            for bundle in lists:
+                bundle.append(pair)
+        runs: list[TransmitRun] = []
+        for node, pairs in bundles.items():
+            counters.transmitted += len(pairs)
+            runs += self._runs((node,), kind, pairs)
+        return runs
+
+    def _runs(
+        self, nodes: Sequence[bytes], kind: PackedType, pairs: list[bytes]
+    ) -> list[TransmitRun]:
+        """Return encoded messages as runs for nodes."""
+        packed = list(pack_runs(kind, self.ttl, pairs)) if nodes else ()
+        return [TransmitRun(node, *one) for node in nodes for one in packed]
+
+    def _own_run(self, node: bytes, kind: PackedType, pair: bytes) -> TransmitRun:
+        """Return a message of the endpoints themselves as a run: users published none of it."""
+        return self._runs((node,), kind, [pair])[0]._replace(messages=0)
+
+    def send_to(self, node: bytes, kind: PackedType, run: Sequence[Pair]) -> list[CoreEffect]:
+        """Send messages to one endpoint, whatever its filter says: the directed form."""
+        self.counters.serialized += len(run)
+        self.counters.transmitted += len(run)
+        return [*self._runs((node,), kind, [*map(_pair_of, run)])]
+
+    def commands_for(self, endpoint: bytes, run: Sequence[Pair]) -> list[CoreEffect]:
+        """Send commands to one endpoint; to all that want their topic, if it is not known."""
+        if endpoint == self.endpoint:
+            return self.deliver_here(PackedType.COMMAND, run)
+        node = self.node_of(endpoint)
+        if node is None:
+            return self.central_merge(PackedType.COMMAND, run)
+        return self.send_to(node, PackedType.COMMAND, run)
+
+    def deliver_here(self, kind: PackedType, run: Sequence[Pair]) -> list[CoreEffect]:
+        """Hand messages that are directed at this endpoint to its own receivers."""
+        self.counters.serialized += len(run)
+        effects: list[CoreEffect] = []
+        for payload, _ in pack_runs(kind, 0, [*map(_pair_of, run)]):
+            effects += self._take_items(*decode_run(payload), b"", len(payload))
+        return effects
+
+    def receive(self, node: bytes, payload: bytes, now: float) -> list[CoreEffect]:
+        """Take what the core of another node sent.
+
+        Raises:
+            MalformedMessage: the payload is none of ours. Nothing of it was taken.
+        """
+        try:
+            kind, items = decode_run(payload)
+            self.counters.processed[kind] += len(items)
+            match kind:
+                case PackedType.DATA | PackedType.COMMAND:
+                    return self._take_items(kind, items, node, len(payload))
+                case PackedType.ROUTING_UPDATE:
+                    return self._take_update(node, items, now)
+                case PackedType.PING:
+                    return self._pong(node, items)
+                case _:
+                    return []
+        except MalformedMessage:
+            self.counters.malformed += 1
+            raise
+
+    # --- out ---
+
+    def _take_items(
+        self, kind: PackedType, items: list[Item], sender: bytes, size: int
+    ) -> list[CoreEffect]:
+        """Hand decoded messages to the output of their kind."""
+        self.counters.received += len(items)
+        output = self._outputs.get(kind)
+        if output is None:
+            self.counters.unwanted += len(items)
+            return []
+        return list(output.deliver(items, sender, size))
+
+    # --- local receivers ---
+
+    def subscribe(
+        self,
+        receiver: object,
+        topics: Sequence[str],
+        now: float,
+        *,
+        kind: PackedType = PackedType.DATA,
+        sees_own: bool = False,
+    ) -> list[CoreEffect]:
+        """Let a local receiver take messages of more topics."""
+        output = self._output(kind)
+        if sees_own:
+            output.sees_own.add(receiver)
+        added = set()
+        for topic in topics:
+            if output.index.add(topic, receiver):
+                count = self._wanted.get(topic, 0)
+                self._wanted[topic] = count + 1
+                if not count:
+                    added.add(topic)
+        return self._tell(self.filters.change(added, set(), now))
+
+    def unsubscribe(
+        self,
+        receiver: object,
+        topics: Sequence[str] | None,
+        now: float,
+        *,
+        kind: PackedType = PackedType.DATA,
+    ) -> list[CoreEffect]:
+        """Take topics from a local receiver; with None all of them, and it is forgotten."""
+        output = self._output(kind)
+        if topics is None:
+            topics = output.index.prefixes(receiver)
+            output.sees_own.discard(receiver)
+        removed = set()
+        for topic in topics:
+            if output.index.remove(topic, receiver):
+                self._wanted[topic] -= 1
+                if not self._wanted[topic]:
+                    del self._wanted[topic]
+                    removed.add(topic)
+        return self._tell(self.filters.change(set(), removed, now))
+
+    def is_taken(self, topic: str) -> bool:
+        """Return whether a local receiver takes data of a topic."""
+        output = self._outputs.get(PackedType.DATA)
+        return output is not None and bool(output.index.match(topic))
+
+    def _output(self, kind: PackedType) -> CoreOutput:
+        """Return the output of a kind; made when the first receiver appears."""
+        if kind not in self._outputs:
+            self._outputs[kind] = CoreOutput(kind, self.counters)
+        return self._outputs[kind]
+
+    def known_receivers(self, topic: str) -> tuple[bytes, ...] | None:
+        """Return the nodes that want data of a topic; None if that has to be found out.
+
+        None as well where a receiver here may want it too.
+        """
+        output = self._outputs.get(PackedType.DATA)
+        if output is not None and output.sees_own:
+            return None
+        return self._receivers.get(topic)
+
+    # --- other endpoints: paths, filters, peers ---
+
+    def endpoint_found(self, node: bytes, now: float) -> list[CoreEffect]:
+        """A node that has an endpoint came into reach: tell it what is wanted here."""
+        self._places.setdefault(node, PeerPlace()).is_known = True
+        self._receivers.clear()
+        effects = self._tell(self.filters.greet(node, now))
+        return effects + self._introduce(node)
+
+    def path_moved(self) -> None:
+        """Another path leads to some node."""
+        self._receivers.clear()
+
+    def link_established(
+        self, node: bytes, address: tuple[str, int] | None = None
+    ) -> list[CoreEffect]:
+        """There is a link to a node: its endpoint is a peer."""
+        place = self._places.setdefault(node, PeerPlace())
+        place.address = address or place.address
+        if place.is_peer:
+            return []
+        place.is_peer = True
+        return self._connected(node) if place.is_discovered else []
+
+    def link_lost(self, node: bytes, text: str, *, by_user: bool = False) -> list[CoreEffect]:
+        """The link to a peer ended."""
+        place = self._places.get(node)
+        if place is None or not place.is_peer:
+            return []
+        place.is_peer = False
+        if not place.is_discovered:
+            return []
+        kind = PeerEventKind.PEER_REMOVED if by_user else PeerEventKind.PEER_DISCONNECTED
+        return [self._event(kind, node, text)]
+
+    def endpoint_lost(self, node: bytes, text: str) -> list[CoreEffect]:
+        """An endpoint ended, or no path leads to it."""
+        effects: list[CoreEffect] = self.link_lost(node, text)
+        place = self._places.pop(node, None)
+        if place is not None and place.is_discovered:
+            unreachable = PeerEventKind.PEER_UNREACHABLE
+            effects.append(PeerEvent(unreachable, self.endpoint_of(node), place.address, text))
+        return effects + self._apply(self.filters.forget(node))
+
+    def tick(self, now: float) -> list[CoreEffect]:
+        """Repeat what was not confirmed."""
+        return self._tell(self.filters.tick(now))
+
+    def endpoint_of(self, node: bytes) -> bytes | None:
+        """Return the id of the endpoint on a node, None before it said so."""
+        remote = self.filters.remotes.get(node)
+        return remote.endpoint if remote is not None and remote.endpoint else None
+
+    def is_introduced(self, node: bytes) -> bool:
+        """Return whether the endpoint of a neighbor is a peer, and both know both filters."""
+        place = self._places.get(node)
+        is_peer = place is not None and place.is_peer and place.is_discovered
+        return is_peer and self.filters.is_confirmed(node)
+
+    def peers(self) -> list[tuple[bytes, bytes | None, tuple[str, int] | None, bool]]:
+        """Return node, endpoint, address of each peer, and whether its filter is known."""
+        return [
+            (node, self.endpoint_of(node), place.address, place.is_discovered)
+            for node, place in list(self._places.items())
+            if place.is_peer and (place.is_known or self.endpoint_of(node) is not None)
+        ]
+
+    def peer_topics(self) -> list[str]:
+        """Return the topics that some other endpoint takes, sorted."""
+        remotes = list(self.filters.remotes.values())
+        return sorted({topic for remote in remotes for topic in tuple(remote.topics)})
+
+    def node_of(self, endpoint: bytes) -> bytes | None:
+        """Return the node of an endpoint that is in reach and whose filter is known."""
+        for node, place in list(self._places.items()):  # from any thread
+            if place.is_discovered and self.endpoint_of(node) == endpoint:
+                return node
+        return None
+
+    def _introduce(self, node: bytes) -> list[CoreEffect]:
+        """Tell of an endpoint once its path and its filter are both known."""
+        place = self._places.get(node)
+        if place is None or not place.is_known or place.is_discovered:
+            return []
+        if self.endpoint_of(node) is None:
+            return []
+        place.is_discovered = True
+        found = self._event(PeerEventKind.PEER_DISCOVERED, node, "found a new endpoint")
+        return [found, *(self._connected(node) if place.is_peer else ())]
+
+    def _apply(self, changes: list[FilterChange]) -> list[CoreEffect]:
+        """Bring the table of remote subscriptions up to date with changed filters."""
+        for change in changes:
+            for topic in change.removed:
+                self._remote_index.remove(topic, change.node)
+            for topic in change.added:
+                self._remote_index.add(topic, change.node)
+        if changes:
+            self._receivers.clear()
+        return list(changes)
+
+    def _tell(self, updates: list[tuple[bytes, FilterUpdate]]) -> list[CoreEffect]:
+        """Return filter updates as runs to transmit."""
+        return [
+            self._own_run(node, PackedType.ROUTING_UPDATE, encode_plain_pair("", tuple(update)))
+            for node, update in updates
+        ]
+
+    def receivers_of(self, topic: str) -> tuple[bytes, ...]:
+        """Return the nodes to which a message with this topic would be sent."""
+        known = self._receivers.get(topic)
+        return self._find_receivers(topic) if known is None else known
+
+    def _find_receivers(self, topic: str) -> tuple[bytes, ...]:
+        """Return the nodes that want a topic and may be reached; remembered by topic."""
+        nodes: tuple[bytes, ...] = ()
+        if not is_local(topic):
+            nodes = tuple(filter(self._may_reach, self._remote_index.match(topic)))
+        if len(self._receivers) >= CACHED_TOPICS:
+            self._receivers.clear()
+        self._receivers[topic] = nodes
+        return nodes
+
+    def _may_reach(self, node: bytes) -> bool:
+        """Return whether the TTL suffices and nobody on the way refuses to forward."""
+        path = self._path_of(node)
+        if not path or len(path) > self.ttl:
+            return False
+        remotes = self.filters.remotes
+        return all(passed not in remotes or remotes[passed].forwards for passed in path[:-1])
+
+    def _take_update(self, node: bytes, items: list[Item], now: float) -> list[CoreEffect]:
+        """Take the filter of another endpoint, or a part of it."""
+        update = read_update(items[0][1] if items else None)
+        changes, answers = self.filters.receive(node, update, now)
+        effects = self._apply(changes) + self._tell(answers)
+        return effects + self._introduce(node)
+
+    def _pong(self, node: bytes, items: list[Item]) -> list[CoreEffect]:
+        """Answer a ping with its own content."""
+        pairs = [encode_plain_pair(topic, content) for topic, content in items]
+        return [run._replace(messages=0) for run in self._runs((node,), PackedType.PONG, pairs)]
+
+    # --- peer events ---
+
+    def _connected(self, node: bytes) -> list[CoreEffect]:
+        """A link to an endpoint is established."""
+        return [self._event(PeerEventKind.PEER_CONNECTED, node, "handshake successful")]
+
+    def cannot_remove_peer(self, address: tuple[str, int]) -> list[CoreEffect]:
+        """The user wants to remove a peer that there is not."""
+        text = f"no peer at {address[0]}:{address[1]}"
+        return [PeerEvent(PeerEventKind.CANNOT_REMOVE_PEER, None, address, text)]
+
+    def peer_unavailable(self, address: tuple[str, int], text: str) -> list[CoreEffect]:
+        """Nobody answers at an address, for now."""
+        return [PeerEvent(PeerEventKind.PEER_UNAVAILABLE, None, address, text)]
+
+    def _event(self, kind: PeerEventKind, node: bytes, text: str) -> PeerEvent:
+        """Return an event about the endpoint of a node."""
+        place = self._places.get(node)
+        address = None if place is None else place.address
+        return PeerEvent(kind, self.endpoint_of(node), address, text)

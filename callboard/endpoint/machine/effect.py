@@ -1,0 +1,131 @@
+"""What goes in and out of a core: messages, orders, effects, peer events, counters."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
+
+from callboard.endpoint.machine.filter_exchange import FilterChange
+from callboard.endpoint.machine.run import PackedType
+
+#: A message that entered: its topic, and `topic, content` encoded.
+Pair = tuple[str, bytes]
+
+#: A message that leaves: its topic and its decoded content.
+Item = tuple[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandPairs:
+    """Commands of stores, for all endpoints that want their topic; runs of them are joined."""
+
+    pairs: Sequence[Pair]
+
+
+class PeerEventKind(Enum):
+    """The callbacks of the core actor, by their names in the guide."""
+
+    PEER_DISCOVERED = "peer_discovered"
+    PEER_CONNECTED = "peer_connected"
+    PEER_DISCONNECTED = "peer_disconnected"
+    PEER_REMOVED = "peer_removed"
+    PEER_UNREACHABLE = "peer_unreachable"
+    CANNOT_REMOVE_PEER = "cannot_remove_peer"
+    PEER_UNAVAILABLE = "peer_unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerEvent:
+    """Something about a peer that status subscribers are told.
+
+    Attributes:
+        kind: which callback told it.
+        endpoint: the peer's id; None while it is not known.
+        address: host and port that the user gave; None for peers that came by themselves.
+        text: for people.
+    """
+
+    kind: PeerEventKind
+    endpoint: bytes | None
+    address: tuple[str, int] | None = None
+    text: str = ""
+
+
+class TransmitRun(NamedTuple):
+    """Send a payload to the core of a node; it holds so many `messages` of users."""
+
+    node: bytes
+    payload: bytes
+    messages: int = 0
+
+
+class DeliverItems(NamedTuple):
+    """Hand decoded messages to a local receiver, in this order.
+
+    Attributes:
+        receiver: who takes them.
+        items: topics and values.
+        sender: the node that published them; empty for this one.
+        size: bytes of the run that they came in, to bound what waits.
+    """
+
+    receiver: object
+    items: list[Item]
+    sender: bytes = b""
+    size: int = 0
+
+
+class Receiver(Protocol):
+    """A local receiver: the queue of a subscriber, an actor's adapter, a store."""
+
+    def take(self, items: list[Item], /) -> None:
+        """Take a run of messages in the order of their publishers; on the node's thread.
+
+        Must be quick and must not block or raise.
+        """
+
+
+class RunReceiver:
+    """A local subscriber that is told who sent a run, and its size."""
+
+    def take_from(self, sender: bytes, items: list[Item], size: int) -> None:
+        """Take a run; on the node's thread, so it must be quick and must not block or raise.
+
+        Args:
+            sender: the node that published it.
+            items: topics and values, in the order of their publisher.
+            size: bytes of the run, of which others may have taken a part.
+        """
+        raise NotImplementedError
+
+
+CoreEffect = TransmitRun | DeliverItems | PeerEvent | FilterChange
+
+
+#: What waits for the core among the data that was published: commands, or a call of it.
+CoreOrder = CommandPairs | Callable[[], Sequence[CoreEffect]]
+
+
+@dataclass(slots=True)
+class CoreCounters:
+    """What flowed through, in messages.
+
+    `serialized` counts entries, `deserialized` the messages that a local output wanted: that
+    neither grows with the number of nodes on the way is the point of node messages.
+    """
+
+    data_published: int = 0
+    commands_published: int = 0
+    serialized: int = 0
+    transmitted: int = 0
+    received: int = 0
+    deserialized: int = 0
+    delivered: int = 0
+    unwanted: int = 0
+    dropped: int = 0
+    malformed: int = 0
+    #: Messages that went through the central merge, by type: those of users from here, and
+    #: everything that came from other endpoints.
+    processed: dict[PackedType, int] = field(
+        default_factory=lambda: dict.fromkeys(PackedType, 0)
+    )

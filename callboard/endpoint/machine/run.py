@@ -1,0 +1,193 @@
+"""The kinds of messages inside an endpoint, and how runs of them travel, as bytes.
+
+- A data message is a topic and a value: what users publish and receive.
+- A command message is a topic and commands of a store.
+- A packed message is either of them, or a routing update, serialized: type tag, TTL, topic and
+  bytes.
+- A node message is a packed message between two nodes.
+
+(Zeek Broker developer guide, section 7.1.)
+
+Between cores a *run* of packed messages of one type and TTL is one dispatch:
+
+    CBOR array [type tag, TTL, topic, content, topic, content, …]
+
+Each `topic, content` pair is encoded once, when the message enters its first endpoint; runs are
+put together from pairs, and decoded where they end, by one call of cbor2. Values of plain CBOR,
+nearly all there are, come out of that call as they are handed to subscribers; only a run that
+holds one of our tags is gone through item by item.
+"""
+
+from collections.abc import Iterable
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any, Final
+
+import cbor2
+
+from callboard.basp.cbor.reader import CborReader
+from callboard.basp.cbor.writer import head
+from callboard.basp.errors import RemoteProtocolError
+from callboard.endpoint.machine.topic import checked_topic
+from callboard.model.data import DEPTH_LIMIT
+from callboard.model.encoding import immutable_of_item, python_to_cbor, read_item
+from callboard.model.errors import EndpointError, MalformedMessage
+
+
+class PackedType(IntEnum):
+    """What a packed message holds; the numbers are those of Broker's own wire."""
+
+    DATA = 1
+    COMMAND = 2
+    ROUTING_UPDATE = 3
+    PING = 4
+    PONG = 5
+
+
+_ARRAY: Final = 0x80
+
+#: Messages of one dispatch at most: a receiver's turn stays short.
+RUN_LENGTH: Final = 1024
+
+#: Bytes after which a run is closed: a frame delays what is behind it on the link.
+RUN_SIZE: Final = 256 * 1024
+
+#: How each of our tags (48920 to 48928) begins. Text that holds it only takes the long way.
+_TAG_HEAD: Final = b"\xd9\xbf"
+
+#: Topics whose bytes are kept: publishers use few, again and again.
+KNOWN_TOPICS: Final = 4096
+
+_LENGTH_MASK: Final = 0x1F
+#: Bytes of an array's length behind its first byte (RFC 8949, section 3).
+_LENGTH_BYTES: Final = {24: 1, 25: 2, 26: 4}
+
+_LOWEST: Final = -(2**63)
+_HIGHEST: Final = 2**63 - 1
+
+#: Bytes that begin neither an integer of more than 32 bits nor one of CBOR's odd values.
+_SURE: Final = bytes({*range(256)} - {0x1B, 0x3B, *range(0xE0, 0xF4), 0xF7, 0xF8})
+
+_MODEL: Final = {str, bytes, float, bool, int, tuple, type(None)}
+_FOREIGN: Final = {cbor2.CBORSimpleValue, type(cbor2.undefined)}
+
+_HEAD: Final = 2
+_KINDS: Final = {int(kind): kind for kind in PackedType}
+_TEXT: Final = {str}
+
+
+@lru_cache(64)
+def _kind_and_ttl(kind: PackedType, ttl: int) -> bytes:
+    return cbor2.dumps(int(kind)) + cbor2.dumps(ttl)
+
+
+def pack_runs(kind: PackedType, ttl: int, pairs: list[bytes]) -> Iterable[tuple[bytes, int]]:
+    """Put encoded `topic, content` pairs together; yields each run and how many it holds."""
+    tail = _kind_and_ttl(kind, ttl)
+    if len(pairs) <= RUN_LENGTH:  # nearly always
+        body = b"".join(pairs)
+        if len(body) <= RUN_SIZE or len(pairs) == 1:
+            yield head(_ARRAY, 2 + 2 * len(pairs)) + tail + body, len(pairs)
+            return
+    start = size = 0
+    for index, pair in enumerate(pairs):
+        if index > start and (size + len(pair) > RUN_SIZE or index - start == RUN_LENGTH):
+            count = index - start
+            yield head(_ARRAY, 2 + 2 * count) + tail + b"".join(pairs[start:index]), count
+            start, size = index, 0
+        size += len(pair)
+    count = len(pairs) - start
+    yield head(_ARRAY, 2 + 2 * count) + tail + b"".join(pairs[start:]), count
+
+
+def encode_pair(topic: str, value: Any) -> bytes:
+    """Encode a topic and a Python value: what runs are put together from.
+
+    Raises:
+        InvalidTopic: the topic is too long, or has no UTF-8 form.
+        EndpointError: the data model has no such value.
+    """
+    return _TOPICS[topic] + python_to_cbor(value)
+
+
+class _KnownTopics(dict[str, bytes]):
+    """Topics that were checked, and how they travel."""
+
+    def __missing__(self, topic: str) -> bytes:
+        checked_topic(topic)
+        if len(self) >= KNOWN_TOPICS:
+            self.clear()
+        encoded = self[topic] = cbor2.dumps(topic)
+        return encoded
+
+
+_TOPICS: Final = _KnownTopics()
+
+
+def encode_plain_pair(topic: str, content: Any) -> bytes:
+    """Encode a topic and content of our own making that is plain CBOR: bytes stay bytes."""
+    return cbor2.dumps(topic) + cbor2.dumps(content)
+
+
+def decode_run(payload: bytes) -> tuple[PackedType, list[tuple[str, Any]]]:
+    """Decode a run: its type, and each topic with its value as immutable Python values.
+
+    Raises:
+        MalformedMessage: it is no run, or a value in it is none.
+    """
+    try:
+        if _TAG_HEAD in payload and _is_data(payload):
+            values = read_item(payload, _immutable_items)
+        else:
+            values = _READER.read(payload)
+    except (EndpointError, RemoteProtocolError) as cause:
+        msg = f"a run of {len(payload):,} B cannot be read: {cause}"
+        raise MalformedMessage(msg) from cause
+    if type(values) is not tuple or len(values) < _HEAD or len(values) % 2:
+        msg = "a run is an array of type, TTL, and pairs of topic and value"
+        raise MalformedMessage(msg)
+    topics = values[2::2]
+    is_known = type(values[0]) is int and values[0] in _KINDS
+    if not is_known or not {*map(type, topics)} <= _TEXT:
+        msg = f"a run of type {str(values[0])[:20]} with topics that are no text"
+        raise MalformedMessage(msg)
+    kind, contents = _KINDS[values[0]], values[3::2]
+    if kind is PackedType.DATA and payload.translate(None, _SURE) and not _is_model(contents):
+        msg = "a run holds an integer of more than 64 bits, or a value that is no data"
+        raise MalformedMessage(msg)
+    return kind, list(zip(topics, contents))  # noqa: B905  # the number of both is even
+
+
+def _is_model(values: Iterable[Any]) -> bool:
+    """Return whether the data model has all of these values, level by level."""
+    level = list(values)
+    while level:
+        kinds = {*map(type, level)}
+        if not kinds <= _MODEL and any(type(value) in _FOREIGN for value in level):
+            return False
+        if int in kinds:
+            numbers = [value for value in level if type(value) is int]
+            if min(numbers) < _LOWEST or max(numbers) > _HIGHEST:
+                return False
+        level = [part for value in level if type(value) is tuple for part in value]
+    return True
+
+
+def _is_data(payload: bytes) -> bool:
+    """Return whether a run holds values of users; in all others, bytes are bytes."""
+    place = 1 + _LENGTH_BYTES.get(payload[0] & _LENGTH_MASK, 0)
+    return payload[place : place + 1] == bytes((PackedType.DATA,))
+
+
+def _immutable_items(node: Any, _depth: int) -> tuple[Any, ...]:
+    """Convert the parts of a run, each of which may be nested as deep as the model allows."""
+    if type(node) is not list:
+        msg = "a run is an array"
+        raise MalformedMessage(msg)
+    return tuple([immutable_of_item(part, 0) for part in node])
+
+
+#: Tables travel as arrays of keys and values, so a run holds no maps.
+_READER: Final = CborReader(
+    "runs", max_depth=DEPTH_LIMIT + 3, has_maps=False, is_immutable=True
+)

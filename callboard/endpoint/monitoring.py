@@ -1,0 +1,183 @@
+"""What a hub shows: metrics (Broker's under its names, and some of ours), status, pages."""
+
+import json
+import logging
+import uuid
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final
+
+from callboard.endpoint.hub import Hub
+from callboard.endpoint.machine.run import PackedType
+from callboard.figures import (
+    CONTENT_TYPE,
+    Figure,
+    Metric,
+    by_label,
+    exposition,
+    metrics_of,
+)
+from callboard.node import Node
+from callboard.pages import JSON, PLAIN, Page, PageServer
+
+_LOG: Final = logging.getLogger("callboard.broker")
+
+METRICS_PATH: Final = "/metrics"
+
+#: Broker's path.
+STATUS_PATH: Final = "/v1/status/json"
+
+#: Message types as Broker's metrics call them.
+_TYPES: Final = {kind: kind.name.lower().replace("_", "-") for kind in PackedType}
+
+_NO_TOPICS: Final = Page(HTTPStatus.NOT_FOUND, PLAIN, "this node has no topics\n")
+
+
+def _processed(hub: Hub) -> dict[str, int]:
+    return {_TYPES[kind]: count for kind, count in hub.counters.processed.items()}
+
+
+def _buffered(hub: Hub) -> dict[str, int]:
+    return {**dict.fromkeys(_TYPES.values(), 0), "data": hub.buffered}
+
+
+_FIGURES: Final[tuple[Figure[Hub], ...]] = (
+    Figure(
+        "broker_connections",
+        "Peers that are connected.",
+        lambda hub: by_label("type", {"native": len(hub.core.peers())}),
+    ),
+    Figure(
+        "broker_processed_messages_total",
+        "Messages that went through the core.",
+        lambda hub: by_label("type", _processed(hub)),
+    ),
+    Figure(
+        "broker_buffered_messages",
+        "Messages that wait for the core, or for a peer that reads slowly.",
+        lambda hub: by_label("type", _buffered(hub)),
+    ),
+    Figure(
+        "callboard_topic_subscribers",
+        "Subscribers that are open.",
+        lambda hub: len(hub.subscribers),
+    ),
+    Figure(
+        "callboard_topic_publishers",
+        "Publishers that are open.",
+        lambda hub: len(hub.publishers),
+    ),
+    Figure(
+        "callboard_topic_published_total",
+        "Data messages that were published here.",
+        "counters.data_published",
+    ),
+    Figure(
+        "callboard_topic_delivered_total",
+        "Messages handed to receivers here, once for each of them.",
+        "counters.delivered",
+    ),
+    Figure(
+        "callboard_topic_dropped_total",
+        "Messages dropped because a peer did not read.",
+        "counters.dropped",
+    ),
+    Figure(
+        "callboard_topic_malformed_total",
+        "Runs from other endpoints that were no messages.",
+        "counters.malformed",
+    ),
+)
+
+
+def topic_metrics(hub: Hub) -> list[Metric]:
+    """Return the metrics of a hub, and of the stores on it; from any thread."""
+    others = [metric for meter in list(hub.meters) for metric in meter()]
+    return [*metrics_of(_FIGURES, hub, (("endpoint", hub.name),)), *others]
+
+
+def all_metrics(hub: Hub) -> list[Metric]:
+    """Return the metrics of a hub and those that others told it; each name once."""
+    found: dict[str, Metric] = {}
+    imported = [metric for source in tuple(hub.metric_sources) for metric in source()]
+    for metric in (*topic_metrics(hub), *imported):
+        known = found.setdefault(metric.name, replace(metric, samples=[]))
+        if known.kind == metric.kind:
+            known.samples.extend(metric.samples)
+    return list(found.values())
+
+
+def status_of(hub: Hub) -> dict[str, Any]:
+    """Return the status: Broker's keys (`/v1/status/json`), plain values; from any thread.
+
+    | key | meaning |
+    |---|---|
+    | `id` | the endpoint's id |
+    | `cluster-node` | its name |
+    | `time` | now, ISO 8601 in UTC |
+    | `peerings` | one entry for each peer |
+    | `native-connections` | how many these are |
+    | `local-subscribers`, `local-publishers` | how many are open |
+    | `published-via-async-msg` | data messages that were published here |
+    | `message-metrics` | by type: messages that wait, and that went through |
+    """
+    peers = hub.core.peers()
+    waiting = {link.peer: link.waiting for link in hub.overlay.links()}
+    buffered = _buffered(hub)
+    return {
+        "id": str(uuid.UUID(bytes=hub.endpoint_id)),
+        "cluster-node": hub.name,
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "peerings": [
+            {
+                "id": "" if endpoint is None else str(uuid.UUID(bytes=endpoint)),
+                "address": "" if address is None else f"{address[0]}:{address[1]}",
+                "status": "peered" if is_introduced else "connected",
+                "waiting-bytes": waiting.get(node, 0),
+            }
+            for node, endpoint, address, is_introduced in peers
+        ],
+        "native-connections": len(peers),
+        "local-subscribers": len(hub.subscribers),
+        "local-publishers": len(hub.publishers),
+        "published-via-async-msg": hub.counters.data_published,
+        "message-metrics": {
+            name: {"buffered": buffered[name], "processed": processed}
+            for name, processed in _processed(hub).items()
+        },
+    }
+
+
+def status_json(hub: Hub) -> str:
+    """Return the status as JSON text."""
+    return json.dumps(status_of(hub), ensure_ascii=False)
+
+
+def status_page(node: Node) -> Page:
+    """Return the status of a node's topics; 404 where it has none, or is closed."""
+    hub = Hub.found(node)
+    return _NO_TOPICS if hub is None else Page(HTTPStatus.OK, JSON, status_json(hub))
+
+
+def metrics_page(node: Node) -> Page:
+    """Return the metrics of a node's topics; 404 where it has none, or is closed."""
+    hub = Hub.found(node)
+    if hub is None:
+        return _NO_TOPICS
+    return Page(HTTPStatus.OK, CONTENT_TYPE, exposition(all_metrics(hub)))
+
+
+def serve_topics(node: Node, address: tuple[str, int]) -> PageServer | None:
+    """Serve `/metrics` and `/v1/status/json` of a node's topics.
+
+    A port that cannot be opened is logged: the node does its work without.
+    """
+    pages = {METRICS_PATH: partial(metrics_page, node), STATUS_PATH: partial(status_page, node)}
+    try:
+        return PageServer(pages, *address)
+    except (OSError, UnicodeError) as error:  # the latter: a host that is not a name
+        text = "cannot serve metrics at %s:%s: %s; choose another port, 0 picks one"
+        _LOG.error(text, *address, error)
+        return None

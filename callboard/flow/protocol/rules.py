@@ -1,0 +1,211 @@
+"""Rules over what a BOT says, as S-expressions, and file names made of it.
+
+    (and (= stream "raw") (or (> credit 5) (in host "a" "b")) (not urgent))
+
+A word is an attribute (missing ones are null), or one of `true`, `false`, `null`; texts stand
+in double quotes, numbers as usual. Operators: and, or, not, =, ==, !=, <, >, <=, >=, in. Values
+of kinds that have no order are neither less nor greater.
+
+File names are patterns with plain names in braces, `{host}/{run}.zio`. Attributes come from
+remote clients, so a name that would leave its folder is refused.
+"""
+
+import json
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, NoReturn
+
+from callboard.flow.errors import InvalidRule
+
+#: Nested expressions: far more than people write by hand.
+DEPTH_LIMIT: Final = 32
+
+#: Characters of a rule.
+LENGTH_LIMIT: Final = 4096
+
+_TOKEN: Final = re.compile(r'\s*(?:([()])|("(?:[^"\\]|\\.)*")|([^\s()"]+))')
+_NAME: Final = re.compile(r"\{([A-Za-z_]\w*)\}")
+_CONSTANTS: Final = {"true": True, "false": False, "null": None}
+
+Term = Callable[[Mapping[str, Any]], Any]
+
+
+class Rule:
+    """One expression."""
+
+    def __init__(self, text: str) -> None:
+        """Read it.
+
+        Raises:
+            InvalidRule: it cannot be read; the text says where.
+        """
+        self.text = text
+        if len(text) > LENGTH_LIMIT:
+            invalid_rule(f"a rule of {len(text):,} characters exceeds {LENGTH_LIMIT:,}")
+        reader = _Reader(text)
+        self._term = reader.term(0)
+        if text[reader.at :].strip():
+            reader.fail("the rule goes on after its end")
+
+    def holds(self, attributes: Mapping[str, Any]) -> bool:
+        """Return whether the rule is true of these attributes."""
+        return bool(self._term(attributes))
+
+    def __repr__(self) -> str:
+        return f"<Rule {self.text}>"
+
+
+class _Reader:
+    """Turns text into functions of the attributes."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self.at = 0
+
+    def term(self, depth: int) -> Term:
+        """Read one term."""
+        bracket, quoted, word = self._next()
+        if bracket == "(":
+            if depth >= DEPTH_LIMIT:
+                self.fail(f"more than {DEPTH_LIMIT} brackets are open")
+            return self._expression(depth + 1)
+        if bracket:
+            self.fail("an expression is missing before ')'")
+        if quoted:
+            return _constant(self._unquoted(quoted))
+        return _word(word)
+
+    def _expression(self, depth: int) -> Term:
+        """Read an expression behind its bracket."""
+        _, _, name = self._next()
+        terms = []
+        while (match := _TOKEN.match(self._text, self.at)) is None or match[1] != ")":
+            terms.append(self.term(depth))
+        self.at = match.end()
+        function, least, most = _OPERATORS.get(name, (None, 0, 0))
+        if function is None or not least <= len(terms) <= most:
+            known = "and, or, not X, = X Y, != X Y, < X Y, > X Y, <= X Y, >= X Y, in X Y…"
+            self.fail(f"({name or '…'}) with {len(terms)} terms is none of: {known}")
+        return lambda about: function(*[term(about) for term in terms])
+
+    def _next(self) -> tuple[str, str, str]:
+        """Take the next token: a bracket, a quoted text or a word."""
+        match = _TOKEN.match(self._text, self.at)
+        if match is None:
+            self.fail("the rule ends too early, or a quote is not closed")
+        self.at = match.end()
+        return match[1] or "", match[2] or "", match[3] or ""
+
+    def _unquoted(self, quoted: str) -> Any:
+        """Return a quoted text."""
+        try:
+            return json.loads(quoted)
+        except ValueError:
+            self.fail(f"{quoted} is no text as JSON has it")
+
+    def fail(self, why: str) -> NoReturn:
+        """Raise, with the place in the rule."""
+        invalid_rule(f"rule {self._text[:80]!r}, character {self.at}: {why}")
+
+
+def _constant(value: Any) -> Term:
+    """Return a term that is always the same value."""
+    return lambda _: value
+
+
+def _word(word: str) -> Term:
+    """Return the term of a constant, a number or an attribute."""
+    if word in _CONSTANTS:
+        return _constant(_CONSTANTS[word])
+    for kind in (int, float):
+        try:
+            return _constant(kind(word))
+        except ValueError:
+            continue
+    return lambda about: about.get(word)
+
+
+def _is_same(left: Any, right: Any) -> bool:
+    """Compare as JSON does: true is not 1."""
+    return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
+
+
+def _is_among(value: Any, *found: Any) -> bool:
+    """Return whether a value is one of these, or of the list that an attribute holds."""
+    if len(found) == 1 and isinstance(found[0], list):
+        found = tuple(found[0])
+    return any(_is_same(value, each) for each in found)
+
+
+def _compared(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], bool]:
+    """Return a comparison that is false for values which have no order."""
+
+    def holds(left: Any, right: Any) -> bool:
+        try:
+            return bool(compare(left, right))
+        except TypeError:
+            return False
+
+    return holds
+
+
+#: A function of the values of the terms, and the least and the greatest number of terms.
+_OPERATORS: Final[dict[str, tuple[Callable[..., Any], int, float]]] = {
+    "and": (lambda *values: all(values), 0, math.inf),
+    "or": (lambda *values: any(values), 0, math.inf),
+    "not": (operator.not_, 1, 1),
+    "in": (_is_among, 2, math.inf),
+    "=": (_is_same, 2, 2),
+    "==": (_is_same, 2, 2),
+    "!=": (lambda left, right: not _is_same(left, right), 2, 2),
+    "<": (_compared(operator.lt), 2, 2),
+    ">": (_compared(operator.gt), 2, 2),
+    "<=": (_compared(operator.le), 2, 2),
+    ">=": (_compared(operator.ge), 2, 2),
+}
+
+
+def fill_pattern(pattern: str, attributes: Mapping[str, Any], root: Path) -> Path:
+    """Return the file that a pattern names, inside of `root`.
+
+    Raises:
+        InvalidRule: an attribute is missing, or is neither text nor a number; or the file would
+            be outside of the folder.
+    """
+
+    def fill(match: re.Match[str]) -> str:
+        value = attributes.get(match[1])
+        if not isinstance(value, str | int) or isinstance(value, bool):
+            invalid_rule(
+                f"pattern {pattern!r} needs {match[1]!r} as text or number, not {value!r}"
+            )
+        return str(value)
+
+    name = _NAME.sub(fill, pattern)
+    if "{" in _NAME.sub("", pattern) or "}" in _NAME.sub("", pattern):
+        invalid_rule(f"pattern {pattern!r}: only plain names stand in braces, such as {{host}}")
+    return path_inside(name, root)
+
+
+def path_inside(name: str, root: Path) -> Path:
+    """Return the file of that name in a folder, which a peer may have said.
+
+    Raises:
+        InvalidRule: it would be outside of the folder, also by a symbolic link.
+    """
+    path = PurePosixPath(name)
+    is_bad = "\0" in name or "\\" in name or not path.parts
+    if is_bad or path.is_absolute() or ".." in path.parts:
+        invalid_rule(f"{name[:100]!r} is no name inside of the folder")
+    full = (root / path).resolve()
+    if not full.is_relative_to(root.resolve()):
+        invalid_rule(f"{name[:100]!r} leads out of the folder")
+    return full
+
+
+def invalid_rule(text: str) -> NoReturn:
+    """Raise because of a rule, a pattern or a name that is of no use."""
+    raise InvalidRule(text) from None

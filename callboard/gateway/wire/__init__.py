@@ -1,0 +1,1 @@
+"""Bytes of gateways, pure: messages, control messages, messages as lines of JSON."""

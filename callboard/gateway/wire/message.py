@@ -1,0 +1,275 @@
+"""Messages of gateway modules: text properties and bytes, immutable, with one byte format.
+
+| offset | bytes | |
+|---|---|---|
+| 0 | 2 | A1 60 |
+| 2 | 4 | size of the whole message |
+| 6 | 4 | number of properties |
+| 10 | | for each property: key, NUL, value, NUL, in UTF-8 |
+| | 4 | size of the content |
+| | | the content |
+
+Integers are signed, 32 bits, big-endian; the smallest message has 14 bytes. This is the format
+of the Azure IoT gateway's code. Its documents show another one, with a version byte 01 behind
+the first two: `decode(data, versioned=True)` reads it.
+"""
+
+import json
+import struct
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, NoReturn, Self
+
+from callboard.gateway.errors import MalformedMessage
+
+MAGIC: Final = b"\xa1\x60"
+#: Bytes of a message without properties and content.
+SMALLEST: Final = 14
+
+#: Bytes of the largest message: sizes are signed.
+LARGEST: Final = 2**31 - 1
+
+#: The last number is the size of the content where there are no properties.
+_HEAD: Final = struct.Struct(">2siii")
+_SIZE: Final = struct.Struct(">i")
+_VERSION: Final = b"\x01"
+_NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class Message:
+    """What modules publish and receive: `Message(b"21.5", {"unit": "C"})`.
+
+    A message is immutable, so threads may share it; it is serialized when it is made.
+    """
+
+    __slots__ = ("_content", "_frame", "_properties", "_start")
+
+    _content: bytes
+    _properties: Mapping[str, str]
+    #: The serialized message, behind `_start` bytes that do not belong to it.
+    _frame: bytes
+    _start: int
+
+    def __init__(self, content: Any = b"", properties: Mapping[str, str] | None = None) -> None:
+        """Make a message.
+
+        Args:
+            content: bytes, or what they can be made of at once: bytearray, memoryview.
+            properties: text by text.
+
+        Raises:
+            TypeError: the content is not bytes, or a property is not text.
+            ValueError: a property holds a NUL character, or the message would be too large.
+        """
+        if content.__class__ is not bytes:
+            content = _as_bytes(content)
+        if properties:
+            held = dict(properties)
+            packed = _pack(held)
+            self._properties = MappingProxyType(held)
+        else:
+            _check_none(properties)
+            held, packed = {}, b""
+            self._properties = _NO_PROPERTIES
+        size = SMALLEST + len(packed) + len(content)
+        if size > LARGEST:
+            msg = f"a message of {size:,} B exceeds {LARGEST:,} B; send it in parts"
+            raise ValueError(msg)
+        self._content = content
+        if packed:
+            head = _HEAD.pack(MAGIC, size, len(held), 0)[:10]
+            self._frame = b"".join((head, packed, _SIZE.pack(len(content)), content))
+        else:
+            self._frame = _HEAD.pack(MAGIC, size, 0, len(content)) + content
+        self._start = 0
+
+    @property
+    def content(self) -> bytes:
+        """The content; may be empty."""
+        return self._content
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The properties, read-only."""
+        return self._properties
+
+    @property
+    def data(self) -> bytes:
+        """The message as bytes."""
+        return self._frame[self._start :] if self._start else self._frame
+
+    @classmethod
+    def decode(cls, data: Any, *, versioned: bool = False) -> Self:
+        """Read a message from its bytes.
+
+        Args:
+            data: exactly one message.
+            versioned: read the form with a version byte behind the first two.
+
+        Raises:
+            MalformedMessage: it is none.
+        """
+        if not isinstance(data, bytes | bytearray | memoryview):
+            _malformed(f"{data!r} is no bytes, so no message")
+        data = bytes(data)
+        if versioned:
+            data = _without_version(data)
+        return cls.of_frame(data)
+
+    @classmethod
+    def of_frame(cls, frame: bytes, start: int = 0) -> Self:
+        """Read the message that fills a frame from `start` on; the frame is kept.
+
+        Raises:
+            MalformedMessage: it is none.
+        """
+        size = len(frame) - start
+        if size < SMALLEST:
+            _malformed(f"{size} bytes are no message: the smallest has {SMALLEST}")
+        magic, total, count, length = _HEAD.unpack_from(frame, start)
+        if magic != MAGIC:
+            _malformed(f"a message begins with a160, not {magic.hex()}")
+        if total != size:
+            _malformed(f"a message of {total} B is told, {size} B are there")
+        self = cls.__new__(cls)
+        if count:
+            self._properties, at = _read_properties(frame, start + 10, count)
+            if at + _SIZE.size > len(frame):
+                _malformed(f"the message ends after {count} properties, before its content")
+            (length,) = _SIZE.unpack_from(frame, at)
+            at += _SIZE.size
+        else:
+            self._properties = _NO_PROPERTIES
+            at = start + SMALLEST
+        if length != len(frame) - at:
+            _malformed(f"a content of {length} B is told, {len(frame) - at} B are there")
+        self._content = frame[at:]
+        self._frame = frame
+        self._start = start
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Message):
+            return NotImplemented
+        return self._content == other._content and self._properties == other._properties
+
+    def __hash__(self) -> int:
+        return hash(self._content)
+
+    def __repr__(self) -> str:
+        shown = self._content if len(self._content) <= 40 else self._content[:40] + b"..."
+        return f"Message({shown!r}, {dict(self._properties)!r})"
+
+
+def _read_properties(frame: bytes, at: int, count: int) -> tuple[Mapping[str, str], int]:
+    """Read so many properties; return them and the place behind them."""
+    if count < 0 or 2 * count > len(frame) - at:
+        _malformed(f"{count} properties have no place in {len(frame) - at} bytes")
+    properties: dict[str, str] = {}
+    for _ in range(count):
+        key_end = frame.find(0, at)
+        value_end = frame.find(0, key_end + 1) if key_end >= 0 else -1
+        if value_end < 0:
+            _malformed(f"property {len(properties) + 1} of {count} has no end")
+        try:
+            key, value = frame[at:key_end].decode(), frame[key_end + 1 : value_end].decode()
+        except UnicodeDecodeError as error:
+            _malformed(f"property {len(properties) + 1} of {count} is no UTF-8: {error}")
+        if key in properties:
+            _malformed(f"property {key!r} is there twice")
+        properties[key] = value
+        at = value_end + 1
+    return MappingProxyType(properties), at
+
+
+def _without_version(data: bytes) -> bytes:
+    """Turn the form with a version byte into the one without."""
+    if len(data) < SMALLEST + 1 or data[:2] != MAGIC or data[2:3] != _VERSION:
+        _malformed(f"{data[:3].hex()}… of {len(data)} B is no message with a version: a16001")
+    (total,) = _SIZE.unpack_from(data, 3)
+    if total != len(data):
+        _malformed(f"a message of {total} B is told, {len(data)} B are there")
+    return MAGIC + _SIZE.pack(total - 1) + data[7:]
+
+
+def _as_bytes(content: object) -> bytes:
+    """Return a content as bytes."""
+    if isinstance(content, bytes | bytearray | memoryview):
+        return bytes(content)
+    msg = f"the content of a message is bytes, not {type(content).__name__}; encode it first"
+    raise TypeError(msg)
+
+
+def _pack(properties: Mapping[Any, Any]) -> bytes:
+    """Return properties as bytes."""
+    packed = []
+    for key, value in properties.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            msg = f"property {key!r}: {value!r}: both are text; use str()"
+            raise TypeError(msg)
+        if "\0" in key or "\0" in value:
+            msg = f"property {key!r}: {value!r} holds a NUL character, which ends texts"
+            raise ValueError(msg)
+        try:
+            packed.append(b"%s\0%s\0" % (key.encode(), value.encode()))
+        except UnicodeEncodeError as error:
+            msg = f"property {key!r}: {value!r} cannot be written in UTF-8: {error.reason}"
+            raise ValueError(msg) from None
+    return b"".join(packed)
+
+
+def _check_none(properties: Any) -> None:
+    """Raise when properties are not a mapping."""
+    if properties is not None and not isinstance(properties, Mapping):
+        msg = f"properties are a mapping of text to text, not {type(properties).__name__}"
+        raise TypeError(msg)
+
+
+def to_line(message: Message) -> str:
+    """Return a message as one line, without its end."""
+    try:
+        fields: dict[str, Any] = {"content": message.content.decode()}
+    except UnicodeDecodeError:
+        fields = {"hex": message.content.hex()}
+    if message.properties:
+        fields["properties"] = dict(message.properties)
+    return json.dumps(fields, ensure_ascii=False)
+
+
+def read_line(line: str | bytes) -> dict[str, Any]:
+    """Read a line as an object.
+
+    Raises:
+        MalformedMessage: it is none.
+    """
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        _malformed(f"a line is no JSON: {error}")
+    if not isinstance(fields, dict):
+        _malformed(f"a line is a {type(fields).__name__}, not an object with content")
+    return fields
+
+
+def message_of(fields: dict[str, Any]) -> Message:
+    """Make the message that a line holds; its content may also be any JSON value.
+
+    Raises:
+        MalformedMessage: it holds none.
+    """
+    try:
+        if "hex" in fields:
+            content = bytes.fromhex(fields["hex"])
+        else:
+            held = fields["content"]
+            content = (held if isinstance(held, str) else json.dumps(held)).encode()
+        return Message(content, fields.get("properties"))
+    except KeyError:
+        _malformed(f"a line has neither content nor hex, only {', '.join(fields) or 'nothing'}")
+    except (TypeError, ValueError, AttributeError) as error:
+        _malformed(f"a line holds no message: {error}")
+
+
+def _malformed(text: str) -> NoReturn:
+    """Raise because of bytes that do not follow the format."""
+    raise MalformedMessage(text) from None

@@ -1,0 +1,664 @@
+"""One value of the data model: fifteen types, a total order, a text form.
+
+| number | type | Python to data | data to Python |
+|---|---|---|---|
+| 0 | none | None | None |
+| 1 | boolean | bool | bool |
+| 2 | count | `Count` | `Count` |
+| 3 | integer | int | int |
+| 4 | real | float | float |
+| 5 | string | str, bytes | str, or bytes where it is not UTF-8 |
+| 6 | address | `IPv4Address`, `IPv6Address`, `Address` | `IPv4Address`, `IPv6Address` |
+| 7 | subnet | `IPv4Network`, `IPv6Network`, `Subnet` | `IPv4Network`, `IPv6Network` |
+| 8 | port | `Port` | `Port` |
+| 9 | timestamp | datetime, `Timestamp` | datetime in UTC, to microseconds |
+| 10 | timespan | timedelta, `Timespan` | timedelta, to microseconds |
+| 11 | enum value | `Enum` | `Enum` |
+| 12 | set | set, frozenset | set |
+| 13 | table | dict and other mappings | dict |
+| 14 | vector | list, tuple | tuple |
+
+Values are ordered by type number, then by value. Reals need a rule that C++ leaves out: NaN
+equals NaN and is the largest real, or a set that holds one would have no order.
+
+Vectors, sets and tables hold data, are immutable and hashable, and keep the model's own order.
+Those of Zeek's C++ bindings can be changed; ours are shared between subscribers and used as
+keys.
+
+The names are those of Zeek Broker's Python package, version 1.4.
+"""
+
+import datetime
+import ipaddress
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from enum import IntEnum
+from functools import total_ordering
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, Protocol, TypeVar, overload, runtime_checkable
+
+from callboard.basp.cbor.collisions import check_hashes
+from callboard.basp.errors import CollidingKeys
+from callboard.model.address import Address, Port, Subnet
+from callboard.model.errors import DataOverflow, InvalidData, UnsupportedData
+from callboard.model.scalar import Count, Enum
+from callboard.model.timespan import Timespan, Timestamp
+
+T = TypeVar("T")
+
+#: Containers in containers; a list that holds itself would have no end.
+DEPTH_LIMIT: Final = 100
+_INTEGERS: Final = range(-(2**63), 2**63)
+
+
+class DataType(IntEnum):
+    """The types, with their numbers on every wire; they are also the order of the types."""
+
+    Nil = 0
+    Boolean = 1
+    Count = 2
+    Integer = 3
+    Real = 4
+    String = 5
+    Address = 6
+    Subnet = 7
+    Port = 8
+    Timestamp = 9
+    Timespan = 10
+    EnumValue = 11
+    Set = 12
+    Table = 13
+    Vector = 14
+
+
+# ---------------------------------------------------------------------------- containers
+
+
+def order_key(item: "Data") -> tuple[Any, ...]:
+    """Return the place of a value in the total order."""
+    return item.order_key
+
+
+class Vector:
+    """A run of values; duplicates count, order counts."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: "Iterable[Data]" = ()) -> None:
+        self._items = tuple(items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> "Iterator[Data]":
+        return iter(self._items)
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._items
+
+    @overload
+    def __getitem__(self, index: int) -> "Data": ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "Vector": ...
+
+    def __getitem__(self, index: int | slice) -> "Data | Vector":
+        if isinstance(index, slice):
+            return Vector(self._items[index])
+        return self._items[index]
+
+    def __eq__(self, other: object) -> bool:
+        return self._items == other._items if isinstance(other, Vector) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._items)
+
+    def __str__(self) -> str:
+        return f"({', '.join(map(str, self._items))})"
+
+    def __repr__(self) -> str:
+        return f"Vector[{', '.join(map(str, self._items))}]"
+
+
+class Set(AbstractSet["Data"]):
+    """Values without order or duplicates; iteration goes from the smallest to the largest.
+
+    Members are found by search in their order, not by hash: a peer cannot choose members
+    that make a set slow.
+    """
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: "Iterable[Data]" = ()) -> None:
+        ordered = sorted(items, key=order_key)
+        self._items = tuple(
+            item for at, item in enumerate(ordered) if at == 0 or item != ordered[at - 1]
+        )
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> "Iterator[Data]":
+        return iter(self._items)
+
+    def __contains__(self, item: object) -> bool:
+        return _place(self._items, item) is not None
+
+    def __eq__(self, other: object) -> bool:
+        return self._items == other._items if isinstance(other, Set) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((Set, self._items))
+
+    def __str__(self) -> str:
+        return f"{{{', '.join(map(str, self._items))}}}"
+
+    def __repr__(self) -> str:
+        return f"Set{self}"
+
+
+class Table(Mapping["Data", "Data"]):
+    """Values by key; iteration goes from the smallest key to the largest.
+
+    Of entries with equal keys the last one counts. Keys are found by search in their order.
+    """
+
+    __slots__ = ("_keys", "_values")
+
+    def __init__(self, entries: "Iterable[tuple[Data, Data]]" = ()) -> None:
+        ordered = sorted(entries, key=lambda entry: entry[0].order_key)
+        last = len(ordered) - 1
+        kept = [
+            entry
+            for at, entry in enumerate(ordered)
+            if at == last or entry[0] != ordered[at + 1][0]
+        ]
+        self._keys = tuple(key for key, _ in kept)
+        self._values = tuple(value for _, value in kept)
+
+    @property
+    def pairs(self) -> "Iterator[tuple[Data, Data]]":
+        """The entries, in the order of their keys; faster than `items()`."""
+        return zip(self._keys, self._values, strict=True)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __iter__(self) -> "Iterator[Data]":
+        return iter(self._keys)
+
+    def __getitem__(self, key: "Data") -> "Data":
+        place = _place(self._keys, key)
+        if place is None:
+            raise KeyError(key)
+        return self._values[place]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Table):
+            return NotImplemented
+        return (self._keys, self._values) == (other._keys, other._values)
+
+    def __hash__(self) -> int:
+        return hash((self._keys, self._values))
+
+    def __str__(self) -> str:
+        return f"{{{', '.join(f'{key} -> {value}' for key, value in self.pairs)}}}"
+
+    def __repr__(self) -> str:
+        return f"Table{self}"
+
+
+def _place(ordered: "tuple[Data, ...]", item: object) -> int | None:
+    """Return where a value stands among ordered ones."""
+    key = getattr(item, "order_key", None)
+    if key is None:
+        return None
+    place = bisect_left(ordered, key, key=order_key)
+    return place if place < len(ordered) and ordered[place].order_key == key else None
+
+
+class FrozenTable(Mapping[Any, Any]):
+    """A table of Python values that may itself be a member of a set or a key.
+
+    Equal to a dict with the same entries.
+    """
+
+    __slots__ = ("_entries",)
+
+    def __init__(self, entries: Mapping[Any, Any]) -> None:
+        self._entries = dict(entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._entries)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._entries[key]
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._entries.items()))
+
+    def __repr__(self) -> str:
+        return f"FrozenTable({self._entries!r})"
+
+
+@runtime_checkable
+class AsData(Protocol):
+    """An object that knows its own form as data, as an event does."""
+
+    def as_data(self) -> "Data":
+        """Return that form."""
+        ...
+
+
+@total_ordering
+class Data:
+    """An immutable value of one of the fifteen types.
+
+    >>> str(Data([1, Count(2), {"key": None}]))
+    '(1, 2, {key -> nil})'
+    >>> Data(True) < Data(Count(0)) < Data(-5)
+    True
+
+    Raises:
+        UnsupportedData: the model has no type for the value.
+        DataOverflow: a number outside the range of its type.
+        InvalidData: containers nested deeper than `DEPTH_LIMIT`, or text without UTF-8 form.
+    """
+
+    __slots__ = ("_key", "_type", "_value")
+
+    Type: ClassVar = DataType
+
+    def __init__(self, value: Any = None) -> None:
+        self._type, self._value = _typed(value, 0)
+        self._key: tuple[Any, ...] | None = None
+
+    @classmethod
+    def of(cls, kind: DataType, value: Any) -> "Data":
+        """Make data of a value that is known to be right: for decoders, nothing is checked.
+
+        `value` is what the attribute `value` shows for that type.
+        """
+        made = Data.__new__(Data)
+        made._type, made._value, made._key = kind, value, None  # noqa: SLF001
+        return made
+
+    @staticmethod
+    def from_py(value: Any) -> "Data":
+        """Return a Python value as data; the same as `Data(value)`."""
+        return Data(value)
+
+    @staticmethod
+    def to_py(data: "Data") -> Any:
+        """Return data as a Python value, as the table above says.
+
+        Members of sets and keys of tables are made hashable: sets among them become frozen
+        sets, tables `FrozenTable`. Python merges members that it calls equal (`1`, `1.0` and
+        `True`), which data keeps apart.
+        """
+        return python_value(data, hashed=False)
+
+    @property
+    def value(self) -> Any:
+        """The value: a Python scalar (bytes for strings) or a class of this package."""
+        return self._value
+
+    @property
+    def order_key(self) -> tuple[Any, ...]:
+        """Where the value stands in the total order, as something that Python can compare."""
+        if self._key is None:
+            self._key = (int(self._type), *_ORDER[self._type](self._value))
+        return self._key
+
+    def get_type(self) -> DataType:
+        """Return the type."""
+        return self._type
+
+    def _as(self, kind: DataType, _form: type[T]) -> T:
+        """Return the value, of this form, if it has a type."""
+        if self._type is not kind:
+            msg = f"this is data of type {self._type.name}, not {kind.name}: {str(self)[:80]}"
+            raise UnsupportedData(msg)
+        value: T = self._value
+        return value
+
+    def as_none(self) -> None:
+        """Return None. All `as_…` raise `UnsupportedData` on data of another type."""
+        self._as(DataType.Nil, type(None))
+
+    def as_boolean(self) -> bool:
+        """Return the bool."""
+        return self._as(DataType.Boolean, bool)
+
+    def as_count(self) -> int:
+        """Return the count as an int."""
+        return self._as(DataType.Count, Count).value
+
+    def as_integer(self) -> int:
+        """Return the int."""
+        return self._as(DataType.Integer, int)
+
+    def as_real(self) -> float:
+        """Return the float."""
+        return self._as(DataType.Real, float)
+
+    def as_string(self) -> bytes:
+        """Return the bytes of the string."""
+        return self._as(DataType.String, bytes)
+
+    def as_address(self) -> Address:
+        """Return the address."""
+        return self._as(DataType.Address, Address)
+
+    def as_subnet(self) -> Subnet:
+        """Return the subnet."""
+        return self._as(DataType.Subnet, Subnet)
+
+    def as_port(self) -> Port:
+        """Return the port."""
+        return self._as(DataType.Port, Port)
+
+    def as_timestamp(self) -> float:
+        """Return the seconds since 1970; `value` is exact."""
+        return self._as(DataType.Timestamp, Timestamp).time_since_epoch().total_seconds()
+
+    def as_timespan(self) -> float:
+        """Return the seconds; `value` is exact."""
+        return self._as(DataType.Timespan, Timespan).total_seconds()
+
+    def as_enum_value(self) -> Enum:
+        """Return the enum value."""
+        return self._as(DataType.EnumValue, Enum)
+
+    def as_set(self) -> Set:
+        """Return the set."""
+        return self._as(DataType.Set, Set)
+
+    def as_table(self) -> Table:
+        """Return the table."""
+        return self._as(DataType.Table, Table)
+
+    def as_vector(self) -> Vector:
+        """Return the vector."""
+        return self._as(DataType.Vector, Vector)
+
+    def __eq__(self, other: object) -> bool:
+        return self.order_key == other.order_key if isinstance(other, Data) else NotImplemented
+
+    def __lt__(self, other: object) -> bool:
+        return self.order_key < other.order_key if isinstance(other, Data) else NotImplemented
+
+    def __hash__(self) -> int:
+        # Python's hash of a tuple of numbers can be chosen by who chooses the numbers, that of
+        # a text cannot: a sender of data must not be able to slow a dict down.
+        key = self.order_key
+        return hash(repr(key) if self._type >= DataType.Set else key)
+
+    def __str__(self) -> str:
+        return _TEXT.get(self._type, str)(self._value)
+
+    def __repr__(self) -> str:
+        return f"<Data {self._type.name} {self}>"
+
+
+class ImmutableData(Data):
+    """Data whose Python values cannot be changed, so that they are safe to share.
+
+    >>> ImmutableData.to_py(Data([{1}, [2]]))
+    (frozenset({1}), (2,))
+    """
+
+    __slots__ = ()
+
+    @staticmethod
+    def to_py(data: Data) -> Any:
+        """Return data as a Python value: frozen sets, tuples, and read-only mappings."""
+        return python_value(data, hashed=False, frozen=True)
+
+
+# ------------------------------------------------------------------- data as Python values
+
+
+def python_value(data: "Data", *, hashed: bool, frozen: bool = False) -> Any:
+    """Return data as Python values; sets and tables in it can be changed.
+
+    Args:
+        data: what to convert.
+        hashed: the value becomes a key or a member of a set: a table is a `FrozenTable`.
+        frozen: nothing can be changed: a table is a `MappingProxyType`.
+    """
+    value = data.value
+    match value:
+        case Vector():
+            return tuple([python_value(item, hashed=hashed, frozen=frozen) for item in value])
+        case Set():
+            members = [python_value(item, hashed=True, frozen=frozen) for item in value]
+            return (frozenset if hashed or frozen else set)(_checked(members))
+        case Table():
+            keys = _checked([python_value(key, hashed=True, frozen=frozen) for key in value])
+            pairs = value.pairs
+            items = [python_value(item, hashed=hashed, frozen=frozen) for _, item in pairs]
+            entries = dict(zip(keys, items, strict=True))
+            if hashed:
+                return FrozenTable(entries)
+            return MappingProxyType(entries) if frozen else entries
+    return _scalar(value)
+
+
+def _checked(keys: list[Any]) -> list[Any]:
+    """Refuse keys that were chosen to have the same hash, before they cost time."""
+    try:
+        check_hashes(keys)
+    except CollidingKeys as cause:
+        raise InvalidData(str(cause)) from cause
+    return keys
+
+
+_SCALARS = frozenset({str, int, float, bool, type(None), bytes})
+
+
+def thawed(value: Any) -> Any:
+    """Return an immutable Python value with sets and tables that can be changed.
+
+    Members of sets and keys of tables stay as they are: they have to be hashable.
+    """
+    kind = type(value)
+    if kind in _SCALARS:
+        return value
+    if kind is tuple:
+        for item in value:
+            if type(item) not in _SCALARS:
+                return tuple([thawed(item) for item in value])
+        return value
+    if kind is frozenset:
+        return set(value)
+    if kind is MappingProxyType or kind is FrozenTable:
+        return {key: thawed(item) for key, item in value.items()}
+    return value
+
+
+def _scalar(value: Any) -> Any:
+    """Return the Python form of a value that is not a container."""
+    match value:
+        case bytes():
+            try:
+                return value.decode()
+            except UnicodeDecodeError:
+                return value
+        case Address() | Subnet():
+            return value.to_ip()
+        case Timestamp():
+            return value.to_datetime()
+        case Timespan():
+            return value.to_timedelta()
+    return value
+
+
+# ------------------------------------------------------------------- Python values as data
+
+_Typed = tuple[DataType, Any]
+_Converter = Callable[[Any, int], _Typed]
+
+
+def _integer(value: int, _depth: int) -> _Typed:
+    """Return an int as an integer; what does not fit 64 signed bits is refused."""
+    if value not in _INTEGERS:
+        shown = value if value.bit_length() <= 64 else f"of {value.bit_length():,} bits"
+        more = f"; Count({value}) has room for it" if 0 < value < 2**64 else ""
+        msg = f"the integer {shown} does not fit 64 signed bits{more}"
+        raise DataOverflow(msg)
+    return DataType.Integer, value
+
+
+def _string(value: str, _depth: int) -> _Typed:
+    """Return a text as the bytes of a string."""
+    try:
+        return DataType.String, value.encode()
+    except UnicodeEncodeError as cause:
+        msg = f"a string has no UTF-8 form: {cause}"
+        raise InvalidData(msg) from cause
+
+
+def refuse_depth(depth: int) -> None:
+    """Refuse members of a container that lies as deep as `DEPTH_LIMIT` allows.
+
+    Raises:
+        InvalidData: it does.
+    """
+    if depth >= DEPTH_LIMIT:
+        msg = f"data is nested deeper than {DEPTH_LIMIT} containers"
+        raise InvalidData(msg)
+
+
+def _nested(value: Any, depth: int) -> Data:
+    """Return a member of a container as data, within `DEPTH_LIMIT`."""
+    refuse_depth(depth)
+    kind, inner = _typed(value, depth + 1)
+    return Data.of(kind, inner)
+
+
+def _vector(value: Any, depth: int) -> _Typed:
+    """Return a sequence as a vector."""
+    return DataType.Vector, Vector([_nested(item, depth) for item in value])
+
+
+def _set(value: Any, depth: int) -> _Typed:
+    """Return the members of a Python set as a set."""
+    return DataType.Set, Set([_nested(item, depth) for item in value])
+
+
+def _table(value: Mapping[Any, Any], depth: int) -> _Typed:
+    """Return a mapping as a table."""
+    return DataType.Table, Table(
+        [(_nested(key, depth), _nested(item, depth)) for key, item in value.items()]
+    )
+
+
+def _plain(kind: DataType, convert: Callable[[Any], Any] | None = None) -> _Converter:
+    """Return a conversion that keeps the value as it is, or only gives it another form."""
+    if convert is None:
+        return lambda value, _depth: (kind, value)
+    return lambda value, _depth: (kind, convert(value))
+
+
+_ip_address: Final = _plain(DataType.Address, Address.from_ip)
+_ip_network: Final = _plain(DataType.Subnet, Subnet.from_ip)
+
+#: Ordered: a subclass goes with the first of its bases that stands here (bool before int).
+_FROM_PYTHON: Final[dict[type, _Converter]] = {
+    type(None): _plain(DataType.Nil),
+    bool: _plain(DataType.Boolean),
+    int: _integer,
+    float: _plain(DataType.Real),
+    str: _string,
+    bytes: _plain(DataType.String),
+    list: _vector,
+    tuple: _vector,
+    dict: _table,
+    set: _set,
+    frozenset: _set,
+    Count: _plain(DataType.Count),
+    Enum: _plain(DataType.EnumValue),
+    Port: _plain(DataType.Port),
+    Address: _plain(DataType.Address),
+    Subnet: _plain(DataType.Subnet),
+    Timespan: _plain(DataType.Timespan),
+    Timestamp: _plain(DataType.Timestamp),
+    Vector: _vector,
+    Set: _set,
+    Table: _table,
+    ipaddress.IPv4Address: _ip_address,
+    ipaddress.IPv6Address: _ip_address,
+    ipaddress.IPv4Network: _ip_network,
+    ipaddress.IPv6Network: _ip_network,
+    datetime.datetime: _plain(DataType.Timestamp, Timestamp.from_datetime),
+    datetime.timedelta: _plain(DataType.Timespan, Timespan.from_timedelta),
+    MappingProxyType: _table,
+    Mapping: _table,
+}
+
+
+def _typed(value: Any, depth: int) -> _Typed:
+    """Return the type of a Python value, and its form as data."""
+    convert = _FROM_PYTHON.get(type(value))
+    if convert is not None:
+        return convert(value, depth)
+    if isinstance(value, Data):
+        return value.get_type(), value.value
+    if isinstance(value, AsData):
+        made = value.as_data()
+        return made.get_type(), made.value
+    for kind, converter in _FROM_PYTHON.items():
+        if isinstance(value, kind):
+            return converter(_bare(value), depth)
+    msg = f"the data model has no type for {type(value).__module__}.{type(value).__qualname__}"
+    raise UnsupportedData(msg)
+
+
+def _bare(value: Any) -> Any:
+    """Strip a user's subclass (as an IntEnum) off a scalar, so that nothing of it stays."""
+    if isinstance(value, bool):
+        return value
+    kind = next((kind for kind in (int, float, bytes) if isinstance(value, kind)), None)
+    return value if kind is None else kind(value)
+
+
+# ------------------------------------------------------------------------- order and text
+
+
+def _real_key(value: float) -> tuple[bool, float]:
+    """Order reals: NaN is the largest."""
+    # Both zeros are one in their text too, which hashes are made of.
+    return (True, 0.0) if value != value else (False, value + 0.0)
+
+
+_ORDER: Final[dict[DataType, Callable[[Any], tuple[Any, ...]]]] = {
+    DataType.Nil: lambda _value: (),
+    **dict.fromkeys(
+        (DataType.Boolean, DataType.Integer, DataType.String), lambda value: (value,)
+    ),
+    DataType.Count: lambda value: (value.value,),
+    DataType.Real: _real_key,
+    DataType.Address: lambda value: (value.bytes(),),
+    DataType.Subnet: lambda value: (value.network().bytes(), value.length()),
+    DataType.Port: lambda value: (value.number(), int(value.get_type())),
+    DataType.Timestamp: lambda value: (value.time_since_epoch().count(),),
+    DataType.Timespan: lambda value: (value.count(),),
+    DataType.EnumValue: lambda value: (value.name,),
+    DataType.Set: lambda items: (tuple(item.order_key for item in items),),
+    DataType.Table: lambda table: (
+        tuple((key.order_key, value.order_key) for key, value in table.pairs),
+    ),
+    DataType.Vector: lambda items: (tuple(item.order_key for item in items),),
+}
+
+_TEXT: Final[dict[DataType, Callable[[Any], str]]] = {
+    DataType.Nil: lambda _value: "nil",
+    DataType.Boolean: lambda value: "T" if value else "F",
+    DataType.Real: lambda value: f"{value:f}",
+    DataType.String: lambda value: value.decode("utf-8", "backslashreplace"),
+}

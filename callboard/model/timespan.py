@@ -1,0 +1,230 @@
+"""Spans and points of time, in whole nanoseconds of 64 bits (about 292 years either way)."""
+
+import datetime
+import re
+from math import isfinite
+from typing import Final, Self, overload
+
+from callboard.model.errors import DataOverflow, InvalidData
+from callboard.model.scalar import Scalar, whole_number
+
+_LOWEST, _HIGHEST = -(2**63), 2**63 - 1
+_SECOND: Final = 10**9
+_MICROSECONDS_MAX: Final = _HIGHEST // 1000
+_UNITS: Final = {
+    "ns": 1,
+    "us": 10**3,
+    "ms": 10**6,
+    "s": _SECOND,
+    "min": 60 * _SECOND,
+    "h": 3600 * _SECOND,
+    "d": 86_400 * _SECOND,
+}
+_SPAN: Final = re.compile(r"(-?)([0-9]{1,20})(?:\.([0-9]{1,30}))?(ns|us|ms|s|min|h|d)")
+_POINT: Final = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})T([0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?"
+    r"(Z|[+-][0-9]{2}:[0-9]{2})?"
+)
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MICROSECOND: Final = datetime.timedelta(microseconds=1)
+_TEXT_SHOWN: Final = 60
+
+
+def _checked(ns: int, what: str) -> int:
+    """Return nanoseconds that fit 64 signed bits."""
+    if not _LOWEST <= ns <= _HIGHEST:
+        msg = f"{what} of {ns} ns does not fit 64 bits (about 292 years either way)"
+        raise DataOverflow(msg)
+    return ns
+
+
+def _divided(dividend: int, divisor: int) -> int:
+    """Divide as C++ does: towards zero."""
+    if divisor == 0:
+        msg = "division of a timespan by zero"
+        raise ZeroDivisionError(msg)
+    quotient = abs(dividend) // abs(divisor)
+    return quotient if (dividend < 0) == (divisor < 0) else -quotient
+
+
+class Timespan(Scalar):
+    """A span of time: `Timespan(5)` is 5 nanoseconds, `Timespan(5.0)` is 5 seconds.
+
+    >>> Timespan(1.5) + Timespan(1)
+    1500000001ns
+
+    Raises:
+        DataOverflow: it does not fit 64 bits.
+        UnsupportedData: no number.
+    """
+
+    __slots__ = ()
+    _key: int
+
+    def __init__(self, value: float = 0) -> None:
+        if isinstance(value, float):
+            if not isfinite(value):
+                msg = f"{value} seconds are no timespan"
+                raise DataOverflow(msg)
+            value = int(value * _SECOND)
+        self._key = _checked(whole_number(value, "a timespan in ns"), "timespan")
+
+    @classmethod
+    def from_timedelta(cls, span: datetime.timedelta) -> Self:
+        """Return Python's span of time as ours; exact."""
+        return cls(span // _MICROSECOND * 1000)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a number and its unit: `5ns`, `1.5ms`; also us, s, min, h and d.
+
+        What is smaller than a nanosecond is cut off.
+
+        Raises:
+            InvalidData: anything else.
+        """
+        found = _SPAN.fullmatch(text)
+        if found is None:
+            msg = f"{text[:_TEXT_SHOWN]!r} is no timespan, as 1.5ms is one (ns us ms s min h d)"
+            raise InvalidData(msg)
+        sign, whole, fraction, unit = found.groups()
+        fraction = fraction or ""
+        ns = int(whole + fraction) * _UNITS[unit] // 10 ** len(fraction)
+        try:
+            return cls(-ns if sign else ns)
+        except DataOverflow as cause:
+            raise InvalidData(str(cause)) from cause
+
+    def count(self) -> int:
+        """Return the nanoseconds."""
+        return self._key
+
+    def to_timedelta(self) -> datetime.timedelta:
+        """Return the span as Python's, rounded to microseconds (half to even)."""
+        return datetime.timedelta(microseconds=_microseconds(self._key))
+
+    def total_seconds(self) -> float:
+        """Return the seconds; a float has no room for all nanoseconds."""
+        return self._key / _SECOND
+
+    def __add__(self, other: object) -> "Timespan":
+        return (
+            Timespan(self._key + other._key) if isinstance(other, Timespan) else NotImplemented
+        )
+
+    def __sub__(self, other: object) -> "Timespan":
+        return (
+            Timespan(self._key - other._key) if isinstance(other, Timespan) else NotImplemented
+        )
+
+    def __mul__(self, factor: object) -> "Timespan":
+        return Timespan(self._key * factor) if isinstance(factor, int) else NotImplemented
+
+    __rmul__ = __mul__
+
+    @overload
+    def __truediv__(self, divisor: "Timespan") -> int: ...
+
+    @overload
+    def __truediv__(self, divisor: int) -> "Timespan": ...
+
+    def __truediv__(self, divisor: "Timespan | int") -> "Timespan | int":
+        if isinstance(divisor, Timespan):
+            return _divided(self._key, divisor._key)
+        return Timespan(_divided(self._key, divisor))
+
+    def __mod__(self, divisor: "Timespan | int") -> "Timespan":
+        by = divisor._key if isinstance(divisor, Timespan) else divisor
+        return Timespan(self._key - by * _divided(self._key, by))
+
+    def __str__(self) -> str:
+        return f"{self._key}ns"
+
+
+class Timestamp(Scalar):
+    """A point of time since 1970 (UTC): `Timestamp(Timespan(ns))` or `Timestamp(seconds)`.
+
+    Raises:
+        DataOverflow: before 1677 or after 2262.
+    """
+
+    __slots__ = ()
+    _key: int
+
+    def __init__(self, since_epoch: Timespan | float = 0.0) -> None:
+        if not isinstance(since_epoch, Timespan):
+            whole = isinstance(since_epoch, int) and not isinstance(since_epoch, bool)
+            since_epoch = Timespan(since_epoch * _SECOND if whole else since_epoch)
+        self._key = since_epoch.count()
+
+    @classmethod
+    def from_datetime(cls, moment: datetime.datetime) -> Self:
+        """Return Python's point of time as ours; exact. Without a zone it is local time."""
+        if moment.tzinfo is None:
+            moment = moment.astimezone()
+        return cls(Timespan((moment - _EPOCH) // _MICROSECOND * 1000))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `2026-01-31T12:30:00.123456789`; no zone means UTC.
+
+        Raises:
+            InvalidData: anything else.
+        """
+        found = _POINT.fullmatch(text)
+        if found is None:
+            msg = f"{text[:_TEXT_SHOWN]!r} is no timestamp, as 2026-01-31T12:30:00.123 is one"
+            raise InvalidData(msg)
+        day, clock, fraction, zone = found.groups()
+        try:
+            moment = datetime.datetime.fromisoformat(f"{day}T{clock}{zone or 'Z'}")
+            ns = (moment - _EPOCH) // _MICROSECOND * 1000 + int((fraction or "0").ljust(9, "0"))
+            return cls(Timespan(ns))
+        except (DataOverflow, ValueError) as cause:
+            msg = f"{text[:_TEXT_SHOWN]!r} is no timestamp: {cause}"
+            raise InvalidData(msg) from cause
+
+    def time_since_epoch(self) -> Timespan:
+        """Return the time since 1970-01-01 00:00 UTC."""
+        return Timespan(self._key)
+
+    def to_datetime(self) -> datetime.datetime:
+        """Return the moment in UTC as Python's, rounded to microseconds (half to even)."""
+        return _EPOCH + datetime.timedelta(microseconds=_microseconds(self._key))
+
+    def isoformat(self) -> str:
+        """Return the text that `parse` reads: milliseconds, or as many digits as it needs."""
+        seconds, fraction = divmod(self._key, _SECOND)
+        moment = _EPOCH + datetime.timedelta(seconds=seconds)
+        digits = f"{fraction:09}".rstrip("0").ljust(3, "0")
+        return f"{moment:%Y-%m-%dT%H:%M:%S}.{digits}"
+
+    def __add__(self, span: object) -> "Timestamp":
+        if not isinstance(span, Timespan):
+            return NotImplemented
+        return Timestamp(Timespan(self._key) + span)
+
+    @overload
+    def __sub__(self, other: Timespan) -> "Timestamp": ...
+
+    @overload
+    def __sub__(self, other: "Timestamp") -> Timespan: ...
+
+    def __sub__(self, other: "Timespan | Timestamp") -> "Timestamp | Timespan":
+        if isinstance(other, Timestamp):
+            return Timespan(self._key - other._key)
+        return Timestamp(Timespan(self._key) - other)
+
+    def __str__(self) -> str:
+        return f"{self._key}ns"
+
+
+def _microseconds(ns: int) -> int:
+    """Round to microseconds, half to even, as Python's own conversions do.
+
+    The very first and last ones are not rounded out of range: they must find back.
+    """
+    whole, rest = divmod(ns, 1000)
+    half = 500
+    rounded = whole + (rest > half or (rest == half and whole % 2 == 1))
+    return max(-_MICROSECONDS_MAX, min(rounded, _MICROSECONDS_MAX))

@@ -1,0 +1,183 @@
+"""Authorization: what each client may publish and subscribe, by lists and hooks.
+
+An entry of a list is `publish FILTER`, `subscribe FILTER`, or `FILTER` for both; `%u` in it
+stands for the user's name and `%c` for the client id. An entry of `deny` stands above all of
+`allow`; what no entry allows is refused. Rules for the user `*` hold for everybody.
+
+A subscription is granted if one `allow` covers all of it; topics that `deny` names are then
+left out of what is delivered.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from callboard.mqtt.access.admission import call_function
+from callboard.mqtt.wire.reason_code import ReasonCode
+from callboard.mqtt.wire.topic import is_valid_filter, matches, split_share
+
+EVERYBODY: Final = "*"
+_VERBS: Final = ("publish", "subscribe")
+_MARK: Final = re.compile("%[uc]")
+
+
+@dataclass(frozen=True, slots=True)
+class AclEntry:
+    """What one user, or everybody, is allowed and denied."""
+
+    user: str
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+
+
+def parse_rule(text: str) -> tuple[tuple[str, ...], str]:
+    """Return the verbs and the filter of an entry of a list.
+
+    Raises:
+        ValueError: the filter is none.
+    """
+    verb, space, rest = text.partition(" ")
+    verbs, topic_filter = (
+        ((verb,), rest.strip()) if space and verb in _VERBS else (_VERBS, text)
+    )
+    if not is_valid_filter(topic_filter):
+        message = (
+            f"{text!r} holds no filter; write 'publish FILTER', 'subscribe FILTER' or FILTER"
+        )
+        raise ValueError(message)
+    return verbs, topic_filter
+
+
+def covers(wide: str, narrow: str) -> bool:
+    """Whether a filter matches every topic that another one matches."""
+    if narrow.startswith("$") and wide[:1] in {"+", "#"}:
+        return False
+    levels, inner = wide.split("/"), narrow.split("/")
+    for position, level in enumerate(levels):
+        if level == "#":
+            return True
+        if position == len(inner) or inner[position] == "#":
+            return False
+        if level not in {"+", inner[position]}:
+            return False
+    return len(levels) == len(inner)
+
+
+def _by_verb(rules: Iterable[str], names: dict[str, str]) -> dict[str, list[str]]:
+    """Return the filters of rules by verb, with a client's names in place of marks."""
+    table: dict[str, list[str]] = {verb: [] for verb in _VERBS}
+    for rule in rules:
+        verbs, topic_filter = parse_rule(rule)
+        used = set(_MARK.findall(topic_filter))
+        # A name with a wildcard or slash in it would widen the rule, so it gives nothing.
+        if any(not names[mark] or set(names[mark]) & set("+#/") for mark in used):
+            continue
+        plain = _MARK.sub(lambda found: names[found[0]], topic_filter)
+        for verb in verbs:
+            table[verb].append(plain)
+    return table
+
+
+class TopicAccess:
+    """The rules of one client; an `Access` of its link."""
+
+    __slots__ = ("_allow", "_deny")
+
+    def __init__(self, entries: Iterable[AclEntry], user: str, client_id: str) -> None:
+        """Take the entries that are about a user.
+
+        Args:
+            entries: of everybody.
+            user: empty for a client without a name.
+            client_id: for `%c`.
+        """
+        names = {"%u": user, "%c": client_id}
+        about = [each for each in entries if each.user in {EVERYBODY, user}]
+        self._allow = _by_verb((rule for each in about for rule in each.allow), names)
+        self._deny = _by_verb((rule for each in about for rule in each.deny), names)
+
+    def _may(self, verb: str, topic: str) -> bool:
+        """Return whether a verb is allowed on a topic and not denied."""
+        return any(matches(topic, each) for each in self._allow[verb]) and not any(
+            matches(topic, each) for each in self._deny[verb]
+        )
+
+    def may_publish(self, topic: str) -> bool:
+        """Whether this client may publish there."""
+        return self._may("publish", topic)
+
+    def may_subscribe(self, topic_filter: str, qos: int) -> int:
+        """Return the QoS, or *not authorized*."""
+        _, plain = split_share(topic_filter)
+        allowed = any(covers(each, plain) for each in self._allow["subscribe"])
+        if allowed and not any(covers(each, plain) for each in self._deny["subscribe"]):
+            return qos
+        return ReasonCode.NOT_AUTHORIZED
+
+    def may_receive(self, topic: str) -> bool:
+        """Whether messages of a topic may go to this client."""
+        return self._may("subscribe", topic)
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A client that is in, for hooks.
+
+    Attributes:
+        client_id: of the session.
+        username: None if it gave none.
+        address: where it comes from.
+    """
+
+    client_id: str
+    username: str | None
+    address: str
+
+
+#: Called with a client, a filter and the QoS; returns the QoS or a reason code, or None.
+SubscribeHook = Callable[[Client, str, int], int | None]
+
+
+class Ruled:
+    """The access of a client that came over the network; a reload makes another one.
+
+    One that has a tenant is kept within `/tenants/TENANT/`, below what else holds for it.
+    """
+
+    __slots__ = ("_client", "_hook", "_prefix", "_rules", "is_open")
+
+    def __init__(
+        self,
+        client: Client,
+        rules: TopicAccess | None,
+        hook: SubscribeHook | None = None,
+        tenant: str = "",
+    ) -> None:
+        self._client = client
+        self._rules = rules
+        self._hook = hook
+        self._prefix = f"/tenants/{tenant}/" if tenant else ""
+        #: Whether no topic is closed to this client.
+        self.is_open = rules is None and not tenant
+
+    def may_publish(self, topic: str) -> bool:
+        """Whether this client may publish there."""
+        is_inside = topic.startswith(self._prefix)
+        return is_inside and (self._rules is None or self._rules.may_publish(topic))
+
+    def may_subscribe(self, topic_filter: str, qos: int) -> int:
+        """Return the QoS or a reason code; the hook is asked about what the rules grant."""
+        if not split_share(topic_filter)[1].startswith(self._prefix):
+            return ReasonCode.NOT_AUTHORIZED
+        granted = qos if self._rules is None else self._rules.may_subscribe(topic_filter, qos)
+        if self._hook is None or granted >= ReasonCode.UNSPECIFIED_ERROR:
+            return granted
+        what = f"the subscribe hook for client {self._client.client_id!r}"
+        answer = call_function(what, self._hook, self._client, topic_filter, granted)
+        return granted if answer is None else int(answer)
+
+    def may_receive(self, topic: str) -> bool:
+        """Whether messages of a topic may go to this client."""
+        is_inside = topic.startswith(self._prefix)
+        return is_inside and (self._rules is None or self._rules.may_receive(topic))

@@ -1,0 +1,199 @@
+"""SCRAM-SHA-256 (RFC 5802 and 7677): a password is proved, and never sent.
+
+What is kept of a password lets the router check a proof and prove itself, but nobody log in
+with it. It is one line of text, as PostgreSQL has it: `SCRAM-SHA-256$COUNT:SALT$STORED:SERVER`,
+with salt and keys in base64.
+
+| | message |
+|---|---|
+| client | `n,,n=USER,r=NONCE` |
+| server | `r=NONCE and more of it,s=SALT,i=COUNT` |
+| client | `c=biws,r=ALL OF IT,p=PROOF` |
+| server | `v=SIGNATURE`, with the CONNACK or the last AUTH |
+"""
+
+import base64
+import hashlib
+import hmac
+import secrets
+import stringprep
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from callboard.mqtt.access.authentication import Challenge, Proved, Step
+from callboard.mqtt.wire.reason_code import ReasonCode
+
+#: The name of the method.
+SCRAM: Final = "SCRAM-SHA-256"
+#: Rounds of PBKDF2; clients compute them for each login (RFC 7677 asks for 4096 at least).
+COUNT: Final = 10_000
+#: Above it a line is taken for a mistake.
+MOST_ROUNDS: Final = 10_000_000
+_SALT: Final = 16
+_NONCE: Final = 18
+_NO_LINE: Final = "it is no SCRAM-SHA-256 line; make one with 'callboard mqtt passwd --scram'"
+
+
+@dataclass(frozen=True, slots=True)
+class ScramKeys:
+    """What is kept of a password for this method."""
+
+    count: int
+    salt: bytes
+    stored: bytes
+    server: bytes
+
+    @classmethod
+    def parse(cls, line: str) -> "ScramKeys":
+        """Read a line.
+
+        Raises:
+            ValueError: it is none.
+        """
+        try:
+            name, cost, keys = line.split("$")
+            count, salt = cost.split(":")
+            stored, server = (base64.b64decode(each, validate=True) for each in keys.split(":"))
+            found = cls(int(count), base64.b64decode(salt, validate=True), stored, server)
+        except ValueError:
+            raise ValueError(_NO_LINE) from None
+        is_whole = len(stored) == len(server) == hashlib.sha256().digest_size and found.salt
+        if name != SCRAM or not is_whole or not 0 < found.count <= MOST_ROUNDS:
+            raise ValueError(_NO_LINE)
+        return found
+
+    def __str__(self) -> str:
+        salt, stored, server = map(_text, (self.salt, self.stored, self.server))
+        return f"{SCRAM}${self.count}:{salt}${stored}:{server}"
+
+
+def make_keys(password: str, *, count: int = COUNT, salt: bytes | None = None) -> ScramKeys:
+    """Return what to keep of a password; with a salt of its own by default.
+
+    Raises:
+        ValueError: the password has characters in it that no two systems write alike.
+    """
+    salt = secrets.token_bytes(_SALT) if salt is None else salt
+    salted = hashlib.pbkdf2_hmac("sha256", prepare(password).encode(), salt, count)
+    stored = hashlib.sha256(_hmac(salted, b"Client Key")).digest()
+    return ScramKeys(count, salt, stored, _hmac(salted, b"Server Key"))
+
+
+def prepare(text: str) -> str:
+    """Return a password or name in the form in which all systems agree (RFC 4013).
+
+    Raises:
+        ValueError: it has characters that are not allowed.
+    """
+    mapped = "".join(
+        " " if stringprep.in_table_c12(each) else each
+        for each in text
+        if not stringprep.in_table_b1(each)
+    )
+    normal = unicodedata.normalize("NFKC", mapped)
+    for each in normal:
+        if any(is_prohibited(each) for is_prohibited in _PROHIBITED):
+            message = f"the character U+{ord(each):04X} may not be in a password or a name"
+            raise ValueError(message)
+    return normal
+
+
+_PROHIBITED: Final[tuple[Callable[[str], bool], ...]] = (
+    stringprep.in_table_c12,
+    stringprep.in_table_c21_c22,
+    stringprep.in_table_c3,
+    stringprep.in_table_c4,
+    stringprep.in_table_c5,
+    stringprep.in_table_c6,
+    stringprep.in_table_c7,
+    stringprep.in_table_c8,
+    stringprep.in_table_c9,
+)
+
+#: Makes up salts for unknown names, the same ones each time.
+_SECRET: Final = secrets.token_bytes(32)
+
+
+class ScramExchange:
+    """One login."""
+
+    def __init__(
+        self,
+        find: Callable[[str], ScramKeys | None],
+        make_nonce: Callable[[], str] = lambda: _text(secrets.token_bytes(_NONCE)),
+    ) -> None:
+        """Begin.
+
+        Args:
+            find: gives the keys of a user.
+            make_nonce: gives our half of the nonce.
+        """
+        self._find = find
+        self._make_nonce = make_nonce
+        self._user = ""
+        self._is_known = False
+        self._keys: ScramKeys | None = None
+        self._head = b""
+        self._nonce = ""
+        self._said = b""
+
+    def step(self, data: bytes) -> Step:
+        """Take the client's first message, or its last one."""
+        try:
+            return self._first(data) if self._keys is None else self._last(data)
+        except ValueError:  # it is no message of this method, or an impossible name
+            return ReasonCode.NOT_AUTHORIZED
+
+    def _first(self, data: bytes) -> Step:
+        """Take the client's first message; the answer has salt and nonce."""
+        flag, identity, bare = data.decode().split(",", 2)
+        name, nonce = (bare.split(",") + [""])[:2]
+        if flag not in {"n", "y"} or name[:2] != "n=" or nonce[:2] != "r=" or not nonce[2:]:
+            return ReasonCode.NOT_AUTHORIZED
+        user = prepare(name[2:].replace("=2C", ",").replace("=3D", "="))
+        if identity not in {"", f"a={name[2:]}"}:
+            return ReasonCode.NOT_AUTHORIZED
+        known = self._find(user)
+        self._user, self._is_known = user, known is not None
+        # An unknown name goes on to the end as well: no client learns which names there are.
+        self._keys = known or ScramKeys(COUNT, _made_up_salt(user), b"", b"")
+        self._head = f"{flag},{identity},".encode()
+        self._nonce = nonce[2:] + self._make_nonce()
+        salt = _text(self._keys.salt)
+        server_first = f"r={self._nonce},s={salt},i={self._keys.count}"
+        self._said = f"{bare},{server_first},".encode()
+        return Challenge(server_first.encode())
+
+    def _last(self, data: bytes) -> Step:
+        """Take the client's proof."""
+        keys = self._keys
+        assert keys is not None
+        rest, _, proof = data.rpartition(b",p=")
+        fields = rest.decode().split(",")
+        if fields[:2] != [f"c={_text(self._head)}", f"r={self._nonce}"]:
+            return ReasonCode.NOT_AUTHORIZED
+        auth = self._said + rest
+        signature = _hmac(keys.stored, auth)
+        given = base64.b64decode(proof, validate=True)
+        if len(given) != len(signature):
+            return ReasonCode.NOT_AUTHORIZED
+        client_key = bytes(a ^ b for a, b in zip(given, signature, strict=True))
+        is_right = hmac.compare_digest(hashlib.sha256(client_key).digest(), keys.stored)
+        if not is_right or not self._is_known:
+            return ReasonCode.NOT_AUTHORIZED
+        return Proved(self._user, f"v={_text(_hmac(keys.server, auth))}".encode())
+
+
+def _made_up_salt(user: str) -> bytes:
+    """Return the salt of an unknown name, the same each time."""
+    return _hmac(_SECRET, user.encode())[:_SALT]
+
+
+def _hmac(key: bytes, data: bytes) -> bytes:
+    return hmac.digest(key, data, "sha256")
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()

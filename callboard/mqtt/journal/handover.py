@@ -1,0 +1,295 @@
+"""Handover of a lasting session from one router to another, as records of the journal.
+
+The records hold subscriptions, messages with QoS 1 and 2 that the client has not acknowledged
+or not been sent, packet identifiers, and those of QoS 2 messages that it has not released.
+Messages of a shared subscription go along if its group has no other member; messages with QoS 0
+stay behind.
+
+Numbers of messages count within one router, so they are given anew: in their order, and in that
+of the subscriptions between them, because that order decides which of several filters sends. At
+the new router the messages stand in the logs of the session's filters, for this client alone.
+
+Times in the records are seconds from the moment of sending.
+"""
+
+import sys
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import replace
+
+from callboard.commitlog import LogCorrupt
+from callboard.mqtt.journal.recovery import fill_window, set_places
+from callboard.mqtt.journal.snapshot import in_order, session_records
+from callboard.mqtt.router.machine import RouterMachine
+from callboard.mqtt.router.message import Run
+from callboard.mqtt.router.record import (
+    Acknowledged,
+    Adopted,
+    HandedOver,
+    JournalRecord,
+    Published,
+    Returned,
+    read_record,
+)
+from callboard.mqtt.router.saved_state import EncodedRecords, Handed, SavedSession, SavedState
+from callboard.mqtt.router.session import Session, SessionSubscription
+from callboard.mqtt.router.sessions import opened
+from callboard.mqtt.router.share import ShareGroup
+from callboard.mqtt.router.window import PUBACK
+
+
+class Handover:
+    """Lets the sessions of a router go to others, and takes theirs."""
+
+    def __init__(self, machine: RouterMachine) -> None:
+        self._sessions = machine.sessions
+        self._logs = machine.logs
+        self._delivery = machine.delivery
+        self._effects = machine.effects
+        self._spare = machine.ingress.brakes.spare
+
+    # --- from here ---
+
+    def export(self, session: Session) -> EncodedRecords:
+        """Return all of a session whose client is away; it goes on here."""
+        self._delivery.tell_jumps(session)
+        return self._encoded(
+            [
+                *map(Published, _unread(session, 0, self._lone_groups(session))),
+                *session_records(session, self._logs.number),
+                *_left_to_nobody(self._lone_groups(session), 0),
+            ]
+        )
+
+    def weight_of(self, session: Session) -> int:
+        """Return the bytes of the messages that would go along, estimated.
+
+        Shelved ones are too many to go: a session that has not read these stays where it is.
+        """
+        requests = (*session.requests.values(), *session.tracker.requests)
+        if any(each.log.shelved and each.offset < each.log.head for each in requests):
+            return sys.maxsize
+        return sum(run.weight for run in _unread(session, 0, self._lone_groups(session)))
+
+    def hand_over(self, session: Session) -> Handed:
+        """End a session here whose offer was taken; return what came behind the offer."""
+        offer, effects, sessions = session.offer, self._effects, self._sessions
+        assert offer is not None
+        client_id, since = session.client_id, offer.number
+        groups = self._lone_groups(session)
+        late: list[JournalRecord] = [
+            *map(Published, _unread(session, since, groups)),
+            *_left_to_nobody(groups, since),
+        ]
+        expires_at = effects.now + session.expiry
+        handed = Handed(offer.name, session.stamp, self._encoded(late), expires_at)
+        del sessions.graveyard[client_id]
+        sessions.wills.cancel(client_id)  # its client is back, though not here
+        if session.is_durable:
+            # The new router sends it again, not the other members of a group.
+            ids = (*session.window.inflight, *session.window.resend)
+            acknowledged = Acknowledged(client_id, PUBACK, ids)
+            effects.records += (acknowledged, HandedOver(client_id, *handed))
+        session.window_or_none = None
+        sessions.end(session)
+        sessions.handed[client_id] = handed
+        effects.meters.handed_over += 1
+        sessions.arm(expires_at, client_id)
+        return handed
+
+    def _encoded(self, records: Iterable[JournalRecord]) -> EncodedRecords:
+        """Return records as they are written, with times from now on."""
+        return tuple(record.write(-self._effects.now) for record in records)
+
+    def _lone_groups(self, session: Session) -> list[ShareGroup]:
+        """Return the groups in which this session is alone."""
+        shared = [each for each in session.requests.values() if each.is_shared]
+        groups = map(self._delivery.group_of, shared)
+        return [group for group in groups if len(group.members) == 1]
+
+    # --- to here ---
+
+    def adopt(self, records: EncodedRecords, client_id: str, offer: str) -> Session:
+        """Make a session of another router's offer; a copy until that router has let go of it.
+
+        Raises:
+            LogCorrupt: the records are no session of this client; nothing has happened.
+        """
+        state, returned = self._read(records)
+        if list(state.sessions) != [client_id]:
+            message = (
+                f"another router offered sessions of {sorted(state.sessions)} for {client_id!r}"
+            )
+            raise LogCorrupt(message)
+        saved = state.sessions[client_id]
+        self._renumber(state.runs, saved)
+        session = self._sessions.revive(client_id, saved)
+        places = {name: saved.places[name] for name in session.subscriptions}
+        for ended, place in saved.leaving.items():
+            places[ended.topic_filter] = min(place, places.get(ended.topic_filter, place))
+        for run in state.runs:
+            self._put_in_logs(session, run, places)
+        set_places(session, saved, reads_all=True)
+        fill_window(session, saved, state)
+        self._sessions.adopted[client_id] = offer
+        kept = self._give_back(returned)
+        if session.is_durable:
+            self._effects.records += map(Published, state.runs)
+            self._effects.records += session_records(session, self._logs.number)
+            self._effects.records += (*kept, Adopted(client_id, offer))
+        return session
+
+    def add_late(self, session: Session, records: EncodedRecords) -> None:
+        """Give an adopted session what came to the other router behind the offer.
+
+        Raises:
+            LogCorrupt: the records are no messages; nothing has happened.
+        """
+        state, returned = self._read(records)
+        for run in state.runs:
+            self._count(run)
+            self._put_in_logs(session, run, {})
+        kept = self._give_back(returned)
+        if session.is_durable:
+            self._effects.records += (*map(Published, state.runs), *kept)
+
+    def own(self, session: Session) -> None:
+        """Take note that an adopted session is our own, so newer than all copies of it."""
+        client_id = session.client_id
+        del self._sessions.adopted[client_id]
+        self._effects.meters.adopted += 1
+        session.stamp = self._sessions.make_stamp()
+        if session.is_durable:
+            self._effects.records += (opened(session), Adopted(client_id, ""))
+
+    def _count(self, run: Run) -> None:
+        """Give a run the next number."""
+        run.number = self._logs.number
+        self._logs.number += run.count
+
+    def _read(self, records: EncodedRecords) -> tuple[SavedState, dict[str, list[Run]]]:
+        """Return what records say; messages that go back to groups alone, by group."""
+        state = SavedState()
+        numbers: dict[str, tuple[int, ...]] = {}
+        for kind, fields in records:
+            record = read_record(kind, fields, -self._effects.now)
+            if isinstance(record, Returned):
+                numbers[record.topic_filter] = record.numbers
+            else:
+                record.apply(state)
+        returned = {}
+        for name, wanted in numbers.items():
+            there = [state.find(number) for number in wanted]
+            returned[name] = [each[0].single(each[1]) for each in there if each is not None]
+        return state, returned
+
+    def _renumber(self, runs: list[Run], saved: SavedSession) -> None:
+        """Give messages and the places between them numbers of this router, in their order."""
+        subscriptions = (*saved.subscriptions.values(), *saved.leaving)
+        borders = {each.since for each in subscriptions}
+        borders |= {each.until for each in subscriptions if each.until is not None}
+        starts = [run.number for run in runs]
+        fresh: list[int] = []
+        border_at: dict[int, int] = {}
+        following = self._logs.number
+        left = sorted(borders, reverse=True)
+        for run in runs:
+            while left and left[-1] <= run.number:
+                border_at[left.pop()] = following
+                following += 1
+            fresh.append(following)
+            following += run.count
+        for border in reversed(left):
+            border_at[border] = following
+            following += 1
+        self._logs.number = following
+
+        def moved(number: int) -> int:
+            index = bisect_right(starts, number) - 1
+            if index >= 0 and number < starts[index] + runs[index].count:
+                return fresh[index] + number - starts[index]
+            return fresh[index + 1] if index + 1 < len(fresh) else following
+
+        def at_borders(each: SessionSubscription) -> SessionSubscription:
+            until = None if each.until is None else border_at[each.until]
+            return replace(each, since=border_at[each.since], until=until)
+
+        saved.places = {name: moved(place) for name, place in saved.places.items()}
+        saved.subscriptions = {name: at_borders(e) for name, e in saved.subscriptions.items()}
+        saved.leaving = {
+            at_borders(each): moved(place) for each, place in saved.leaving.items()
+        }
+        saved.inflight = {
+            packet_id: sent._replace(number=moved(sent.number))
+            for packet_id, sent in saved.inflight.items()
+        }
+        for run, number in zip(runs, fresh, strict=True):
+            run.number = number
+
+    def _put_in_logs(self, session: Session, run: Run, places: dict[str, int]) -> None:
+        """Append messages for one client alone to the logs in which it has not read them."""
+        run.recipient = session.client_id
+        requests = (*session.requests.values(), *session.tracker.requests)
+        logs = {
+            each.log.topic_filter: each.log
+            for each in requests
+            if not each.is_shared and not each.is_retained
+        }
+        run.filters = tuple(name for name in run.filters if name in logs)
+        for name in run.filters:
+            if run.number + run.count <= places.get(name, 0):
+                continue
+            log = logs[name]
+            last = log.last
+            log.most = sys.maxsize
+            log.append(run)
+            log.last = last
+            self._logs.woken += log.waiters
+            log.waiters.clear()
+        self._spare(logs[name] for name in run.filters)
+
+    def _give_back(self, returned: dict[str, list[Run]]) -> list[Published | Returned]:
+        """Let the members of groups have messages that came along; return the records of it."""
+        records: list[Published | Returned] = []
+        for name, runs in returned.items():
+            group = self._delivery.groups.get(name)
+            if group is None:
+                continue
+            for run in runs:
+                self._count(run)
+                group.returned.append((run, 0))
+                records.append(Published(run))
+            records.append(Returned(name, tuple(run.number for run in runs)))
+            self._delivery.offer_returned(group)
+        return records
+
+
+def _unread(session: Session, since: int, groups: list[ShareGroup]) -> list[Run]:
+    """Return runs from a number on that the client has not acknowledged, or not been sent."""
+    unread = {sent.run: None for _, sent in session.window.unacknowledged}
+    requests = [*session.requests.values(), *session.tracker.requests]
+    requests = [each for each in requests if not each.is_shared and not each.is_retained]
+    for request in (*requests, *(group.request for group in groups)):
+        unread.update((run, None) for run, _ in request.log.behind(request.offset))
+    for group in groups:
+        unread.update((run, None) for run, _ in group.returned)
+    mine = (None, session.client_id)
+    return in_order(
+        run for run in unread if run.qos and run.number >= since and run.recipient in mine
+    )
+
+
+def _left_to_nobody(groups: list[ShareGroup], since: int) -> list[Returned]:
+    """Return the unread messages of groups in which nobody else is."""
+    records = []
+    for group in groups:
+        log, offset = group.request.log, group.request.offset
+        numbers = [run.number + index for run, index in group.returned]
+        for run, start in log.behind(offset):
+            if run.qos and run.recipient is None:
+                first = max(0, offset - start)
+                numbers += range(run.number + first, run.number + run.count)
+        kept = tuple(number for number in numbers if number >= since)
+        if kept:
+            records.append(Returned(group.topic_filter, kept))
+    return records

@@ -1,0 +1,212 @@
+"""The journal of a router in a directory: one log, in which each publish is written once.
+
+`write` returns when its records are durable, so a crash takes no message whose acknowledgement
+or delivery goes out afterwards. When the log has grown to several times the size that is still
+needed, a snapshot is written behind it, and the records before the snapshot are removed.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from callboard.commitlog import CommitLog, LogCorrupt, Record
+from callboard.commitlog.disk import Disk
+from callboard.mqtt.journal.recovery import Recovery
+from callboard.mqtt.journal.snapshot import take_snapshot
+from callboard.mqtt.router.datalog import Segment
+from callboard.mqtt.router.machine import RouterMachine
+from callboard.mqtt.router.message import Run
+from callboard.mqtt.router.record import (
+    JournalRecord,
+    Published,
+    Retained,
+    Shelved,
+    SnapshotEnded,
+    read_record,
+)
+from callboard.mqtt.router.session import FilterLog
+
+_log = logging.getLogger("callboard.mqtt")
+
+#: Bytes of a file of the journal; whole files are removed.
+SEGMENT_BYTES: Final = 16 << 20
+
+#: Bytes by which the journal grows at least before it is cut down.
+LEAST_GROWTH: Final = 32 << 20
+
+#: How many times what is needed the journal may be.
+GROWTH: Final = 4
+
+#: Records that are rather read than sought past.
+FAR: Final = 1_000
+
+#: What a record takes beside its payloads, for the account of growth.
+RECORD_BYTES: Final = 64
+
+#: The largest packet of a router with a journal: a record of the log is 16 MiB at most.
+MOST_PACKET: Final = 8 << 20
+
+
+class RouterJournal:
+    """Writes what has to outlive the router, and gives it back."""
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        now: Callable[[], float],
+        wall_clock: Callable[[], int],
+        disk: Disk | None = None,
+        least_growth: int = LEAST_GROWTH,
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
+        """Open the journal in a folder, or make one there.
+
+        Args:
+            folder: its directory.
+            now: the router's clock, in seconds.
+            wall_clock: nanoseconds since 1970.
+            disk: the file system it is on, for tests.
+            least_growth: bytes.
+            segment_bytes: of a file.
+
+        Raises:
+            LogLocked: another router has it.
+            LogFailed: the disk refuses.
+        """
+        self._log = CommitLog(
+            folder, sync="none", segment_bytes=segment_bytes, disk=disk, clock=wall_clock
+        )
+        self._epoch = wall_clock() / 1e9 - now()
+        self._least_growth = least_growth
+        self._grown = 0
+        self._needed = 0
+
+    def restore(self, machine: RouterMachine) -> None:
+        """Give an empty machine what the journal holds.
+
+        Raises:
+            LogCorrupt: something durable is damaged.
+        """
+        recovery = Recovery()
+        for record in self._log.read(self._last_snapshot()):
+            read = read_record(record.topic, record.payload, self._epoch)
+            if isinstance(read, Published):
+                read.run.place = record.offset + 1
+            recovery.apply(read)
+            self._grown += RECORD_BYTES + len(record.data)
+        if recovery.is_torn:
+            self._append([SnapshotEnded(is_whole=False)])
+        for run in self._read_shelved(recovery.state.places_on_the_way()):
+            recovery.state.copy(run)
+        recovery.install(machine)
+
+    def _last_snapshot(self) -> int:
+        """Return where the newest whole snapshot begins; what is shelved stands before it."""
+        start = self._log.start
+        begun: int | None = None
+        for record in self._log.read(start):
+            if record.topic == "begin":
+                begun = record.offset
+            elif record.topic == "end" and begun is not None:
+                start, begun = (begun if record.payload[0] else start), None
+        return start
+
+    def fetch(self, fetches: list[tuple[FilterLog, Segment]], machine: RouterMachine) -> None:
+        """Read shelved messages back, and give them to a machine."""
+        for log, segment in fetches:
+            runs: list[Run] = []
+            try:
+                if segment in log.segments:  # or it was dropped meanwhile
+                    runs = self._read_shelved(segment.places())
+            except LogCorrupt:
+                _log.exception("shelved messages of %s cannot be read", log.topic_filter)
+            machine.delivery.arrived(segment, runs)
+
+    def _read_shelved(self, places: Sequence[int]) -> list[Run]:
+        """Return the runs at places in the journal."""
+        runs: list[Run] = []
+        for part in _stretches(places):
+            batch = self._log.readv(part[0], part[-1] - part[0] + 1)
+            records = {record.offset: record for record in batch.records}
+            for place in part:
+                if place not in records:
+                    message = f"record {place} of the MQTT journal is not there"
+                    raise LogCorrupt(message)
+                runs.append(self._run_of(records[place]))
+        return runs
+
+    def _run_of(self, record: Record) -> Run:
+        """Return the run in a record of the log."""
+        read = read_record(record.topic, record.payload, self._epoch)
+        if not isinstance(read, Published):
+            msg = f"record {record.offset} of the MQTT journal is no message"
+            raise LogCorrupt(msg)
+        read.run.place = record.offset + 1
+        return read.run
+
+    def write(self, records: list[JournalRecord], machine: RouterMachine) -> None:
+        """Make records durable; all of them are when it returns.
+
+        Raises:
+            LogFailed: the disk refuses.
+        """
+        self._append(records)
+        if self._grown > max(self._least_growth, GROWTH * self._needed):
+            self._cut(machine)
+
+    def _append(self, records: list[JournalRecord]) -> int:
+        """Append records and flush; return the offset of the first."""
+        encoded = [record.write(self._epoch) for record in records]
+        first = self._log.append_batch(
+            [fields for _, fields in encoded], topic=[kind for kind, _ in encoded]
+        ).start
+        self._log.flush()
+        for place, record in enumerate(records, first + 1):
+            if type(record) is Published:
+                record.run.place = place
+        self._grown += sum(map(_weight, records))
+        return first
+
+    def _cut(self, machine: RouterMachine) -> None:
+        """Write what is needed behind all the rest, and remove the rest but what is shelved."""
+        self._grown = 0
+        self._drop_oldest(machine)
+        records = take_snapshot(machine)
+        first = self._append(records)
+        self._needed = self._grown
+        self._log.trim(before=machine.logs.oldest_place(first))
+        machine.logs.move_places(first, records)
+        self._grown = 0
+
+    def _drop_oldest(self, machine: RouterMachine) -> None:
+        """Drop the oldest shelved messages if the journal is too large."""
+        left = machine.limits.journal_bytes
+        for segment in reversed(self._log.segments):
+            left -= segment.bytes
+            if left < 0:
+                machine.logs.drop_older(segment.end)
+                return
+
+    def close(self) -> None:
+        """Let others write it."""
+        self._log.close()
+
+
+def _stretches(places: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Return parts of places that are near to each other."""
+    far = [at for at in range(1, len(places)) if places[at] - places[at - 1] > FAR]
+    for start, end in pairwise((0, *far, len(places))):
+        if start < end:
+            yield places[start:end]
+
+
+def _weight(record: JournalRecord) -> int:
+    """Return the estimated size of a record in bytes."""
+    if isinstance(record, Published | Retained) and record.run is not None:
+        return RECORD_BYTES + record.run.weight
+    if isinstance(record, Shelved):
+        return RECORD_BYTES + 32 * len(record.places)
+    return RECORD_BYTES

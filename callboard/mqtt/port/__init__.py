@@ -1,0 +1,1 @@
+"""Connections of MQTT clients: listeners, streams, and the link of each client."""

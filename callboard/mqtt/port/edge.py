@@ -1,0 +1,130 @@
+"""The edge of a router on an event loop: its listeners, its door, and the one timer of all."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable
+from functools import partial
+from typing import Final
+
+from callboard.mqtt.access.acl import Ruled
+from callboard.mqtt.access.auth import AuthGate, Security
+from callboard.mqtt.port.hooks import Hooks, HookScreen
+from callboard.mqtt.port.limits import NetworkLimits
+from callboard.mqtt.port.listener import Listener, ListenerSettings, listen
+from callboard.mqtt.port.poller import make_poller
+from callboard.mqtt.port.remote_link import Door
+from callboard.mqtt.router.link import RouterMailbox
+from callboard.mqtt.wire.errors import ListenError
+from callboard.mqtt.wire.reason_code import ReasonCode
+from callboard.proxies.link.ports import is_loopback
+
+#: Seconds between two looks at the silence of all connections.
+CHECK_INTERVAL: Final = 1.0
+#: Seconds that connections get to take their last bytes when the router ends.
+FAREWELL: Final = 1.0
+
+
+class Edge:
+    """Everything of a router that touches the network; used on its loop's thread only."""
+
+    def __init__(
+        self,
+        mailbox: RouterMailbox,
+        loop: asyncio.AbstractEventLoop,
+        limits: NetworkLimits,
+        gate: AuthGate,
+        hooks: Hooks,
+    ) -> None:
+        self.gate = gate
+        self.door = Door(mailbox, loop.time, limits, gate)
+        self.door.authenticate = gate.authenticate
+        if hooks.publish or hooks.deliver:
+            self.door.make_screen = partial(HookScreen, hooks)
+        self.listeners: list[Listener] = []
+        self.loop = loop
+        self._poller = make_poller(loop)
+        self._timer = loop.call_later(CHECK_INTERVAL, self._check)
+
+    async def open(self, listeners: Iterable[ListenerSettings]) -> None:
+        """Open ports, all or none.
+
+        Raises:
+            ListenError: one cannot be opened, or other machines reach it and nothing says which
+                clients may come.
+            TlsError: a file for TLS is of no use.
+        """
+        opened: list[Listener] = []
+        try:
+            for settings in listeners:
+                self._refuse_unguarded(settings)
+                opened.append(await listen(self.door, settings, self._poller))
+        except BaseException:
+            for listener in opened:
+                listener.close()
+            raise
+        self.listeners += opened
+
+    def _refuse_unguarded(self, settings: ListenerSettings) -> None:
+        """Refuse a port that other machines reach without any authentication."""
+        scheme, host, _ = settings.parse()
+        gate = self.gate
+        has_certificates = settings.tls is not None and settings.tls.mutual
+        guards = (
+            gate.authenticator,
+            gate.is_guarded,
+            gate.security.anonymous,
+            has_certificates,
+        )
+        if scheme != "unix" and not any(guards) and not is_loopback(host):
+            message = (
+                f"{settings.address} is reached from other machines, and everybody may do "
+                "everything; set users, an authenticator or client certificates, or "
+                "anonymous = true to let all of them in"
+            )
+            raise ListenError(message)
+
+    def reload(self, security: Security) -> None:
+        """Let other users, rules and bans hold, for connected clients as well."""
+        self.gate.security = security
+        for remote in list(self.door.links):
+            link = remote.link
+            if link is None or not isinstance(link.access, Ruled):
+                continue
+            ruling = self.gate.review(link.connect, remote.peer, remote.proof)
+            if isinstance(ruling, ReasonCode):
+                remote.end(ruling)
+            else:
+                link.access = ruling
+                link.access_changed()
+
+    async def close(self) -> None:
+        """Close the ports, tell the clients, and cut off those that do not take it."""
+        self._close_ports()
+        for remote in list(self.door.links):
+            remote.end(ReasonCode.SERVER_SHUTTING_DOWN)
+        if self.door.links:
+            emptied = asyncio.Event()
+            self.door.emptied = emptied.set
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(emptied.wait(), FAREWELL)
+        self.cut()
+
+    def cut(self) -> None:
+        """Close the ports and all connections, without a word. Idempotent."""
+        self._close_ports()
+        for remote in list(self.door.links):
+            remote.cut()
+        self._poller.close()
+        self.gate.close()
+
+    def _close_ports(self) -> None:
+        """Accept no client any more."""
+        self._timer.cancel()
+        listeners, self.listeners = self.listeners, []
+        for listener in listeners:
+            listener.close()
+
+    def _check(self) -> None:
+        """Look at the silence of all connections, once a second."""
+        self._timer = self.loop.call_later(CHECK_INTERVAL, self._check)
+        self.door.check()

@@ -1,0 +1,167 @@
+"""Ports of a router: TCP, TLS, WebSocket and Unix sockets.
+
+An address says which: `127.0.0.1:1883`, `tls://0.0.0.0:8883`, `ws://127.0.0.1:9001`,
+`wss://0.0.0.0:9443`, `unix:/run/mqtt.sock`. Without a scheme it is plain TCP; port 0 picks one.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from callboard.mqtt.port.poller import Poller
+from callboard.mqtt.port.remote_link import Door
+from callboard.mqtt.port.socket_stream import SocketServer
+from callboard.mqtt.port.stream import Entrance, TransportStream
+from callboard.mqtt.wire.errors import ListenError
+from callboard.proxies.link.tls import Tls
+
+UNIX: Final = "unix:"
+_SCHEMES: Final = {"tcp": False, "tls": True, "ws": False, "wss": True}
+#: Connections that may wait to be accepted: thousands of clients reconnect at once.
+BACKLOG: Final = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSettings:
+    """One port.
+
+    Attributes:
+        address: see the module.
+        tls: for `tls://` and `wss://`; its `mutual` says whether clients show certificates.
+        tenants: whether the organisation in a client's certificate is its tenant: its client
+            id and topics stand under the tenant's.
+        origins: for WebSocket, web sites whose pages may connect; empty for all.
+    """
+
+    address: str = "127.0.0.1:1883"
+    tls: Tls | None = None
+    tenants: bool = False
+    origins: tuple[str, ...] = ()
+
+    def parse(self) -> tuple[str, str, int]:
+        """Return scheme, host or path, and port.
+
+        Raises:
+            ListenError: the address has another form, or lacks its TLS.
+        """
+        if self.address.startswith(UNIX):
+            return "unix", self.address.removeprefix(UNIX), 0
+        scheme, colon, rest = self.address.rpartition("://")
+        scheme = scheme if colon else "tcp"
+        host, _, port = rest.rpartition(":")
+        if scheme not in _SCHEMES or not host or not port.isdecimal() or int(port) > 65_535:
+            message = (
+                f"{self.address!r} is no address of a listener; write HOST:PORT, "
+                "tls://HOST:PORT, ws://HOST:PORT, wss://HOST:PORT or unix:/PATH"
+            )
+            raise ListenError(message)
+        if _SCHEMES[scheme] and self.tls is None:
+            message = f"{self.address} needs a certificate and a key"
+            raise ListenError(message)
+        return scheme, host.strip("[]"), int(port)
+
+
+class Listener:
+    """One open port."""
+
+    def __init__(
+        self, settings: ListenerSettings, server: asyncio.Server | SocketServer, path: str
+    ) -> None:
+        self.settings = settings
+        self._server = server
+        self._path = path
+
+    @property
+    def port(self) -> int:
+        """The TCP port; 0 for a Unix socket."""
+        if self._path:
+            return 0
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    @property
+    def address(self) -> str:
+        """The address with the port that was picked."""
+        if self._path:
+            return self.settings.address
+        return f"{self.settings.address.rpartition(':')[0]}:{self.port}"
+
+    def close(self) -> None:
+        """Accept no connection any more."""
+        self._server.close()
+        if self._path:
+            with contextlib.suppress(OSError):
+                Path(self._path).unlink()
+
+
+async def listen(door: Door, settings: ListenerSettings, poller: Poller) -> Listener:
+    """Open a port.
+
+    Raises:
+        ListenError: it cannot be opened, or the package for it is missing.
+        TlsError: a file for TLS is of no use.
+    """
+    scheme, where, port = settings.parse()
+    loop = asyncio.get_running_loop()
+    entrance = Entrance(settings.address, settings.tenants)
+    try:
+        if scheme == "unix":
+            _remove_socket(Path(where))
+            sock = _bound(socket.socket(socket.AF_UNIX), where)
+            return Listener(settings, SocketServer(door, entrance, sock, poller), where)
+        context: ssl.SSLContext | None = None
+        if _SCHEMES[scheme]:
+            assert settings.tls is not None
+            context = settings.tls.for_listening()
+        elif scheme == "tcp":
+            found = await loop.getaddrinfo(where, port, type=socket.SOCK_STREAM)
+            opened = socket.socket(found[0][0])
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock = _bound(opened, found[0][4])
+            return Listener(settings, SocketServer(door, entrance, sock, poller), "")
+        make = partial(TransportStream, door, entrance, loop)
+        if scheme in {"ws", "wss"}:
+            make = partial(_web_stream(settings), door, entrance, loop, settings.origins)
+        server = await loop.create_server(make, where, port, ssl=context, backlog=BACKLOG)
+    except OSError as error:
+        message = f"{settings.address} cannot be opened: {os.strerror(error.errno or 0)}"
+        raise ListenError(message) from error
+    return Listener(settings, server, "")
+
+
+def _bound(sock: socket.socket, where: str | tuple[Any, ...]) -> socket.socket:
+    """Return a socket that listens at an address."""
+    try:
+        sock.bind(where)
+        sock.listen(BACKLOG)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _web_stream(settings: ListenerSettings) -> Callable[..., TransportStream]:
+    """Return what makes the protocol of each connection over WebSocket."""
+    try:
+        from callboard.mqtt.port.websocket import WebSocketStream
+    except ImportError as error:
+        message = f"{settings.address} needs a package: pip install 'callboard[websocket]'"
+        raise ListenError(message) from error
+    return WebSocketStream
+
+
+def _remove_socket(path: Path) -> None:
+    """Remove what a router that was killed left behind; nothing but a socket."""
+    try:
+        if stat.S_ISSOCK(path.stat().st_mode):
+            path.unlink()
+    except OSError:
+        pass

@@ -1,0 +1,296 @@
+"""A client within the process: no socket, the same rights and promises as any other client.
+
+    link = router.link("recorder")
+    link.subscribe("sensors/#", qos=1).result(5)
+    message = link.recv(timeout=5)
+    link.publish("seen", message.payload, qos=1).result(5)
+
+Acknowledgements go both ways as on a wire; the router cannot tell the difference. Messages wait
+in a bounded queue, or go to a function on the router's thread. A full queue makes the router
+wait as a full socket does. All methods may be called from any thread.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Final
+
+import callboard.mqtt.wire.packet as packets
+from callboard.actors.closing import Closing
+from callboard.mqtt.router.link import UNSCHEDULE, Access, Disconnected, Link, RouterMailbox
+from callboard.mqtt.wire.client import ClientProtocol, Message, Settled
+from callboard.mqtt.wire.codec import decode_all, encode
+from callboard.mqtt.wire.errors import LinkClosed, Refused
+from callboard.mqtt.wire.packet import V5, Packet, Publish
+from callboard.mqtt.wire.properties import Properties
+from callboard.mqtt.wire.reason_code import reason_text
+
+#: Messages that wait for `recv`; above it the router sends no more until half are taken.
+QUEUE_LIMIT: Final = 10_000
+Answered = Future[tuple[int, ...]]
+
+
+class LocalLink(Closing):
+    """A client of the router that lives in this process."""
+
+    def __init__(
+        self,
+        mailbox: RouterMailbox,
+        client_id: str = "",
+        *,
+        on_messages: Callable[[list[Message]], None] | None = None,
+        clean_start: bool = True,
+        session_expiry: int = 0,
+        access: Access | None = None,
+    ) -> None:
+        """Connect.
+
+        Args:
+            mailbox: the router, or what stands for it.
+            client_id: of the session; the router makes one up for an empty one.
+            on_messages: takes messages on the router's thread, in place of the queue; it must
+                be quick. Those of a run are acknowledged when it returns.
+            clean_start: whether to forget a session that is there.
+            session_expiry: seconds for which the session lives after `close`.
+            access: what it may do; None is everything.
+        """
+        self._on_messages = on_messages
+        self._lock = threading.Lock()
+        self._arrived = threading.Condition(self._lock)
+        self._queue: deque[Message] = deque()
+        self._waiters: list[Callable[[], Any]] = []
+        self._owes_ready = False
+        self._client: ClientProtocol[Answered] = ClientProtocol()
+        self._end: str | None = None
+        #: Done with whether a session was there, when the router has answered.
+        self.connected: Future[bool] = Future()
+        connect = packets.Connect(
+            client_id,
+            clean_start,
+            version=V5,
+            properties=Properties(session_expiry_interval=session_expiry or None),
+        )
+        self._link = Link(
+            mailbox, connect, self._wake, access=access, peer="local", is_local=True
+        )
+        self._link.begin()
+
+    @property
+    def client_id(self) -> str:
+        """The id of the session."""
+        return self._link.client_id
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether either side has ended it."""
+        return self._end is not None
+
+    # --- out ---
+
+    def publish(
+        self,
+        topic: str,
+        payload: bytes = b"",
+        *,
+        qos: int = 0,
+        retain: bool = False,
+        properties: Properties | None = None,
+    ) -> Answered:
+        """Publish a message.
+
+        Returns:
+            A future that is done when the router has it: at once with QoS 0, else when it has
+            acknowledged it. It fails with `Refused` where the router did not take it.
+
+        Raises:
+            InvalidPacket: the topic or a property is none.
+            LinkClosed: the link is over.
+        """
+        return self.publish_all([Message(topic, payload, qos, retain, properties)])[-1]
+
+    def publish_all(self, messages: Iterable[Message]) -> list[Answered]:
+        """Publish several messages with one wake-up of the router; see `publish`."""
+        chunks: list[bytes] = []
+        futures: list[Answered] = []
+        for each in messages:
+            packet_id, future = self._expect() if each.qos else (0, _done())
+            try:
+                chunks.append(encode(each.packet(packet_id), V5))
+            except BaseException:
+                self._client.inflight.pop(packet_id, None)
+                raise
+            futures.append(future)
+        self._send(b"".join(chunks))
+        return futures
+
+    def subscribe(
+        self,
+        topic_filter: str,
+        *,
+        qos: int = 0,
+        no_local: bool = False,
+        retain_as_published: bool = False,
+        retain_handling: int = 0,
+    ) -> Answered:
+        """Subscribe; the future gives the granted QoS, and fails with `Refused`."""
+        packet_id, future = self._expect()
+        wanted = packets.Subscription(
+            topic_filter, qos, no_local, retain_as_published, retain_handling
+        )
+        self._send(encode(packets.Subscribe(packet_id, (wanted,)), V5))
+        return future
+
+    def unsubscribe(self, topic_filter: str) -> Answered:
+        """Unsubscribe; what is on its way already still comes."""
+        packet_id, future = self._expect()
+        self._send(encode(packets.Unsubscribe(packet_id, (topic_filter,)), V5))
+        return future
+
+    def close(self) -> None:
+        """Disconnect as a client does that wants no will. Idempotent."""
+        if self._end is None:
+            self._link.push(encode(packets.Disconnect(), V5))
+            self._finish("closed here")
+
+    # --- in ---
+
+    def try_recv(self) -> Message | None:
+        """Return the next message, None if there is none."""
+        with self._lock:
+            return self._next()
+
+    def recv(self, timeout: float | None = None) -> Message:
+        """Wait for the next message.
+
+        Raises:
+            TimeoutError: none came in time.
+            LinkClosed: the link is over and nothing is left.
+        """
+        with self._arrived:
+            if not self._arrived.wait_for(lambda: self._queue or self._end, timeout):
+                text = f"no message came in {timeout} s"
+                raise TimeoutError(text)
+            message = self._next()
+        if message is None:
+            raise LinkClosed(self._end or "closed")
+        return message
+
+    async def arecv(self, timeout: float | None = None) -> Message:
+        """Wait for the next message; see `recv`."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(timeout):
+            while True:
+                arrived = asyncio.Event()
+                with self._lock:
+                    message = self._next()
+                    if message is not None:
+                        return message
+                    if self._end is not None:
+                        raise LinkClosed(self._end)
+                    self._waiters.append(partial(loop.call_soon_threadsafe, arrived.set))
+                await arrived.wait()
+
+    def _next(self) -> Message | None:
+        """Take the next message; the router goes on once there is room."""
+        queue = self._queue
+        if not queue:
+            return None
+        message = queue.popleft()
+        if self._owes_ready and len(queue) <= QUEUE_LIMIT // 2:
+            self._owes_ready = False
+            self._link.ready()
+        return message
+
+    # --- towards the router ---
+
+    def _expect(self) -> tuple[int, Answered]:
+        """Return an identifier, and the future of its acknowledgement."""
+        future: Answered = Future()
+        with self._lock:
+            return self._client.expect(future), future
+
+    def _send(self, chunk: bytes) -> None:
+        """Give packets to the router."""
+        if self._end is not None:
+            raise LinkClosed(self._end)
+        if chunk:
+            self._link.push(chunk)
+
+    # --- from the router, on its thread ---
+
+    def _wake(self) -> None:
+        """Take what the router has sent; on its thread."""
+        messages: list[Message] = []
+        is_full = False
+        for each in self._link.take():
+            if isinstance(each, bytes):
+                for packet in decode_all(each, V5):
+                    self._take(packet, messages)
+            elif each is UNSCHEDULE:
+                is_full = True
+            elif isinstance(each, Disconnected):
+                self._finish(each.text or reason_text(each.reason_code))
+        if messages:
+            self._deliver(messages)
+        answers = self._client.take_answers()
+        if answers and self._end is None:
+            self._link.push(answers)
+        if is_full:
+            with self._lock:
+                self._owes_ready = len(self._queue) > QUEUE_LIMIT
+            if not self._owes_ready:
+                self._link.ready()
+
+    def _deliver(self, messages: list[Message]) -> None:
+        """Hand messages to the function, or to those that wait for them."""
+        if self._on_messages is not None:
+            self._on_messages(messages)
+            return
+        with self._arrived:
+            self._queue += messages
+            self._arrived.notify_all()
+            waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter()
+
+    def _take(self, packet: Packet, messages: list[Message]) -> None:
+        """Take one packet of the router."""
+        match self._client.take(packet):
+            case Publish() as publish:
+                self._client.acknowledge(publish)
+                messages.append(Message.of(publish))
+            case Settled(future, codes) as settled if settled.refusal:
+                future.set_exception(Refused(reason_text(codes[0]), codes[0]))
+            case Settled(future, codes):
+                future.set_result(codes)
+            case packets.ConnAck(session_present=is_present, reason_code=0):
+                self.connected.set_result(is_present)
+            case packets.ConnAck(reason_code=code):
+                self.connected.set_exception(Refused(reason_text(code), code))
+
+    def _finish(self, why: str) -> None:
+        """End the link: whatever waits for something fails."""
+        with self._arrived:
+            if self._end is not None:
+                return
+            self._end = why
+            pending = list(self._client.inflight.values())
+            self._client.inflight.clear()
+            waiters, self._waiters = self._waiters, []
+            self._arrived.notify_all()
+        for waiter in waiters:
+            waiter()
+        for future in pending:
+            future.set_exception(LinkClosed(why))
+        if not self.connected.done():
+            self.connected.set_exception(LinkClosed(why))
+
+
+def _done() -> Answered:
+    """Return a future that is done: QoS 0 is not acknowledged."""
+    future: Answered = Future()
+    future.set_result((0,))
+    return future

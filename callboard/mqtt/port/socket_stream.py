@@ -1,0 +1,231 @@
+"""The driver of a connection over a plain socket, TCP or Unix: nothing between it and the loop.
+
+A router has thousands of them, most of which wait. So a connection is one object and a file
+descriptor, which reads into what it hands on, writes at once, and keeps only what the system
+did not take. Whatever would cost each connection a system call of its own is inherited from the
+listener, or asked for when it is needed.
+"""
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
+from typing import Final
+
+from callboard.mqtt.access.admission import Peer
+from callboard.mqtt.port.poller import READABLE, WRITABLE, Poller
+from callboard.mqtt.port.remote_link import Door, RemoteLink
+from callboard.mqtt.port.stream import WRITE_BUFFER, Entrance, host_of
+
+#: Bytes of one read. Larger ones cost a mapping of memory each, and the rest is read anyway,
+#: as the socket stays ready.
+READ_SIZE: Final = 64 * 1024
+
+#: Connections that are accepted before others have their turn.
+ACCEPTS: Final = 64
+
+#: Seconds for which the system (Linux) keeps a connection to itself until something comes: it
+#: is accepted together with its CONNECT then, which saves a wake-up and a poll.
+SILENCE: Final = 1
+
+
+@dataclass(slots=True, eq=False)
+class SocketStream:
+    """Carries the bytes of a `RemoteLink`; it is the `Wire`.
+
+    It takes a CONNECT, or begins to wait for it, on a socket that does not block. The
+    descriptor is -1 once it is closed.
+    """
+
+    door: InitVar[Door]
+    peer: InitVar[Peer]
+    _descriptor: int
+    _poller: Poller
+    _buffer: bytearray | None = None
+    _is_closing: bool = False
+    _is_reading: bool = True
+    is_full: bool = False
+    remote: RemoteLink = field(init=False)
+
+    def __post_init__(self, door: Door, peer: Peer) -> None:
+        self.remote = RemoteLink(door, self, peer)
+        self.readable()
+        self._watch()
+
+    # --- what the poller calls ---
+
+    def readable(self) -> None:
+        """Hand a read on."""
+        try:
+            data = os.read(self._descriptor, READ_SIZE)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self._end()
+            return
+        if data:
+            self.remote.receive(data)
+        else:
+            self.close()
+
+    def writable(self) -> None:
+        """Write what waits."""
+        buffer = self._buffer
+        if buffer is None:
+            return
+        try:
+            sent = os.write(self._descriptor, buffer)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self._end()
+            return
+        del buffer[:sent]
+        if not buffer:
+            self._buffer = None
+            if self._is_closing:
+                self._end()
+                return
+            self._watch()
+        if self.is_full and len(buffer) < WRITE_BUFFER // 4:
+            self.is_full = False
+            self.remote.drained()
+
+    def _watch(self) -> None:
+        """Tell the poller what is waited for."""
+        if self._descriptor >= 0:
+            events = READABLE if self._is_reading else 0
+            if self._buffer is not None:
+                events |= WRITABLE
+            self._poller.watch(self._descriptor, self, events)
+
+    def _end(self) -> None:
+        """Close the socket, and tell the link; a second call does nothing."""
+        descriptor = self._descriptor
+        if descriptor < 0:
+            return
+        self._poller.watch(descriptor, self, 0)
+        self._descriptor = -1
+        self._buffer = None
+        self._is_closing = True
+        self._is_reading = False
+        with contextlib.suppress(OSError):  # the other side has reset it
+            os.close(descriptor)
+        self.remote.lost()
+        del self.remote  # it refers back, and both are to go at once
+
+    # --- what the link calls ---
+
+    def write(self, data: bytes) -> None:
+        """Send bytes; what the socket does not take waits."""
+        buffer = self._buffer
+        if buffer is not None:
+            buffer += data
+        elif self._is_closing:
+            return
+        else:
+            try:
+                sent = os.write(self._descriptor, data)
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            except OSError:  # the link is in the middle of something
+                self._is_closing = True
+                self._poller.loop.call_soon(self._end)
+                return
+            if sent == len(data):
+                return
+            buffer = self._buffer = bytearray(memoryview(data)[sent:])
+            self._watch()
+        self.is_full = len(buffer) > WRITE_BUFFER
+
+    def pause(self) -> None:
+        """Stop reading."""
+        if self._is_reading:
+            self._is_reading = False
+            self._watch()
+
+    def resume(self) -> None:
+        """Read on."""
+        if not self._is_reading and not self._is_closing:
+            self._is_reading = True
+            self._watch()
+
+    def close(self) -> None:
+        """Close once everything has left."""
+        if not self._is_closing:
+            self._is_closing = True
+            self.pause()
+            if self._buffer is None:
+                self._poller.loop.call_soon(self._end)
+
+    def abort(self) -> None:
+        """Close at once: there may be no loop any more that would do it later."""
+        self._end()
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        """Call something once, in a while."""
+        if seconds > 0:
+            self._poller.loop.call_later(seconds, call)
+        else:
+            self._poller.loop.call_soon(call)
+
+
+class SocketServer:
+    """Accepts connections of one port."""
+
+    def __init__(
+        self, door: Door, entrance: Entrance, sock: socket.socket, poller: Poller
+    ) -> None:
+        """Listen on a socket that is bound."""
+        self.sockets = [sock]
+        self._door = door
+        self._entrance = entrance
+        self._poller = poller
+        sock.setblocking(False)  # noqa: FBT003
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if hasattr(socket, "TCP_DEFER_ACCEPT"):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, SILENCE)
+        poller.watch(sock.fileno(), self, READABLE)
+
+    def close(self) -> None:
+        """Accept no connection any more."""
+        sockets, self.sockets = self.sockets, []
+        for sock in sockets:
+            self._poller.watch(sock.fileno(), self, 0)
+            sock.close()
+
+    def readable(self) -> None:
+        """Accept a run of connections."""
+        for _ in range(ACCEPTS):
+            if not self.sockets:
+                return
+            try:
+                # What `accept` itself calls: a descriptor is enough here, and an object of
+                # the module `socket` costs as much as the system call.
+                descriptor, address = self.sockets[0]._accept()  # type: ignore[attr-defined]  # noqa: SLF001
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:  # no descriptor is free: the system keeps them until one is
+                self._rest()
+                return
+            if self._door.is_full():
+                os.close(descriptor)
+                continue
+            os.set_blocking(descriptor, False)
+            peer = Peer(*host_of(address), self._entrance.address)
+            SocketStream(self._door, peer, descriptor, self._poller)
+
+    def writable(self) -> None:
+        """Nothing is written here."""
+
+    def _rest(self) -> None:
+        """Accept no connection for a second."""
+        self._poller.watch(self.sockets[0].fileno(), self, 0)
+        self._poller.loop.call_later(1.0, self._go_on)
+
+    def _go_on(self) -> None:
+        """Accept connections again."""
+        if self.sockets:
+            self._poller.watch(self.sockets[0].fileno(), self, READABLE)

@@ -1,0 +1,112 @@
+"""The driver of a connection over a transport of asyncio: TLS, and WebSocket above it."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, NamedTuple, cast
+
+from callboard.mqtt.access.admission import Peer
+from callboard.mqtt.port.remote_link import Door, RemoteLink
+
+#: Bytes that wait to be sent to a client before the router has to wait.
+WRITE_BUFFER: Final = 256 * 1024
+
+
+class Entrance(NamedTuple):
+    """The listener that a connection came to."""
+
+    address: str
+    has_tenants: bool = False
+
+
+class TransportStream(asyncio.Protocol):
+    """Carries the bytes of a `RemoteLink`; it is the `Wire`."""
+
+    _transport: asyncio.Transport
+
+    def __init__(self, door: Door, entrance: Entrance, loop: asyncio.AbstractEventLoop) -> None:
+        self._door = door
+        self._entrance = entrance
+        self._loop = loop
+        self.is_full = False
+        #: None before there is one, and after it has ended.
+        self.remote: RemoteLink | None = None
+
+    # --- what asyncio calls ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to wait for a CONNECT."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER)
+        if self._door.is_full():
+            self._transport.abort()
+        self._open()
+
+    def _open(self) -> None:
+        """Let the bytes go to a link from here on."""
+        self.remote = RemoteLink(self._door, self, peer_of(self._transport, self._entrance))
+
+    def data_received(self, data: bytes) -> None:
+        """Hand a read on."""
+        if self.remote is not None:
+            self.remote.receive(data)
+
+    def pause_writing(self) -> None:
+        """Take note that the client does not read."""
+        self.is_full = True
+
+    def resume_writing(self) -> None:
+        """Take note that it does again."""
+        self.is_full = False
+        if self.remote is not None:
+            self.remote.drained()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """Tell the link."""
+        remote, self.remote = self.remote, None  # it refers back; both are to go at once
+        if remote is not None:
+            remote.lost()
+
+    # --- what the link calls ---
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+        self._transport.write(data)
+
+    def pause(self) -> None:
+        """Stop reading."""
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """Close once everything has left."""
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._transport.abort()
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        """Call something once, in a while."""
+        self._loop.call_later(seconds, call)
+
+
+def peer_of(transport: asyncio.BaseTransport, entrance: Entrance) -> Peer:
+    """Return the peer at the other end of a transport."""
+    certificate = transport.get_extra_info("peercert") or {}
+    subject = {name: value for part in certificate.get("subject", ()) for name, value in part}
+    tenant = subject.get("organizationName", "") if entrance.has_tenants else ""
+    where = host_of(transport.get_extra_info("peername"))
+    return Peer(*where, entrance.address, subject, tenant)
+
+
+def host_of(address: object) -> tuple[str, str]:
+    """Return the text of a socket's address, and the host in it; empty for a Unix socket."""
+    if not isinstance(address, tuple):
+        return "unix", ""
+    host, port = address[0], address[1]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}", host

@@ -1,0 +1,121 @@
+"""Traces: what one client sends and gets, packet by packet.
+
+A trace begins with the first request for it, keeps the last packets, and ends half a minute
+after the last request: without requests a router decodes nothing.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from callboard.mqtt.port.remote_link import RemoteLink
+from callboard.mqtt.wire.codec import decode_packet
+from callboard.mqtt.wire.errors import RemoteMqttError
+from callboard.mqtt.wire.framing import split_packets
+from callboard.mqtt.wire.packet import Publish
+
+#: Packets of one client that wait for the next look.
+KEPT: Final = 1_000
+#: Seconds without a look after which a trace ends.
+PATIENCE: Final = 30.0
+#: Clients that are traced at a time.
+MOST: Final = 16
+#: Bytes of a payload that are shown.
+SHOWN: Final = 64
+
+
+class Trace:
+    """The packets of one client."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.looked_at = clock()
+        self.packets: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        self.count = 0
+        self.version = 4
+        self._clock = clock
+        self.remote: RemoteLink | None = None
+
+    def note(self, direction: str, data: bytes) -> None:
+        """Take a chunk of whole packets."""
+        for packet in split_packets(data):
+            self._add(direction, packet)
+
+    def _add(self, direction: str, packet: bytes) -> None:
+        """Keep one packet as values."""
+        try:
+            shown = show_packet(packet, self.version)
+        except RemoteMqttError as error:
+            shown = {"packet": "?", "error": str(error)}
+        self.count += 1
+        self.packets.append(
+            {"number": self.count, "time": self._clock(), "direction": direction, **shown}
+        )
+
+
+def show_packet(data: bytes, version: int) -> dict[str, Any]:
+    """Return a packet as values that JSON has."""
+    packet = decode_packet(data, version)
+    shown: dict[str, Any] = {"packet": type(packet).__name__, "bytes": len(data)}
+    for name in type(packet).__slots__:
+        value = getattr(packet, name)
+        if name == "properties":
+            if value is not None:
+                shown |= {
+                    key: _plain(each)
+                    for key in type(value).__slots__
+                    if (each := getattr(value, key)) not in (None, ())
+                }
+        elif name == "payload" and isinstance(packet, Publish):
+            shown["size"] = len(value)
+            shown["payload"] = value[:SHOWN].decode(errors="replace")
+        else:
+            shown[name] = _plain(value)
+    return shown
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that JSON has."""
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return value if isinstance(value, int | str | bool | None) else str(value)
+
+
+class Tracer:
+    """The traces of a router; used on its thread."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._traces: dict[str, Trace] = {}
+
+    def look(
+        self, client_id: str, remote: RemoteLink | None, since: int
+    ) -> dict[str, Any] | None:
+        """Return a client's packets after number `since`; None when too many are traced.
+
+        The first look begins the trace; a client that connects again is found by the next one.
+        """
+        self._end_forgotten()
+        trace = self._traces.get(client_id)
+        if trace is None:
+            if len(self._traces) >= MOST:
+                return None
+            trace = self._traces[client_id] = Trace(self._clock)
+        trace.looked_at = self._clock()
+        if remote is not trace.remote:
+            trace.remote = remote
+            if remote is not None and remote.link is not None:
+                trace.version = remote.link.connect.version
+                remote.tracer = trace.note
+        packets = [each for each in trace.packets if each["number"] > since]
+        return {"connected": remote is not None, "count": trace.count, "packets": packets}
+
+    def _end_forgotten(self) -> None:
+        """End the traces without a recent request."""
+        now = self._clock()
+        for client_id, trace in list(self._traces.items()):
+            if now - trace.looked_at > PATIENCE:
+                if trace.remote is not None:
+                    trace.remote.tracer = None
+                del self._traces[client_id]

@@ -1,0 +1,139 @@
+"""The driver of a connection over WebSocket: binary frames with the bytes of MQTT.
+
+Sub-protocol `mqtt` for 3.1.1 and 5 (MQTT 5, section 6). Packets and frames need not agree: the
+bytes of all frames are one stream. The protocol itself is the core of the package `websockets`.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+from websockets.exceptions import InvalidState
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.http11 import Request
+from websockets.protocol import OPEN
+from websockets.server import ServerProtocol
+from websockets.typing import Origin, Subprotocol
+
+from callboard.mqtt.port.remote_link import Door
+from callboard.mqtt.port.stream import Entrance, TransportStream
+
+SUBPROTOCOL: Final = Subprotocol("mqtt")
+#: A frame may be this much larger than a packet; the core limits the handshake itself.
+HANDSHAKE_BYTES: Final = 64 * 1024
+
+
+class WebSocketStream(TransportStream):
+    """Carries the bytes of a `RemoteLink` in frames; it is the `Wire`."""
+
+    def __init__(
+        self,
+        door: Door,
+        entrance: Entrance,
+        loop: asyncio.AbstractEventLoop,
+        origins: Sequence[str] = (),
+    ) -> None:
+        """Begin with the handshake.
+
+        Args:
+            door: what all connections share.
+            entrance: the listener that it came to.
+            loop: that runs it.
+            origins: web sites whose pages may connect; empty for all.
+        """
+        super().__init__(door, entrance, loop)
+        self._core = ServerProtocol(
+            origins=[Origin(origin) for origin in origins] or None,
+            subprotocols=[SUBPROTOCOL],
+            max_size=2 * door.limits.packet_size + HANDSHAKE_BYTES,
+        )
+        self._deadline: asyncio.TimerHandle | None = None
+
+    # --- what asyncio calls ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for the handshake, not for ever."""
+        super().connection_made(transport)
+        patience = self._door.limits.connect_timeout
+        if patience:
+            self._deadline = self._loop.call_later(patience, self._transport.abort)
+
+    def _open(self) -> None:
+        """Wait for the handshake: the link begins after it."""
+
+    def data_received(self, data: bytes) -> None:
+        """Hand on what the frames of a read hold."""
+        self._core.receive_data(data)
+        self._take_events()
+
+    def eof_received(self) -> None:
+        """Let the transport close."""
+        self._core.receive_eof()
+        self._take_events()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Tell the link."""
+        self._stop_deadline()
+        super().connection_lost(error)
+
+    # --- what the link calls ---
+
+    def write(self, data: bytes) -> None:
+        """Send bytes in one frame."""
+        if self._core.state is OPEN:
+            self._core.send_binary(data)
+            self._send()
+
+    def close(self) -> None:
+        """Close with a closing frame, once everything has left."""
+        self._fail(CloseCode.NORMAL_CLOSURE)
+
+    # --- frames ---
+
+    def _take_events(self) -> None:
+        """Take what the core found in the frames of a read."""
+        payloads: list[bytes] = []
+        for event in self._core.events_received():
+            if isinstance(event, Request):
+                self._shake_hands(event)
+            elif isinstance(event, Frame):
+                if event.opcode is Opcode.TEXT:
+                    self._fail(CloseCode.UNSUPPORTED_DATA)
+                elif event.opcode in {Opcode.BINARY, Opcode.CONT}:
+                    payloads.append(bytes(event.data))
+        self._send()
+        if payloads and self.remote is not None:
+            self.remote.receive(b"".join(payloads))
+        if self._core.close_expected():
+            self._transport.close()
+
+    def _shake_hands(self, request: Request) -> None:
+        """Answer the request, and begin the link if it is accepted."""
+        response = self._core.accept(request)
+        self._core.send_response(response)
+        if response.status_code == 101:
+            self._stop_deadline()
+            super()._open()
+
+    def _fail(self, code: CloseCode) -> None:
+        """Close with a closing frame."""
+        try:
+            self._core.send_close(code)
+        except InvalidState:
+            pass
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        """Write what the core wants to send."""
+        for data in cast("list[Any]", self._core.data_to_send()):
+            if data:
+                self._transport.write(data)
+            elif self._transport.can_write_eof():
+                self._transport.write_eof()
+
+    def _stop_deadline(self) -> None:
+        """Let the handshake's time run out no more."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None

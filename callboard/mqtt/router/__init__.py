@@ -1,0 +1,1 @@
+"""The router as a pure machine: sessions, logs, delivery and ingress."""

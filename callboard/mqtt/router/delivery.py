@@ -1,0 +1,665 @@
+"""Delivery: messages go from logs to the connections that are ready.
+
+A ready connection is consumed: it is sent its acknowledgements first, then sweeps over its
+requests. A sweep takes at most `SWEEP_LIMIT` messages of one filter; of a run that needs no
+change it is a slice and a join. A connection is paused when its link is full (Busy), when its
+window is full (InflightFull), when it has read everything (Caughtup) or when the next message
+has to be fetched from the journal (Fetching).
+
+`pass_through` is a short way. Where each client has a topic of its own, most messages have one
+reader, which has read all messages before and takes the very bytes that the publisher sent. For
+a single message, the run, the log, its waiters and the ready queue cost more than all other
+steps in the router. So packets that are plain in every respect go to such a reader at once; all
+others take the long way.
+"""
+
+from bisect import bisect_right
+from collections import deque
+from typing import Final, NamedTuple
+
+from callboard.mqtt.router.datalog import CursorJump, Segment
+from callboard.mqtt.router.effects import Effects
+from callboard.mqtt.router.link import UNSCHEDULE
+from callboard.mqtt.router.logs import Logs
+from callboard.mqtt.router.message import PACKET_IDS, Form, Run, encode_form, expiry_property
+from callboard.mqtt.router.record import (
+    Acknowledged,
+    Copied,
+    Moved,
+    Released,
+    SentOut,
+    Subscribed,
+    Unsubscribed,
+)
+from callboard.mqtt.router.session import (
+    Cause,
+    Connection,
+    DataRequest,
+    FilterLog,
+    Session,
+    SessionSubscription,
+    Status,
+)
+from callboard.mqtt.router.share import ShareGroup
+from callboard.mqtt.router.window import LAST_ID, PUBACK, PUBREC, Sent, Window
+from callboard.mqtt.wire.packet import PubComp, PubRel
+from callboard.mqtt.wire.reason_code import ReasonCode
+
+#: Connections that one turn sends to, so that events are not kept waiting.
+MOST_READY = 100
+
+#: Messages of one request in one sweep.
+SWEEP_LIMIT: Final = 200
+
+#: Sweeps of one connection in one turn.
+ROUNDS: Final = 100
+
+#: The identifier of the property *topic alias*.
+ALIAS: Final = 35
+
+_CAUGHT_UP: Final = Status.CAUGHT_UP
+_READY: Final = Status.READY
+_ON_FRESH_DATA: Final = Cause.FRESH_DATA.wakes
+
+
+class Options(NamedTuple):
+    """How a reader gets a message: with which QoS, properties of its own, retain flag."""
+
+    qos: int
+    extra: bytes
+    retain: bool
+
+
+class Delivery:
+    """Sends messages to connections, and keeps the groups of shared subscriptions.
+
+    Attributes:
+        connections: by client id.
+        groups: shared subscriptions, by filter with the share.
+        ready: the ready queue.
+        touched: connections with something in `out` at the end of this turn.
+    """
+
+    def __init__(self, logs: Logs, effects: Effects) -> None:
+        self.connections: dict[str, Connection] = {}
+        self.groups: dict[str, ShareGroup] = {}
+        self.ready: deque[Connection] = deque()
+        self.touched: list[Connection] = []
+        self._logs = logs
+        self._effects = effects
+
+    # --- who is ready ---
+
+    def notify(self) -> None:
+        """Hand the requests that publishes have woken to their trackers."""
+        logs = self._logs
+        requests, logs.woken = logs.woken, []
+        for request in requests:
+            session = request.session
+            if request.is_shared:
+                group = self.groups.get(request.subscription.topic_filter)
+                if group is not None and group.request is request:  # it has not ended
+                    self.hand_over(group)
+            elif session is not None:
+                tracker = session.tracker
+                tracker.requests.append(request)
+                if tracker.status in _ON_FRESH_DATA and session.connection is not None:
+                    tracker.status = _READY
+                    self.ready.append(session.connection)
+
+    def schedule(self, session: Session, cause: Cause) -> None:
+        """Put a connection into the ready queue if this cause makes it ready."""
+        connection = session.connection
+        if connection is None:
+            return
+        tracker = session.tracker
+        if tracker.status in cause.wakes:
+            tracker.status = _READY
+            self.ready.append(connection)
+        if session.has_shared and cause is Cause.INCOMING_ACK:
+            self.wake_groups(session)
+
+    def emptied(self, connection: Connection) -> None:
+        """Go on with a connection whose link was full."""
+        connection.unsent = connection.unsent_bytes = 0
+        self.schedule(connection.session, Cause.READY)
+        if connection.session.has_shared:
+            self.wake_groups(connection.session)
+
+    def arrived(self, segment: Segment, runs: list[Run]) -> None:
+        """Take messages from the shelf; none if they could not be read, so they are lost."""
+        for connection in self._logs.put_back(segment, runs):
+            session = connection.session
+            if session.connection is connection:
+                self.schedule(session, Cause.FETCHED)
+                if session.has_shared:
+                    self.wake_groups(session)
+
+    def serve(self) -> None:
+        """Send to connections of the ready queue."""
+        ready, touched = self.ready, self.touched
+        for _ in range(min(len(ready), MOST_READY)):
+            connection = ready.popleft()
+            if connection.session.connection is connection:
+                self._consume(connection)
+                if connection.out:
+                    touched.append(connection)
+
+    # --- requests and groups ---
+
+    def group_of(self, request: DataRequest) -> ShareGroup:
+        """Return the group that a shared request is of."""
+        return self.groups[request.subscription.topic_filter]
+
+    def park(self, request: DataRequest) -> None:
+        """Let a request that has read everything wait for more, or end."""
+        log, session = request.log, request.session
+        if session is not None and session.leaving and not session.tracker.requests:
+            self._all_left(session)
+        if request.stop is not None:
+            if not request.is_retained:
+                self._logs.drop_reader(log)
+            return
+        if request.is_shared:
+            request.session = None
+        log.park(request)
+
+    def hand_over(self, group: ShareGroup) -> None:
+        """Give a group's request to the next member that can take something."""
+        if not group.has_more:
+            group.is_idle = False
+            self.park(group.request)
+            return
+        member = group.hand_over()
+        if member is not None:
+            self.schedule(member, Cause.NEW_FILTER)
+
+    def wake_groups(self, session: Session) -> None:
+        """Let a session that can take something again serve groups that found nobody."""
+        if session.tracker.status not in (_READY, _CAUGHT_UP):
+            return
+        for request in session.requests.values():
+            if request.is_shared:
+                group = self.group_of(request)
+                if group.is_idle:
+                    self.hand_over(group)
+
+    def offer_returned(self, group: ShareGroup) -> None:
+        """Let a group's request out of the waiters: messages came back to it."""
+        request = group.request
+        if request.log.waiters.pop(request, False) is None:
+            self.hand_over(group)
+
+    def _all_left(self, session: Session) -> None:
+        """Forget subscriptions that were ended, when nobody is behind them any more."""
+        session.leaving = ()
+        if session.is_durable:
+            self._effects.records.append(Unsubscribed(session.client_id, ""))
+            self.note_places(session)
+
+    def note_places(self, session: Session) -> None:
+        """Write down what a session's subscriptions have read, one of them having gone.
+
+        What the one that is gone had sent for all must not be sent again by the others.
+        """
+        for name, request in session.requests.items():
+            if not request.is_shared:
+                place = request.place(self._logs.number)
+                self._effects.records.append(Moved(session.client_id, name, place))
+
+    # --- losses ---
+
+    def _jump(self, request: DataRequest, offset: int) -> None:
+        """Go on at an offset, as what was before it is gone, and write that down.
+
+        The journal may still have what was told as lost: a router that starts again would send
+        it, behind what came after it.
+        """
+        self._tell_jump(request, offset)
+        session, subscription = request.session, request.subscription
+        if session is None or not session.is_durable or not subscription.qos:
+            return
+        if request.is_shared or request.is_retained:
+            return
+        place, client_id = request.place(self._logs.number), session.client_id
+        if subscription.until is None:
+            self._effects.records.append(Moved(client_id, subscription.topic_filter, place))
+        else:
+            self._effects.records.append(Subscribed(client_id, subscription, place))
+
+    def _tell_jump(self, request: DataRequest, offset: int) -> None:
+        """Move a request on to an offset, and report the messages before it as lost."""
+        lost = offset - request.offset
+        request.offset = offset
+        self._effects.meters.lost += lost
+        session = request.session
+        client_id = "" if request.is_shared or session is None else session.client_id
+        self._effects.alerts.append(CursorJump(client_id, request.log.topic_filter, lost))
+
+    def tell_jumps(self, session: Session) -> None:
+        """Tell what logs dropped before a session read it; it would come to that later."""
+        for request in (*session.requests.values(), *session.tracker.requests):
+            start = request.log.start
+            if request.stop is not None:
+                start = min(start, request.stop)
+            if start > request.offset:
+                self._tell_jump(request, start)
+
+    # --- acknowledgements ---
+
+    def acknowledge(self, connection: Connection, kind: int, ids: tuple[int, ...]) -> None:
+        """Take successful PUBACKs, PUBRECs or PUBCOMPs; `kind` is their first byte.
+
+        Those of unknown identifiers are counted, and answered where the standard has an answer.
+
+        Raises:
+            ProtocolViolation: one is of the wrong kind for its message.
+        """
+        session = connection.session
+        unknown = session.window.acknowledge(kind, ids)
+        if kind == PUBREC:
+            known = ids
+            if unknown:
+                reason = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND if connection.is_v5 else 0
+                for each in unknown:
+                    connection.acknowledge(PubRel(each, reason))
+                known = tuple(each for each in ids if each not in unknown)
+            connection.acks.append(b"".join([b"\x62\x02" + PACKET_IDS[each] for each in known]))
+        self._effects.meters.unknown_acks += len(unknown)
+        if session.is_durable:
+            self._effects.records.append(Acknowledged(session.client_id, kind, ids))
+        self.schedule(session, Cause.INCOMING_ACK)
+
+    def give_up(self, connection: Connection, packet_id: int) -> None:
+        """Take a PUBREC with an error: the delivery is over (MQTT 5, 4.3.3)."""
+        session = connection.session
+        if session.window.inflight.pop(packet_id, None) is not None:
+            self._effects.meters.refused_by_clients += 1
+            if session.is_durable:
+                record = Acknowledged(session.client_id, PUBACK, (packet_id,))
+                self._effects.records.append(record)
+            self.schedule(session, Cause.INCOMING_ACK)
+
+    def release(self, connection: Connection, ids: tuple[int, ...]) -> None:
+        """Take PUBRELs: forget identifiers of messages that came with QoS 2."""
+        session = connection.session
+        received = session.received
+        if connection.is_v5 and not received.issuperset(ids):
+            for packet_id in ids:
+                known = packet_id in received
+                reason = ReasonCode.SUCCESS if known else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
+                connection.acknowledge(PubComp(packet_id, reason))
+        else:
+            connection.acks.append(b"".join([b"\x70\x02" + PACKET_IDS[each] for each in ids]))
+        received.difference_update(ids)
+        if session.is_durable:
+            self._effects.records.append(Released(session.client_id, ids))
+        self.schedule(session, Cause.ACKS)
+
+    # --- the short way ---
+
+    def pass_through(
+        self, publisher: Connection, log: FilterLog, topic: bytes, packets: bytes, count: int
+    ) -> bool:
+        """Send plain packets with QoS 0 on; return False, having done nothing, if it fails."""
+        if len(log.waiters) != 1 or log.readers != 1 or log.is_swollen:
+            return False
+        (request,) = log.waiters
+        session = request.session
+        if session is None:  # of a shared subscription, whose turns are the group's affair
+            return False
+        reader = session.connection
+        if reader is None or session.tracker.status is not _CAUGHT_UP:
+            return False
+        subscription, limits = request.subscription, self._effects.limits
+        size = len(packets)
+        if (
+            reader.is_v5 != publisher.is_v5
+            or reader.alias_maximum
+            or reader.largest is not None
+            or subscription.identifier
+            or (subscription.no_local and reader is publisher)
+            or reader.unsent + count > limits.delivery_quota
+            or reader.unsent_bytes + size > limits.delivery_bytes
+            or (reader.access is not None and not reader.may_receive(topic))
+        ):
+            return False
+        if not reader.out:
+            self.touched.append(reader)
+        reader.out.append(packets)
+        reader.unsent += count
+        reader.unsent_bytes += size
+        self._logs.number += count
+        meters = self._effects.meters
+        meters.published += count
+        meters.published_bytes += size
+        meters.delivered += count
+        log.pass_by(count, (packets, size // count, reader.is_v5))
+        request.offset = log.end
+        return True
+
+    # --- the long way ---
+
+    def _consume(self, connection: Connection) -> None:
+        """Send a connection what there is for it, as far as it can take it."""
+        session = connection.session
+        tracker = session.tracker
+        if connection.acks:
+            connection.out += connection.acks
+            connection.unsent_bytes += sum(map(len, connection.acks))
+            connection.acks = []
+            if connection.unsent_bytes >= self._effects.limits.delivery_bytes:
+                self._pause(connection, Status.BUSY)
+                return
+        window = session.window_or_none
+        if window is not None and window.resend and not self._send_again(connection):
+            tracker.status = Status.INFLIGHT_FULL
+            return
+        requests = tracker.requests
+        for _ in range(ROUNDS):
+            if not requests:
+                tracker.status = _CAUGHT_UP
+                return
+            request = requests[0]
+            outcome = self._forward(connection, request)
+            if outcome is _READY:
+                self._requeue(session, request)
+            elif outcome is _CAUGHT_UP:
+                del requests[0]
+                self.park(request)
+            else:
+                self._pause(connection, outcome)
+                return
+        self.ready.append(connection)
+
+    def _requeue(self, session: Session, request: DataRequest) -> None:
+        """Give the other requests of a session their turn, or other members of a group."""
+        requests = session.tracker.requests
+        if request.is_shared:
+            del requests[0]
+            self.hand_over(self.group_of(request))
+        elif len(requests) > 1 and request.stop is None:
+            requests.append(requests.pop(0))
+
+    def _pause(self, connection: Connection, outcome: Status) -> None:
+        """Take a connection out of the ready queue, and its groups' requests from it."""
+        tracker = connection.session.tracker
+        tracker.status = outcome
+        if outcome is Status.BUSY:
+            connection.out.append(UNSCHEDULE)
+            self._effects.meters.unscheduled += 1
+        for request in [each for each in tracker.requests if each.is_shared]:
+            tracker.requests.remove(request)
+            self.hand_over(self.group_of(request))
+
+    def _send_again(self, connection: Connection) -> bool:
+        """Send what was in flight again, with its identifiers; False if the window is full."""
+        window = connection.session.window
+        resend = window.resend
+        while resend:
+            if window.room <= 0:
+                return False
+            packet_id = next(iter(resend))
+            sent = resend.pop(packet_id)
+            window.inflight[packet_id] = sent
+            form = sent.run.form_for(
+                sent.qos,
+                is_v5=connection.is_v5,
+                retain=sent.retain,
+                extra=sent.extra if connection.is_v5 else b"",
+            )
+            index = sent.start + packet_id - sent.first
+            front = form.fronts[index]
+            packet = b"".join(
+                (bytes((front[0] | 8,)), front[1:], PACKET_IDS[packet_id], form.tails[index])
+            )
+            connection.out.append(packet)
+        return True
+
+    def _forward(self, connection: Connection, request: DataRequest) -> Status:  # noqa: C901
+        """Send messages of one request: at most `SWEEP_LIMIT`, or a burst of a shared one."""
+        budget = SWEEP_LIMIT
+        if request.is_shared:
+            group = self.group_of(request)
+            budget = group.burst
+            if group.returned:
+                return self._send_returned(connection, request, group)
+        log, offset = request.log, request.offset
+        end = log.end if request.stop is None else min(request.stop, log.end)
+        limits = self._effects.limits
+        quota, most = limits.delivery_quota, limits.delivery_bytes
+        while offset < end:
+            if budget <= 0:
+                return _READY
+            if connection.unsent >= quota or connection.unsent_bytes >= most:
+                return Status.BUSY
+            segment = log.segments[-1]
+            if offset >= segment.base:  # most readers are in the last segment
+                number = bisect_right(segment.starts, offset) - 1
+            else:
+                at, segment, number = log.find(offset)
+                if at != offset:
+                    offset = min(at, end)
+                    self._jump(request, offset)
+                    continue
+                if segment.shelf is not None and not segment.runs:
+                    self._logs.fetch(log, segment, connection)
+                    return Status.FETCHING
+            runs, starts = segment.runs, segment.starts
+            while number < len(runs) and budget > 0 and starts[number] <= offset < end:
+                run = runs[number]
+                index = offset - starts[number]
+                count = min(run.count - index, budget, end - offset)
+                sent = self._send(connection, request, run, index, count)
+                offset += sent
+                budget -= sent
+                request.offset = offset
+                if sent < count:
+                    if not sent or connection.session.window.room <= 0:
+                        return Status.INFLIGHT_FULL
+                    continue  # the rest of the run, in another form or with other identifiers
+                number += offset == starts[number] + run.count
+                if connection.unsent >= quota or connection.unsent_bytes >= most:
+                    break
+        return _CAUGHT_UP
+
+    def _send_returned(
+        self, connection: Connection, request: DataRequest, group: ShareGroup
+    ) -> Status:
+        """Send a message of a group that another member had, and did not acknowledge."""
+        run, index = group.returned[0]
+        if not self._send(connection, request, run, index, 1):
+            return Status.INFLIGHT_FULL
+        group.returned.popleft()
+        return _READY if group.has_more else _CAUGHT_UP
+
+    def _send(  # noqa: C901  (every way in which a message is not sent)
+        self, connection: Connection, request: DataRequest, run: Run, index: int, count: int
+    ) -> int:
+        """Send a part of a run; return how many messages are done with, sent or not wanted."""
+        subscription, session = request.subscription, connection.session
+        qos, extra, retain = subscription.qos, subscription.identifier, False
+        if (
+            run.retain
+            or request.is_retained
+            or subscription.no_local
+            or run.recipient is not None
+            or (session.has_overlaps and len(run.filters) > 1)
+        ):
+            options = _options(session, request, run)
+            if options is None:
+                return count
+            qos, extra, retain = options
+        if run.qos < qos:
+            qos = run.qos
+        if connection.access is not None and not connection.may_receive(run.topic):
+            return count
+        expires_at, is_v5 = run.expires_at, connection.is_v5
+        if expires_at is not None and expires_at <= self._effects.now:
+            self._effects.meters.expired += count
+            return count
+        offset = index
+        if is_v5 and (connection.alias_maximum or connection.largest or expires_at is not None):
+            options = Options(qos, extra, retain)
+            particular = self._particular_form(connection, run, index, count, options)
+            if particular is None:
+                return 1
+            form, offset, count = particular
+        elif qos | is_v5 << 2 == run.key and not retain and not extra and expires_at is None:
+            form = run.form
+        else:
+            form = run.form_for(qos, is_v5=is_v5, retain=retain, extra=extra if is_v5 else b"")
+        if qos:
+            window = session.window_or_none or session.window
+            first, count = _allocate(window, count)
+            if not count:
+                return 0
+            name, is_retained = subscription.topic_filter, request.is_retained
+            sent = Sent(
+                run, index, first, qos, extra, retain, name, request.is_shared, is_retained
+            )
+            if count == 1:
+                window.inflight[first] = sent
+                data = b"".join((form.fronts[offset], PACKET_IDS[first], form.tails[offset]))
+            else:
+                window.inflight |= dict.fromkeys(range(first, first + count), sent)
+                data = _numbered(form, offset, count, first)
+            if session.is_durable:
+                self._record(session, sent, count)
+        else:
+            fronts = form.fronts
+            data = fronts[offset] if count == 1 else b"".join(fronts[offset : offset + count])
+        connection.out.append(data)
+        self._effects.meters.delivered += count
+        connection.unsent += count
+        connection.unsent_bytes += len(data)
+        return count
+
+    def _record(self, session: Session, sent: Sent, count: int) -> None:
+        """Write down what is in flight to a session that outlives the router."""
+        if sent.is_retained:
+            self._effects.records.append(Copied(sent.run))
+        self._effects.records.append(SentOut.of(session.client_id, sent, count))
+
+    def _particular_form(
+        self, connection: Connection, run: Run, index: int, count: int, options: Options
+    ) -> tuple[Form, int, int] | None:
+        """Return a form for a reader with aliases or a size limit, or a message with expiry.
+
+        With it come the place of the first message in it, and how many can be sent with it;
+        None if the message is too large for the client, so counts as sent (MQTT 5, 3.1.2.11.4).
+        """
+        qos, extra, retain = options
+        if run.expires_at is not None:
+            extra += expiry_property(run.expires_at - self._effects.now)
+        topic, alias, is_fresh = run.topic, b"", False
+        if connection.alias_maximum and not (qos and connection.session.window.room <= 0):
+            alias, is_fresh = _alias(connection, topic)
+            if is_fresh:
+                count = 1
+            elif alias:
+                topic = b""
+        part = run.payloads[index : index + count]
+        properties = alias + extra + run.properties
+        form = encode_form(topic, part, qos=qos, retain=retain, properties=properties)
+        largest = connection.largest
+        if largest is None:
+            return form, 0, count
+        two = 2 if qos else 0
+        tails = form.tails or [b""] * len(part)
+        sizes = [len(a) + len(b) + two for a, b in zip(form.fronts, tails, strict=True)]
+        fitting = next((at for at, size in enumerate(sizes) if size > largest), len(sizes))
+        if fitting:
+            return form, 0, fitting
+        self._effects.meters.too_large += 1
+        connection.dropped += 1
+        if is_fresh:
+            assert connection.aliases_out is not None
+            del connection.aliases_out[topic]
+        return None
+
+
+def _alias(connection: Connection, topic: bytes) -> tuple[bytes, bool]:
+    """Return the property with the alias of a topic, and whether the alias is set by it."""
+    known = connection.aliases_out
+    if known is None:
+        known = connection.aliases_out = {}
+    alias = known.get(topic, b"")
+    if alias or len(known) >= connection.alias_maximum:
+        return alias, False
+    alias = known[topic] = bytes((ALIAS,)) + (len(known) + 1).to_bytes(2, "big")
+    return alias, True
+
+
+def _allocate(window: Window, count: int) -> tuple[int, int]:
+    """Return the first packet identifier, and how many messages there is room for."""
+    inflight, releasing = window.inflight, window.releasing
+    room = window.size - len(inflight) - len(releasing)
+    if room <= 0:
+        return 0, 0
+    first = window.following
+    if count == 1 and first not in inflight and first not in releasing:
+        window.following = first % LAST_ID + 1
+        return first, 1
+    return window.allocate(min(count, room))
+
+
+def _numbered(form: Form, offset: int, count: int, first: int) -> bytes:
+    """Return packets of a form with packet identifiers from the first one on."""
+    parts = [b""] * (3 * count)
+    parts[0::3] = form.fronts[offset : offset + count]
+    parts[1::3] = PACKET_IDS[first : first + count]
+    parts[2::3] = form.tails[offset : offset + count]
+    return b"".join(parts)
+
+
+def _options(session: Session, request: DataRequest, run: Run) -> Options | None:
+    """Return how a message that is not plain is sent; None if the reader does not want it."""
+    subscription = request.subscription
+    qos, extra, retain = subscription.qos, subscription.identifier, request.is_retained
+    if run.recipient is not None and (request.is_shared or run.recipient != session.client_id):
+        return None
+    if retain:
+        return Options(qos, extra, retain)
+    if subscription.no_local and run.publisher == session.client_id:
+        return None
+    if len(run.filters) > 1 and not request.is_shared and session.has_overlaps:
+        return merge(session, subscription, run)
+    return Options(qos, extra, run.retain and subscription.retain_as_published)
+
+
+def merge(session: Session, subscription: SessionSubscription, run: Run) -> Options | None:
+    """Decide about a message that several filters of a session match: it is sent once.
+
+    The oldest subscription sends it, of those with QoS 1 or 2 if there are any (what those with
+    QoS 0 have read is in no journal), with the highest QoS and all identifiers; returns these
+    and retain-as-published, or None for the others. Who sends depends on nothing that changes
+    while messages wait, so none is sent twice or never.
+    """
+    qos = 0
+    identifiers: list[bytes] = []
+    retain = False
+    subscriptions = session.subscriptions
+    matching = [subscriptions[name] for name in run.filters if name in subscriptions]
+    if session.leaving:
+        matching += [each for each in session.leaving if each.topic_filter in run.filters]
+    oldest = subscription
+    for each in matching:
+        if each.since > run.number or (each.until is not None and run.number >= each.until):
+            continue
+        if each.no_local and run.publisher == session.client_id:
+            continue
+        if _age(each) < _age(oldest):
+            oldest = each
+        qos = max(qos, each.qos)
+        retain = retain or each.retain_as_published
+        if each.identifier:
+            identifiers.append(each.identifier)
+    if oldest.topic_filter != subscription.topic_filter:
+        return None
+    return Options(qos, b"".join(sorted(set(identifiers))), run.retain and retain)
+
+
+def _age(subscription: SessionSubscription) -> tuple[bool, int, str]:
+    """Return a key by which the oldest subscription is the first."""
+    return not subscription.qos, subscription.since, subscription.topic_filter

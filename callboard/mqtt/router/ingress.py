@@ -1,0 +1,432 @@
+"""Ingress: the hot entry of the router, where chunks of whole packets are taken in runs.
+
+PUBLISH packets that begin with the same bytes (flags, length, topic) are one run, and so are
+acknowledgements of one kind: one look, one answer. Packets that are not of the plainest form,
+such as a PUBLISH with properties, go through the codec, with the same meaning.
+
+The ingress does not end a connection: it returns an `Ending` that says why it has to end.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from struct import Struct
+from typing import Final, NamedTuple
+
+from callboard.mqtt.router.brake import Brakes
+from callboard.mqtt.router.delivery import Delivery
+from callboard.mqtt.router.effects import Effects
+from callboard.mqtt.router.logs import Logs, Route
+from callboard.mqtt.router.message import Form, Run, passed_on
+from callboard.mqtt.router.session import Cause, Connection, HeldPackets, Session
+from callboard.mqtt.router.subscribing import Subscriptions
+from callboard.mqtt.router.window import PUBACK, PUBCOMP, PUBREC, PUBREL
+from callboard.mqtt.wire.codec import decode
+from callboard.mqtt.wire.errors import ProtocolViolation, RemoteMqttError
+from callboard.mqtt.wire.packet import (
+    V4,
+    V5,
+    Auth,
+    Disconnect,
+    Packet,
+    PingReq,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    Subscribe,
+    Unsubscribe,
+)
+from callboard.mqtt.wire.reason_code import ReasonCode
+
+_ACKS: Final = Cause.ACKS  # an attribute of an `Enum` costs three times a global
+
+PINGRESP: Final = b"\xd0\x00"
+_ACK_KINDS: Final[dict[type[Packet], int]] = {
+    PubAck: PUBACK,
+    PubRec: PUBREC,
+    PubRel: PUBREL,
+    PubComp: PUBCOMP,
+}
+_ACK_FIRSTS: Final = frozenset(_ACK_KINDS.values())
+#: Acknowledgements of PUBLISH packets, by QoS.
+_FRONTS: Final = (b"", b"\x40\x02\0\0", b"\x50\x02\0\0")
+
+#: Answers that wait for a client that does not read; above it is cut off.
+MOST_ACKS: Final = 50_000
+
+
+class Ending(NamedTuple):
+    """Why a connection ends, and how.
+
+    Attributes:
+        reason: for the client and the log.
+        has_will: whether its will is published.
+        is_told: whether the client gets a DISCONNECT.
+        text: the reason in words.
+        expiry: seconds for which its session is to live on, if the client said so at last.
+    """
+
+    reason: ReasonCode
+    has_will: bool
+    is_told: bool = True
+    text: str = ""
+    expiry: float | None = None
+
+
+@lru_cache(256)
+def _ids_at(step: int, count: int) -> Struct:
+    """Return what reads packet identifiers that stand `step` bytes apart."""
+    gap = f"{step - 2}x" if step > 2 else ""
+    return Struct(f">{('H' + gap) * (count - 1)}H")
+
+
+class Ingress:
+    """Takes the packets of clients.
+
+    Attributes:
+        brakes: what publishers wait for.
+    """
+
+    def __init__(
+        self,
+        logs: Logs,
+        delivery: Delivery,
+        subscriptions: Subscriptions,
+        effects: Effects,
+    ) -> None:
+        self.brakes = Brakes(logs, delivery, effects)
+        self._logs = logs
+        self._delivery = delivery
+        self._subscriptions = subscriptions
+        self._effects = effects
+
+    # --- chunks ---
+
+    def take_data(self, connection: Connection) -> Ending | None:
+        """Take all that lies in the incoming buffer of a client's link."""
+        incoming = connection.link.incoming
+        chunks = incoming[:]
+        del incoming[: len(chunks)]
+        if connection.held is not None:
+            chunks = self.brakes.sift(connection, chunks)
+        return self.take_chunks(connection, chunks)
+
+    def take_chunks(self, connection: Connection, chunks: list[bytes]) -> Ending | None:
+        """Take whole packets of one client; its connection ends with the first wrong one."""
+        try:
+            for chunk in chunks:
+                ending = self._take_chunk(connection, chunk)
+                if ending is not None:
+                    return ending
+        except RemoteMqttError as error:
+            self._delivery.notify()
+            self._effects.meters.violations += 1
+            return Ending(error.reason_code, has_will=True, text=str(error))
+        if connection.acks:
+            self._delivery.schedule(connection.session, _ACKS)
+            if len(connection.acks) > MOST_ACKS:
+                self._delivery.notify()
+                return Ending(ReasonCode.QUOTA_EXCEEDED, has_will=True)
+        return None
+
+    def _take_chunk(self, connection: Connection, data: bytes) -> Ending | None:
+        """Take whole packets of one client, in order.
+
+        Raises:
+            RemoteMqttError: a packet ends the connection; those before it have been taken.
+        """
+        position, end = 0, len(data)
+        while position < end:
+            first = data[position]
+            length = data[position + 1]
+            body = position + 2
+            if length & 0x80:
+                length &= 0x7F
+                shift = 7
+                while True:
+                    more = data[body]
+                    length |= (more & 0x7F) << shift
+                    body += 1
+                    if not more & 0x80:
+                        break
+                    shift += 7
+            stop = body + length
+            if first & 0xF0 == 0x30:
+                position = self._take_publishes(connection, data, position, body, stop)
+            elif first in _ACK_FIRSTS and length == 2:
+                position = self._take_acks(connection, data, position)
+            else:
+                ending = self._take_packet(connection, first, data[body:stop])
+                if ending is not None:
+                    return ending  # what follows is not for us (MQTT 5, 3.14.4)
+                position = stop
+        return None
+
+    # --- held clients; see `brake` ---
+
+    def relax(self) -> Iterator[tuple[Connection, Ending]]:
+        """Take on the packets of clients that are held no more; yield those that end by it."""
+        for connection in self.brakes.relax():
+            ending = self._take_on(connection)
+            if ending is not None:
+                yield connection, ending
+
+    def take_held(self, connection: Connection) -> Ending | None:
+        """Take all that a held client has sent, as its connection ends."""
+        self.brakes.forget(connection)
+        ending = self._take_on(connection, is_over=True)
+        self._delivery.notify()  # the requests of who ends as well have to be in their places
+        return ending
+
+    def _take_on(self, connection: Connection, *, is_over: bool = False) -> Ending | None:
+        """Take what waits of a client, until it is held again."""
+        chunks = connection.let_go()
+        for index, chunk in enumerate(chunks):
+            ending = self.take_chunks(connection, [chunk])
+            if ending is not None:
+                return ending
+            if connection.held is not None and not is_over:
+                connection.held = HeldPackets(chunks[index + 1 :])
+                return None
+        connection.link.is_full = False
+        self._effects.transmits.append((connection.link, []))  # so that it is read on
+        return None
+
+    # --- PUBLISH ---
+
+    def _take_publishes(
+        self, connection: Connection, data: bytes, position: int, body: int, stop: int
+    ) -> int:
+        """Take the run of PUBLISH packets that begins at `position`; return where it ends."""
+        first = data[position]
+        qos = first >> 1 & 3
+        name_end = body + 2
+        is_v5 = connection.is_v5
+        if name_end <= stop:
+            name_end += data[body] << 8 | data[body + 1]
+        head = name_end + 2 if qos else name_end
+        # Retained, with properties, or malformed: one at a time.
+        if (
+            first & 1
+            or qos == 3
+            or first & 14 == 8
+            or head + is_v5 > stop
+            or (is_v5 and data[head])
+        ):
+            connection.packets_in += 1
+            self._take_publish(connection, first, data[body:stop])
+            return stop
+        topic = data[body + 2 : name_end]
+        route = self._logs.routes.get(topic) or self._logs.route(topic)
+        size = stop - position
+        end = stop
+        if stop < len(data):
+            prefix = data[position:name_end]
+            while data.startswith(prefix, end):
+                end += size
+            if is_v5 and end > stop:
+                lengths = data[head:end:size]
+                end = position + (len(lengths) - len(lengths.lstrip(b"\0"))) * size
+        packets = data[position:end]
+        if qos:
+            self._take_numbered(connection, route, topic, packets, size, head - position)
+        else:
+            self._take_plain(connection, route, topic, packets, size)
+        return end
+
+    def _take_plain(
+        self, connection: Connection, route: Route, topic: bytes, packets: bytes, size: int
+    ) -> None:
+        """Take a run of PUBLISH packets with QoS 0, of `size` bytes each."""
+        count = len(packets) // size
+        connection.packets_in += count
+        if (connection.access is not None or route.is_reserved) and not connection.may_publish(
+            topic, is_reserved=route.is_reserved
+        ):
+            self._effects.meters.refused += count
+            return
+        logs = route.logs
+        if len(logs) == 1 and self._delivery.pass_through(
+            connection, logs[0], topic, packets, count
+        ):
+            return
+        fronts = [packets]
+        if count > 1:
+            fronts = [packets[at : at + size] for at in range(0, len(packets), size)]
+        key = connection.is_v5 << 2
+        run = Run(topic, Form(fronts, []), key, count, size, connection.client_id)
+        self._logs.append(run, route, connection.session)
+
+    def _take_numbered(
+        self,
+        connection: Connection,
+        route: Route,
+        topic: bytes,
+        packets: bytes,
+        size: int,
+        head: int,
+    ) -> None:
+        """Take a run of PUBLISH packets with QoS 1 or 2, of `size` bytes each.
+
+        Their packet identifiers end at the offset `head`.
+        """
+        first, at, count = packets[0], head - 2, len(packets) // size
+        qos = first >> 1 & 3
+        connection.packets_in += count
+        if count == 1:
+            ids: tuple[int, ...] = (packets[at] << 8 | packets[at + 1],)
+        else:
+            ids = _ids_at(size, count).unpack_from(packets, at)
+        if 0 in ids:
+            message = "the packet identifier of a PUBLISH is 0"
+            raise ProtocolViolation(message)
+        if (connection.access is not None or route.is_reserved) and not connection.may_publish(
+            topic, is_reserved=route.is_reserved
+        ):
+            self._refuse(connection, qos, ids)
+            return
+        prefix = packets[:at]
+        if first & 8:
+            prefix = bytes((first & 0xF7,)) + prefix[1:]
+        if count == 1:
+            form = Form([prefix], [packets[head:]])
+        else:
+            rest = size - head
+            tails = [
+                packets[each : each + rest] for each in range(head, head + len(packets), size)
+            ]
+            form = Form([prefix] * count, tails)
+        acks = bytearray(_FRONTS[qos] * count)
+        acks[2::4] = packets[at::size]
+        acks[3::4] = packets[at + 1 :: size]
+        received: tuple[int, ...] = ()
+        if qos == 2:
+            fresh = connection.receive(ids)
+            if len(fresh) < count:
+                form = Form(
+                    [form.fronts[each] for each in fresh], [form.tails[each] for each in fresh]
+                )
+                count = len(fresh)
+            received = ids if count == len(ids) else tuple(ids[each] for each in fresh)
+        connection.acks.append(bytes(acks))
+        if count:
+            key = qos | connection.is_v5 << 2
+            run = Run(topic, form, key, count, size, connection.client_id)
+            self._logs.append(run, route, connection.session, received)
+
+    def _take_publish(self, connection: Connection, first: int, body: bytes) -> None:
+        """Take one PUBLISH of any form.
+
+        Raises:
+            RemoteMqttError: it ends the connection.
+        """
+        packet = decode(first, body, V5 if connection.is_v5 else V4)
+        assert isinstance(packet, Publish)
+        topic, alias = packet.topic.encode(), passed_on(packet.properties).alias
+        if alias is not None:
+            topic = connection.resolve(topic, alias)
+        route = self._logs.route(topic)
+        qos, ids = packet.qos, (packet.packet_id,) if packet.qos else ()
+        if not connection.may_publish(topic, is_reserved=route.is_reserved):
+            self._refuse(connection, qos, ids)
+            return
+        received: tuple[int, ...] = ()
+        if qos == 2:
+            is_fresh = bool(connection.receive(ids))
+            connection.acknowledge(PubRec(packet.packet_id))
+            if not is_fresh:
+                return
+            received = ids
+        elif qos:
+            connection.acknowledge(PubAck(packet.packet_id))
+        run = Run.of_packet(packet, topic, connection.client_id, self._effects.now)
+        self._logs.append(run, route, connection.session, received)
+
+    def _refuse(self, connection: Connection, qos: int, ids: tuple[int, ...]) -> None:
+        """Answer messages that go nowhere: MQTT 5 says so, 3.1.1 has no way to."""
+        self._effects.meters.refused += max(1, len(ids))
+        reason = ReasonCode.NOT_AUTHORIZED if connection.is_v5 else ReasonCode.SUCCESS
+        kind = PubAck if qos == 1 else PubRec
+        for packet_id in ids:
+            connection.acknowledge(kind(packet_id, reason))
+
+    # --- acknowledgements ---
+
+    def _take_acks(self, connection: Connection, data: bytes, position: int) -> int:
+        """Take the run of equal acknowledgements of 4 bytes that begins at `position`."""
+        first = data[position]
+        if len(data) - position >= 8 and data[position + 4] == first:
+            most = (len(data) - position) // 4
+            span = data[position : position + 4 * most]
+            kinds, lengths = span[0::4], span[1::4]
+            count = min(
+                most - len(kinds.lstrip(kinds[:1])), most - len(lengths.lstrip(b"\x02"))
+            )
+            ids = _ids_at(4, count).unpack_from(data, position + 2)
+        else:
+            count = 1
+            ids = (data[position + 2] << 8 | data[position + 3],)
+        if 0 in ids:
+            message = "the packet identifier of an acknowledgement is 0"
+            raise ProtocolViolation(message)
+        connection.packets_in += count
+        if first == PUBREL:
+            self._delivery.release(connection, ids)
+        else:
+            self._delivery.acknowledge(connection, first, ids)
+        return position + 4 * count
+
+    def _take_ack(
+        self, connection: Connection, packet: PubAck | PubRec | PubRel | PubComp
+    ) -> None:
+        """Take an acknowledgement with a reason code or properties."""
+        kind = _ACK_KINDS[type(packet)]
+        is_refusal = packet.reason_code >= ReasonCode.UNSPECIFIED_ERROR
+        if kind == PUBREC and is_refusal:
+            self._delivery.give_up(connection, packet.packet_id)
+            return
+        if kind == PUBACK and is_refusal:
+            self._effects.meters.refused_by_clients += 1
+        ids = (packet.packet_id,)
+        if kind == PUBREL:
+            self._delivery.release(connection, ids)
+        else:
+            self._delivery.acknowledge(connection, kind, ids)
+
+    # --- other packets ---
+
+    def _take_packet(self, connection: Connection, first: int, body: bytes) -> Ending | None:
+        """Take one packet of a rare kind."""
+        connection.packets_in += 1
+        if self._logs.woken:
+            self._delivery.notify()
+        packet: Packet = decode(first, body, V5 if connection.is_v5 else V4)
+        match packet:
+            case PingReq():
+                connection.acks.append(PINGRESP)
+            case Subscribe():
+                self._subscriptions.subscribe(connection, packet)
+            case Unsubscribe():
+                self._subscriptions.unsubscribe(connection, packet)
+            case PubAck() | PubRec() | PubRel() | PubComp():
+                self._take_ack(connection, packet)
+            case Disconnect():
+                return _ending_of(connection.session, packet)
+            case Auth() if connection.link.authenticate is not None:
+                connection.link.authenticate(packet)
+            case _:
+                message = f"a client sent a {type(packet).__name__}, which it may not"
+                raise ProtocolViolation(message)
+        return None
+
+
+def _ending_of(session: Session, packet: Disconnect) -> Ending:
+    """Return how a connection ends by a DISCONNECT."""
+    properties = packet.properties
+    expiry = None if properties is None else properties.session_expiry_interval
+    if expiry and not session.expiry:
+        message = "a DISCONNECT wants a session to last that was to end with its connection"
+        raise ProtocolViolation(message)
+    has_will = packet.reason_code == ReasonCode.DISCONNECT_WITH_WILL
+    return Ending(ReasonCode.NORMAL_DISCONNECTION, has_will, expiry=expiry)

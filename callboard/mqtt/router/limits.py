@@ -1,0 +1,85 @@
+"""Limits of a router: every table, queue and packet has a bound."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from callboard.mqtt.router.datalog import SEGMENT_BYTES, SEGMENT_COUNT
+
+#: Seconds.
+DAY = 86_400.0
+
+
+class ShareStrategy(Enum):
+    """Which member of a shared subscription gets the next message."""
+
+    ROUND_ROBIN = "round-robin"
+    STICKY = "sticky"
+    RANDOM = "random"
+
+
+@dataclass(frozen=True, slots=True)
+class CustomSegment:
+    """How much the logs of some filters hold, other than the rest.
+
+    Attributes:
+        topic_filter: of subscriptions, or one with wildcards that covers them.
+        segment_bytes: as in `Limits`.
+        segment_count: as in `Limits`.
+    """
+
+    topic_filter: str
+    segment_bytes: int = SEGMENT_BYTES
+    segment_count: int = SEGMENT_COUNT
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of a router; the defaults suit a few thousand clients.
+
+    Attributes:
+        connections: clients at a time; further ones are refused with *quota exceeded*.
+        client_id_length: characters; longer ones are refused.
+        inflight: messages with QoS 1 and 2 that a client may have unacknowledged; less if its
+            receive maximum is less.
+        receive_maximum: what MQTT 5 clients may have unacknowledged towards us.
+        topic_alias_maximum: aliases that a client may set.
+        packet_size: bytes of a packet, told to MQTT 5 clients; the network enforces it.
+        session_expiry: seconds for which a session without its client lives at most.
+        keep_alive: seconds; clients that want more, or none, are told this. 0 is no limit.
+        subscriptions: filters of one client; further ones are refused with *quota exceeded*.
+        retained: retained messages; further topics are not retained, and counted.
+        delivery_quota: messages in the outgoing buffer of a link before it is unscheduled.
+        delivery_bytes: the same in bytes.
+        segment_bytes: of each filter's log.
+        segment_count: of each filter's log; above it the oldest segment is lost to who has not
+            read it.
+        custom_segments: for logs of some filters; the first that fits holds.
+        journal_bytes: of the journal, if there is one; above it the oldest messages go that
+            lasting sessions have not read and memory does not hold. 0 keeps none of these.
+        share_strategy: for all shared subscriptions.
+        acknowledge_patience: seconds for which publishers wait for a reader with QoS 1 or 2
+            that is half of its log behind, and takes and acknowledges nothing; 0 waits for
+            nobody. See `brake`.
+        max_hold: seconds for which they wait for one that does, but does not catch up; then
+            it is passed over for as long. 0 is no limit.
+    """
+
+    connections: int = 10_010
+    client_id_length: int = 256
+    inflight: int = 100
+    receive_maximum: int = 65_535
+    topic_alias_maximum: int = 64
+    packet_size: int = 1 << 20
+    session_expiry: float = 7 * DAY
+    keep_alive: int = 0
+    subscriptions: int = 1_000
+    retained: int = 100_000
+    delivery_quota: int = 1_000
+    delivery_bytes: int = 1 << 20
+    segment_bytes: int = SEGMENT_BYTES
+    segment_count: int = SEGMENT_COUNT
+    custom_segments: tuple[CustomSegment, ...] = ()
+    journal_bytes: int = 1 << 30
+    share_strategy: ShareStrategy = ShareStrategy.ROUND_ROBIN
+    acknowledge_patience: float = 5.0
+    max_hold: float = 0.0

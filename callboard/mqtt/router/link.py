@@ -1,0 +1,260 @@
+"""A client's two buffers with the router: whole runs of packets go in, notifications come out.
+
+Payloads lie in the two buffers of a `Link`; what crosses to the other side is a wake-up only,
+however much lies there. The side that takes a buffer takes all of it.
+
+The life of a link::
+
+    link = Link(mailbox, connect, wake)      # mailbox: the router's, see `RouterMailbox`
+    link.begin()                             # the router answers with a CONNACK in the buffer
+    link.push(chunk)                         # whole packets, any number, after each read
+    for each in link.take():                 # whenever `wake` was called
+        bytes         -> write them
+        UNSCHEDULE    -> when what was written before has left: link.ready()
+        Disconnected  -> write what stands before it, then close; nothing follows
+    link.disconnect(reason)                  # the connection is lost, or the client misbehaves
+
+`wake` is called on the router's thread, at most once between two calls of `take`. All methods
+of a link may be called from any thread; those of one side from one thread at a time.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Final, Protocol
+
+from callboard.mqtt.wire.packet import Auth, Connect
+from callboard.mqtt.wire.reason_code import ReasonCode
+
+
+class Unschedule:
+    """The buffer is full: the router sends nothing more until `Ready`."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "UNSCHEDULE"
+
+
+UNSCHEDULE: Final = Unschedule()
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """The router ended the connection.
+
+    Attributes:
+        reason_code: why; `NORMAL_DISCONNECTION` if the client wanted it. A DISCONNECT or a
+            refusing CONNACK stands before this one where the version of MQTT has it.
+        text: the same for a log.
+    """
+
+    reason_code: ReasonCode
+    text: str = ""
+
+
+#: What the router gives: packets ready to write (one or many), or a marker.
+Notification = bytes | Unschedule | Disconnected
+
+
+class Access(Protocol):
+    """What one client may do. Answers are kept for each topic until `Link.access_changed`.
+
+    One that has a true attribute `is_open` is asked about subscriptions only.
+    """
+
+    def may_publish(self, topic: str) -> bool:
+        """Whether messages of this client may go to a topic."""
+
+    def may_subscribe(self, topic_filter: str, qos: int) -> int:
+        """Return the QoS to grant (0 to 2), or a reason code of SUBACK (128 and above)."""
+
+    def may_receive(self, topic: str) -> bool:
+        """Whether messages of a topic may go to this client."""
+
+
+# --- events: what links tell the router ---
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectRequested:
+    """A client that has been authenticated wants its session."""
+
+    link: "Link"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceData:
+    """There are chunks in the incoming buffer."""
+
+    link: "Link"
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What came before the marker in the outgoing buffer has been written."""
+
+    link: "Link"
+
+
+@dataclass(frozen=True, slots=True)
+class DisconnectRequested:
+    """The connection is lost or has to end.
+
+    Attributes:
+        reason_code: what is sent to the client if `is_told`.
+        has_will: whether its will is published.
+        is_told: whether the router sends a DISCONNECT and the marker.
+    """
+
+    link: "Link"
+    reason_code: ReasonCode
+    has_will: bool
+    is_told: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AccessChanged:
+    """Answers of the client's `Access` may be others from here on."""
+
+    link: "Link"
+
+
+LinkEvent = ConnectRequested | DeviceData | Ready | DisconnectRequested | AccessChanged
+
+
+class RouterMailbox(Protocol):
+    """Where links put their events; the router takes them in this order."""
+
+    def post(self, event: LinkEvent) -> None:
+        """Append an event, and wake the router if it is parked."""
+
+
+class Mailbox:
+    """The events of all links on their way to the router; from any thread.
+
+    Attributes:
+        events: in the order that they came; the router takes them out.
+        is_poked: whether the router is about to take a turn.
+    """
+
+    def __init__(self) -> None:
+        self.events: deque[LinkEvent] = deque()
+        self.is_poked = False
+        self._wake: Callable[[], None] | None = None
+
+    def attach(self, wake: Callable[[], None]) -> None:
+        """Call a function from now on when the router has to take a turn."""
+        self._wake = wake
+        if self.events:
+            self.poke()
+
+    def post(self, event: LinkEvent) -> None:
+        """Append an event, and wake the router if it is parked."""
+        self.events.append(event)
+        if not self.is_poked:
+            self.poke()
+
+    def poke(self) -> None:
+        """Let the router take a turn."""
+        if self._wake is not None:
+            self.is_poked = True
+            self._wake()
+
+
+def _asleep() -> None:
+    """Stand for the function that a link called which is let go."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Link:
+    """The two buffers of one client, and how each side wakes the other.
+
+    Attributes:
+        connect: the client's CONNECT; its password is not looked at here.
+        access: what the client may do; None is everything.
+        peer: who it is, for logs and the console: an address.
+        is_local: true for links within the process, which may publish to `$SYS`.
+        client_id: what the session has, also if the router chose it; empty before.
+        authenticate: takes AUTH packets of a client whose CONNECT named a method.
+        is_full: the router holds the client, and has enough of its packets; set by the router,
+            which calls `wake` when it takes more.
+    """
+
+    _mailbox: RouterMailbox
+    connect: Connect
+    wake: Callable[[], None]
+    _: KW_ONLY
+    access: Access | None = None
+    peer: str = ""
+    is_local: bool = False
+    client_id: str = ""
+    authenticate: Callable[[Auth], None] | None = None
+    is_woken: bool = False
+    is_full: bool = False
+    incoming: list[bytes] = field(default_factory=list)
+    outgoing: list[Notification] = field(default_factory=list)
+    _device_data: DeviceData | None = None
+
+    # --- towards the router ---
+
+    def begin(self) -> None:
+        """Ask for the session; once, before anything else."""
+        self._mailbox.post(ConnectRequested(self))
+
+    def push(self, chunk: bytes) -> None:
+        """Put whole packets of the client into the incoming buffer, and tell the router."""
+        self.incoming.append(chunk)
+        event = self._device_data
+        if event is None:  # the first one of a link that may never say anything
+            event = self._device_data = DeviceData(self)
+        self._mailbox.post(event)
+
+    def ready(self) -> None:
+        """Tell the router that what came before `UNSCHEDULE` has been written."""
+        self._mailbox.post(Ready(self))
+
+    def disconnect(
+        self,
+        reason_code: ReasonCode = ReasonCode.UNSPECIFIED_ERROR,
+        *,
+        has_will: bool = True,
+        is_told: bool = False,
+    ) -> None:
+        """End the connection, after the chunks that were pushed before.
+
+        Args:
+            reason_code: why.
+            has_will: whether the client's will is published; with a lost connection it is.
+            is_told: let the router send a DISCONNECT with the reason (MQTT 5), and the marker.
+        """
+        self._mailbox.post(DisconnectRequested(self, reason_code, has_will, is_told))
+
+    def access_changed(self) -> None:
+        """Forget what the client's `Access` answered before."""
+        self._mailbox.post(AccessChanged(self))
+
+    # --- from the router ---
+
+    def take(self) -> list[Notification]:
+        """Return all that lies in the outgoing buffer, and empty it."""
+        self.is_woken = False
+        taken = self.outgoing[:]
+        del self.outgoing[: len(taken)]
+        return taken
+
+    def deliver(self, notifications: list[Notification]) -> None:
+        """Put what the router sends into the buffer; the router's driver calls this."""
+        self.outgoing += notifications
+        if not self.is_woken:
+            self.is_woken = True
+            self.wake()
+
+    def let_go(self) -> None:
+        """Forget who was woken and asked: the connection is gone, and all of it goes at once.
+
+        What refers to each other would wait for the garbage collector.
+        """
+        self.wake = _asleep
+        self.authenticate = None
+        self._device_data = None

@@ -1,0 +1,165 @@
+"""The router as a pure machine: events of links in, records and notifications out.
+
+Four objects own its state and call each other in this direction only:
+
+    sessions -> ingress -> delivery -> logs
+
+`Sessions` knows the clients, connected and away, `Ingress` takes their packets,
+`Logs` has the messages, `Delivery` sends them. Between ingress and delivery stand two for rare
+cases: `Subscriptions` and `Brakes`. All of them add to the `Effects` of the turn.
+
+The effects of a turn are carried out in order: first the records are made durable, then the
+notifications go to the links. So an acknowledged message is durable, and a router that starts
+again remembers every message that a subscriber got.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from callboard.mqtt.router.delivery import Delivery
+from callboard.mqtt.router.effects import Effects, Turn
+from callboard.mqtt.router.ingress import Ending, Ingress
+from callboard.mqtt.router.limits import Limits
+from callboard.mqtt.router.link import (
+    AccessChanged,
+    ConnectRequested,
+    DeviceData,
+    DisconnectRequested,
+    Link,
+    LinkEvent,
+    Ready,
+)
+from callboard.mqtt.router.logs import Logs
+from callboard.mqtt.router.sessions import Sessions
+from callboard.mqtt.router.share import Chance
+from callboard.mqtt.router.subscribing import Subscriptions
+
+#: Events of one turn, so that a flood of them cannot keep messages from being sent.
+MOST_EVENTS = 500
+
+
+class RouterMachine:
+    """Runs the turns of a router.
+
+    Attributes:
+        events: what links told, in order; put them here.
+        effects: of the turn at hand.
+        logs: messages.
+        delivery: what is sent.
+        ingress: what comes in.
+        sessions: of clients.
+        at_hand: the link whose event was taken last: who is to blame if a turn fails.
+    """
+
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        *,
+        is_durable: bool = False,
+        make_client_id: Callable[[], str],
+        chance: Chance,
+        now: float = 0.0,
+        events: deque[LinkEvent] | None = None,
+        make_stamp: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Make an empty router.
+
+        Args:
+            limits: what it allows.
+            is_durable: whether there is a journal that takes the records of each turn.
+            make_client_id: gives names that nobody can guess, to clients without one.
+            chance: for shared subscriptions with the strategy *random*.
+            now: the time.
+            events: where links put their events, if it is there already.
+            make_stamp: gives each connect a number above those before, in all the cluster.
+        """
+        self.events: deque[LinkEvent] = deque() if events is None else events
+        effects = self.effects = Effects(now, limits or Limits(), is_durable)
+        logs = self.logs = Logs(effects)
+        delivery = self.delivery = Delivery(logs, effects)
+        subscriptions = Subscriptions(logs, delivery, effects, chance)
+        ingress = self.ingress = Ingress(logs, delivery, subscriptions, effects)
+        self.sessions = Sessions(
+            logs,
+            delivery,
+            subscriptions,
+            ingress,
+            effects,
+            make_client_id=make_client_id,
+            make_stamp=make_stamp,
+        )
+        self.meters = effects.meters
+        self.at_hand: Link | None = None
+
+    @property
+    def limits(self) -> Limits:
+        """What the router allows; clients keep what they were told when they connected."""
+        return self.effects.limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        self.effects.limits = limits
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether a turn would do nothing before an event or a deadline comes."""
+        return not self.events and not self.delivery.ready
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When a will, the end of a session or a look at slow readers is due next."""
+        look, deadlines = self.ingress.brakes.due, self.sessions.deadlines
+        due = deadlines[0][0] if deadlines else None
+        return due if look is None else look if due is None else min(due, look)
+
+    def run_turn(self, now: float) -> Turn:  # noqa: C901  (calls cost too much here)
+        """Take up to `MOST_EVENTS` events, and send to up to `MOST_READY` connections."""
+        effects, delivery, logs = self.effects, self.delivery, self.logs
+        effects.now = now
+        deadlines = self.sessions.deadlines
+        if deadlines and deadlines[0][0] <= now:
+            self.sessions.expire()
+        if logs.woken:
+            delivery.notify()
+        events, by_link = self.events, self.sessions.by_link
+        for _ in range(min(len(events), MOST_EVENTS)):
+            event = events.popleft()
+            link = self.at_hand = event.link
+            connection = by_link.get(link)
+            if type(event) is not DeviceData:
+                self._take(event)
+            elif connection is None:
+                link.incoming.clear()
+            else:
+                ending = self.ingress.take_data(connection)
+                if ending is not None:
+                    self.sessions.disconnect(connection, ending)
+            if logs.woken:
+                delivery.notify()
+        if delivery.ready:
+            delivery.serve()
+        if self.ingress.brakes.braked:
+            for connection, ending in self.ingress.relax():
+                self.sessions.disconnect(connection, ending)
+        for connection in delivery.touched:
+            if connection.out:
+                effects.transmits.append((connection.link, connection.out))
+                connection.out = []
+        delivery.touched.clear()
+        return effects.take()
+
+    def _take(self, event: LinkEvent) -> None:
+        """Take an event that is not of packets."""
+        if type(event) is ConnectRequested:
+            self.sessions.connect(event.link)
+            return
+        connection = self.sessions.by_link.get(event.link)
+        if connection is None:
+            return  # it is over already
+        if type(event) is Ready:
+            self.delivery.emptied(connection)
+        elif isinstance(event, DisconnectRequested):
+            ending = Ending(event.reason_code, event.has_will, event.is_told)
+            self.sessions.disconnect(connection, ending)
+        elif isinstance(event, AccessChanged):
+            connection.forget_answers()

@@ -1,0 +1,259 @@
+"""Runs of messages as the router keeps them, and the forms in which it sends them.
+
+A run holds consecutive messages of one publisher on one topic with the same flags. Every reader
+gets the same bytes objects; only packet identifiers differ between them. A form is two lists:
+with QoS 0 `fronts` are whole packets and `tails` is empty; with QoS 1 and 2 a packet is front +
+packet identifier + tail. The form that came in is kept; others are made when a reader first
+needs them.
+"""
+
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from callboard.mqtt.wire.errors import ProtocolViolation
+from callboard.mqtt.wire.framing import body_start
+from callboard.mqtt.wire.packet import Publish, Will
+from callboard.mqtt.wire.properties import Place, Properties, write_properties
+
+#: Every packet identifier as it is on the wire.
+PACKET_IDS: Final = tuple(number.to_bytes(2, "big") for number in range(1 << 16))
+
+RUN_BYTES: Final = 400
+#: What a run and a message in it take in memory beside their payloads, measured on 64-bit
+#: CPython: two bytes objects, their places in two lists.
+MESSAGE_BYTES: Final = 120
+
+#: The identifier of the property *message expiry interval*.
+EXPIRY: Final = 2
+
+
+class Form(NamedTuple):
+    """Messages as they are sent."""
+
+    fronts: list[bytes]
+    tails: list[bytes]
+
+
+def variable(number: int) -> bytes:
+    """Return a variable byte integer; below 2**28."""
+    if number < 0x80:
+        return bytes((number,))
+    if number < 0x4000:
+        return bytes((number & 0x7F | 0x80, number >> 7))
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def encode_form(
+    topic: bytes, payloads: list[bytes], *, qos: int, retain: bool, properties: bytes | None
+) -> Form:
+    """Return messages in a form.
+
+    Args:
+        topic: its bytes without length.
+        payloads: of the messages.
+        qos: to send with.
+        retain: the flag.
+        properties: MQTT 5's, without their length; None for 3.1.1.
+    """
+    first = bytes((0x30 | qos << 1 | retain,))
+    name = len(topic).to_bytes(2, "big") + topic
+    middle = b"" if properties is None else variable(len(properties)) + properties
+    rest = len(name) + len(middle) + (2 if qos else 0)
+    if qos:
+        fronts = [first + variable(rest + len(payload)) + name for payload in payloads]
+        return Form(fronts, [middle + payload for payload in payloads])
+    head = name + middle
+    return Form([first + variable(rest + len(p)) + head + p for p in payloads], [])
+
+
+_NONE: Final = Properties()
+
+
+class Passed(NamedTuple):
+    """What of a message's properties is passed on, and what is for the router."""
+
+    properties: bytes
+    alias: int | None
+    expiry: int | None
+
+
+@lru_cache(1024)
+def passed_on(properties: Properties | None) -> Passed:
+    """Return the properties that readers get, as bytes without their length."""
+    properties = properties or _NONE
+    if properties.subscription_identifiers:
+        message = "a client sent a PUBLISH with subscription_identifiers, which it may not"
+        raise ProtocolViolation(message)
+    kept = Properties(
+        payload_format_indicator=properties.payload_format_indicator,
+        content_type=properties.content_type,
+        response_topic=properties.response_topic,
+        correlation_data=properties.correlation_data,
+        user_properties=properties.user_properties,
+    )
+    written = write_properties(kept, Place.PUBLISH)
+    written = written[body_start(written, -1) :]  # without their length
+    return Passed(written, properties.topic_alias, properties.message_expiry_interval)
+
+
+class Run:
+    """Messages of one publisher on one topic, in order.
+
+    Attributes:
+        topic: bytes without length.
+        qos: what the publisher sent them with.
+        retain: whether the publisher set the flag.
+        properties: MQTT 5's that go on to readers, without length; empty if there are none.
+        publisher: the client id, for no-local.
+        filters: the names of the plain filters that match, when they were published.
+        number: of the first message, counted over all messages of the router.
+        place: 1 more than the number of its record in the journal; 0 if it is not there, -1
+            while it is on its way.
+        count: how many.
+        size: bytes of the longest, as it came in.
+        weight: bytes in memory.
+        expires_at: the time after which they are not sent; None is never.
+        recipient: the only client id that gets them: its session brought them from another
+            router; None is everybody.
+    """
+
+    __slots__ = (
+        "_forms",
+        "_payloads",
+        "count",
+        "expires_at",
+        "filters",
+        "form",
+        "key",
+        "number",
+        "place",
+        "properties",
+        "publisher",
+        "qos",
+        "recipient",
+        "retain",
+        "size",
+        "topic",
+        "weight",
+    )
+
+    def __init__(
+        self, topic: bytes, form: Form, key: int, count: int, size: int, publisher: str
+    ) -> None:
+        """Keep messages that came in a form, with the flag of retained ones not set.
+
+        `key` is their QoS, and 4 for MQTT 5.
+        """
+        self.topic = topic
+        self.form = form
+        self.qos = key & 3
+        #: QoS, and 4 for MQTT 5: what `form` is.
+        self.key = key
+        self.count = count
+        self.size = size
+        self.weight = RUN_BYTES + count * (MESSAGE_BYTES + size)
+        self.publisher = publisher
+        self.properties = b""
+        self.retain = False
+        self.expires_at: float | None = None
+        self.number = 0
+        self.place = 0
+        self.filters: tuple[str, ...] = ()
+        self.recipient: str | None = None
+        self._forms: dict[object, Form] | None = None
+        self._payloads: list[bytes] | None = None
+
+    @classmethod
+    def of_payloads(
+        cls,
+        topic: bytes,
+        payloads: list[bytes],
+        qos: int,
+        publisher: str,
+        properties: bytes = b"",
+        expires_at: float | None = None,
+        *,
+        retain: bool = False,
+    ) -> "Run":
+        """Return a run of messages that did not come in a form that can be sent on."""
+        form = encode_form(topic, payloads, qos=qos, retain=False, properties=properties)
+        size = max(map(len, payloads)) + len(topic) + len(properties) + 12
+        run = cls(topic, form, qos | 4, len(payloads), size, publisher)
+        run.properties, run.retain, run.expires_at = properties, retain, expires_at
+        run._payloads = payloads
+        return run
+
+    @classmethod
+    def of_packet(
+        cls, packet: Publish | Will, topic: bytes, publisher: str, now: float
+    ) -> "Run":
+        """Return a PUBLISH or a will as a run; its expiry begins now."""
+        passed = passed_on(packet.properties)
+        expires_at = None if passed.expiry is None else now + passed.expiry
+        about = packet.qos, publisher, passed.properties, expires_at
+        return cls.of_payloads(topic, [packet.payload], *about, retain=packet.retain)
+
+    @property
+    def payloads(self) -> list[bytes]:
+        """The payloads alone, taken out of the form that came in."""
+        if self._payloads is None:
+            self._payloads = self._cut_payloads()
+        return self._payloads
+
+    def _cut_payloads(self) -> list[bytes]:
+        """Cut the payloads out of the form that came in."""
+        fronts, tails = self.form
+        props = 0
+        if self.key & 4:
+            props = len(self.properties) + len(variable(len(self.properties)))
+        if self.qos:
+            return [tail[props:] for tail in tails] if props else tails
+        beyond = 2 + len(self.topic) + props
+        return [packet[body_start(packet) + beyond :] for packet in fronts]
+
+    def form_for(
+        self, qos: int, *, is_v5: bool, retain: bool = False, extra: bytes = b""
+    ) -> Form:
+        """Return the messages in another form; made once for all readers that need it.
+
+        Args:
+            qos: to send with, not above the run's.
+            is_v5: whether the reader speaks MQTT 5.
+            retain: the flag to set.
+            extra: properties to put before the others; only with MQTT 5.
+        """
+        key = qos | is_v5 << 2
+        if key == self.key and not retain and not extra and self.expires_at is None:
+            return self.form
+        forms = self._forms
+        if forms is None:
+            forms = self._forms = {}
+        kind: object = (key, retain, extra) if retain or extra else key
+        form = forms.get(kind)
+        if form is None:
+            form = forms[kind] = encode_form(
+                self.topic,
+                self.payloads,
+                qos=qos,
+                retain=retain,
+                properties=extra + self.properties if is_v5 else None,
+            )
+        return form
+
+    def single(self, index: int) -> "Run":
+        """Return one message as a run of its own; for retained ones."""
+        about = self.qos, self.publisher, self.properties, self.expires_at
+        payload = self.payloads[index]
+        run = Run.of_payloads(self.topic, [payload], *about, retain=self.retain)
+        run.number = self.number + index
+        return run
+
+
+def expiry_property(seconds: float) -> bytes:
+    """Return the property with the time that a message has left, in whole seconds."""
+    return bytes((EXPIRY,)) + max(int(seconds), 0).to_bytes(4, "big")

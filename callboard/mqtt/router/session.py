@@ -1,0 +1,401 @@
+"""A client's session, its subscriptions, and its connection while there is one.
+
+A `DataRequest` reads one filter's log. It lives either in the tracker of its session, when
+there is something to read, or among the waiters of the log, when it has read everything.
+
+States of a connection (`Status`, in its tracker):
+
+| from | cause | to |
+|---|---|---|
+| Busy (its session was there) | Init | Ready |
+| Busy (its link was full) | Ready: the link is empty | Ready |
+| Caughtup | a publish (FreshData), a subscription (NewFilter) | Ready |
+| Caughtup, InflightFull | an acknowledgement, something to acknowledge | Ready |
+| Ready | consumed: all read | Caughtup |
+| Ready | consumed: link full | Busy |
+| Ready | consumed: window full | InflightFull |
+| Ready | consumed: what is next is in the journal alone | Fetching |
+| Fetching | it was fetched; an acknowledgement, something to acknowledge | Ready |
+
+A connection whose session begins with it is Caughtup: there is nothing that it could read. A
+connection is in the ready queue exactly while it is Ready. Only `Delivery` changes a status,
+and `Sessions` for a connection that begins.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from callboard.mqtt.router.datalog import DataLog
+from callboard.mqtt.router.limits import Limits
+from callboard.mqtt.router.link import Access, Link, Notification
+from callboard.mqtt.router.message import variable
+from callboard.mqtt.router.window import Window
+from callboard.mqtt.wire.codec import encode
+from callboard.mqtt.wire.errors import ProtocolViolation
+from callboard.mqtt.wire.packet import V4, V5, Packet, Subscription, Will
+from callboard.mqtt.wire.properties import Properties
+from callboard.mqtt.wire.reason_code import ReasonCode
+
+_NONE = Properties()
+
+#: Topics of one client for which an answer is kept.
+MOST_ANSWERS = 1_000
+
+#: Connects and disconnects of a client that are kept for the console.
+HISTORY = 10
+
+#: The identifier of the property *subscription identifier*.
+IDENTIFIER = 11
+
+#: What happened to a client last: (the router's clock, what).
+History = tuple[tuple[float, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSubscription:
+    """A filter of a session, with its options.
+
+    Attributes:
+        topic_filter: as the client wrote it, so with its share.
+        qos: granted.
+        since: the number of the first message that it gets.
+        until: the number of the first one that it does not get, after UNSUBSCRIBE.
+        identifier: the property with the client's subscription identifier, or nothing.
+    """
+
+    topic_filter: str
+    qos: int
+    since: int
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: int = 0
+    until: int | None = None
+    identifier: bytes = b""
+
+    @classmethod
+    def of_packet(
+        cls, packet: Subscription, qos: int, since: int, identifier: int
+    ) -> "SessionSubscription":
+        """Return what a client asked for, with the QoS that it gets."""
+        prop = bytes((IDENTIFIER,)) + variable(identifier) if identifier else b""
+        flags = packet.no_local, packet.retain_as_published, packet.retain_handling
+        return cls(packet.topic_filter, qos, since, *flags, None, prop)
+
+
+class Status(Enum):
+    """Why a connection is, or is not, in the ready queue."""
+
+    READY = "ConnectionReady"
+    BUSY = "ConnectionBusy"
+    CAUGHT_UP = "ConnectionCaughtup"
+    INFLIGHT_FULL = "InflightFull"
+    FETCHING = "Fetching"
+
+
+_PAUSED = (Status.CAUGHT_UP, Status.INFLIGHT_FULL, Status.FETCHING)
+
+
+class Cause(Enum):
+    """Why a connection might have to be scheduled.
+
+    Attributes:
+        wakes: the statuses that it ends: the connection is ready then.
+    """
+
+    INIT = "Init", (Status.BUSY,)
+    READY = "Ready", (Status.BUSY,)
+    NEW_FILTER = "NewFilter", (Status.CAUGHT_UP,)
+    FRESH_DATA = "FreshData", (Status.CAUGHT_UP,)
+    INCOMING_ACK = "IncomingAck", _PAUSED
+    ACKS = "Acks", _PAUSED
+    FETCHED = "Fetched", (Status.FETCHING,)
+
+    def __init__(self, _name: str, wakes: tuple[Status, ...]) -> None:
+        self.wakes = wakes
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class DataRequest:
+    """A cursor into a filter's log.
+
+    Attributes:
+        log: what it reads.
+        offset: the next message to read.
+        subscription: with what options; for a shared one, that of the member who has it.
+        session: the reader; None while a shared request is with no member.
+        is_shared: whether it is the only one of a shared subscription's group.
+        is_retained: whether it reads retained messages, from a log of its own.
+        stop: the offset at which it ends, for retained messages and after UNSUBSCRIBE.
+    """
+
+    log: "DataLog[DataRequest]"
+    subscription: SessionSubscription
+    session: "Session | None"
+    is_shared: bool = False
+    is_retained: bool = False
+    stop: int | None = None
+    offset: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.offset = self.log.end
+
+    def place(self, following: int) -> int:
+        """Return the number of the next message to read; `following` if there is none yet."""
+        if self.offset >= self.log.end:
+            return following
+        offset, segment, index = self.log.find(self.offset)
+        shelf = segment.shelf
+        number = segment.runs[index].number if shelf is None else shelf.numbers[index]
+        return number + offset - segment.starts[index]
+
+
+#: The log of a filter, in which requests wait.
+FilterLog = DataLog[DataRequest]
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Tracker:
+    """The requests of a session that have something to read, and the session's status."""
+
+    #: In turn; few, so that a list is smaller and as quick as a deque.
+    requests: list[DataRequest] = field(default_factory=list)
+    status: Status = Status.BUSY
+
+    def put_first(self, request: DataRequest) -> None:
+        """Put a request that will end before those that go on: what it reads is older."""
+        behind = sum(each.stop is not None for each in self.requests)
+        self.requests.insert(behind, request)
+
+
+class Offer(NamedTuple):
+    """A session that another router may take.
+
+    Attributes:
+        name: of this offer.
+        number: the router's next message when it was made.
+    """
+
+    name: str
+    number: int
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Session:
+    """One client id's state.
+
+    What most sessions never need is made when it is first asked for: a router holds thousands
+    of clients that wait for messages with QoS 0.
+
+    Attributes:
+        connection: the client while it is connected.
+        expiry: seconds for which the session lives without its client; 0 ends it at once.
+        subscriptions: by the filter as the client wrote it.
+        requests: their data requests, by filter; that of a shared one is its group's.
+        has_overlaps: whether several filters might match one topic.
+        has_shared: whether one of them is shared.
+        leaving: subscriptions that were ended while messages of theirs were unread.
+        tracker: requests with something to read.
+        window_size: messages with QoS 1 and 2 that the client may have unacknowledged.
+        window_or_none: the window, if it was asked for.
+        received_or_none: the same of `received`.
+        history: what happened last: (wall clock, what).
+        expires_at: when it ends; while the client is away.
+        is_durable: whether it survives the router.
+        stamp: when its client was connected last, among all routers of a cluster.
+        offer: what another router was offered last, while nothing came in between.
+    """
+
+    client_id: str
+    connection: "Connection | None" = None
+    expiry: float = 0.0
+    expires_at: float | None = None
+    is_durable: bool = False
+    has_overlaps: bool = False
+    has_shared: bool = False
+    subscriptions: dict[str, SessionSubscription] = field(default_factory=dict)
+    requests: dict[str, DataRequest] = field(default_factory=dict)
+    leaving: tuple[SessionSubscription, ...] = ()
+    tracker: Tracker = field(default_factory=Tracker)
+    window_size: int = 0
+    window_or_none: Window | None = None
+    received_or_none: set[int] | None = None
+    history: History = ()
+    stamp: int = 0
+    offer: Offer | None = None
+
+    @property
+    def window(self) -> Window:
+        """Messages with QoS 1 and 2 on their way to the client."""
+        window = self.window_or_none
+        if window is None:
+            window = self.window_or_none = Window(self.window_size)
+        return window
+
+    @property
+    def received(self) -> set[int]:
+        """Packet identifiers of QoS 2 messages of the client that it has not released."""
+        received = self.received_or_none
+        if received is None:
+            received = self.received_or_none = set()
+        return received
+
+    def open_window(self, size: int) -> None:
+        """Let the client have so many messages unacknowledged from here on."""
+        self.window_size = size
+        if self.window_or_none is not None:
+            self.window_or_none.size = size
+
+    def note(self, now: float, what: str) -> None:
+        """Keep what happened to the client, for the console."""
+        self.history = (*self.history[-HISTORY + 1 :], (now, what))
+
+
+class HeldPackets:
+    """Whole packets of a client that is held, in their order; see `brake`."""
+
+    __slots__ = ("chunks", "size")
+
+    def __init__(self, chunks: list[bytes]) -> None:
+        self.chunks = chunks
+        self.size = sum(map(len, chunks))
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Connection:
+    """A connected client.
+
+    Attributes:
+        link: where its packets come from and go to.
+        session: what outlives the connection.
+        acks: acknowledgements to send, always before messages: the ackslog of this connection.
+        out: what this turn sends.
+        unsent: messages and bytes given since the link was last known to be empty.
+        will: published if the connection ends without DISCONNECT.
+        aliases_in: topics by the alias that the client gave them.
+        aliases_out: aliases that we gave topics.
+        largest: bytes of a packet that the client takes; None is no limit.
+        limits: that held when it connected, some of which it was told.
+        packets_in: from the client, since it connected.
+        dropped: messages that were too large for the client.
+        held: what it sent while others wait for readers of it; None while it is not held.
+    """
+
+    link: Link
+    session: Session
+    limits: Limits
+    client_id: str = field(init=False)
+    is_v5: bool = field(init=False)
+    access: Access | None = field(init=False)
+    will: Will | None = field(init=False)
+    keep_alive: int = field(init=False)
+    alias_maximum: int = field(init=False)
+    largest: int | None = field(init=False)
+    acks: list[bytes] = field(default_factory=list)
+    out: list[Notification] = field(default_factory=list)
+    unsent: int = 0
+    unsent_bytes: int = 0
+    aliases_in: dict[int, bytes] | None = None
+    aliases_out: dict[bytes, bytes] | None = None
+    #: What `access` answered: by topic, for publishing and for receiving.
+    allowed: tuple[dict[bytes, bool], dict[bytes, bool]] | None = None
+    dropped: int = 0
+    packets_in: int = 0
+    held: HeldPackets | None = None
+
+    def __post_init__(self) -> None:
+        connect = self.link.connect
+        properties = connect.properties or _NONE
+        self.client_id = self.session.client_id
+        self.is_v5 = connect.version >= V5
+        self.access = topic_rules(self.link)
+        self.will = connect.will
+        self.keep_alive = connect.keep_alive
+        self.alias_maximum = properties.topic_alias_maximum or 0
+        self.largest = properties.maximum_packet_size
+
+    def may_publish(self, topic: bytes, *, is_reserved: bool) -> bool:
+        """Return whether this client may publish on a valid topic.
+
+        `is_reserved` says that only links within the process may, see `Route`.
+        """
+        if is_reserved and not self.link.is_local:
+            return False
+        return self.access is None or self._is_allowed(topic, 0)
+
+    def may_receive(self, topic: bytes) -> bool:
+        """Whether this client may get messages of a topic."""
+        return self.access is None or self._is_allowed(topic, 1)
+
+    def _is_allowed(self, topic: bytes, which: int) -> bool:
+        """Return the access rules' answer for a topic, kept for the next time."""
+        assert self.access is not None
+        if self.allowed is None:
+            self.allowed = ({}, {})
+        answers = self.allowed[which]
+        answer = answers.get(topic)
+        if answer is None:
+            if len(answers) >= MOST_ANSWERS:
+                answers.clear()
+            ask = self.access.may_receive if which else self.access.may_publish
+            answer = answers[topic] = ask(topic.decode())
+        return answer
+
+    def resolve(self, topic: bytes, alias: int) -> bytes:
+        """Return the topic of an alias, or give a topic one.
+
+        Raises:
+            ProtocolViolation: the alias is too large, or stands for nothing.
+        """
+        most = self.limits.topic_alias_maximum
+        if alias > most:
+            message = f"the alias {alias} is above the limit of {most}"
+            raise ProtocolViolation(message, ReasonCode.TOPIC_ALIAS_INVALID)
+        known = self.aliases_in
+        if known is None:
+            known = self.aliases_in = {}
+        if topic:
+            known[alias] = topic
+        elif alias not in known:
+            message = f"the alias {alias} stands for no topic on this connection"
+            raise ProtocolViolation(message)
+        return known[alias]
+
+    def let_go(self) -> list[bytes]:
+        """Hold the client no more; return what waited of it."""
+        held, self.held = self.held, None
+        return [] if held is None else held.chunks
+
+    def acknowledge(self, packet: Packet) -> None:
+        """Answer a packet of the client."""
+        self.acks.append(encode(packet, V5 if self.is_v5 else V4))
+
+    def forget_answers(self) -> None:
+        """Ask the link's access again."""
+        self.access = topic_rules(self.link)
+        self.allowed = None
+
+    def receive(self, ids: tuple[int, ...]) -> list[int]:
+        """Note identifiers of QoS 2 messages; return the places of those that were not known.
+
+        Raises:
+            ProtocolViolation: more are unreleased than the client was allowed.
+        """
+        received = self.session.received
+        fresh = [at for at, packet_id in enumerate(ids) if packet_id not in received]
+        if len(set(ids)) < len(ids):
+            fresh = list({ids[at]: at for at in reversed(fresh)}.values())[::-1]
+        most = self.limits.receive_maximum
+        if self.is_v5 and len(received) + len(fresh) > most:
+            message = (
+                f"more than {most} messages with QoS 2 are not released; the receive maximum"
+            )
+            raise ProtocolViolation(message, ReasonCode.RECEIVE_MAXIMUM_EXCEEDED)
+        received.update([ids[at] for at in fresh])
+        return fresh
+
+
+def topic_rules(link: Link) -> Access | None:
+    """Return what to ask about topics; None if all are open to the client."""
+    access = link.access
+    return None if getattr(access, "is_open", False) else access

@@ -1,0 +1,376 @@
+"""Sessions: CONNECT, the end of a connection, and the end of a session.
+
+A session whose client is away is in the graveyard until it expires. Deadlines of sessions and
+wills are kept by client id; when one is reached, everything that is due for the client is done.
+"""
+
+import heapq
+from collections.abc import Callable
+from typing import Final
+
+from callboard.mqtt.router.delivery import Delivery
+from callboard.mqtt.router.effects import Effects
+from callboard.mqtt.router.ingress import Ending, Ingress
+from callboard.mqtt.router.link import Disconnected, Link
+from callboard.mqtt.router.logs import Logs
+from callboard.mqtt.router.message import PACKET_IDS
+from callboard.mqtt.router.record import HandedOver, SessionClosed, SessionOpened
+from callboard.mqtt.router.saved_state import Handed, SavedSession
+from callboard.mqtt.router.session import (
+    Cause,
+    Connection,
+    DataRequest,
+    History,
+    Session,
+    Status,
+)
+from callboard.mqtt.router.subscribing import Subscriptions
+from callboard.mqtt.router.wills import Wills
+from callboard.mqtt.wire.codec import encode, encode_refusal
+from callboard.mqtt.wire.packet import V5, ConnAck, Disconnect
+from callboard.mqtt.wire.packet import Connect as ConnectPacket
+from callboard.mqtt.wire.properties import Properties
+from callboard.mqtt.wire.reason_code import DISCONNECT_CODES, ReasonCode
+from callboard.mqtt.wire.topic import is_valid_topic
+
+#: A session expiry interval that stands for ever.
+NEVER: Final = 0xFFFF_FFFF
+
+#: Clients without a session whose history is kept.
+KEPT = 1_000
+
+_NONE: Final = Properties()
+_FRESH: Final = b"\x20\x02\x00\x00"
+#: A CONNACK of MQTT 3.1.1, without and with a session that was there.
+_PRESENT: Final = b"\x20\x02\x01\x00"
+
+
+class Sessions:
+    """The sessions of a router, with and without their clients.
+
+    Attributes:
+        connections: by client id.
+        by_link: the same, by the link that packets come from.
+        graveyard: sessions whose clients are away, by client id.
+        wills: of clients.
+        adopted: offers of sessions that are copies of other routers', by client id.
+        handed: sessions that went to other routers, by client id.
+        deadlines: a heap of times at which something is due for a client; see `arm`.
+        make_stamp: gives each connect a number above those before, in all the cluster.
+    """
+
+    def __init__(
+        self,
+        logs: Logs,
+        delivery: Delivery,
+        subscriptions: Subscriptions,
+        ingress: Ingress,
+        effects: Effects,
+        *,
+        make_client_id: Callable[[], str],
+        make_stamp: Callable[[], int],
+    ) -> None:
+        self.connections = delivery.connections
+        self.by_link: dict[Link, Connection] = {}
+        self.graveyard: dict[str, Session] = {}
+        self.wills = Wills(logs, effects)
+        self.adopted: dict[str, str] = {}
+        self.handed: dict[str, Handed] = {}
+        self.deadlines: list[tuple[float, int, str]] = []
+        self.make_stamp = make_stamp
+        self._make_client_id = make_client_id
+        self._delivery = delivery
+        self._subscriptions = subscriptions
+        self._ingress = ingress
+        self._effects = effects
+        self._logs = logs
+        #: What happened to clients whose sessions are over; those that came first go first.
+        self._histories: dict[str, History] = {}
+        self._armed = 0
+
+    def get(self, client_id: str) -> Session | None:
+        """Return the session of a client, which may be away."""
+        connection = self.connections.get(client_id)
+        return self.graveyard.get(client_id) if connection is None else connection.session
+
+    @property
+    def durable(self) -> list[Session]:
+        """The sessions that survive the router."""
+        connected = (connection.session for connection in self.connections.values())
+        return [each for each in (*connected, *self.graveyard.values()) if each.is_durable]
+
+    # --- CONNECT ---
+
+    def connect(self, link: Link) -> None:
+        """Give a client its session, or a refusal."""
+        packet, effects = link.connect, self._effects
+        refusal = self._judge(packet)
+        if refusal is not None:
+            self._refuse(link, refusal)
+            return
+        client_id = packet.client_id or self._make_client_id()
+        old = self.connections.get(client_id)
+        if old is not None:
+            effects.meters.taken_over += 1
+            self.disconnect(old, Ending(ReasonCode.SESSION_TAKEN_OVER, has_will=True))
+        session = self.graveyard.pop(client_id, None)
+        if session is not None and packet.clean_start:
+            self.end(session)
+            session = None
+        self.wills.cancel(client_id)  # a delayed one of a session that goes on
+        is_present = session is not None
+        if session is None:
+            session = Session(client_id)
+            session.history = self._histories.pop(client_id, ())
+        connection = self._begin(link, session)
+        connection.out.append(self._connack(connection, packet, is_present=is_present))
+        self._delivery.touched.append(connection)
+        if not is_present:
+            session.tracker.status = Status.CAUGHT_UP  # there is nothing that it could read
+            return
+        session.tracker.status = Status.BUSY
+        for packet_id in session.window.releasing:
+            connection.out.append(b"\x62\x02" + PACKET_IDS[packet_id])
+        self._delivery.schedule(session, Cause.INIT)
+        if session.has_shared:
+            self._delivery.wake_groups(session)
+
+    def _begin(self, link: Link, session: Session) -> Connection:
+        """Connect a client to its session."""
+        packet, client_id = link.connect, session.client_id
+        connection = Connection(link, session, self._effects.limits)
+        session.connection = connection
+        session.expires_at = None
+        session.offer = None
+        if not link.is_local:
+            session.stamp = self.make_stamp()
+        size = self._effects.limits.inflight
+        if packet.properties is not None and packet.properties.receive_maximum:
+            size = min(size, packet.properties.receive_maximum)
+        session.open_window(size)
+        self.connections[client_id] = self.by_link[link] = connection
+        link.client_id = client_id
+        self._effects.meters.connects += 1
+        session.note(self._effects.now, "connected")
+        self.set_expiry(session, _wanted_expiry(packet))
+        self.wills.keep(connection)
+        return connection
+
+    def _judge(self, packet: ConnectPacket) -> ReasonCode | None:
+        """Return why a client gets no session; None if it gets one."""
+        limits = self._effects.limits
+        if len(packet.client_id) > limits.client_id_length:
+            return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+        if not packet.client_id and packet.version < V5 and not packet.clean_start:
+            return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+        if packet.will is not None and not is_valid_topic(packet.will.topic):
+            return ReasonCode.TOPIC_NAME_INVALID
+        is_known = packet.client_id in self.connections
+        if len(self.connections) >= limits.connections and not is_known:
+            return ReasonCode.QUOTA_EXCEEDED
+        return None
+
+    def _refuse(self, link: Link, reason: ReasonCode) -> None:
+        """Answer a CONNECT with a refusal."""
+        self._effects.meters.refused_connects += 1
+        answer = encode_refusal(link.connect.version, reason)
+        self._effects.transmits.append((link, [answer, Disconnected(reason, "refused")]))
+
+    def _connack(
+        self, connection: Connection, packet: ConnectPacket, *, is_present: bool
+    ) -> bytes:
+        """Return the CONNACK that grants a session."""
+        if not connection.is_v5:
+            return _PRESENT if is_present else _FRESH
+        limits, session = self._effects.limits, connection.session
+        asked = packet.properties or _NONE
+        is_lowered = (asked.session_expiry_interval or 0) > session.expiry
+        keep_alive = None
+        if limits.keep_alive and not 0 < packet.keep_alive <= limits.keep_alive:
+            keep_alive = connection.keep_alive = limits.keep_alive
+        most = limits.receive_maximum
+        properties = Properties(
+            session_expiry_interval=int(session.expiry) if is_lowered else None,
+            receive_maximum=most if most < 65_535 else None,
+            maximum_packet_size=limits.packet_size,
+            assigned_client_identifier=None if packet.client_id else session.client_id,
+            topic_alias_maximum=limits.topic_alias_maximum or None,
+            server_keep_alive=keep_alive,
+            authentication_method=asked.authentication_method,
+            authentication_data=asked.authentication_data,
+        )
+        return encode(ConnAck(is_present, 0, properties), V5)
+
+    def set_expiry(self, session: Session, expiry: float) -> None:
+        """Set for how long a session lives without its client, within the limit."""
+        session.expiry = min(expiry, self._effects.limits.session_expiry)
+        was_durable = session.is_durable
+        session.is_durable = self._effects.is_durable and session.expiry > 0
+        if session.is_durable:
+            self._effects.records.append(opened(session))
+        elif was_durable:
+            self._effects.records.append(SessionClosed(session.client_id))
+        if was_durable != session.is_durable:
+            step = 1 if session.is_durable else -1
+            for name, subscription in session.subscriptions.items():
+                if subscription.qos:
+                    session.requests[name].log.durable_readers += step
+
+    # --- the end of a connection ---
+
+    def disconnect(self, connection: Connection, ending: Ending) -> None:
+        """End a connection: its session goes to the graveyard, or ends with it."""
+        if connection.held is not None:
+            # What it sent before holds, a DISCONNECT as well.
+            ending = self._ingress.take_held(connection) or ending
+        session, effects = connection.session, self._effects
+        if session.connection is not connection:
+            return
+        if ending.expiry is not None:
+            self.set_expiry(session, float(ending.expiry))
+        session.connection = None
+        del self.connections[session.client_id], self.by_link[connection.link]
+        session.note(effects.now, f"disconnected: {ending.reason.name.lower()}")
+        self._pull_back(session)
+        if session.window_or_none is not None:
+            session.window_or_none.connection_lost()
+        self._say_farewell(connection, ending)
+        due = self.wills.end(connection, has_will=ending.has_will)
+        if due is not None:
+            self.arm(due, session.client_id)
+        if session.expiry > 0:
+            self.graveyard[session.client_id] = session
+            session.expires_at = effects.now + session.expiry
+            self.arm(session.expires_at, session.client_id)
+            if session.is_durable:
+                effects.records.append(opened(session))
+        else:
+            self.end(session)
+
+    def _pull_back(self, session: Session) -> None:
+        """Take a session's requests out of the waiters, and shared ones off its tracker."""
+        requests = session.tracker.requests
+        for request in session.requests.values():
+            if request.is_shared:
+                if request.session is session:
+                    requests.remove(request)
+                    self._delivery.hand_over(self._delivery.group_of(request))
+            elif request in request.log.waiters:
+                request.log.release()
+                del request.log.waiters[request]
+                requests.append(request)
+
+    def _say_farewell(self, connection: Connection, ending: Ending) -> None:
+        """Send what stands before the end, and the end."""
+        out, reason = connection.out, ending.reason
+        if ending.is_told:
+            out += connection.acks
+            if connection.is_v5 and reason != ReasonCode.NORMAL_DISCONNECTION:
+                # A reason of a CONNACK (say, for a second CONNECT) is not one of a DISCONNECT.
+                said = reason if reason in DISCONNECT_CODES else ReasonCode.PROTOCOL_ERROR
+                out.append(encode(Disconnect(said), V5))
+        # Also after a DISCONNECT of the client: it is closed when the rest is written.
+        out.append(Disconnected(reason, ending.text))
+        self._effects.transmits.append((connection.link, out))
+        connection.out = []
+        connection.acks = []
+
+    # --- the end of a session ---
+
+    def end(self, session: Session) -> None:
+        """Forget all of a session; a will that waits is published."""
+        client_id, subscriptions = session.client_id, self._subscriptions
+        self.adopted.pop(client_id, None)
+        self._histories.pop(client_id, None)
+        self._histories[client_id] = session.history
+        if len(self._histories) > KEPT:
+            del self._histories[next(iter(self._histories))]
+        self.wills.publish_waiting(client_id)
+        for topic_filter in list(session.subscriptions):
+            if session.requests[topic_filter].is_shared:
+                group = self._delivery.groups[topic_filter]
+                group.take_back(session)
+                if group.returned and len(group.members) > 1:
+                    self._delivery.offer_returned(group)
+            subscriptions.leave(session, topic_filter)
+        for request in session.tracker.requests:
+            if request.stop is not None and not request.is_retained:  # one that was leaving
+                self._logs.drop_reader(request.log)
+        session.tracker.requests.clear()
+        if session.is_durable:
+            self._effects.records.append(SessionClosed(client_id))
+
+    def give_up(self, client_id: str) -> None:
+        """End a client's session, and its connection, for one elsewhere."""
+        session = self.graveyard.pop(client_id, None)
+        if session is not None:
+            self.end(session)
+        connection = self.connections.get(client_id)
+        if connection is not None:
+            self.set_expiry(connection.session, 0.0)
+            self.disconnect(connection, Ending(ReasonCode.SESSION_TAKEN_OVER, has_will=True))
+        self._delivery.notify()
+
+    def forget_handed(self, client_id: str) -> None:
+        """Forget what another router has taken, and has told so."""
+        del self.handed[client_id]
+        if self._effects.is_durable:
+            self._effects.records.append(HandedOver(client_id, ""))
+
+    def revive(self, client_id: str, saved: SavedSession) -> Session:
+        """Make a session of a client that is away, with requests at the ends of their logs."""
+        session = self.graveyard[client_id] = Session(client_id)
+        session.expiry = saved.expiry
+        session.is_durable = self._effects.is_durable and saved.expiry > 0
+        session.stamp = saved.stamp
+        session.expires_at = saved.expires_at
+        if session.expires_at is None:  # its client was connected
+            session.expires_at = self._effects.now + saved.expiry
+        self.arm(session.expires_at, client_id)
+        session.received_or_none = saved.received
+        session.has_overlaps = len(saved.subscriptions) + len(saved.leaving) > 1
+        for subscription in saved.subscriptions.values():
+            self._subscriptions.add(session, subscription)
+        for ended in saved.leaving:
+            log = self._logs.open(ended.topic_filter)
+            log.readers += 1
+            session.tracker.requests.append(DataRequest(log, ended, session))
+        session.leaving = tuple(saved.leaving)
+        return session
+
+    # --- deadlines ---
+
+    def arm(self, when: float, client_id: str) -> None:
+        """Look after a client that is away at a time."""
+        self._armed += 1
+        heapq.heappush(self.deadlines, (when, self._armed, client_id))
+
+    def expire(self) -> None:
+        """Do what is due by now for clients that are away."""
+        now = self._effects.now
+        while self.deadlines and self.deadlines[0][0] <= now:
+            client_id = heapq.heappop(self.deadlines)[2]
+            self.wills.publish_waiting(client_id, now)
+            handed = self.handed.get(client_id)
+            if handed is not None and handed.expires_at <= now:
+                self.forget_handed(client_id)
+            session = self.graveyard.get(client_id)
+            if session is None or session.expires_at is None:
+                continue
+            if session.expires_at <= now:
+                del self.graveyard[client_id]
+                self.end(session)
+
+
+def opened(session: Session) -> SessionOpened:
+    """Return the record of a lasting session."""
+    expires_at, stamp = session.expires_at, session.stamp
+    return SessionOpened(session.client_id, session.expiry, expires_at, stamp)
+
+
+def _wanted_expiry(packet: ConnectPacket) -> float:
+    """Return the seconds for which a client wants its session to live without it."""
+    if packet.version < V5:
+        return 0.0 if packet.clean_start else float(NEVER)
+    properties = packet.properties or _NONE
+    return float(properties.session_expiry_interval or 0)

@@ -1,0 +1,82 @@
+"""Shared subscriptions: one cursor for a group, handed from member to member.
+
+A group has one request. It is with one member's tracker while there is something to read, among
+the waiters of the log when everything is read, and idle when no member can take anything.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from callboard.mqtt.router.limits import ShareStrategy
+from callboard.mqtt.router.message import Run
+from callboard.mqtt.router.session import DataRequest, Session, Status
+
+_ABLE = (Status.READY, Status.CAUGHT_UP)
+
+
+class Chance(Protocol):
+    """Where chance comes from: a `random.Random`."""
+
+    def randrange(self, stop: int, /) -> int:
+        """Return a number from 0 on, below `stop`."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class ShareGroup:
+    """The members of `$share/GROUP/FILTER`.
+
+    Attributes:
+        topic_filter: with the share.
+        request: the group's only one; its `session` is the member who has it.
+        members: sessions, connected or not.
+        returned: messages of members whose sessions ended before they acknowledged.
+        is_idle: there is something to read, and nobody to read it.
+    """
+
+    topic_filter: str
+    request: DataRequest
+    strategy: ShareStrategy
+    chance: Chance
+    members: list[Session] = field(default_factory=list)
+    returned: deque[tuple[Run, int]] = field(default_factory=deque)
+    is_idle: bool = False
+    _turn: int = 0
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is something to read."""
+        return bool(self.returned) or self.request.offset < self.request.log.end
+
+    @property
+    def burst(self) -> int:
+        """Messages that a member takes before the next one has its turn."""
+        return 200 if self.strategy is ShareStrategy.STICKY else 1
+
+    def hand_over(self) -> Session | None:
+        """Give the request to the next member that can take a message; returns the member."""
+        members, request = self.members, self.request
+        count = len(members)
+        if self.strategy is ShareStrategy.RANDOM and count:
+            self._turn = self.chance.randrange(count)
+        elif self.strategy is ShareStrategy.ROUND_ROBIN:
+            self._turn += 1
+        for step in range(count):
+            index = (self._turn + step) % count
+            member = members[index]
+            if member.connection is not None and member.tracker.status in _ABLE:
+                self._turn = index
+                self.is_idle = False
+                request.session = member
+                request.subscription = member.subscriptions[self.topic_filter]
+                member.tracker.requests.append(request)
+                return member
+        self.is_idle = True
+        request.session = None
+        return None
+
+    def take_back(self, session: Session) -> None:
+        """Give QoS 1 messages of a session that ends to other members (MQTT 5, 4.8.2)."""
+        for packet_id, sent in session.window.resend.items():
+            if sent.is_shared and sent.topic_filter == self.topic_filter and sent.qos == 1:
+                self.returned.append((sent.run, sent.start + packet_id - sent.first))

@@ -1,0 +1,230 @@
+"""SUBSCRIBE and UNSUBSCRIBE: each filter is judged and answered by itself."""
+
+from dataclasses import replace
+
+from callboard.mqtt.router.datalog import DataLog
+from callboard.mqtt.router.delivery import Delivery
+from callboard.mqtt.router.effects import Effects
+from callboard.mqtt.router.logs import Logs
+from callboard.mqtt.router.message import Run
+from callboard.mqtt.router.record import Subscribed, Unsubscribed
+from callboard.mqtt.router.session import (
+    Cause,
+    Connection,
+    DataRequest,
+    FilterLog,
+    Session,
+    SessionSubscription,
+)
+from callboard.mqtt.router.share import Chance, ShareGroup
+from callboard.mqtt.wire.packet import SubAck, Subscribe, Subscription, UnsubAck, Unsubscribe
+from callboard.mqtt.wire.reason_code import ReasonCode
+from callboard.mqtt.wire.topic import is_valid_filter, split_share
+
+#: The only refusal that MQTT 3.1.1 has in a SUBACK.
+REFUSED_V4 = 0x80
+
+_NO_TRIM = 1 << 40
+
+
+class Subscriptions:
+    """Gives sessions their subscriptions, and takes them away."""
+
+    def __init__(
+        self, logs: Logs, delivery: Delivery, effects: Effects, chance: Chance
+    ) -> None:
+        self._logs = logs
+        self._delivery = delivery
+        self._effects = effects
+        self._chance = chance
+
+    # --- packets ---
+
+    def subscribe(self, connection: Connection, packet: Subscribe) -> None:
+        """Take the filters of a SUBSCRIBE, and answer."""
+        identifier = 0
+        if packet.properties is not None and packet.properties.subscription_identifiers:
+            identifier = packet.properties.subscription_identifiers[0]
+        codes = []
+        for asked in packet.subscriptions:
+            code = self._judge(connection, asked)
+            if code < ReasonCode.UNSPECIFIED_ERROR:
+                number = self._logs.number
+                subscription = SessionSubscription.of_packet(asked, code, number, identifier)
+                self._accept(connection.session, subscription)
+            elif not connection.is_v5:
+                code = REFUSED_V4
+            codes.append(code)
+        connection.acknowledge(SubAck(packet.packet_id, tuple(codes)))
+        self._delivery.schedule(connection.session, Cause.NEW_FILTER)
+
+    def _judge(self, connection: Connection, asked: Subscription) -> int:
+        """Return the QoS to grant, or a reason code."""
+        topic_filter = asked.topic_filter
+        if not is_valid_filter(topic_filter):
+            return ReasonCode.TOPIC_FILTER_INVALID
+        subscriptions = connection.session.subscriptions
+        if (
+            topic_filter not in subscriptions
+            and len(subscriptions) >= self._effects.limits.subscriptions
+        ):
+            return ReasonCode.QUOTA_EXCEEDED
+        access = connection.link.access
+        if access is not None:
+            return access.may_subscribe(topic_filter, asked.qos)
+        return asked.qos
+
+    def unsubscribe(self, connection: Connection, packet: Unsubscribe) -> None:
+        """Take filters away, and answer for each of them."""
+        session = connection.session
+        codes: list[int] = []
+        for topic_filter in packet.topic_filters:
+            if not is_valid_filter(topic_filter):
+                codes.append(ReasonCode.TOPIC_FILTER_INVALID)
+            elif topic_filter in session.subscriptions:
+                self.leave(session, topic_filter)
+                codes.append(ReasonCode.SUCCESS)
+            else:
+                codes.append(ReasonCode.NO_SUBSCRIPTION_EXISTED)
+        answer = UnsubAck(packet.packet_id, tuple(codes) if connection.is_v5 else ())
+        connection.acknowledge(answer)
+        self._delivery.schedule(session, Cause.ACKS)
+
+    # --- sessions ---
+
+    def _accept(self, session: Session, subscription: SessionSubscription) -> None:
+        """Give a session a subscription that was granted, and retained messages."""
+        topic_filter = subscription.topic_filter
+        before = existing = session.subscriptions.get(topic_filter)
+        group, plain = split_share(topic_filter)
+        if (
+            existing is not None
+            and bool(existing.qos) != bool(subscription.qos)
+            and not group
+            and session.has_overlaps
+            and session.tracker.requests
+        ):  # who sends what several filters match must not change while messages wait
+            self.leave(session, topic_filter)
+            existing = None
+        if existing is not None:
+            subscription = replace(subscription, since=existing.since)
+            log = session.requests[topic_filter].log
+            log.durable_readers -= session.is_durable and existing.qos > 0
+            session.subscriptions[topic_filter] = subscription
+            if not group:
+                session.requests[topic_filter].subscription = subscription
+            log.durable_readers += session.is_durable and subscription.qos > 0
+        else:
+            request = self.add(session, subscription)
+            if not group:
+                request.log.waiters[request] = None
+                count = len(session.subscriptions) + len(session.leaving)
+                session.has_overlaps = count > 1
+        if session.is_durable:
+            number = session.requests[topic_filter].place(self._logs.number)
+            self._effects.records.append(Subscribed(session.client_id, subscription, number))
+        handling = subscription.retain_handling
+        if not group and (handling == 0 or (handling == 1 and before is None)):
+            retained = self._logs.retained.match(plain, self._effects.now)
+            _send_retained(session, subscription, retained)
+
+    def add(self, session: Session, subscription: SessionSubscription) -> DataRequest:
+        """Give a session a subscription; return its request, at the end of the log."""
+        name = subscription.topic_filter
+        group, plain = split_share(name)
+        log = self._logs.open(plain)
+        log.durable_readers += session.is_durable and subscription.qos > 0
+        session.subscriptions[name] = subscription
+        if group:
+            return self._join(session, subscription, log)
+        request = session.requests[name] = DataRequest(log, subscription, session)
+        log.readers += 1
+        return request
+
+    def _join(
+        self, session: Session, subscription: SessionSubscription, log: FilterLog
+    ) -> DataRequest:
+        """Make a session a member of a shared subscription."""
+        name, groups = subscription.topic_filter, self._delivery.groups
+        group = groups.get(name)
+        if group is None:
+            request = DataRequest(log, subscription, None, is_shared=True)
+            strategy = self._effects.limits.share_strategy
+            group = groups[name] = ShareGroup(name, request, strategy, self._chance)
+            log.readers += 1
+            log.waiters[request] = None
+        group.members.append(session)
+        session.requests[name] = group.request
+        session.has_shared = True
+        if group.is_idle:
+            self._delivery.hand_over(group)
+        return group.request
+
+    def leave(self, session: Session, topic_filter: str) -> None:
+        """End one subscription.
+
+        While messages are unread that several filters match (they are sent once, by one of
+        them), it goes on until it has read what there is, as the standard allows.
+        """
+        subscription = session.subscriptions.pop(topic_filter)
+        request = session.requests.pop(topic_filter)
+        log, number, records = request.log, self._logs.number, self._effects.records
+        log.durable_readers -= session.is_durable and subscription.qos > 0
+        if not request.is_shared and session.has_overlaps and session.tracker.requests:
+            # Others may have left messages to this one, or it may have sent theirs.
+            ended = replace(subscription, until=number)
+            session.leaving = (*session.leaving, ended)
+            if session.is_durable:
+                records.append(Subscribed(session.client_id, ended, request.place(number)))
+            if request.offset < log.end:
+                request.stop = log.end
+                request.subscription = ended
+                session.tracker.requests.remove(request)
+                session.tracker.put_first(request)
+                return
+        elif session.is_durable:
+            records.append(Unsubscribed(session.client_id, topic_filter))
+            self._delivery.note_places(session)
+        if request.is_shared:
+            self._leave_group(session, self._delivery.groups[topic_filter])
+            return
+        if request in log.waiters:
+            del log.waiters[request]
+        else:
+            session.tracker.requests.remove(request)
+        self._logs.drop_reader(log)
+
+    def _leave_group(self, session: Session, group: ShareGroup) -> None:
+        """Take a session out of a group; the last one ends it."""
+        group.members.remove(session)
+        request = group.request
+        has_it = request.session is session
+        if has_it:
+            session.tracker.requests.remove(request)
+        if not group.members:
+            request.log.waiters.pop(request, None)
+            del self._delivery.groups[group.topic_filter]
+            self._logs.drop_reader(request.log)
+        elif has_it:
+            self._delivery.hand_over(group)
+        session.has_shared = any(each.is_shared for each in session.requests.values())
+
+
+def _send_retained(
+    session: Session, subscription: SessionSubscription, retained: list[Run]
+) -> None:
+    """Let a session read retained messages first, from a log of their own."""
+    requests, name = session.tracker.requests, subscription.topic_filter
+    for request in list(requests):  # those of an earlier SUBSCRIBE that were not sent yet
+        if request.is_retained and request.subscription.topic_filter == name:
+            requests.remove(request)
+    if not retained:
+        return
+    log: FilterLog = DataLog(name, _NO_TRIM, 1)
+    request = DataRequest(log, subscription, session)
+    request.is_retained = True
+    log.readers = 1
+    for run in retained:
+        log.append(run)
+    request.stop = log.end
+    session.tracker.put_first(request)

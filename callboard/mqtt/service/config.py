@@ -1,0 +1,66 @@
+"""What a router is made of: ports, limits, users, where it keeps its journal."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from callboard.mqtt.access.auth import AuthenticationMethod, Authenticator, Security
+from callboard.mqtt.port.hooks import Hooks
+from callboard.mqtt.port.limits import NetworkLimits
+from callboard.mqtt.port.listener import ListenerSettings
+from callboard.mqtt.router.limits import Limits
+from callboard.mqtt.service.bridge import BridgeSettings
+from callboard.mqtt.service.claims import SessionPolicy
+from callboard.mqtt.service.rules import Rule
+
+#: Connections beside those of clients: those that did not send a CONNECT yet, or are leaving.
+WAITING: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class RouterConfig:
+    """The configuration of a router.
+
+    Attributes:
+        listeners: ports; by default one on 127.0.0.1 that the system picks.
+        limits: of sessions, queues and packets.
+        network: of connections; packet size and keep-alive are those of `limits`.
+        security: users, topics and bans.
+        authenticator: a function that lets clients in; it stands above the users.
+        methods: of enhanced authentication, by name; see `authentication`.
+        hooks: functions on the way of packets.
+        rules: functions that make messages of messages.
+        bridges: other brokers that messages go to and come from.
+        console: `HOST:PORT` where the router's state is served over HTTP; None is nowhere.
+        sys_interval: seconds between two publications of `$SYS` topics; 0 publishes none.
+        directory: of the journal; None keeps everything in memory only.
+        name: of the router, for `$SYS`, the console and logs.
+        sessions: what becomes of a lasting session here whose client connects to another router
+            of the cluster.
+    """
+
+    listeners: tuple[ListenerSettings, ...] = (ListenerSettings("127.0.0.1:0"),)
+    limits: Limits = field(default_factory=Limits)
+    network: NetworkLimits = field(default_factory=NetworkLimits)
+    security: Security = field(default_factory=Security)
+    authenticator: Authenticator | None = None
+    methods: Mapping[str, AuthenticationMethod] = field(default_factory=dict)
+    hooks: Hooks = field(default_factory=Hooks)
+    rules: tuple[Rule, ...] = ()
+    bridges: tuple[BridgeSettings, ...] = ()
+    console: str | None = None
+    sys_interval: float = 10.0
+    directory: "Path | str | os.PathLike[str] | None" = None
+    name: str = "callboard"
+    sessions: SessionPolicy = SessionPolicy.TAKE_OVER
+
+    def network_limits(self) -> NetworkLimits:
+        """Return the limits of connections, with what the router tells its clients of them."""
+        return replace(
+            self.network,
+            packet_size=self.limits.packet_size,
+            keep_alive=self.limits.keep_alive,
+            open_connections=self.limits.connections + WAITING,
+        )

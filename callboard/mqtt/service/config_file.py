@@ -1,0 +1,450 @@
+"""The configuration file of a router: TOML, and every mistake in it at once.
+
+Each table checks what its keys say and makes the settings that it stands for. Paths in the file
+begin at its folder. Functions are named `module:function`; the command `callboard mqtt run`
+finds plain names in the file's `app`.
+"""
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from callboard.configuration.reading import (
+    HostPort,
+    LogLevel,
+    Table,
+    check_values,
+    read_values,
+    text_form,
+)
+from callboard.mqtt.access.acl import AclEntry, parse_rule
+from callboard.mqtt.access.auth import Security
+from callboard.mqtt.access.ban import BanList
+from callboard.mqtt.access.scram import ScramKeys
+from callboard.mqtt.access.scrypt import PasswordHash
+from callboard.mqtt.port.hooks import Hooks
+from callboard.mqtt.port.limits import NetworkLimits
+from callboard.mqtt.port.listener import ListenerSettings
+from callboard.mqtt.router.datalog import SEGMENT_BYTES, SEGMENT_COUNT
+from callboard.mqtt.router.limits import CustomSegment, Limits, ShareStrategy
+from callboard.mqtt.service.bridge import BridgeSettings, BridgeTopics
+from callboard.mqtt.service.claims import SessionPolicy
+from callboard.mqtt.service.config import RouterConfig
+from callboard.mqtt.service.hub_door import TopicMap
+from callboard.mqtt.service.rules import Rule
+from callboard.mqtt.wire.errors import ListenError, MqttError
+from callboard.mqtt.wire.topic import is_valid_filter, is_valid_topic
+from callboard.proxies.link.tls import Tls
+
+FunctionFinder = Callable[[str], Callable[..., Any]]
+
+
+class MqttConfigError(MqttError, ValueError):
+    """A configuration cannot be used; `lines` has one for each mistake."""
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__("; ".join(lines))
+        self.lines = lines
+
+
+# --- what texts have to be ---
+
+
+def _form(is_valid: Callable[[str], bool], problem: str) -> Any:
+    """Return the annotation of a text that has to have a form."""
+
+    def parse(text: str) -> None:
+        if not is_valid(text):
+            message = f"{text!r} {problem}"
+            raise ValueError(message)
+
+    return text_form(parse)
+
+
+def _parse_listener(text: str) -> None:
+    """Refuse a text that is not an address of a listener."""
+    try:
+        ListenerSettings(text, Tls()).parse()
+    except ListenError as error:
+        raise ValueError(str(error)) from None
+
+
+def _is_function_name(text: str) -> bool:
+    """Whether a text can name a function."""
+    return all(part.isidentifier() for part in text.replace(":", ".").split("."))
+
+
+Filter = Annotated[str, _form(is_valid_filter, "is no topic filter")]
+Topic = Annotated[str, _form(is_valid_topic, "is no topic: it may have no wildcards")]
+Rights = list[Annotated[str, text_form(parse_rule)]]
+Function = Annotated[str, _form(_is_function_name, "names no function; write module:function")]
+Ban = Annotated[str, text_form(lambda text: BanList((text,)))]
+Qos = Literal[0, 1, 2]
+
+
+# --- the tables ---
+
+
+class TlsTable(Table):
+    """PEM files for TLS."""
+
+    certificate: str | None = None
+    key: str | None = None
+    authority: str | None = None
+
+    def files(self) -> dict[str, str | None]:
+        """Return the names of the files, by key."""
+        return {key: getattr(self, key) for key in TlsTable.model_fields}
+
+    def tls(self, folder: Path, *, mutual: bool = False) -> Tls | None:
+        """Return the settings; None without any file that TLS needs."""
+        if self.certificate is None and self.authority is None:
+            return None
+        paths = {
+            key: None if name is None else folder / name for key, name in self.files().items()
+        }
+        return Tls(**paths, mutual=mutual)
+
+
+class ListenerTable(TlsTable):
+    """`[[listeners]]`."""
+
+    address: Annotated[str, text_form(_parse_listener)]
+    client_certificates: bool = False
+    tenants: bool = False
+    origins: list[str] = []
+
+    def settings(self, folder: Path) -> ListenerSettings:
+        """Return what the table stands for."""
+        tls = self.tls(folder, mutual=self.client_certificates)
+        return ListenerSettings(self.address, tls, self.tenants, tuple(self.origins))
+
+
+class LimitsTable(Table):
+    """`[limits]`; what is left out has the default of `Limits` or `NetworkLimits`.
+
+    The fields are called as there; the keys of the file are the aliases.
+    """
+
+    connections: int | None = Field(default=None, alias="max_connections", gt=0)
+    client_id_length: int | None = Field(
+        default=None, alias="max_client_id_length", ge=1, le=65_535
+    )
+    inflight: int | None = Field(default=None, alias="max_inflight", ge=1, le=65_535)
+    receive_maximum: int | None = Field(default=None, ge=1, le=65_535)
+    topic_alias_maximum: int | None = Field(default=None, ge=0, le=65_535)
+    packet_size: int | None = Field(
+        default=None, alias="max_packet_size", ge=128, le=268_435_460
+    )
+    session_expiry: float | None = Field(default=None, alias="max_session_expiry", ge=0)
+    keep_alive: int | None = Field(default=None, alias="max_keepalive", ge=0, le=65_535)
+    subscriptions: int | None = Field(default=None, alias="max_subscriptions", gt=0)
+    retained: int | None = Field(default=None, alias="max_retained", ge=0)
+    delivery_quota: int | None = Field(default=None, alias="max_outgoing_packets", gt=0)
+    delivery_bytes: int | None = Field(default=None, alias="max_outgoing_bytes", gt=0)
+    segment_bytes: int | None = Field(default=None, alias="max_segment_size", ge=1024)
+    segment_count: int | None = Field(default=None, alias="max_segment_count", ge=1)
+    acknowledge_patience: float | None = Field(default=None, ge=0)
+    max_hold: float | None = Field(default=None, ge=0)
+    journal_bytes: int | None = Field(default=None, alias="max_journal_size", ge=0)
+    share_strategy: ShareStrategy | None = None
+    packets_per_read: int | None = Field(default=None, alias="max_packets_per_read", gt=0)
+    connect_timeout: float | None = Field(default=None, ge=0)
+    linger: float | None = Field(default=None, ge=0)
+    message_rate: float | None = Field(default=None, ge=0)
+    byte_rate: float | None = Field(default=None, ge=0)
+    connection_rate: float | None = Field(default=None, ge=0)
+    reader_patience: float | None = Field(default=None, ge=0)
+
+
+class UserTable(Table):
+    """`[[users]]`: a password, keys for SCRAM-SHA-256, or both."""
+
+    name: str = Field(min_length=1)
+    password: Annotated[str, text_form(PasswordHash.parse)] | None = None
+    scram: Annotated[str, text_form(ScramKeys.parse)] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> "UserTable":
+        """Refuse values that contradict each other."""
+        if self.password is None and self.scram is None:
+            message = f"the user {self.name!r} has neither a password nor scram"
+            raise ValueError(message)
+        return self
+
+
+class AuthTable(Table):
+    """`[auth]`."""
+
+    anonymous: bool = False
+    bans: list[Ban] = []
+    login_failures: int = Field(default=20, ge=0)
+    methods: dict[str, Function] = {}
+
+
+class AclTable(Table):
+    """`[[acl]]`."""
+
+    user: str = Field(min_length=1)
+    allow: Rights = []
+    deny: Rights = []
+
+
+class HooksTable(Table):
+    """`[hooks]`: functions."""
+
+    connect: Function | None = None
+    subscribe: Function | None = None
+    publish: Function | None = None
+    deliver: Function | None = None
+
+
+class FilterSegmentTable(Table):
+    """`[[segments]]`."""
+
+    filter: Filter
+    max_segment_size: int = Field(default=SEGMENT_BYTES, ge=1024)
+    max_segment_count: int = Field(default=SEGMENT_COUNT, ge=1)
+
+
+class RuleTable(Table):
+    """`[[rules]]`."""
+
+    filter: Filter
+    function: Function
+    topic: Topic | None = None
+    qos: Qos = 1
+
+
+class BridgeTopicTable(Table):
+    """`[[bridges.topics]]`."""
+
+    filter: Filter
+    direction: Literal["in", "out"] = "in"
+    qos: Qos = 1
+    prefix: str = ""
+
+
+class BridgeTable(TlsTable):
+    """`[[bridges]]`."""
+
+    address: str
+    topics: list[BridgeTopicTable]
+    client_id: str = "callboard-bridge"
+    username: str | None = None
+    password: str | None = None
+    version: Literal["5", "3.1.1"] = "5"
+    keep_alive: int = Field(default=60, ge=1, le=65_535)
+    reconnect_delay: float = Field(default=1.0, gt=0)
+
+    def settings(self, folder: Path) -> BridgeSettings:
+        """Return what the table stands for."""
+        return BridgeSettings(
+            self.address,
+            tuple(BridgeTopics(*dict(each).values()) for each in self.topics),
+            self.client_id,
+            self.username,
+            None if self.password is None else self.password.encode(),
+            self.tls(folder) or (Tls() if self.address.startswith("tls") else None),
+            self.version,
+            self.keep_alive,
+            self.reconnect_delay,
+        )
+
+
+class ClusterTable(Table):
+    """`[cluster]`: what routers of one cluster have to do with one another."""
+
+    sessions: SessionPolicy = SessionPolicy.TAKE_OVER
+
+
+class DoorTable(Table):
+    """`[[door]]`: which topics of MQTT are topics of the cluster."""
+
+    mqtt: str = ""
+    endpoint: str = "/mqtt/"
+    direction: Literal["in", "out", "both"] = "both"
+    values: Literal["text", "json"] = "text"
+    qos: Qos = 1
+    retain: bool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> "DoorTable":
+        TopicMap(**dict(self))
+        return self
+
+
+class NodeTable(Table):
+    """`[node]`: the cluster that the router's node is in."""
+
+    join: list[str] = []
+    listen: HostPort | None = None
+    secret_file: str | None = None
+
+
+class ConfigTable(Table):
+    """A whole file."""
+
+    name: str = "callboard"
+    directory: str | None = None
+    console: HostPort | None = None
+    sys_interval: float = Field(default=10.0, ge=0)
+    log_level: LogLevel = "warning"
+    app: str | None = None
+    listeners: list[ListenerTable] = Field(min_length=1)
+    limits: LimitsTable = LimitsTable()
+    auth: AuthTable = AuthTable()
+    users: list[UserTable] = []
+    acl: list[AclTable] = []
+    hooks: HooksTable = HooksTable()
+    segments: list[FilterSegmentTable] = []
+    rules: list[RuleTable] = []
+    bridges: list[BridgeTable] = []
+    node: NodeTable = NodeTable()
+    cluster: ClusterTable = ClusterTable()
+    door: list[DoorTable] = []
+
+
+# --- what a file makes ---
+
+
+def read_config_file(path: Path) -> ConfigTable:
+    """Read and check a file.
+
+    Raises:
+        MqttConfigError: with a line for each mistake: file, key, value, what is expected.
+    """
+    values = read_values(path, MqttConfigError)
+    return check_values(ConfigTable, values, MqttConfigError, source=str(path))
+
+
+def make_config(
+    table: ConfigTable, folder: Path, find: FunctionFinder | None = None
+) -> RouterConfig:
+    """Make a router's configuration of a file's.
+
+    Args:
+        table: what the file says.
+        folder: where its paths begin.
+        find: gives the functions that it names; `module:function` is imported by default.
+
+    Raises:
+        MqttConfigError: functions cannot be found, or an address lacks what it needs.
+    """
+    lines: list[str] = []
+    find = find or find_function
+
+    def function(key: str, text: str) -> Callable[..., Any]:
+        try:
+            return find(text)
+        except MqttConfigError as error:
+            lines.extend(f"{key} = {text!r}: {line}" for line in error.lines)
+            return _not_found
+
+    def functions(key: str, texts: Iterable[tuple[str, str | None]]) -> dict[str, Any]:
+        return {
+            name: function(f"{key}.{name}", text) for name, text in texts if text is not None
+        }
+
+    limits, network = make_limits(table)
+    hooks = functions("hooks", table.hooks)
+    config = RouterConfig(
+        listeners=tuple(each.settings(folder) for each in table.listeners),
+        limits=limits,
+        network=network,
+        security=make_security(table),
+        authenticator=hooks.pop("connect", None),
+        methods=functions("auth.methods", table.auth.methods.items()),
+        hooks=Hooks(**hooks),
+        rules=tuple(
+            Rule(e.filter, function(f"rules.{index}.function", e.function), e.topic, e.qos)
+            for index, e in enumerate(table.rules)
+        ),
+        bridges=tuple(each.settings(folder) for each in table.bridges),
+        console=table.console,
+        sys_interval=table.sys_interval,
+        directory=None if table.directory is None else folder / table.directory,
+        name=table.name,
+        sessions=table.cluster.sessions,
+    )
+    places: tuple[ListenerSettings | BridgeSettings, ...] = (*config.listeners, *config.bridges)
+    for place in places:
+        try:
+            place.parse()
+        except ListenError as error:
+            lines.append(str(error))
+    if lines:
+        raise MqttConfigError(lines)
+    return config
+
+
+def find_missing_files(table: ConfigTable, folder: Path) -> list[str]:
+    """Return a line for each file that is named and not there; certificates, keys, secrets."""
+    named = [("node.secret_file", table.node.secret_file)]
+    kinds: Mapping[str, list[Any]] = {"listeners": table.listeners, "bridges": table.bridges}
+    for kind, places in kinds.items():
+        for index, place in enumerate(places):
+            named += [(f"{kind}.{index}.{key}", name) for key, name in place.files().items()]
+    return [
+        f"{key} = {text!r}: there is no file {folder / text}; give the path of one"
+        for key, text in named
+        if text is not None and not (folder / text).is_file()
+    ]
+
+
+def _not_found(*_: Any) -> None:
+    """Stand for a function that cannot be found; the configuration is refused."""
+
+
+def make_security(table: ConfigTable) -> Security:
+    """Return users, topics and bans of a file: what a reload takes over."""
+    users = table.users
+    return Security(
+        users={e.name: PasswordHash.parse(e.password) for e in users if e.password is not None},
+        scram={e.name: ScramKeys.parse(e.scram) for e in users if e.scram is not None},
+        anonymous=table.auth.anonymous,
+        acl=tuple(AclEntry(e.user, tuple(e.allow), tuple(e.deny)) for e in table.acl),
+        bans=BanList(table.auth.bans),
+        login_failures=table.auth.login_failures,
+    )
+
+
+def make_limits(table: ConfigTable) -> tuple[Limits, NetworkLimits]:
+    """Return the limits of a file: what a reload takes over, too."""
+    given: dict[str, Any] = {name: value for name, value in table.limits if value is not None}
+    given["custom_segments"] = tuple(
+        CustomSegment(*dict(each).values()) for each in table.segments
+    )
+    of_router = {each.name for each in fields(Limits)}
+    of_network = {each.name for each in fields(NetworkLimits)}
+    return (
+        replace(Limits(), **{key: given[key] for key in given.keys() & of_router}),
+        replace(NetworkLimits(), **{key: given[key] for key in given.keys() & of_network}),
+    )
+
+
+def make_maps(table: ConfigTable) -> list[TopicMap]:
+    """Return what the door carries; empty without a door."""
+    return [TopicMap(**dict(each)) for each in table.door]
+
+
+def find_function(text: str) -> Callable[..., Any]:
+    """Return `module:function`.
+
+    Raises:
+        MqttConfigError: there is none.
+    """
+    where, _, name = text.rpartition(":")
+    try:
+        value = getattr(importlib.import_module(where), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        line = f"there is no function {text}: {error}; write module:function"
+        raise MqttConfigError([line]) from error
+    if not callable(value):
+        raise MqttConfigError([f"{text} is no function"])
+    function: Callable[..., Any] = value
+    return function

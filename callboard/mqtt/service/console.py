@@ -1,0 +1,301 @@
+"""The console: a router's state as JSON over HTTP.
+
+| path | what |
+|---|---|
+| `/router` | counts |
+| `/config` | what it was configured with |
+| `/devices`, `/device/ID` | clients |
+| `/subscriptions`, `/subscriptions/FILTER` | filters and their readers |
+| `/waiters/FILTER` | requests that have read all |
+| `/readyqueue` | clients that wait to be served |
+| `/slow` | subscribers that are behind |
+| `/trace/ID/NUMBER` | packets of a client after a number |
+| `/metrics` | counts for Prometheus |
+| `POST /logs` | sets the level of the router's log: `debug`, `info`, `warning`, `error` |
+
+In ids and filters `%2F` stands for `/`; in filters so does a dot where no filter has it.
+Every client that reaches the port is answered: it belongs on 127.0.0.1 or a network of yours.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final, TypeVar
+from urllib.parse import unquote
+
+from callboard.mqtt.port.remote_link import Door
+from callboard.mqtt.port.trace import Tracer
+from callboard.mqtt.router.machine import RouterMachine
+from callboard.mqtt.router.session import Connection, DataRequest, FilterLog, Session
+from callboard.mqtt.service.config import RouterConfig
+from callboard.mqtt.service.figures import RouterState, router_metrics, router_view
+from callboard.pages import Page, json_page, metrics_page, text_page
+
+#: Clients or filters of one answer; the count is given as well.
+MOST_ITEMS: Final = 1_000
+
+T = TypeVar("T")
+Table = dict[str, Any]
+_LEVELS: Final = ("debug", "info", "warning", "error", "critical")
+
+
+@dataclass(eq=False)
+class ConsolePages(Mapping[str, Callable[[], Page]]):
+    """The pages of a router, by path.
+
+    Attributes:
+        call: calls a function on the router's thread.
+        state: of the router; looked at through `call` only.
+        config: tells what it is configured with by now.
+    """
+
+    call: Callable[..., Any]
+    state: RouterState
+    config: Callable[[], RouterConfig]
+
+    def __post_init__(self) -> None:
+        self._tracer = Tracer(self.state.door.clock)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_PATHS)
+
+    def __len__(self) -> int:
+        return len(_PATHS)
+
+    def __getitem__(self, path: str) -> Callable[[], Page]:
+        """Return what makes a page.
+
+        Raises:
+            KeyError: there is no such page.
+        """
+        noun, _, rest = path.removeprefix("/").partition("/")
+        if noun == "metrics" and not rest:
+            return self._metrics
+        if noun == "trace" and rest:
+            client, _, since = rest.rpartition("/")
+            return partial(self._trace, unquote(client), int(since) if since.isdecimal() else 0)
+        view = _BY_NOUN[noun, bool(rest)]
+        return partial(self._answer, partial(view, self, unquote(rest)))
+
+    def of_filter(self, view: Callable[..., Any], name: str) -> Any:
+        """Return a view of a filter; a dot may stand for a slash."""
+        found = view(self.state.machine, name)
+        return view(self.state.machine, name.replace(".", "/")) if found is None else found
+
+    def _answer(self, view: Callable[[], Any]) -> Page:
+        """Return a view as a page, made on the router's thread."""
+        found = self.call(view)
+        if found is None:
+            return text_page("the router knows nothing of that name", HTTPStatus.NOT_FOUND)
+        return json_page(found)
+
+    def _metrics(self) -> Page:
+        """Return the page for Prometheus."""
+        return metrics_page(self.call(router_metrics, self.state))
+
+    def _trace(self, client_id: str, since: int) -> Page:
+        """Return the packets of a client after a number."""
+
+        def look() -> Any:
+            links = self.state.door.links
+            remote = next((each for each in links if each.client_id == client_id), None)
+            return self._tracer.look(client_id, remote, since)
+
+        found = self.call(look)
+        if found is None:
+            text = "too many clients are traced; wait until others have ended"
+            return text_page(text, HTTPStatus.SERVICE_UNAVAILABLE)
+        return json_page(found)
+
+
+def set_log_level(text: str) -> Page:
+    """Let the router log from a level on."""
+    level = text.strip().lower()
+    if level not in _LEVELS:
+        said = f"{level[:40]!r} is no level; there are {', '.join(_LEVELS)}"
+        return text_page(said, HTTPStatus.BAD_REQUEST)
+    logging.getLogger("callboard.mqtt").setLevel(level.upper())
+    return text_page(level)
+
+
+# --- views, made on the router's thread ---
+
+
+def _listed(name: str, items: Iterable[T], show: Callable[[T], Any]) -> Table:
+    """Return how many items there are, and what the first of them look like."""
+    found = list(items)
+    return {"count": len(found), name: [show(each) for each in found[:MOST_ITEMS]]}
+
+
+def _brief(session: Session) -> Table:
+    """Return what the list of clients shows of a session."""
+    connection = session.connection
+    return {
+        "client_id": session.client_id,
+        "connected": connection is not None,
+        "address": "" if connection is None else connection.link.peer,
+        "status": session.tracker.status.value if connection is not None else "",
+        "subscriptions": len(session.subscriptions),
+        "inflight": len(session.window.inflight),
+        "behind": behind(session),
+        "packets_in": 0 if connection is None else connection.packets_in,
+    }
+
+
+def behind(session: Session) -> int:
+    """Return how many messages of its filters a session has not been sent."""
+    requests = set(session.requests.values()) | set(session.tracker.requests)
+    return sum(max(each.log.end - each.offset, 0) for each in requests)
+
+
+def device_view(machine: RouterMachine, client_id: str) -> Table | None:
+    """Return all that is known of one client; None if nothing is."""
+    connection = machine.sessions.connections.get(client_id)
+    session = machine.sessions.get(client_id)
+    if session is None:
+        return None
+    view = _brief(session)
+    view["subscriptions"] = [
+        {"filter": each.topic_filter, "qos": each.qos, "no_local": each.no_local}
+        for each in session.subscriptions.values()
+    ]
+    view["requests"] = [_request(each) for each in session.tracker.requests]
+    view["history"] = [list(event) for event in session.history]
+    view["session_expiry"] = session.expiry
+    view["durable"] = session.is_durable
+    view["awaiting_release"] = len(session.received)
+    view["awaiting_completion"] = len(session.window.releasing)
+    view["to_resend"] = len(session.window.resend)
+    if connection is not None:
+        view |= _connected(connection)
+    return view
+
+
+def _connected(connection: Connection) -> Table:
+    """Return what only a connected client has."""
+    will = connection.will
+    return {
+        "version": 5 if connection.is_v5 else 4,
+        "keep_alive": connection.keep_alive,
+        "acks_waiting": len(connection.acks),
+        "will": None if will is None else will.topic,
+        "dropped": connection.dropped,
+    }
+
+
+def _request(request: DataRequest) -> Table:
+    """Return where a reader of a filter is."""
+    return {
+        "filter": request.log.topic_filter,
+        "offset": request.offset,
+        "end": request.log.end,
+        "client_id": "" if request.session is None else request.session.client_id,
+        "group": request.subscription.topic_filter if request.is_shared else "",
+    }
+
+
+def _log(log: FilterLog) -> Table:
+    """Return a filter's log in figures."""
+    return {
+        "filter": log.topic_filter,
+        "readers": log.readers,
+        "waiters": len(log.waiters),
+        "start": log.start,
+        "end": log.end,
+        "segments": len(log.segments),
+        "bytes": log.weight,
+    }
+
+
+def subscription_view(machine: RouterMachine, topic_filter: str) -> Table | None:
+    """Return one filter with its readers; None without readers."""
+    log = machine.logs.get(topic_filter)
+    if log is None:
+        return None
+    readers = [
+        session.client_id
+        for session in _sessions(machine)
+        if any(request.log is log for request in session.requests.values())
+    ]
+    return _log(log) | {"clients": readers[:MOST_ITEMS]}
+
+
+def _sessions(machine: RouterMachine) -> list[Session]:
+    """Return the sessions of all clients, connected or not."""
+    connected = [connection.session for connection in machine.sessions.connections.values()]
+    return [*connected, *machine.sessions.graveyard.values()]
+
+
+def waiters_view(machine: RouterMachine, topic_filter: str) -> Table | None:
+    """Return the requests that have read all of a filter; None without readers."""
+    log = machine.logs.get(topic_filter)
+    if log is None:
+        return None
+    return _listed("waiters", log.waiters, _request)
+
+
+def slow_view(machine: RouterMachine, door: Door) -> Table:
+    """Return the connected subscribers that are behind, those that are most first."""
+    held = {getattr(reader, "client_id", "") for reader in door.backpressure.slow_readers()}
+    held |= machine.ingress.brakes.laggards()
+    found = []
+    for connection in machine.sessions.connections.values():
+        count = behind(connection.session)
+        if count or connection.client_id in held or connection.dropped:
+            found.append(
+                {
+                    "client_id": connection.client_id,
+                    "behind": count,
+                    "dropped": connection.dropped,
+                    "unsent_bytes": connection.unsent_bytes,
+                    "status": connection.session.tracker.status.value,
+                    "held_others_up": connection.client_id in held,
+                }
+            )
+    found.sort(key=lambda each: (each["dropped"], each["behind"]), reverse=True)
+    return _listed("slow", found, dict)
+
+
+def config_view(config: RouterConfig) -> Table:
+    """Return what the router was configured with; nothing secret."""
+    limits = asdict(config.limits)
+    limits["share_strategy"] = config.limits.share_strategy.value
+    return {
+        "name": config.name,
+        "directory": None if config.directory is None else str(config.directory),
+        "listeners": [listener.address for listener in config.listeners],
+        "sessions": config.sessions.value,
+        "limits": limits,
+        "network": asdict(config.network),
+        "users": sorted({*config.security.users, *config.security.scram}),
+        "methods": sorted(config.methods),
+        "anonymous": config.security.anonymous,
+        "acl": [asdict(entry) for entry in config.security.acl],
+        "bans": list(config.security.bans.entries),
+        "rules": [rule.topic_filter for rule in config.rules],
+        "bridges": [bridge.address for bridge in config.bridges],
+    }
+
+
+# --- which path shows what ---
+
+_VIEWS: Final[dict[str, Callable[[ConsolePages, str], Any]]] = {
+    "/router": lambda pages, _: router_view(pages.state),
+    "/config": lambda pages, _: config_view(pages.config()),
+    "/devices": lambda pages, _: _listed("devices", _sessions(pages.state.machine), _brief),
+    "/device/ID": lambda pages, name: device_view(pages.state.machine, name),
+    "/subscriptions": lambda pages, _: _listed("filters", pages.state.machine.logs, _log),
+    "/subscriptions/FILTER": lambda pages, name: pages.of_filter(subscription_view, name),
+    "/waiters/FILTER": lambda pages, name: pages.of_filter(waiters_view, name),
+    "/readyqueue": lambda pages, _: _listed(
+        "clients", pages.state.machine.delivery.ready, lambda each: each.client_id
+    ),
+    "/slow": lambda pages, _: slow_view(*pages.state),
+}
+_PATHS: Final = (*_VIEWS, "/trace/ID/NUMBER", "/metrics")
+_BY_NOUN: Final[dict[tuple[str, bool], Callable[[ConsolePages, str], Any]]] = {
+    ("", False): lambda *_: list(_PATHS),
+    **{(path.split("/")[1], path.count("/") > 1): view for path, view in _VIEWS.items()},
+}

@@ -1,0 +1,184 @@
+"""The router's figures: for Prometheus, the console, and as `$SYS` topics.
+
+`$SYS` topics are retained messages, called as mosquitto calls them. All functions run on the
+router's thread.
+"""
+
+import asyncio
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final, NamedTuple
+
+from callboard.figures import Figure, Metric, by_label, metrics_of, values_of
+from callboard.mqtt.port.local_link import LocalLink
+from callboard.mqtt.port.remote_link import Door
+from callboard.mqtt.router.link import RouterMailbox
+from callboard.mqtt.router.machine import RouterMachine
+from callboard.mqtt.wire.client import Message
+from callboard.mqtt.wire.errors import LinkClosed
+
+CLIENT_ID: Final = "$sys"
+ROOT: Final = "$SYS/broker"
+_PREFIX: Final = "callboard_mqtt_"
+
+
+class RouterState(NamedTuple):
+    """What figures are read from."""
+
+    machine: RouterMachine
+    door: Door
+
+
+def _of_meter(name: str, text: str) -> Figure[RouterState]:
+    return Figure(f"{_PREFIX}{name}_total", text, f"machine.meters.{name}")
+
+
+def _of_network(name: str, text: str) -> Figure[RouterState]:
+    return Figure(f"{_PREFIX}{name}_total", text, f"door.figures.{name}")
+
+
+_GAUGES: Final[tuple[Figure[RouterState], ...]] = (
+    Figure("connections", "clients now", lambda s: len(s.machine.sessions.connections)),
+    Figure(
+        "sessions_away",
+        "sessions of absent clients",
+        lambda s: len(s.machine.sessions.graveyard),
+    ),
+    Figure(
+        "sessions_in_doubt",
+        "copies of sessions that their routers have not let go of",
+        lambda s: len(s.machine.sessions.adopted),
+    ),
+    Figure("filters", "filters that somebody reads", lambda s: len(s.machine.logs)),
+    Figure("retained", "retained messages", lambda s: len(s.machine.logs.retained)),
+    Figure("ready_queue", "clients to be served", lambda s: len(s.machine.delivery.ready)),
+    Figure(
+        "log_bytes",
+        "bytes of messages in memory",
+        lambda s: sum(log.weight for log in s.machine.logs),
+    ),
+)
+_METRICS: Final[tuple[Figure[RouterState], ...]] = (
+    _of_meter("connects", "clients that got a session"),
+    _of_meter("published", "messages from clients and wills"),
+    _of_meter("published_bytes", "bytes of packets with messages from clients"),
+    _of_meter("delivered", "messages to subscribers, each one counted"),
+    _of_meter("refused", "messages that clients were not allowed to publish"),
+    _of_meter("expired", "messages that were not sent because their time was over"),
+    _of_meter("too_large", "messages that were not sent because the client takes no such size"),
+    _of_meter("lost", "messages that a log dropped before a subscriber had read them"),
+    _of_meter("braked", "waits of publishers for readers with QoS 1 or 2 that are far behind"),
+    _of_meter("passed_over", "readers with QoS 1 or 2 that were far behind and did nothing"),
+    _of_meter("taken_over", "sessions that a second connection took from the first"),
+    _of_meter("adopted", "sessions that came from other routers of the cluster"),
+    _of_meter("handed_over", "sessions that went to other routers"),
+    _of_meter("violations", "connections that ended because the client broke a rule"),
+    _of_meter("wills", "wills that were published"),
+    *(Figure(_PREFIX + each.name, each.text, each.read) for each in _GAUGES),
+    _of_network("bytes_in", "bytes from clients"),
+    _of_network("bytes_out", "bytes to clients"),
+    _of_network("timeouts", "clients that fell silent"),
+    _of_network("held", "waits of publishers for readers"),
+    Figure(
+        f"{_PREFIX}refusals_total",
+        "clients not let in, by reason",
+        lambda s: by_label("reason", dict(sorted(s.door.figures.refusals.items()))),
+    ),
+)
+
+
+def router_metrics(state: RouterState) -> list[Metric]:
+    """Return the metrics of a router; none without a sample."""
+    return [each for each in metrics_of(_METRICS, state) if each.samples]
+
+
+def router_view(state: RouterState) -> dict[str, Any]:
+    """Return the counts that the console shows."""
+    machine, door = state
+    meters, figures = machine.meters, door.figures
+    network = {name: getattr(figures, name) for name in figures.__slots__}
+    return {
+        **values_of(_GAUGES, state),
+        "shared_groups": len(machine.delivery.groups),
+        "wills_waiting": len(machine.sessions.wills),
+        "meters": {name: getattr(meters, name) for name in meters.__slots__},
+        "network": {
+            **network,
+            "open": len(door.links),
+            "passed_over": door.backpressure.passed_over,
+        },
+    }
+
+
+def _sys_values(state: RouterState) -> dict[str, object]:
+    """Return the figures below `$SYS/broker`."""
+    machine, figures = state.machine, state.door.figures
+    meters, sessions = machine.meters, machine.sessions
+    away = len(sessions.graveyard)
+    connected = sum(not each.link.is_local for each in sessions.connections.values())
+    return {
+        "clients/connected": connected,
+        "clients/disconnected": away,
+        "clients/total": connected + away,
+        "messages/received": meters.published,
+        "messages/sent": meters.delivered,
+        "publish/messages/received": meters.published,
+        "publish/messages/sent": meters.delivered,
+        "publish/messages/dropped": meters.lost + meters.expired + meters.too_large,
+        "bytes/received": figures.bytes_in,
+        "bytes/sent": figures.bytes_out,
+        "retained messages/count": len(machine.logs.retained),
+        "subscriptions/count": sum(log.readers for log in machine.logs),
+    }
+
+
+class SysTopics:
+    """Publishes `$SYS` topics every so often; an unchanged one is not published again."""
+
+    def __init__(
+        self,
+        mailbox: RouterMailbox,
+        state: RouterState,
+        interval: float,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._state = state
+        self._interval = interval
+        self._loop = loop
+        self._began = loop.time()
+        self._known: dict[str, str] = {}
+        self._link = LocalLink(mailbox, CLIENT_ID)
+        self._publish({"version": _version()})
+        self._timer = loop.call_soon(self._tick)
+
+    def close(self) -> None:
+        """Publish nothing any more; on the router's thread."""
+        self._timer.cancel()
+        self._link.close()
+
+    def _tick(self) -> None:
+        """Publish what changed, again and again."""
+        self._timer = self._loop.call_later(self._interval, self._tick)
+        uptime = int(self._loop.time() - self._began)
+        self._publish({"uptime": f"{uptime} seconds", **_sys_values(self._state)})
+
+    def _publish(self, values: dict[str, object]) -> None:
+        """Publish the values that are others than before."""
+        texts = {name: str(value) for name, value in values.items()}
+        fresh = [
+            Message(f"{ROOT}/{name}", text.encode(), retain=True)
+            for name, text in texts.items()
+            if self._known.get(name) != text
+        ]
+        self._known |= texts
+        try:
+            self._link.publish_all(fresh)
+        except LinkClosed:
+            self._timer.cancel()
+
+
+def _version() -> str:
+    """Return the version of this package as a text."""
+    try:
+        return f"callboard {version('callboard')}"
+    except PackageNotFoundError:
+        return "callboard"

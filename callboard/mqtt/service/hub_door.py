@@ -1,0 +1,209 @@
+"""The door between an MQTT router and the topics of a node, both ways.
+
+    MQTT client ──> router ──> local link ──> Hub.bring_in ──> endpoints, actors, stores' kin
+    endpoint ──> Hub ──> receiver of the door ──> local link ──> router ──> MQTT clients
+
+Topics are mapped by prefix: by default `a/b` in MQTT is `/mqtt/a/b` on the hub, and whatever
+is published below `/mqtt/` on any node that is linked with this one goes to MQTT. So an actor
+has one API for both: it subscribes and publishes topics of its endpoint.
+
+No message comes back through the door that it went through: the local link asks for no own
+messages, and the hub does not give the door what the door brought in.
+
+Payloads become text, or what JSON says, as the map wants it, and stay bytes where they are
+neither (the hub's data model has text and bytes as one kind); values become payloads: bytes and
+text as they are, everything else as JSON.
+"""
+
+import json
+import logging
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from callboard.actors.closing import Closing
+from callboard.endpoint.hub import Hub
+from callboard.endpoint.machine.effect import Item
+from callboard.model.data import thawed
+from callboard.model.errors import EndpointError
+from callboard.mqtt.port.local_link import LocalLink
+from callboard.mqtt.service.router import Router
+from callboard.mqtt.wire.client import Message
+from callboard.mqtt.wire.errors import LinkClosed
+from callboard.mqtt.wire.topic import is_valid_topic
+from callboard.node import Node
+
+_log: Final = logging.getLogger(__name__)
+CLIENT_ID: Final = "$door"
+#: Seconds in which the router has to grant the subscriptions.
+START_TIMEOUT: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMap:
+    """Which topics are the same on both sides.
+
+    Attributes:
+        mqtt: the prefix in MQTT: empty, or levels that end with `/`.
+        endpoint: the prefix on the hub.
+        direction: `in`: from MQTT to the hub; `out`: from the hub to MQTT; or `both`.
+        values: what payloads become on the hub; what is no text stays bytes.
+        qos: with which messages are taken from and given to MQTT.
+        retain: whether messages to MQTT are retained.
+    """
+
+    mqtt: str = ""
+    endpoint: str = "/mqtt/"
+    direction: Literal["in", "out", "both"] = "both"
+    values: Literal["text", "json"] = "text"
+    qos: int = 1
+    retain: bool = False
+
+    def __post_init__(self) -> None:
+        is_whole = not self.mqtt or self.mqtt.endswith("/")
+        if not is_whole or "#" in self.mqtt or "+" in self.mqtt:
+            message = f"{self.mqtt!r} is no prefix of MQTT topics; write levels/ or nothing"
+            raise ValueError(message)
+        if self.direction != "in" and not self.endpoint:
+            message = "a map from the hub needs a prefix there, such as '/mqtt/'"
+            raise ValueError(message)
+
+
+class MqttDoor(Closing):
+    """Carries messages between a router and a node's topics, until it is closed.
+
+    Attributes:
+        brought: messages from MQTT to the hub.
+        taken: messages from the hub to MQTT.
+        unmapped: messages from the hub whose topic or value MQTT cannot have.
+    """
+
+    def __init__(
+        self, router: Router, node: Node | Any, maps: Iterable[TopicMap] = (TopicMap(),)
+    ) -> None:
+        """Open the door.
+
+        Args:
+            router: one that runs.
+            node: the node whose topics these are, or an endpoint on it.
+            maps: which topics are carried.
+
+        Raises:
+            Refused: the router does not grant a subscription.
+        """
+        self._hub = Hub.of(getattr(node, "node", node))
+        self._maps = tuple(maps)
+        self._inward = [each for each in self._maps if each.direction != "out"]
+        self._outward = [each for each in self._maps if each.direction != "in"]
+        self.brought = self.taken = self.unmapped = 0
+        self._link: LocalLink = router.link(CLIENT_ID)
+        self._closed = threading.Event()
+        for each in self._inward:
+            granted = self._link.subscribe(f"{each.mqtt}#", qos=each.qos, no_local=True)
+            granted.result(START_TIMEOUT)
+        self._thread = threading.Thread(target=self._bring, name="mqtt-door", daemon=True)
+        self._thread.start()
+        if self._outward:
+            prefixes = [each.endpoint for each in self._outward]
+            self._hub.add_receiver(self, prefixes, sees_own=True).result(START_TIMEOUT)
+
+    def close(self) -> None:
+        """Carry nothing any more. Idempotent."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        if self._outward and not self._hub.node.runtime.is_closed:
+            self._hub.remove_receiver(self).result(START_TIMEOUT)
+        self._link.close()
+        self._thread.join(START_TIMEOUT)
+
+    # --- from MQTT, on a thread of its own: the hub may let it wait ---
+
+    def _bring(self) -> None:
+        """Bring messages in, until the link is closed."""
+        while True:
+            try:
+                messages = [self._link.recv()]
+            except LinkClosed:
+                return
+            while (more := self._link.try_recv()) is not None:
+                messages.append(more)
+                if len(messages) >= RUN:
+                    break
+            self._bring_all(messages)
+
+    def _bring_all(self, messages: list[Message]) -> None:
+        """Publish a run of messages on the hub."""
+        pairs = [
+            (each.endpoint + message.topic.removeprefix(each.mqtt), _value(message, each))
+            for message in messages
+            for each in self._inward
+            if message.topic.startswith(each.mqtt)
+        ]
+        try:
+            self._hub.bring_in(pairs, self)
+        except EndpointError as error:
+            _log.warning("messages from MQTT cannot be published: %s", error)
+            return
+        self.brought += len(pairs)
+
+    # --- from the hub, on the node's thread ---
+
+    def take(self, items: list[Item]) -> None:
+        """Take a run of messages of the hub."""
+        found = []
+        for topic, value in items:
+            message = self._message(topic, value)
+            if message is None:
+                self.unmapped += 1
+            else:
+                found.append(message)
+        try:
+            self._link.publish_all(found)
+        except LinkClosed as error:
+            _log.warning("%d messages do not reach MQTT: %s", len(found), error)
+            return
+        self.taken += len(found)
+
+    def _message(self, topic: str, value: Any) -> Message | None:
+        """Return the message for a value of the hub; None if MQTT cannot have it."""
+        for each in self._outward:
+            if topic.startswith(each.endpoint):
+                name = each.mqtt + topic.removeprefix(each.endpoint)
+                payload = _payload(value)
+                if payload is None or not is_valid_topic(name) or name.startswith("$"):
+                    return None
+                return Message(name, payload, each.qos, each.retain)
+        return None
+
+
+#: Messages that are published on the hub at once.
+RUN: Final = 1_000
+
+
+def _value(message: Message, each: TopicMap) -> Any:
+    """Return the value that a payload becomes on the hub."""
+    if each.values == "json":
+        try:
+            return json.loads(message.payload)
+        except ValueError:
+            pass
+    return message.payload
+
+
+def _payload(value: Any) -> bytes | None:
+    """Return the payload that a value becomes; None if MQTT cannot have it."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    try:
+        return json.dumps(thawed(value), default=_plain).encode()
+    except (TypeError, ValueError):
+        return None
+
+
+def _plain(value: Any) -> Any:
+    """Return something that JSON has for a value that it lacks."""
+    return sorted(value, key=str) if isinstance(value, set | frozenset) else str(value)

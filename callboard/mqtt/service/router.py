@@ -1,0 +1,339 @@
+"""The router that a program runs: an actor with its ports, on a node.
+
+    with Router() as router:                 # or: async with Router() as router
+        router.port
+
+The actor has a thread of its own, and all connections live on its loop. A read's packets go to
+the actor's mailbox as whole chunks; it takes its turn when the loop has seen all sockets that
+were ready, and what the turn gives is written at once.
+"""
+
+import asyncio
+import contextlib
+import gc
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final, Self, TypeVar
+
+from callboard.actors.errors import ActorDown, CallboardError
+from callboard.actors.reference import ActorRef
+from callboard.configuration.host_port import parse_host_port
+from callboard.mqtt.access.auth import Security
+from callboard.mqtt.port.edge import Edge
+from callboard.mqtt.port.limits import NetworkLimits
+from callboard.mqtt.port.local_link import LocalLink
+from callboard.mqtt.router.limits import Limits
+from callboard.mqtt.router.link import LinkEvent, Mailbox
+from callboard.mqtt.router.machine import RouterMachine
+from callboard.mqtt.router.message import Run
+from callboard.mqtt.service.bridge import Bridge
+from callboard.mqtt.service.config import RouterConfig
+from callboard.mqtt.service.figures import RouterState, SysTopics
+from callboard.mqtt.service.router_actor import (
+    CloseRouter,
+    OpenPorts,
+    RouterActor,
+    RunHere,
+    check_journal,
+)
+from callboard.mqtt.service.rules import RuleRunner
+from callboard.mqtt.wire.client import Message
+from callboard.mqtt.wire.codec import decode_packet
+from callboard.mqtt.wire.errors import ListenError, RouterClosed
+from callboard.mqtt.wire.packet import V4, V5, Publish
+from callboard.node import Node
+from callboard.pages import PageServer
+
+T = TypeVar("T")
+
+#: Seconds in which ports have to be open and the journal read.
+START_TIMEOUT: Final = 30.0
+#: Seconds for the clients' farewell and the journal.
+STOP_TIMEOUT: Final = 10.0
+
+#: Objects that are made before the youngest are looked through; Python's default is 700.
+YOUNG: Final = 20_000
+
+#: Looks at the young ones before the next older are looked through, and at these.
+OLD: Final = 50
+
+
+class Router:
+    """An MQTT router in this process."""
+
+    def __init__(self, config: RouterConfig | None = None, *, node: Node | None = None) -> None:
+        """Make a router that is not started; use it as a context manager, or call `start`.
+
+        Args:
+            config: what it is made of.
+            node: where it is an actor; otherwise it has a node of its own.
+
+        Raises:
+            ListenError: the configuration has no listener.
+        """
+        self.config = config or RouterConfig()
+        if not self.config.listeners:
+            message = "a router needs a listener; give it one, such as ListenerSettings()"
+            raise ListenError(message)
+        self._owns_node = node is None
+        self._node = node
+        self._mailbox = Mailbox()
+        self._ref: ActorRef[Any] | None = None
+        self._actor: RouterActor | None = None
+        #: The bridges to other brokers; what runs the rules, None without any.
+        self.bridges: list[Bridge] = []
+        self.rules: RuleRunner | None = None
+        self._console: PageServer | None = None
+        self._beside = contextlib.ExitStack()
+        self._is_closed = False
+
+    # --- life ---
+
+    def start(self) -> Self:
+        """Open the ports; returns when they are.
+
+        Raises:
+            ListenError: one cannot be opened.
+            LogError: the journal cannot be read.
+            RouterClosed: it was closed before.
+        """
+        if self._is_closed or self._ref is not None:
+            message = "a router starts once; make another one"
+            raise RouterClosed(message)
+        node = self._node = self._node or Node(self.config.name)
+        try:
+            self._ref = node.spawn(RouterActor, self._mailbox, self.config, self._attach)
+            trouble = self._ref.ask(OpenPorts(), timeout=START_TIMEOUT).result(START_TIMEOUT)
+            if trouble is not None:
+                raise trouble
+            self._start_beside()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """Say farewell to the clients and end. Idempotent; blocks until it is done."""
+        if self._is_closed:
+            return
+        with contextlib.suppress(CallboardError):  # the node was closed first, say
+            self._beside.close()
+        self._is_closed = True
+        try:
+            if self._ref is not None:
+                with contextlib.suppress(ActorDown):  # its journal failed, say
+                    self._ref.ask(CloseRouter(), timeout=STOP_TIMEOUT).result(STOP_TIMEOUT)
+        finally:
+            if self._owns_node and self._node is not None:
+                self._node.close()
+
+    def _attach(self, actor: RouterActor) -> None:
+        """Take note of the actor that this router is."""
+        self._actor = actor
+
+    def _start_beside(self) -> None:
+        """Start what runs beside the router: `$SYS`, rules, bridges, the console."""
+        config, stack = self.config, self._beside
+        state = RouterState(self.machine, self.edge.door)
+        if config.sys_interval:
+            interval, loop = config.sys_interval, self.edge.loop
+            topics = self.call(SysTopics, self, state, interval, loop)
+            stack.callback(self.call, topics.close)
+        if config.rules:
+            self.rules = RuleRunner(self, config.rules)
+            stack.callback(self.rules.close)
+        for settings in config.bridges:
+            bridge = Bridge(self, settings)
+            self.bridges.append(bridge)
+            running = asyncio.run_coroutine_threadsafe(bridge.run(), self.edge.loop)
+            stack.callback(bridge.ended, running)
+        if config.console is not None:
+            self._console = self._open_console(config.console, state)
+            stack.callback(self._console.close)
+
+    def _open_console(self, address: str, state: RouterState) -> PageServer:
+        """Open the console's port."""
+        from callboard.mqtt.service.console import ConsolePages, set_log_level
+
+        pages = ConsolePages(self.call, state, lambda: self.config)
+        host, port = parse_host_port(address)
+        try:
+            return PageServer(pages, host, port, actions={"/logs": set_log_level})
+        except OSError as error:
+            reason = f"{error.strerror}; choose another"
+            message = f"the console's {address} cannot be opened: {reason}"
+            raise ListenError(message) from error
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self.start)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await asyncio.to_thread(self.close)
+
+    # --- what it is ---
+
+    @property
+    def ref(self) -> ActorRef[Any]:
+        """The router's actor."""
+        self._running()
+        assert self._ref is not None
+        return self._ref
+
+    @property
+    def port(self) -> int:
+        """The TCP port of the first listener; 0 for a Unix socket."""
+        return self.edge.listeners[0].port
+
+    @property
+    def addresses(self) -> list[str]:
+        """The addresses of all listeners, with the ports that were picked."""
+        return [listener.address for listener in self.edge.listeners]
+
+    @property
+    def console_url(self) -> str | None:
+        """Where the console answers; None without one."""
+        return None if self._console is None else self._console.url
+
+    @property
+    def machine(self) -> RouterMachine:
+        """The machine, to be looked at through `call` only."""
+        return self._running().machine
+
+    @property
+    def edge(self) -> Edge:
+        """What touches the network, to be looked at through `call` only."""
+        edge = self._running().edge
+        assert edge is not None
+        return edge
+
+    def _running(self) -> RouterActor:
+        """Return the actor of a router that runs."""
+        if self._actor is None or self._is_closed:
+            message = "the router does not run; use it in a with block, or call start()"
+            raise RouterClosed(message)
+        return self._actor
+
+    def reload(
+        self,
+        security: Security | None = None,
+        *,
+        limits: Limits | None = None,
+        network: NetworkLimits | None = None,
+    ) -> None:
+        """Let something of the configuration be other than before; the rest stays.
+
+        Args:
+            security: users, rules and bans; they hold for connected clients as well.
+            limits: for clients that connect from here on, and logs that are made.
+            network: limits of connections that come from here on.
+
+        Raises:
+            JournalFailed: larger packets are allowed than fit into the journal.
+            RouterClosed: it does not run.
+        """
+        config = replace(
+            self.config,
+            security=security or self.config.security,
+            limits=limits or self.config.limits,
+            network=network or self.config.network,
+        )
+        check_journal(config)
+        self.call(self._reload, config)
+        self.config = config
+
+    def _reload(self, config: RouterConfig) -> None:
+        """Take over a configuration; on the router's thread."""
+        if config.security is not self.config.security:
+            self.edge.reload(config.security)
+        self.machine.limits = config.limits
+        self.edge.door.set_limits(config.network_limits())
+
+    def call(self, function: Callable[..., T], *args: Any) -> T:
+        """RunHere a function on the router's thread and return what it returns.
+
+        Raises:
+            RouterClosed: it does not run; and whatever the function raises.
+        """
+        if self._running().is_here():
+            return function(*args)
+        assert self._ref is not None
+        try:
+            done, value = self._ref.ask(RunHere(function, args), timeout=STOP_TIMEOUT).result()
+        except CallboardError as error:
+            if self._is_closed:
+                message = "the router was closed meanwhile"
+                raise RouterClosed(message) from error
+            raise
+        if not done:
+            raise value
+        result: T = value
+        return result
+
+    # --- clients within the process ---
+
+    def link(self, client_id: str = "", **options: Any) -> LocalLink:
+        """Return a client of this router without a socket; the options are `LocalLink`'s.
+
+        Raises:
+            RouterClosed: it does not run.
+        """
+        self._running()
+        return LocalLink(self, client_id, **options)
+
+    def shadow(self, topic_filter: str) -> Message | None:
+        """Return the last message of a filter with readers, None if there is none.
+
+        Raises:
+            RouterClosed: it does not run.
+        """
+        return self.call(last_message, self.machine, topic_filter)
+
+    # --- the mailbox ---
+
+    def post(self, event: LinkEvent) -> None:
+        """Append an event of a link, and wake the router if it is parked."""
+        self._mailbox.post(event)
+
+
+def last_message(machine: RouterMachine, topic_filter: str) -> Message | None:
+    """Return the last message of a filter's log; of a topic without one, what is retained.
+
+    On the router's thread.
+    """
+    log = machine.logs.get(topic_filter)
+    if log is not None and log.last is not None:
+        return _message(log.last) if isinstance(log.last, Run) else _passed(*log.last)
+    retained = machine.logs.retained.match(topic_filter, machine.effects.now)
+    return _message(max(retained, key=lambda run: run.number)) if retained else None
+
+
+def _passed(packets: bytes, size: int, is_v5: bool) -> Message:  # noqa: FBT001
+    """Return the last of some packets."""
+    packet = packets[-size:]
+    publish = decode_packet(packet, V5 if is_v5 else V4)
+    assert isinstance(publish, Publish)
+    return Message(publish.topic, publish.payload, publish.qos, publish.retain)
+
+
+def _message(run: Run) -> Message:
+    """Return the last message of a run."""
+    return Message(run.topic.decode(), run.payloads[-1], run.qos, run.retain)
+
+
+def tune_collector() -> None:
+    """Collect garbage as a process does that is a router and nothing else.
+
+    A connection is some thirty objects that live as long as it does, and holds no cycle before
+    it ends. Python's default looks through all of them again for each 25 % that come; a
+    thousand connects a second spend a sixth of their time with that.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG, OLD, OLD)

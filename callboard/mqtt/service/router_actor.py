@@ -1,0 +1,307 @@
+"""The router as an actor: it has a thread, and an event loop that its connections live on.
+
+Whole batches cross its border: links put chunks into their buffers and events into the mailbox
+below, and one message lets the actor take a turn. When there is nothing to do, it is parked.
+"""
+
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from callboard.actors.cell import Reminder
+from callboard.actors.dispatch import handler
+from callboard.actors.errors import CallboardError
+from callboard.actors.exit_reason import ExitReason
+from callboard.actors.system_actor import SystemActor
+from callboard.commitlog import LogError
+from callboard.mqtt.access.auth import AuthGate
+from callboard.mqtt.journal.journal import MOST_PACKET, RouterJournal
+from callboard.mqtt.port.edge import Edge
+from callboard.mqtt.router.effects import Turn
+from callboard.mqtt.router.link import DisconnectRequested, Mailbox
+from callboard.mqtt.router.machine import MOST_EVENTS, RouterMachine
+from callboard.mqtt.service.claims import (
+    Answer,
+    Claims,
+    ClaimSession,
+    ConfirmSession,
+    SettleSession,
+    Stamps,
+)
+from callboard.mqtt.service.cluster import ROUTERS, ClusterGate
+from callboard.mqtt.service.config import RouterConfig
+from callboard.mqtt.wire.errors import JournalFailed
+from callboard.mqtt.wire.reason_code import ReasonCode
+
+_log = logging.getLogger("callboard.mqtt")
+T = TypeVar("T")
+
+
+class TakeTurn:
+    """Take events, and send to the clients that are ready."""
+
+
+TURN: Final = TakeTurn()
+
+
+class OpenPorts:
+    """Open the configuration's listeners; answered when all are open."""
+
+
+class CloseRouter:
+    """Say farewell to the clients, then end."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunHere:
+    """Call a function on the router's thread; answered (True, value) or (False, error)."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+
+def make_client_id() -> str:
+    """Return a name for a client that has none, which others cannot guess."""
+    return f"auto-{secrets.token_hex(12)}"
+
+
+def check_journal(config: RouterConfig) -> None:
+    """Look whether all packets that the limits allow fit into the journal, if there is one.
+
+    Raises:
+        JournalFailed: they do not.
+    """
+    size = config.limits.packet_size
+    if config.directory is not None and size > MOST_PACKET:
+        message = (
+            f"packets of {size:,} bytes do not fit into a journal; allow at most "
+            f"{MOST_PACKET:,}, or leave the directory out"
+        )
+        raise JournalFailed(message)
+
+
+class RouterActor(SystemActor):
+    """Runs a `RouterMachine` on a thread of its own; a sync of the disk may hold it up."""
+
+    detached = True
+    remote_methods = frozenset()
+
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        config: RouterConfig,
+        attach: "Callable[[RouterActor], None]",
+    ) -> None:
+        """Make the machine; no port is open before `OpenPorts`.
+
+        Args:
+            mailbox: where links put their events.
+            config: what the router is made of.
+            attach: gets this actor, for the facade in the same process.
+        """
+        self._runner = self.context.runner
+        self._mailbox = mailbox
+        self._config = config
+        self._journal: RouterJournal | None = None
+        self._stamps = Stamps(time.time_ns)
+        self.edge: Edge | None = None
+        self._claims: Claims | None = None
+        self._failure: LogError | None = None
+        self._reminder: Reminder | None = None
+        self._due: float | None = None
+        self.machine = RouterMachine(
+            config.limits,
+            is_durable=config.directory is not None,
+            make_client_id=make_client_id,
+            chance=self._runner.random,
+            now=self._runner.now(),
+            events=mailbox.events,
+            make_stamp=self._stamps.make,
+        )
+        attach(self)
+        mailbox.attach(partial(self.context.post, TURN, None))
+
+    def is_here(self) -> bool:
+        """Whether the caller is on the router's thread."""
+        return self._runner.is_runner_thread()
+
+    @handler
+    async def open_ports(self, _: OpenPorts) -> CallboardError | None:
+        """Open the listeners, and clients come; returns why it cannot be done."""
+        config = self._config
+        try:
+            check_journal(config)
+        except JournalFailed as error:
+            return error
+        if config.directory is not None:
+            try:
+                self._journal = RouterJournal(
+                    Path(config.directory), now=self._runner.now, wall_clock=time.time_ns
+                )
+                self._journal.restore(self.machine)
+            except LogError as error:
+                message = f"the journal in {config.directory} cannot be used: {error}"
+                return JournalFailed(message)
+        gate = AuthGate(
+            config.security, config.authenticator, config.hooks.subscribe, config.methods
+        )
+        network = config.network_limits()
+        self.edge = Edge(self._mailbox, self._runner.loop, network, gate, config.hooks)
+        group = self.node.group(ROUTERS)
+        make_name = partial(secrets.token_hex, 12)
+        claims = self._claims = Claims(
+            self.machine, config.sessions, self._stamps, self._address, make_name
+        )
+        loop = self._runner.loop
+        cluster = ClusterGate(gate, claims, group, self.me, loop, self._settle_beside)
+        self.edge.door.gate = cluster
+        try:
+            await self.edge.open(config.listeners)
+        except CallboardError as error:
+            return error
+        group.join(self.me)
+        self._mailbox.poke()  # wills and sessions of the router before may be due
+        cluster.resolve_all()
+        return None
+
+    # --- other routers; see `claims` ---
+
+    @handler
+    def claim(self, order: ClaimSession) -> Answer:
+        """Answer a router that a client came to; the answer is durable."""
+        return self._answered(Claims.asked, order)
+
+    @handler
+    def confirm(self, order: ConfirmSession) -> Answer:
+        """Let go of a session, durable here before the answer goes out."""
+        return self._answered(Claims.confirmed, order)
+
+    @handler
+    def settled(self, order: SettleSession) -> None:
+        """Forget a session that is elsewhere."""
+        self._answered(Claims.settled, order)
+
+    def _answered(self, decide: Callable[[Claims, Any], T], order: Any) -> T | None:
+        """Decide about an order of another router between two turns."""
+        if self._claims is None:
+            return None
+        self._settle()
+        answer = decide(self._claims, order)
+        self._settle()
+        return answer
+
+    def _settle(self) -> None:
+        """Take the events that are there, and make what was done durable."""
+        for _ in range(len(self.machine.events) // MOST_EVENTS + 1):
+            self.turn(TURN)
+        while self.machine.effects.records:  # of a turn that failed
+            self.turn(TURN)
+
+    def _settle_beside(self) -> None:
+        """Do that beside the actor's messages, which a journal that fails has to end."""
+        try:
+            self._settle()
+        except LogError:
+            self._mailbox.poke()
+            raise
+
+    def _address(self) -> str:
+        """Return where clients find this router."""
+        assert self.edge is not None
+        return self.edge.listeners[0].address
+
+    @handler(concurrent=True)
+    async def leave(self, _: CloseRouter) -> None:
+        """End: turns go on while the clients are told."""
+        if self.edge is not None:
+            await self.edge.close()
+        if self._journal is not None:
+            self._journal.close()
+        self.stop_self(ExitReason.NORMAL)
+
+    @handler
+    def call(self, order: RunHere) -> tuple[bool, Any]:
+        """Call a function here."""
+        try:
+            return True, order.function(*order.arguments)
+        except Exception as error:  # noqa: BLE001  # goes to the caller
+            return False, error
+
+    @handler
+    def turn(self, _: TakeTurn) -> None:
+        """Run the machine once; what it wants is carried out in its order."""
+        mailbox, machine = self._mailbox, self.machine
+        mailbox.is_poked = False
+        if self._failure is not None:
+            raise self._failure
+        try:
+            turn = machine.run_turn(self._runner.now())
+        except Exception:  # noqa: BLE001  (one client must not end the router for all)
+            _log.exception("a turn of the MQTT router failed")
+            self._blame()
+            mailbox.poke()
+            return
+        if turn.records and self._journal is not None:
+            try:
+                self._journal.write(turn.records, machine)
+            except LogError as error:
+                self._failure = error
+                self._cut_all()
+                raise
+        # As `Link.deliver` does, in line; then all wake, then all is written.
+        woken = []
+        for link, notifications in turn.transmits:
+            link.outgoing += notifications
+            if not link.is_woken:
+                link.is_woken = True
+                woken.append(link)
+        for link in woken:
+            link.wake()
+        if self.edge is not None:
+            self.edge.door.write_all()
+        if turn.alerts or turn.fetches:
+            self._report(turn)
+        self._go_on()
+
+    def _report(self, turn: Turn) -> None:
+        """Carry out what a turn rarely wants."""
+        for alert in turn.alerts:
+            self.runtime.report(alert)
+        if turn.fetches and self._journal is not None:
+            self._journal.fetch(turn.fetches, self.machine)
+
+    def _go_on(self) -> None:
+        """Take another turn at once, or when something is due."""
+        mailbox, machine = self._mailbox, self.machine
+        if not machine.is_idle:
+            if not mailbox.is_poked:
+                mailbox.poke()
+        elif machine.next_deadline != self._due:
+            self._arm(machine.next_deadline)
+
+    def _cut_all(self) -> None:
+        """Let nobody in, and acknowledge nothing more: what is durable is not known."""
+        _log.critical("the journal of the MQTT router failed; the router ends")
+        if self.edge is not None:
+            self.edge.cut()
+
+    def _blame(self) -> None:
+        """Cut off the client whose event a turn failed with."""
+        link = self.machine.at_hand
+        if link is not None and link in self.machine.sessions.by_link:
+            reason = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+            end = DisconnectRequested(link, reason, has_will=True, is_told=True)
+            self._mailbox.events.appendleft(end)
+
+    def _arm(self, due: float | None) -> None:
+        """Let a turn be taken at a time."""
+        if self._reminder is not None:
+            self._reminder.cancel()
+        self._due = due
+        if due is not None:
+            self._reminder = self.after(max(due - self._runner.now(), 0.0), TURN)

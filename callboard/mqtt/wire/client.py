@@ -1,0 +1,156 @@
+"""The client's side of the protocol: packet identifiers, acknowledgements, QoS 2 in both ways.
+
+Pure: packets in, packets and bytes out. It serves every client of ours, whatever carries its
+bytes: the link within the process and the bridge to a remote broker. A packet with an
+identifier is *in flight* from `expect` until `take` has seen its last acknowledgement. Messages
+that come are acknowledged by their owner, with `acknowledge`, once they are safe.
+"""
+
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Final, Generic, NamedTuple, TypeVar
+
+import callboard.mqtt.wire.packet as packets
+from callboard.mqtt.wire.codec import encode
+from callboard.mqtt.wire.errors import LinkClosed
+from callboard.mqtt.wire.packet import V5, Packet, Publish
+from callboard.mqtt.wire.properties import Properties
+from callboard.mqtt.wire.reason_code import ReasonCode
+
+T = TypeVar("T")
+_LAST_ID: Final = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a subscriber gets, and what may be published."""
+
+    topic: str
+    payload: bytes = b""
+    qos: int = 0
+    retain: bool = False
+    properties: Properties | None = None
+
+    @classmethod
+    def of(cls, packet: Publish) -> "Message":
+        """Return the message of a packet."""
+        return cls(packet.topic, packet.payload, packet.qos, packet.retain, packet.properties)
+
+    def packet(self, packet_id: int = 0) -> Publish:
+        """Return the packet that publishes this message."""
+        return Publish(
+            self.topic,
+            self.payload,
+            self.qos,
+            self.retain,
+            packet_id=packet_id,
+            properties=self.properties,
+        )
+
+
+class Settled(NamedTuple, Generic[T]):
+    """A packet in flight has got its last acknowledgement.
+
+    Attributes:
+        token: what `expect` was given.
+        codes: the reason codes, one or one for each filter.
+    """
+
+    token: T
+    codes: tuple[int, ...]
+
+    @property
+    def refusal(self) -> int:
+        """The reason code if the other side refused the packet, or its first filter; else 0."""
+        return self.codes[0] if self.codes[0] >= ReasonCode.UNSPECIFIED_ERROR else 0
+
+
+class ClientProtocol(Generic[T]):
+    """What one client has to remember between packets.
+
+    Attributes:
+        version: of MQTT.
+        inflight: what stands for each packet in flight, by identifier, in the order sent.
+        released: identifiers of messages with QoS 2 that the other side has.
+        answers: packets to be written, in order; the owner takes them away.
+    """
+
+    def __init__(self, version: int = V5) -> None:
+        self.version = version
+        self.inflight: dict[int, T] = {}
+        self.released: set[int] = set()
+        self.answers: list[bytes] = []
+        self._ids = cycle(range(1, _LAST_ID + 1))
+        self._received: set[int] = set()
+
+    def expect(self, token: T) -> int:
+        """Return an identifier for a packet that is about to be sent.
+
+        Raises:
+            LinkClosed: all identifiers are in flight.
+        """
+        if len(self.inflight) >= _LAST_ID:
+            message = "65,535 packets wait for the router; wait for some of them"
+            raise LinkClosed(message)
+        packet_id = self.next_id()
+        self.inflight[packet_id] = token
+        return packet_id
+
+    def next_id(self) -> int:
+        """Return an identifier that no packet in flight has."""
+        return next(each for each in self._ids if each not in self.inflight)
+
+    def take(self, packet: Packet) -> Packet | Settled[T] | None:
+        """Take a packet of the other side.
+
+        Returns:
+            The packet, if there is something to do about it: a PUBLISH that has not come
+            before, or what is not an acknowledgement; or that a packet in flight is settled.
+        """
+        match packet:
+            case Publish(qos=2, packet_id=packet_id):
+                if packet_id in self._received:
+                    self.acknowledge(packet)
+                    return None
+                self._received.add(packet_id)
+            case packets.PubRel(packet_id=packet_id):
+                self._received.discard(packet_id)
+                self.say(packets.PubComp(packet_id))
+                return None
+            case packets.PubRec(packet_id=packet_id) if packet.reason_code < 0x80:
+                if packet_id in self.inflight:
+                    self.released.add(packet_id)
+                self.say(packets.PubRel(packet_id))
+                return None
+            case packets.PubAck() | packets.PubRec() | packets.PubComp():
+                return self._settle(packet.packet_id, (packet.reason_code,))
+            case packets.SubAck() | packets.UnsubAck():
+                return self._settle(packet.packet_id, packet.reason_codes or (0,))
+        return packet
+
+    def _settle(self, packet_id: int, codes: tuple[int, ...]) -> Settled[T] | None:
+        """Take a packet out of those in flight."""
+        self.released.discard(packet_id)
+        token = self.inflight.pop(packet_id, None)
+        return None if token is None else Settled(token, codes)
+
+    def acknowledge(self, packet: Publish) -> None:
+        """Answer a message that is safe."""
+        if packet.qos:
+            self.say((packets.PubAck if packet.qos == 1 else packets.PubRec)(packet.packet_id))
+
+    def say(self, packet: Packet) -> None:
+        """Append a packet to the answers."""
+        self.answers.append(encode(packet, self.version))
+
+    def take_answers(self) -> bytes:
+        """Return the answers as bytes, and forget them."""
+        answers, self.answers = self.answers, []
+        return b"".join(answers)
+
+    def begin_anew(self) -> None:
+        """Forget what only a session of the other side that is gone could tell."""
+        self._received.clear()
+        for packet_id in self.released:  # the messages had arrived
+            self.inflight.pop(packet_id, None)
+        self.released.clear()

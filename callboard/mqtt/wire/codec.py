@@ -1,0 +1,509 @@
+"""Packets to bytes and back, strict as both standards are.
+
+`decode` takes the body that `framing` finds behind a fixed header. It raises MalformedPacket
+when the bytes are not a packet, and ProtocolViolation when the packet says what is not allowed;
+both carry the reason code that ends the connection. `encode` refuses with InvalidPacket what
+`decode` would refuse.
+
+What takes more than one packet to judge (is that identifier known? may this side send a
+CONNACK?) is not judged here. Neither are topic filters: an invalid one is refused in the SUBACK
+and does not end the connection.
+
+This codec serves rare packets, clients and tests. The router takes runs of PUBLISH and
+acknowledgements from a chunk without making packets of them.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, get_args
+
+import callboard.mqtt.wire.packet as packets
+import callboard.mqtt.wire.reason_code as codes
+from callboard.mqtt.wire.errors import InvalidPacket, MalformedPacket, ProtocolViolation
+from callboard.mqtt.wire.field import (
+    Reader,
+    write_binary,
+    write_number,
+    write_string,
+    write_variable,
+)
+from callboard.mqtt.wire.framing import body_start, split_packets
+from callboard.mqtt.wire.packet import V4, V5, Packet, PacketType, Publish
+from callboard.mqtt.wire.properties import Place, Properties, read_properties, write_properties
+from callboard.mqtt.wire.reason_code import ReasonCode, return_code
+
+_PROTOCOL: Final = b"\x00\x04MQTT"
+_SHARE: Final = "$share/"
+_CODES: Final = {
+    Place.CONNACK: codes.CONNACK_CODES,
+    Place.PUBACK: codes.PUBACK_CODES,
+    Place.PUBREC: codes.PUBACK_CODES,
+    Place.PUBREL: codes.PUBREL_CODES,
+    Place.PUBCOMP: codes.PUBREL_CODES,
+    Place.SUBACK: codes.SUBACK_CODES,
+    Place.UNSUBACK: codes.UNSUBACK_CODES,
+    Place.DISCONNECT: codes.DISCONNECT_CODES,
+    Place.AUTH: codes.AUTH_CODES,
+}
+_CODES_V4: Final = {Place.CONNACK: codes.RETURN_CODES, Place.SUBACK: codes.SUBACK_RETURN_CODES}
+
+
+def encode(packet: Packet, version: int) -> bytes:
+    """Return a packet with its fixed header.
+
+    Args:
+        packet: what to write.
+        version: 4 or 5, of the connection.
+
+    Raises:
+        InvalidPacket: a field does not fit, or the standard does not allow it there.
+    """
+    if type(packet) is Publish:
+        first, body = _write_publish(packet, version)
+    else:
+        form = _FORM_OF[type(packet)]
+        first, body = form.first, form.write(packet, version, form.place)
+    return bytes((first,)) + write_variable(len(body)) + body
+
+
+def decode(first_byte: int, body: bytes, version: int) -> Packet:
+    """Return the packet of a fixed header's first byte and the body behind it.
+
+    Args:
+        first_byte: type and flags.
+        body: as many bytes as the remaining length said.
+        version: 4 or 5; a CONNECT says its own.
+
+    Raises:
+        MalformedPacket: the bytes are not a packet.
+        ProtocolViolation: the packet is not allowed to say that.
+    """
+    kind = first_byte >> 4
+    flags = first_byte & 15
+    if kind == PacketType.PUBLISH:
+        return _read_publish(flags, body, version)
+    if kind == 0 or (kind == PacketType.AUTH and version < V5):
+        message = f"packet type {kind} does not exist in version {version}"
+        raise MalformedPacket(message)
+    form = _FORMS[kind]
+    if first_byte != form.first:
+        message = f"the reserved flags of a {PacketType(kind).name} are {flags:04b}"
+        raise MalformedPacket(message)
+    reader = Reader(body)
+    packet = form.read(reader, version, form.place)
+    reader.close()
+    return packet
+
+
+def decode_packet(data: bytes, version: int) -> Packet:
+    """Return the packet that some bytes are, fixed header included; see `decode`."""
+    return decode(data[0], data[body_start(data) :], version)
+
+
+def decode_all(chunk: bytes, version: int) -> list[Packet]:
+    """Return the packets of a chunk that holds whole ones only; see `decode`."""
+    return [decode_packet(each, version) for each in split_packets(chunk)]
+
+
+def encode_refusal(version: int, reason: ReasonCode, text: str = "") -> bytes:
+    """Return the CONNACK that refuses a client, in its version.
+
+    Args:
+        version: of the client.
+        reason: why.
+        text: why, in words; the address of the other server if it is to use that.
+    """
+    if version < V5:
+        return encode(packets.ConnAck(reason_code=return_code(reason)), V4)
+    is_elsewhere = reason is ReasonCode.USE_ANOTHER_SERVER
+    said = Properties(
+        reason_string=text or None, server_reference=text if is_elsewhere else None
+    )
+    return encode(packets.ConnAck(reason_code=reason, properties=said), V5)
+
+
+# --- how a packet is described; `_FORMS` at the end has them all ---
+
+_Read = Callable[[Reader, int, Place], Packet]
+_Write = Callable[[Any, int, Place], bytes]
+
+
+class _Form(NamedTuple):
+    """How one type of packet is written: its first byte, and what reads and writes a body."""
+
+    packet: type
+    first: int
+    place: Place
+    read: _Read
+    write: _Write
+
+
+def _form(packet: type, read: _Read, write: _Write) -> _Form:
+    """Return the description of a packet; its type and place follow from its name."""
+    kind = PacketType[packet.__name__.upper()]
+    flags = (
+        2 if kind in {PacketType.PUBREL, PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE} else 0
+    )
+    return _Form(packet, kind << 4 | flags, Place(1 << kind), read, write)
+
+
+# --- what several packets have ---
+
+
+def _require(condition: object, what: str, problem: str) -> None:
+    """Refuse to write something."""
+    if not condition:
+        message = f"{what} is {problem}"
+        raise InvalidPacket(message)
+
+
+def _violates(condition: object, message: str, *reason: ReasonCode) -> None:
+    """Refuse what a packet says."""
+    if condition:
+        raise ProtocolViolation(message, *reason)
+
+
+def _is_malformed(condition: object, message: str) -> None:
+    """Refuse bytes that are no packet."""
+    if condition:
+        raise MalformedPacket(message)
+
+
+def _allowed(version: int, place: Place) -> frozenset[int]:
+    """Return the reason codes that a packet may say."""
+    return _CODES[place] if version >= V5 else _CODES_V4[place]
+
+
+def _read_code(reader: Reader, version: int, place: Place) -> int:
+    """Read a reason code that this packet may say."""
+    code = reader.byte()
+    if code not in _allowed(version, place):
+        message = f"a {place.name} says 0x{code:02x}, which it may not"
+        raise ProtocolViolation(message)
+    return code
+
+
+def _write_code(code: int, version: int, place: Place) -> bytes:
+    """Write a reason code that this packet may say."""
+    is_allowed = code in _allowed(version, place)
+    _require(is_allowed, f"0x{code:02x}", f"nothing that a {place.name} may say")
+    return bytes((code,))
+
+
+def _read_some_properties(reader: Reader, version: int, place: Place) -> Properties | None:
+    """Read properties where the version has them."""
+    return read_properties(reader, place) if version >= V5 else None
+
+
+def _write_some_properties(properties: Properties | None, version: int, place: Place) -> bytes:
+    """Write properties where the version has them."""
+    if version >= V5:
+        return write_properties(properties, place)
+    _require(properties is None, "a property", "not known to MQTT 3.1.1")
+    return b""
+
+
+def _read_id(reader: Reader) -> int:
+    """Read a packet identifier, which is never 0."""
+    packet_id = reader.two()
+    _violates(not packet_id, "a packet identifier is 0")
+    return packet_id
+
+
+def _write_id(packet_id: int) -> bytes:
+    """Write a packet identifier, which is never 0."""
+    return write_number(packet_id, 2, "the packet identifier", 1)
+
+
+def _read_topic(reader: Reader, what: str) -> str:
+    """Read the name of a topic; it may be empty here."""
+    topic = reader.string()
+    if "#" in topic or "+" in topic:
+        message = f"the topic of a {what} has a wildcard in it: {topic[:80]!r}"
+        raise ProtocolViolation(message, ReasonCode.TOPIC_NAME_INVALID)
+    return topic
+
+
+def _write_topic(topic: str, *, alias: object = None) -> bytes:
+    """Write the name of a topic, which only an alias may stand for."""
+    _require(topic or alias, "the topic", "empty")
+    _require("#" not in topic and "+" not in topic, f"the topic {topic[:80]!r}", "a filter")
+    return write_string(topic, "the topic")
+
+
+# --- PUBLISH ---
+
+
+def _read_publish(flags: int, body: bytes, version: int) -> Publish:
+    """Read a PUBLISH, whose flags are not reserved."""
+    qos = flags >> 1 & 3
+    dup = bool(flags & 8)
+    if qos == 3 or (dup and not qos):
+        message = f"a PUBLISH has the flags {flags:04b}"
+        raise MalformedPacket(message)
+    reader = Reader(body)
+    topic = _read_topic(reader, "PUBLISH")
+    packet_id = _read_id(reader) if qos else 0
+    properties = _read_some_properties(reader, version, Place.PUBLISH)
+    if not topic and (properties is None or properties.topic_alias is None):
+        message = "a PUBLISH has neither a topic nor an alias of one"
+        reason = ReasonCode.TOPIC_NAME_INVALID if version < V5 else ReasonCode.PROTOCOL_ERROR
+        raise ProtocolViolation(message, reason)
+    return Publish(topic, reader.rest(), qos, bool(flags & 1), dup, packet_id, properties)
+
+
+def _write_publish(packet: Publish, version: int) -> tuple[int, bytes]:
+    """Return the first byte and the body of a PUBLISH."""
+    qos, properties = packet.qos, packet.properties
+    _require(qos in {0, 1, 2}, f"QoS {qos}", "not 0, 1 or 2")
+    _require(qos or not packet.dup, "a second try", "impossible with QoS 0")
+    _require(bool(qos) == bool(packet.packet_id), "the packet identifier", "for QoS 1 and 2")
+    head = _write_topic(packet.topic, alias=properties and properties.topic_alias)
+    if qos:
+        head += _write_id(packet.packet_id)
+    head += _write_some_properties(properties, version, Place.PUBLISH)
+    first = PacketType.PUBLISH << 4 | packet.dup << 3 | qos << 1 | packet.retain
+    return first, head + packet.payload
+
+
+# --- CONNECT and its answer ---
+
+
+def _read_connect(reader: Reader, _version: int, place: Place) -> packets.Connect:
+    """Read a CONNECT, which says its own version."""
+    is_ours = reader.skip(_PROTOCOL)
+    name = "MQTT" if is_ours else reader.string()
+    version = reader.byte()
+    if not is_ours or not V4 <= version <= V5:
+        message = (
+            f"protocol {name[:20]!r} level {version}; MQTT 4 (3.1.1) and 5 are spoken here"
+        )
+        raise ProtocolViolation(message, ReasonCode.UNSUPPORTED_PROTOCOL_VERSION)
+    flags = reader.byte()
+    _is_malformed(flags & 1, "the reserved flag of a CONNECT is set")
+    if version < V5 and flags & 0xC0 == 0x40:
+        message = "a CONNECT has a password and no user name, which MQTT 3.1.1 does not allow"
+        raise ProtocolViolation(message)
+    keep_alive = reader.two()
+    properties = _read_some_properties(reader, version, place)
+    client_id = reader.string()
+    will = _read_will(reader, flags, version) if flags & 0x3C else None
+    username = reader.string() if flags & 0x80 else None
+    password = reader.binary() if flags & 0x40 else None
+    is_new = bool(flags & 2)
+    shown = (username, password, will)
+    return packets.Connect(client_id, is_new, keep_alive, *shown, version, properties)
+
+
+def _write_connect(packet: packets.Connect, version: int, place: Place) -> bytes:
+    """Write a CONNECT."""
+    _require(packet.version == version, f"version {packet.version}", f"not {version}")
+    _require(version in {V4, V5}, f"version {version}", "not 4 or 5")
+    will, username, password = packet.will, packet.username, packet.password
+    is_named, is_secret = username is not None, password is not None
+    is_allowed = is_named or not is_secret or version >= V5
+    _require(is_allowed, "a password", "nothing without a user name")
+    flags = is_named << 7 | is_secret << 6 | packet.clean_start << 1
+    if will is not None:
+        _require(will.qos in {0, 1, 2}, f"QoS {will.qos}", "not 0, 1 or 2")
+        flags |= will.retain << 5 | will.qos << 3 | 4
+    return b"".join(
+        (
+            _PROTOCOL,
+            bytes((version, flags)),
+            write_number(packet.keep_alive, 2, "the keep-alive"),
+            _write_some_properties(packet.properties, version, place),
+            write_string(packet.client_id, "the client id"),
+            b"" if will is None else _write_will(will, version),
+            b"" if username is None else write_string(username, "the user name"),
+            b"" if password is None else write_binary(password, "the password"),
+        )
+    )
+
+
+def _read_will(reader: Reader, flags: int, version: int) -> packets.Will | None:
+    """Read the will that the flags of a CONNECT announce."""
+    qos = flags >> 3 & 3
+    retain = bool(flags & 0x20)
+    is_wrong = qos == 3 or (not flags & 4 and (qos or retain))
+    _is_malformed(is_wrong, f"the will of a CONNECT has the flags {flags:08b}")
+    if not flags & 4:
+        return None
+    properties = _read_some_properties(reader, version, Place.WILL)
+    topic = _read_topic(reader, "will")
+    _violates(not topic, "the topic of a will is empty", ReasonCode.TOPIC_NAME_INVALID)
+    return packets.Will(topic, reader.binary(), qos, retain, properties)
+
+
+def _write_will(will: packets.Will, version: int) -> bytes:
+    """Write the will of a CONNECT."""
+    properties = _write_some_properties(will.properties, version, Place.WILL)
+    payload = write_binary(will.payload, "the payload of the will")
+    return properties + _write_topic(will.topic) + payload
+
+
+def _read_connack(reader: Reader, version: int, place: Place) -> packets.ConnAck:
+    flags = reader.byte()
+    _is_malformed(flags > 1, f"the reserved flags of a CONNACK are {flags:08b}")
+    code = _read_code(reader, version, place)
+    _violates(flags and code, f"a CONNACK refuses with 0x{code:02x} and has a session")
+    return packets.ConnAck(bool(flags), code, _read_some_properties(reader, version, place))
+
+
+def _write_connack(packet: packets.ConnAck, version: int, place: Place) -> bytes:
+    code = _write_code(packet.reason_code, version, place)
+    is_allowed = not packet.reason_code or not packet.session_present
+    _require(is_allowed, "a session", "not there when refused")
+    head = bytes((packet.session_present,)) + code
+    return head + _write_some_properties(packet.properties, version, place)
+
+
+# --- acknowledgements, DISCONNECT and AUTH: a reason that the end may leave out ---
+
+
+def _read_reason(reader: Reader, version: int, place: Place) -> tuple[int, Properties | None]:
+    """Read a reason code and properties, either of which may be left out."""
+    if version < V5:
+        return 0, None
+    code = _read_code(reader, version, place) if reader.left else 0
+    return code, read_properties(reader, place) if reader.left else Properties()
+
+
+def _write_reason(
+    packet: packets.Ack | packets.Disconnect | packets.Auth, version: int, place: Place
+) -> bytes:
+    """Write a reason code and properties, leaving out what says nothing."""
+    code, properties = packet.reason_code, packet.properties
+    if version < V5:
+        _require(not code and properties is None, "a reason", "not known to MQTT 3.1.1")
+        return b""
+    written = write_properties(properties, place)
+    head = _write_code(code, version, place)
+    if written != b"\0":
+        return head + written
+    return head if code else b""
+
+
+def _ack_form(packet: type[packets.Ack]) -> _Form:
+    """Return the description of the acknowledgements of one class."""
+
+    def read(reader: Reader, version: int, place: Place) -> Packet:
+        return packet(_read_id(reader), *_read_reason(reader, version, place))
+
+    def write(packet: Any, version: int, place: Place) -> bytes:
+        end = _write_reason(packet, version, place)
+        return _write_id(packet.packet_id) + end
+
+    return _form(packet, read, write)
+
+
+def _read_disconnect(reader: Reader, version: int, place: Place) -> packets.Disconnect:
+    return packets.Disconnect(*_read_reason(reader, version, place))
+
+
+def _read_auth(reader: Reader, version: int, place: Place) -> packets.Auth:
+    code, properties = _read_reason(reader, version, place)
+    lacks_method = properties is None or properties.authentication_method is None
+    problem = f"an AUTH says 0x{code:02x} and has no authentication_method"
+    _violates(code and lacks_method, problem)
+    return packets.Auth(code, properties)
+
+
+def _write_auth(packet: packets.Auth, version: int, place: Place) -> bytes:
+    _require(version >= V5, "an AUTH", "not known to MQTT 3.1.1")
+    method = packet.properties and packet.properties.authentication_method
+    is_allowed = not packet.reason_code or method is not None
+    _require(is_allowed, "an AUTH", "nothing without a method")
+    return _write_reason(packet, version, place)
+
+
+# --- subscriptions and their answers: an identifier, properties, a list ---
+
+
+def _list_form(
+    packet: type[packets.Subscribing],
+    entries_name: str,
+    read_entry: Callable[[Reader, int, Place], Any],
+    write_entry: Callable[[Any, int, Place], bytes],
+) -> _Form:
+    """Return the description of a packet with a list of entries."""
+
+    def read(reader: Reader, version: int, place: Place) -> Packet:
+        packet_id = _read_id(reader)
+        if version < V5 and place is Place.UNSUBACK:  # which has nothing else there
+            return packets.UnsubAck(packet_id)
+        properties = _read_some_properties(reader, version, place)
+        entries = []
+        while reader.left:
+            entries.append(read_entry(reader, version, place))
+        _violates(not entries, f"a {place.name} has nothing in it")
+        return packet(packet_id, tuple(entries), properties)
+
+    def write(packet: Any, version: int, place: Place) -> bytes:
+        head, entries = _write_id(packet.packet_id), getattr(packet, entries_name)
+        if version < V5 and place is Place.UNSUBACK:
+            _require(not entries, "a reason", "not known to MQTT 3.1.1")
+            return head
+        _require(entries, f"the list of a {place.name}", "empty")
+        head += _write_some_properties(packet.properties, version, place)
+        return head + b"".join([write_entry(each, version, place) for each in entries])
+
+    return _form(packet, read, write)
+
+
+def _read_subscription(reader: Reader, version: int, _place: Place) -> packets.Subscription:
+    """Read a filter with its options."""
+    topic_filter = reader.string()
+    options = reader.byte()
+    qos = options & 3
+    if version < V5:
+        _is_malformed(options > 2, f"a SUBSCRIBE asks for QoS 0x{options:02x}")
+        return packets.Subscription(topic_filter, qos)
+    no_local = bool(options & 4)
+    handling = options >> 4 & 3
+    _is_malformed(options & 0xC0, f"the reserved options of a SUBSCRIBE are {options:08b}")
+    asked = f"a SUBSCRIBE asks for QoS {qos} and retain handling {handling}"
+    _violates(3 in {qos, handling}, asked)
+    if no_local and topic_filter.startswith(_SHARE):
+        message = f"a SUBSCRIBE has no-local with the shared {topic_filter[:80]!r}"
+        raise ProtocolViolation(message)
+    return packets.Subscription(topic_filter, qos, no_local, bool(options & 8), handling)
+
+
+def _write_subscription(each: packets.Subscription, version: int, _place: Place) -> bytes:
+    """Write a filter with its options."""
+    _require(each.qos in {0, 1, 2}, f"QoS {each.qos}", "not 0, 1 or 2")
+    options = each.no_local << 2 | each.retain_as_published << 3 | each.retain_handling << 4
+    _require(version >= V5 or not options, "an option", "not known to MQTT 3.1.1")
+    _require(each.retain_handling in {0, 1, 2}, "the retain handling", "not 0, 1 or 2")
+    is_shared = each.topic_filter.startswith(_SHARE)
+    _require(not (is_shared and each.no_local), "no-local", "not for shared filters")
+    return _write_filter(each.topic_filter) + bytes((options | each.qos,))
+
+
+def _read_filter(reader: Reader, *_: object) -> str:
+    return reader.string()
+
+
+def _write_filter(topic_filter: str, *_: object) -> bytes:
+    return write_string(topic_filter, "the filter")
+
+
+# --- the table of packets ---
+
+_FORMS: Final = {
+    form.first >> 4: form
+    for form in (
+        _form(packets.Connect, _read_connect, _write_connect),
+        _form(packets.ConnAck, _read_connack, _write_connack),
+        *map(_ack_form, get_args(packets.Ack)),
+        _list_form(packets.Subscribe, "subscriptions", _read_subscription, _write_subscription),
+        _list_form(packets.SubAck, "reason_codes", _read_code, _write_code),
+        _list_form(packets.Unsubscribe, "topic_filters", _read_filter, _write_filter),
+        _list_form(packets.UnsubAck, "reason_codes", _read_code, _write_code),
+        _form(packets.PingReq, lambda *_: packets.PingReq(), lambda *_: b""),
+        _form(packets.PingResp, lambda *_: packets.PingResp(), lambda *_: b""),
+        _form(packets.Disconnect, _read_disconnect, _write_reason),
+        _form(packets.Auth, _read_auth, _write_auth),
+    )
+}
+_FORM_OF: Final = {form.packet: form for form in _FORMS.values()}

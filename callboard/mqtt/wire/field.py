@@ -1,0 +1,170 @@
+"""The field types of MQTT (MQTT 5, section 1.5): read from a body, and written.
+
+| type | bytes |
+|---|---|
+| byte, two byte and four byte integer | big-endian |
+| variable byte integer | 7 bits a byte, low ones first; the fewest bytes, at most 4 |
+| binary data | two byte length, then that many bytes |
+| UTF-8 string | as binary data; no surrogates, no U+0000 |
+| string pair | two strings |
+"""
+
+from typing import Final
+
+from callboard.mqtt.wire.errors import InvalidPacket, MalformedPacket
+
+#: The largest variable byte integer, and so the longest body of a packet in bytes.
+MAX_VARIABLE: Final = 268_435_455
+#: The longest string or binary field in bytes.
+MAX_LENGTH: Final = 65_535
+
+
+class Reader:
+    """Takes fields from the front of a body; a missing byte is a malformed packet."""
+
+    __slots__ = ("_body", "_end", "position")
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._end = len(body)
+        self.position = 0
+
+    @property
+    def left(self) -> int:
+        """Bytes that were not read yet."""
+        return self._end - self.position
+
+    def take(self, count: int) -> bytes:
+        """Return the next `count` bytes."""
+        start = self.position
+        if count > self._end - start:
+            message = f"a field of {count} bytes has {self._end - start} left in its packet"
+            raise MalformedPacket(message)
+        self.position = start + count
+        return self._body[start : self.position]
+
+    def skip(self, expected: bytes) -> bool:
+        """Go on behind these bytes, if they come next."""
+        if self._body.startswith(expected, self.position):
+            self.position += len(expected)
+            return True
+        return False
+
+    def byte(self) -> int:
+        """Return a byte."""
+        start = self.position
+        if start == self._end:
+            self.take(1)
+        self.position = start + 1
+        return self._body[start]
+
+    def two(self) -> int:
+        """Return a two byte integer."""
+        start = self.position
+        if start + 2 > self._end:
+            self.take(2)
+        self.position = start + 2
+        return self._body[start] << 8 | self._body[start + 1]
+
+    def four(self) -> int:
+        """Return a four byte integer."""
+        return int.from_bytes(self.take(4), "big")
+
+    def variable(self) -> int:
+        """Return a variable byte integer; one byte too many is an error here (MQTT 5 only)."""
+        value = 0
+        for shift in (0, 7, 14, 21):
+            byte = self.byte()
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                if shift and not byte:
+                    message = f"the number {value} takes more bytes than it needs"
+                    raise MalformedPacket(message)
+                return value
+        message = "a variable byte integer goes on after 4 bytes"
+        raise MalformedPacket(message)
+
+    def binary(self) -> bytes:
+        """Return binary data."""
+        return self.take(self.two())
+
+    def string(self) -> str:
+        """Return a UTF-8 string."""
+        data = self.take(self.two())
+        try:
+            text = data.decode()
+        except UnicodeDecodeError as error:
+            message = f"a string is no UTF-8 at byte {error.start}: {data[:40]!r}"
+            raise MalformedPacket(message) from None
+        if "\0" in text:
+            message = f"a string has U+0000 in it: {data[:40]!r}"
+            raise MalformedPacket(message)
+        return text
+
+    def rest(self) -> bytes:
+        """Return everything that is left."""
+        return self.take(self.left)
+
+    def close(self) -> None:
+        """Raise an error if bytes are left."""
+        if self.position != self._end:
+            message = f"{self.left} bytes follow the last field of a packet"
+            raise MalformedPacket(message)
+
+
+def write_number(value: int, size: int, what: str, minimum: int = 0) -> bytes:
+    """Return an integer of `size` bytes.
+
+    Raises:
+        InvalidPacket: it does not fit, or is below `minimum`.
+    """
+    limit = (1 << 8 * size) - 1
+    if not minimum <= value <= limit:
+        message = f"{what} is {value}, which is not in {minimum}…{limit}"
+        raise InvalidPacket(message)
+    return value.to_bytes(size, "big")
+
+
+def write_variable(value: int) -> bytes:
+    """Return a variable byte integer.
+
+    Raises:
+        InvalidPacket: it is negative, or above 268,435,455.
+    """
+    if not 0 <= value <= MAX_VARIABLE:
+        message = f"{value} does not fit a variable byte integer (0…{MAX_VARIABLE})"
+        raise InvalidPacket(message)
+    written = bytearray()
+    while value > 0x7F:
+        written.append(value & 0x7F | 0x80)
+        value >>= 7
+    written.append(value)
+    return bytes(written)
+
+
+def write_binary(data: bytes, what: str) -> bytes:
+    """Return binary data with its length.
+
+    Raises:
+        InvalidPacket: it is longer than 65,535 bytes.
+    """
+    if len(data) > MAX_LENGTH:
+        message = f"{what} has {len(data)} bytes, which is above {MAX_LENGTH}"
+        raise InvalidPacket(message)
+    return len(data).to_bytes(2, "big") + data
+
+
+def write_string(text: str, what: str) -> bytes:
+    """Return a UTF-8 string with its length.
+
+    Raises:
+        InvalidPacket: it is too long, has U+0000 or a surrogate in it.
+    """
+    if "\0" in text:
+        message = f"{what} has U+0000 in it: {text[:40]!r}"
+        raise InvalidPacket(message)
+    try:
+        return write_binary(text.encode(), what)
+    except UnicodeEncodeError:
+        message = f"{what} has a surrogate in it: {text[:40]!r}"
+        raise InvalidPacket(message) from None

@@ -1,0 +1,240 @@
+"""Topic names and topic filters: which are valid, and which filter matches which name.
+
+Source: MQTT 5.0 sections 1.5.4 (UTF-8 strings) and 4.7 (topic names and filters); 3.1.1 says
+the same. A name or filter has levels between slashes; `+` stands for one level, `#` at the end
+for the parent and everything below. A name that begins with `$` is matched by no filter that
+begins with a wildcard.
+"""
+
+from collections.abc import Iterator
+from typing import Final, Generic, TypeVar
+
+T = TypeVar("T")
+
+#: What the length field of a string can say.
+MAX_TOPIC_BYTES: Final = 65_535
+
+#: Levels of a name or filter; deeper ones cost memory and have no use.
+MAX_LEVELS: Final = 200
+
+SHARE: Final = "$share/"
+
+
+def is_valid_topic(topic: str) -> bool:
+    """Whether a message may be published on this name."""
+    return (
+        0 < len(topic) <= MAX_TOPIC_BYTES
+        and "+" not in topic
+        and "#" not in topic
+        and "\0" not in topic
+        and topic.count("/") < MAX_LEVELS
+    )
+
+
+def is_valid_filter(topic_filter: str) -> bool:
+    """Whether a filter, which may be a shared one, is well-formed."""
+    if topic_filter.startswith(SHARE):
+        group, plain = split_share(topic_filter)
+        if not group or "+" in group or "#" in group:
+            return False
+        topic_filter = plain
+    if not 0 < len(topic_filter) <= MAX_TOPIC_BYTES or "\0" in topic_filter:
+        return False
+    levels = topic_filter.split("/")
+    if len(levels) > MAX_LEVELS or "#" in "".join(levels[:-1]):
+        return False
+    return all(level == "+" or "+" not in level for level in levels) and (
+        levels[-1] == "#" or "#" not in levels[-1]
+    )
+
+
+def split_share(topic_filter: str) -> tuple[str, str]:
+    """Return the group and the plain filter of `$share/GROUP/FILTER`; no group otherwise."""
+    if not topic_filter.startswith(SHARE):
+        return "", topic_filter
+    group, _, plain = topic_filter[len(SHARE) :].partition("/")
+    return group, plain
+
+
+def overlap(one: str, other: str) -> bool:
+    """Whether some topic matches both of two valid filters without shares."""
+    levels, others = one.split("/"), other.split("/")
+    for a, b in zip(levels, others, strict=False):
+        if "#" in {a, b}:
+            return True
+        if a != b and "+" not in {a, b}:
+            return False
+    longer = max(levels, others, key=len)
+    rest = longer[min(len(levels), len(others)) :]
+    return not rest or rest == ["#"]
+
+
+def has_wildcard(topic_filter: str) -> bool:
+    """Whether a filter can match more than the one name that it spells."""
+    return "+" in topic_filter or "#" in topic_filter
+
+
+def matches(topic: str, topic_filter: str) -> bool:
+    """Whether a plain valid filter matches a valid name."""
+    if topic.startswith("$") and topic_filter[:1] in {"+", "#"}:
+        return False
+    names, levels = topic.split("/"), topic_filter.split("/")
+    for position, level in enumerate(levels):
+        if level == "#":
+            return True
+        if position == len(names) or level not in {"+", names[position]}:
+            return False
+    return len(names) == len(levels)
+
+
+class _Branch(Generic[T]):
+    """What begins with the same levels."""
+
+    __slots__ = ("below", "value")
+
+    def __init__(self) -> None:
+        self.below: dict[str, _Branch[T]] = {}
+        self.value: T | None = None
+
+
+class _Tree(Generic[T]):
+    """Values at ends of ways through levels; ways that lead nowhere are forgotten."""
+
+    def __init__(self) -> None:
+        self._root: _Branch[T] = _Branch()
+
+    def _put(self, way: str, value: T) -> bool:
+        """Set the value at the end of a way; returns whether there was none."""
+        branch = self._root
+        for level in way.split("/"):
+            following = branch.below.get(level)
+            if following is None:
+                following = branch.below[level] = _Branch()
+            branch = following
+        is_fresh = branch.value is None
+        branch.value = value
+        return is_fresh
+
+    def _clear(self, way: str) -> bool:
+        """Forget the value at the end of a way; returns whether there was one."""
+        steps: list[tuple[_Branch[T], str]] = []
+        branch = self._root
+        for level in way.split("/"):
+            steps.append((branch, level))
+            following = branch.below.get(level)
+            if following is None:
+                return False
+            branch = following
+        was_there = branch.value is not None
+        branch.value = None
+        for parent, level in reversed(steps):
+            child = parent.below[level]
+            if child.below or child.value is not None:
+                break
+            del parent.below[level]
+        return was_there
+
+
+class FilterTree(_Tree[T]):
+    """Plain filters with a value each; finds those that match a name, in O(levels)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, topic_filter: str, value: T) -> None:
+        """Set the value of a filter."""
+        self._count += self._put(topic_filter, value)
+
+    def remove(self, topic_filter: str) -> None:
+        """Forget a filter, and the levels that nothing needs any more."""
+        self._count -= self._clear(topic_filter)
+
+    def match(self, topic: str) -> list[T]:
+        """Return the values of all filters that match a name."""
+        found: list[T] = []
+        branches = [self._root]
+        is_first = True
+        for name in topic.split("/"):
+            following: list[_Branch[T]] = []
+            for branch in branches:
+                below = branch.below
+                if not (is_first and name[:1] == "$"):
+                    self._take(below.get("#"), found)
+                    if "+" in below:
+                        following.append(below["+"])
+                if name in below and name not in {"+", "#"}:
+                    following.append(below[name])
+            branches, is_first = following, False
+            if not branches:
+                return found
+        for branch in branches:
+            self._take(branch, found)
+            self._take(branch.below.get("#"), found)
+        return found
+
+    @staticmethod
+    def _take(branch: _Branch[T] | None, found: list[T]) -> None:
+        if branch is not None and branch.value is not None:
+            found.append(branch.value)
+
+
+class TopicTree(_Tree[T]):
+    """Names with a value each; finds those that a filter matches, without a look at others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: dict[str, T] = {}
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def set(self, topic: str, value: T) -> None:
+        """Set the value of a name."""
+        self.values[topic] = value
+        self._put(topic, value)
+
+    def remove(self, topic: str) -> None:
+        """Forget a name."""
+        if self.values.pop(topic, None) is not None:
+            self._clear(topic)
+
+    def match(self, topic_filter: str) -> list[T]:
+        """Return the values of all names that a plain filter matches."""
+        if not has_wildcard(topic_filter):
+            value = self.values.get(topic_filter)
+            return [] if value is None else [value]
+        branches = [self._root]
+        levels = topic_filter.split("/")
+        for position, level in enumerate(levels):
+            if level == "#":
+                return [
+                    value
+                    for branch in branches
+                    for value in _values(branch, skips_dollar=position == 0)
+                ]
+            if level == "+":
+                branches = [
+                    child
+                    for branch in branches
+                    for name, child in branch.below.items()
+                    if position or name[:1] != "$"
+                ]
+            else:
+                branches = [b.below[level] for b in branches if level in b.below]
+        return [branch.value for branch in branches if branch.value is not None]
+
+
+def _values(branch: _Branch[T], *, skips_dollar: bool) -> Iterator[T]:
+    """Return the values of a branch and of all that is below it."""
+    waiting = [branch]
+    while waiting:
+        current = waiting.pop()
+        if current.value is not None:
+            yield current.value
+        for name, child in current.below.items():
+            if not (skips_dollar and current is branch and name[:1] == "$"):
+                waiting.append(child)

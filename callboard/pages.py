@@ -1,0 +1,166 @@
+"""A few pages over HTTP for monitoring, each made when somebody asks for it.
+
+The server answers on threads of its own. Anybody who reaches the port may ask, so it belongs on
+127.0.0.1 or a network of yours.
+"""
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from callboard.actors.closing import Closing
+from callboard.figures import CONTENT_TYPE, Metric, exposition
+
+if TYPE_CHECKING:
+    from http.server import ThreadingHTTPServer
+
+_log = logging.getLogger("callboard")
+
+PLAIN: Final = "text/plain; charset=utf-8"
+JSON: Final = "application/json"
+
+#: Bytes of a text that is posted: a level or a name, never a document.
+POST_LIMIT: Final = 4_096
+
+#: Seconds that a client may take to say what it wants.
+REQUEST_LIMIT: Final = 10.0
+
+
+class Page(NamedTuple):
+    """What is answered."""
+
+    status: HTTPStatus
+    content_type: str
+    text: str
+
+
+Pages = Mapping[str, Callable[[], Page]]
+Actions = Mapping[str, Callable[[str], Page]]
+
+
+def text_page(text: str, status: HTTPStatus = HTTPStatus.OK) -> Page:
+    """Return a page of plain text; its line end is added."""
+    return Page(status, PLAIN, f"{text}\n")
+
+
+def json_page(value: Any) -> Page:
+    """Return a page with a value as JSON; what JSON lacks is written as text."""
+    return Page(HTTPStatus.OK, JSON, json.dumps(value, default=str) + "\n")
+
+
+def metrics_page(metrics: Iterable[Metric]) -> Page:
+    """Return a page with metrics, as Prometheus reads them."""
+    return Page(HTTPStatus.OK, CONTENT_TYPE, exposition(metrics))
+
+
+class PageServer(Closing):
+    """Serves pages until it is closed."""
+
+    def __init__(
+        self,
+        pages: Pages,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        actions: Actions | None = None,
+    ) -> None:
+        """Open the port and begin to answer.
+
+        Args:
+            pages: for each path what makes its page; called on any thread.
+            host: local address.
+            port: TCP port; 0 picks one.
+            actions: for each path what is done with a text that is posted there.
+
+        Raises:
+            OSError: the address is not ours or the port is taken.
+        """
+        self._server = _http_server((host, port), pages, actions or {})
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.1,), name="pages", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """The port that was opened."""
+        return self._server.server_address[1]
+
+    @property
+    def url(self) -> str:
+        """Where it answers, without a path."""
+        host, port = self._server.server_address[:2]
+        text = host.decode() if isinstance(host, bytes | bytearray) else str(host)
+        return f"http://{text}:{port}"
+
+    def close(self) -> None:
+        """Close the port. Idempotent."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def _http_server(
+    address: tuple[str, int], pages: Pages, actions: Actions
+) -> "ThreadingHTTPServer":
+    """Open a port. `http.server` is loaded here: most programs never serve a page."""
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    class PageHandler(BaseHTTPRequestHandler):
+        """Answers one connection."""
+
+        timeout = REQUEST_LIMIT
+
+        def do_GET(self) -> None:  # the base class calls it
+            self._send(_get(pages, self.path))
+
+        do_HEAD = do_GET  # noqa: N815  # as above
+
+        def do_POST(self) -> None:  # as above
+            action = actions.get(self.path)
+            size = self.headers.get("Content-Length", "")
+            if action is None:
+                self._send(text_page("nothing is done here", HTTPStatus.NOT_FOUND))
+            elif not size.isdecimal() or int(size) > POST_LIMIT:
+                text = f"a text of at most {POST_LIMIT} bytes, with its length, is taken here"
+                self._send(text_page(text, HTTPStatus.BAD_REQUEST))
+            else:
+                posted = self.rfile.read(int(size)).decode(errors="replace")
+                self._send(_made(partial(action, posted), self.path))
+
+        def _send(self, page: Page) -> None:
+            body = page.text.encode()
+            self.send_response(page.status)
+            self.send_header("Content-Type", page.content_type)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Cache-Control", "no-store")
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # its name there
+            """Log nothing: a probe comes every few seconds."""
+
+    server = ThreadingHTTPServer(address, PageHandler)
+    server.daemon_threads = True
+    return server
+
+
+def _get(pages: Pages, target: str) -> Page:
+    page = pages.get(target.partition("?")[0])
+    if page is None:
+        text = f"nothing here; there are {', '.join(pages)}"
+        return text_page(text, HTTPStatus.NOT_FOUND)
+    return _made(page, target)
+
+
+def _made(page: Callable[[], Page], target: str) -> Page:
+    try:
+        return page()
+    except Exception:  # noqa: BLE001  # what the page shows may have ended meanwhile
+        _log.exception("the page %s could not be made", target)
+        return text_page("see the log", HTTPStatus.INTERNAL_SERVER_ERROR)

@@ -1,0 +1,1 @@
+"""What Spark runs in its own processes: sources, sinks, stateful queries; loads no actors."""

@@ -1,0 +1,85 @@
+"""What a query's checkpoint tells: which query it is, and that it does not go back.
+
+Spark's checkpoint is not synced. If a machine lost its power after results were published, but
+before the plan of their batch was on the disk, Spark would plan that batch anew with another
+end, and the records between would never be read. So the plan, and the states that the batch
+has written, are made durable before its results are.
+"""
+
+import json
+import os
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from callboard.pipeline.errors import InvalidSetting
+from callboard.pipeline.spark.segments import sync_folder
+
+
+def local_path(location: str) -> Path | None:
+    """Return a checkpoint's directory, or None if it is in another file system."""
+    parts = urlsplit(location)
+    if parts.scheme in {"", "file"}:
+        return Path(unquote(parts.path) if parts.scheme else location)
+    return None
+
+
+def query_id(location: str) -> str:
+    """Return the id of the query with a checkpoint; it stays through new starts.
+
+    Raises:
+        InvalidSetting: there is no checkpoint that this process can read.
+    """
+    folder = local_path(location)
+    if folder is not None:
+        try:
+            found = json.loads((folder / "metadata").read_bytes())["id"]
+        except (OSError, ValueError, KeyError):
+            pass
+        else:
+            return str(found)
+    what = f"there is no checkpoint in {location}; give a directory of this machine"
+    raise InvalidSetting(what)
+
+
+def sync_checkpoint(location: str, batch: int) -> None:
+    """Make durable the plan of a batch, and the states that it has written."""
+    folder = local_path(location)
+    if folder is None:
+        return
+    plan = folder / "offsets" / str(batch)
+    try:
+        since = plan.stat().st_mtime_ns
+    except FileNotFoundError:
+        return
+    touched = {folder}
+    for path in (folder / "metadata", plan, *_states(folder / "state", since)):
+        try:
+            _sync(path)
+        except FileNotFoundError:  # Spark removes old states
+            continue
+        touched |= {path.parent, path.parent.parent}
+    for parent in touched:
+        sync_folder(parent)
+
+
+def _states(folder: Path, since: int) -> list[Path]:
+    """Return the files of states that are not older than a moment."""
+    found: list[Path] = []
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = Path(parent, name)
+            try:
+                if path.stat().st_mtime_ns >= since:
+                    found.append(path)
+            except FileNotFoundError:
+                continue
+    return found
+
+
+def _sync(path: Path) -> None:
+    """Make the contents of a file durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

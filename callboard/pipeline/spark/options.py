@@ -1,0 +1,162 @@
+"""What users say to the source: where to begin and to end, which topics, what on trouble."""
+
+import datetime
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from callboard.commitlog import LogReader, Retention
+from callboard.pipeline.errors import InvalidSetting
+
+_TRUE: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_NUMBER: Final = re.compile(r"-?\d+")
+
+#: Records that a schema is inferred from.
+SAMPLE_RECORDS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """The options of `format("callboard")` when it reads.
+
+    Attributes:
+        path: The directory of the log.
+        start: `startingOffsets`: earliest, latest, a number or a time.
+        end: `endingOffsets`, of batches only.
+        topics: `topics`: beginnings of topics, with commas; empty takes all.
+        max_rows: `maxOffsetsPerTrigger`; None is no limit.
+        fails_on_loss: `failOnDataLoss`.
+        dead_letters: `deadLetters`: the log that takes records which do not decode.
+        dead_letters_retain: `deadLettersRetain`: how long these are kept.
+        infers: `inferSchema`: whether fields of payloads are found in a sample.
+        sample: `sampleRecords`: how many records that are.
+        partitions: `numPartitions`; 0 lets the source choose.
+    """
+
+    path: str
+    start: str = "earliest"
+    end: str = "latest"
+    topics: tuple[str, ...] = ()
+    max_rows: int | None = None
+    fails_on_loss: bool = True
+    dead_letters: str | None = None
+    dead_letters_retain: Retention | None = None
+    infers: bool = False
+    sample: int = SAMPLE_RECORDS
+    partitions: int = 0
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
+        """Read Spark's options, whose names it has in lower case.
+
+        Raises:
+            InvalidSetting: one of them makes no sense, or the path is missing.
+        """
+        given = lowered(options)
+        topics = given.get("topics", "")
+        return cls(
+            path=given["path"],
+            start=_place(given.get("startingoffsets", "earliest"), "startingOffsets"),
+            end=_place(given.get("endingoffsets", "latest"), "endingOffsets"),
+            topics=tuple(each.strip() for each in topics.split(",") if each.strip()),
+            max_rows=_at_least(given, "maxOffsetsPerTrigger", 1),
+            fails_on_loss=_flag(given, "failOnDataLoss", default=True),
+            dead_letters=given.get("deadletters"),
+            dead_letters_retain=retention_of(given, "deadLettersRetain"),
+            infers=_flag(given, "inferSchema", default=False),
+            sample=_at_least(given, "sampleRecords", 1) or SAMPLE_RECORDS,
+            partitions=_at_least(given, "numPartitions", 1) or 0,
+        )
+
+
+def lowered(options: Mapping[str, str]) -> dict[str, str]:
+    """Return options by their names in lower case, as Spark may give them.
+
+    Raises:
+        InvalidSetting: the path is missing.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    if not given.get("path"):
+        what = 'the option "path" is missing; give the directory of a log'
+        raise InvalidSetting(what)
+    return given
+
+
+def find_offset(log: LogReader, place: str) -> int:
+    """Return the offset that `earliest`, `latest`, a number or a time stands for."""
+    if place == "earliest":
+        return log.start
+    if place == "latest":
+        return log.end
+    if _NUMBER.fullmatch(place):
+        return int(place)
+    return log.offset_at(nanoseconds(place))
+
+
+def retention_of(given: Mapping[str, str], name: str) -> Retention | None:
+    """Return how long a log is kept, by an option like `bytes=1000000000,seconds=86400`.
+
+    Raises:
+        InvalidSetting: it is something else.
+    """
+    text = given.get(name.lower(), "")
+    try:
+        return Retention.parse(text) if text else None
+    except ValueError:
+        what = f"{name}={text!r}; give for instance bytes=1000000000,seconds=86400"
+        raise InvalidSetting(what) from None
+
+
+def nanoseconds(text: str) -> int:
+    """Return a time of ISO 8601 in nanoseconds since 1970; without a zone it is UTC.
+
+    Raises:
+        ValueError: it is no time.
+    """
+    moment = datetime.datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    since = moment - datetime.datetime.fromtimestamp(0, datetime.UTC)
+    return (since // datetime.timedelta(microseconds=1)) * 1000
+
+
+def _place(text: str, name: str) -> str:
+    """Return a begin or end of reading, checked."""
+    place = text.strip()
+    if place.lower() in {"earliest", "latest"}:
+        return place.lower()
+    if _NUMBER.fullmatch(place) and int(place) >= 0:
+        return place
+    try:
+        nanoseconds(place)
+    except ValueError:
+        what = (
+            f"{name}={text!r}: give earliest, latest, an offset or a time like"
+            " 2026-01-31T12:00:00Z"
+        )
+        raise InvalidSetting(what) from None
+    return place
+
+
+def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+    """Return an option that is true or false."""
+    text = given.get(name.lower())
+    if text is None:
+        return default
+    value = _TRUE.get(text.strip().lower())
+    if value is None:
+        what = f"{name}={text!r}: give true or false"
+        raise InvalidSetting(what)
+    return value
+
+
+def _at_least(given: Mapping[str, str], name: str, least: int) -> int | None:
+    """Return an option that is a number; None if it is not given."""
+    text = given.get(name.lower())
+    if text is None:
+        return None
+    if not _NUMBER.fullmatch(text.strip()) or int(text) < least:
+        what = f"{name}={text!r}: give a number of at least {least}"
+        raise InvalidSetting(what)
+    return int(text)

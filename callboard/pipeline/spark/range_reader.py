@@ -1,0 +1,202 @@
+"""Reading a range of a log as Arrow record batches; what Spark's tasks run."""
+
+import os
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from callboard.commitlog import Cursor, LogCorrupt, Retention
+from callboard.commitlog.arrow import record_batches
+from callboard.commitlog.reader import open_folder
+from callboard.commitlog.reading import LogReading
+from callboard.commitlog.segment import LogSegmentTable
+from callboard.pipeline.errors import DataLost, Undecodable
+from callboard.pipeline.spark.dead_letters import DeadLetter, bury
+from callboard.pipeline.spark.schema import decode_payloads
+
+#: What a log is read as when nobody asks for anything else.
+RECORD_SCHEMA: Final = pa.schema(
+    [
+        ("offset", pa.int64()),
+        ("time", pa.timestamp("us", tz="UTC")),
+        ("topic", pa.string()),
+        ("key", pa.string()),
+        ("headers", pa.map_(pa.string(), pa.string())),
+        ("sender", pa.string()),
+        ("payload", pa.binary()),
+        ("is_bytes", pa.bool_()),
+    ]
+)
+
+RECORD_COLUMNS: Final = frozenset(RECORD_SCHEMA.names)
+
+#: A column that tells why the payload of a record does not decode.
+ERROR: Final = "error"
+
+_LETTER_COLUMNS: Final = ("offset", "time", "topic", "key", "payload", "is_bytes")
+
+
+class RangeRequest(NamedTuple):
+    """What a task has to read.
+
+    Attributes:
+        path: The directory of the log.
+        schema: The columns: those of records, `error`, and fields of payloads.
+        topics: Beginnings of topics, one of which has to fit; none takes all.
+        fails_on_loss: Whether records that are gone end it.
+        dead_letters: The log that takes records which do not decode.
+        dead_letters_retain: How long that keeps them.
+    """
+
+    path: str
+    schema: pa.Schema
+    topics: tuple[str, ...] = ()
+    fails_on_loss: bool = True
+    dead_letters: str | None = None
+    dead_letters_retain: Retention | None = None
+
+
+def read_range(request: RangeRequest, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    """Iterate over the records from `start` up to, not with, `end`.
+
+    Raises:
+        DataLost: some of them are gone.
+        LogCorrupt: some of them are damaged.
+        Undecodable: a payload does not fit, and there is no place for dead letters.
+    """
+    decoder = _Decoder(request)
+    for records in _records(request, start, end):
+        yield decoder.decode(records)
+    if decoder.letters and request.dead_letters:
+        bury(
+            request.dead_letters,
+            request.path,
+            (start, end),
+            decoder.letters,
+            request.dead_letters_retain,
+        )
+
+
+def _records(request: RangeRequest, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    """Iterate over the records of a range that are wanted, and account for the others."""
+    table = LogSegmentTable(open_folder(request.path, None))
+    common = os.path.commonprefix(request.topics) if request.topics else ""
+    expected = start
+    while expected < end:
+        reading = LogReading(table, Cursor(expected))
+        try:
+            for records in record_batches(reading, end, common):
+                _see_loss(request, expected, expected + reading.lost)
+                yield _of_topics(records, request.topics)
+            found = min(reading.cursor.offset, end)
+            _see_loss(request, expected, expected + reading.lost)
+            _see_loss(request, found, end)
+            return
+        except LogCorrupt as error:
+            if request.fails_on_loss:
+                raise
+            expected = error.next_offset
+
+
+def _see_loss(request: RangeRequest, expected: int, found: int) -> None:
+    """Raise `DataLost` where records are gone and the request does not accept that."""
+    if found > expected and request.fails_on_loss:
+        raise DataLost(loss_text(request.path, expected, found))
+
+
+def _of_topics(records: pa.RecordBatch, prefixes: tuple[str, ...]) -> pa.RecordBatch:
+    """Return the records whose topic begins with one of several prefixes."""
+    if len(prefixes) < 2:  # one was applied already
+        return records
+    wanted = pc.starts_with(records["topic"], prefixes[0])
+    for prefix in prefixes[1:]:
+        wanted = pc.or_(wanted, pc.starts_with(records["topic"], prefix))
+    return records.filter(wanted)
+
+
+def loss_text(path: str, first: int, end: int) -> str:
+    """Say that records are gone, and what to do."""
+    return (
+        f"records {first} to {end - 1} of {path} are gone, though this query has to read them;"
+        ' keep them for longer, or accept it with option("failOnDataLoss", "false")'
+    )
+
+
+class _Decoder:
+    """Turns records into what the schema asks for.
+
+    Attributes:
+        letters: The records that did not decode.
+    """
+
+    def __init__(self, request: RangeRequest) -> None:
+        self.letters: list[DeadLetter] = []
+        self._request = request
+        self._schema = schema = request.schema
+        self._fields = [field for field in schema if field.name not in (*RECORD_COLUMNS, ERROR)]
+        self._tells_errors = ERROR in schema.names
+
+    def decode(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the columns of the schema."""
+        columns = {
+            field.name: _converted(records[field.name], field.type)
+            for field in self._schema
+            if field.name in RECORD_COLUMNS
+        }
+        reasons: dict[int, str] = {}
+        if self._fields or self._tells_errors:
+            payloads, kinds = records["payload"].to_pylist(), records["is_bytes"].to_pylist()
+            found, reasons = decode_payloads(payloads, kinds, self._fields)
+            columns |= {
+                field.name: column for field, column in zip(self._fields, found, strict=True)
+            }
+            told = [reasons.get(index) for index in range(records.num_rows)]
+            columns[ERROR] = pa.array(told, pa.string())
+        arrays = [columns[name] for name in self._schema.names]
+        if not arrays:  # a query that only counts
+            return records.select([])
+        whole = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        if not reasons or self._tells_errors:
+            return whole
+        self._put_aside(records.filter(columns[ERROR].is_valid()), reasons)
+        return whole.filter(columns[ERROR].is_null())
+
+    def _put_aside(self, bad: pa.RecordBatch, reasons: dict[int, str]) -> None:
+        """Keep records that do not decode as dead letters."""
+        bad = bad.set_column(1, "time", bad["time"].cast(pa.int64()))
+        columns = [bad[name].to_pylist() for name in _LETTER_COLUMNS]
+        columns.append([reason for _, reason in sorted(reasons.items())])
+        letters = [DeadLetter._make(row) for row in zip(*columns, strict=True)]
+        if self._request.dead_letters is None:
+            letter = letters[0]
+            what = (
+                f"record {letter.offset} of {self._request.path} ({letter.topic}) does not"
+                f' decode: {letter.reason}; name a log with option("deadLetters", …), or ask'
+                f" for the column {ERROR} STRING"
+            )
+            raise Undecodable(what)
+        self.letters += letters
+
+
+def _converted(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return a column of records as what the schema wants: Spark's times are microseconds."""
+    if column.type == kind:
+        return column
+    try:
+        if pa.types.is_timestamp(kind):  # rounded down, as in columns of sealed segments
+            column = pc.floor_temporal(column, unit="microsecond")
+        return column.cast(kind)
+    except pa.ArrowInvalid:
+        if not (pa.types.is_binary(column.type) and pa.types.is_string(kind)):
+            raise
+        return pa.array([_text(each) for each in column.to_pylist()], pa.string())
+
+
+def _text(key: bytes | None) -> str | None:
+    r"""Return a key as text; one that is none as \x and its hexadecimals."""
+    try:
+        return None if key is None else key.decode()
+    except UnicodeDecodeError:
+        return "\\x" + key.hex() if key else ""

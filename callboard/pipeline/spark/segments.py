@@ -1,0 +1,156 @@
+"""The segments of a log of results, as its publishers see them, and merging small ones.
+
+A query that is quick makes several segments a second, so small ones are put together. The
+merged file takes the name of the first of them, by one rename; then the others go. Readers
+that were about to open one of these look again, and find their place in the merged file. After
+a death in between, segments are left over whose records the merged file has: readers pass them
+over, since they go on behind what they have read, and the next merge removes them.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from callboard.commitlog.batch import HEADER_SIZE, decode_header
+from callboard.commitlog.folder import SEGMENT
+from callboard.commitlog.retention import SegmentLimits
+
+_DIGITS: Final = 20
+
+
+def segment_file(folder: Path, base: int, kind: str = SEGMENT) -> Path:
+    """Return the path of a segment, or of a file of another kind beside it."""
+    return folder / f"{base:0{_DIGITS}}{kind}"
+
+
+def bases_of(folder: Path, *kinds: str) -> list[int]:
+    """Return the first offsets of all segments, or of what stands beside them, in order."""
+    ends = kinds or (SEGMENT,)
+    try:
+        names = os.listdir(folder)  # noqa: PTH208  # each batch asks some times
+    except FileNotFoundError:
+        return []
+    found = [name.partition(".")[0] for name in names if name.endswith(ends)]
+    return sorted(int(stem) for stem in found if stem.isdecimal())
+
+
+def end_of(path: Path) -> int:
+    """Return the offset behind the last record of a segment, by its headers."""
+    end = int(path.stem)
+    with path.open("rb") as file:
+        while header := decode_header(file.read(HEADER_SIZE)):
+            end = header.base + header.records
+            file.seek(header.length, os.SEEK_CUR)
+    return end
+
+
+def forget_copies(folder: Path, base: int) -> None:
+    """Remove what was made of a segment, which is no longer what it was."""
+    for path in folder.glob(f"{base:0{_DIGITS}}.*"):
+        if path.suffix != SEGMENT:
+            path.unlink(missing_ok=True)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+#: Bytes of a segment below which it is put together with others.
+SMALL: Final = 1 << 20
+
+#: Small segments in a row that are put together.
+MANY: Final = 64
+
+_NO_LIMIT: Final = 1 << 62
+
+
+class _Part(NamedTuple):
+    """A segment that is small; when it was published, in nanoseconds since 1970."""
+
+    base: int
+    end: int
+    bytes: int
+    at: int
+
+
+def merge_small(folder: Path, staged: Path, limits: SegmentLimits, *, is_durable: bool) -> int:
+    """Put the small segments before the newest one together, if there are many.
+
+    Args:
+        folder: The directory of the log, whose lock is held.
+        staged: A file that does not exist, on the same disk.
+        limits: What a merged segment may have at most, so that retention takes small steps.
+        is_durable: Whether the merged file has to be on the disk before others go.
+
+    Returns:
+        How many segments went.
+    """
+    bases = bases_of(folder)[:-1]
+    small = list(takewhile(lambda base: _is_small(folder, base), reversed(bases)))[::-1]
+    if len(small) < MANY:
+        return 0
+    before = bases[: len(bases) - len(small)]
+    behind = end_of(segment_file(folder, before[-1])) if before else 0
+    parts: list[_Part] = []
+    gone: list[int] = []
+    for base in small:
+        if base < behind:  # its records are in the one before
+            gone.append(base)
+            continue
+        path = segment_file(folder, base)
+        behind, found = end_of(path), path.stat()
+        parts.append(_Part(base, behind, found.st_size, found.st_mtime_ns))
+    for run in _runs(parts, limits):
+        if len(run) > 1:
+            _merge(folder, staged, run, is_durable=is_durable)
+            gone += [each.base for each in run[1:]]
+    for base in gone:
+        forget_copies(folder, base)
+        segment_file(folder, base).unlink()
+    return len(gone)
+
+
+def _is_small(folder: Path, base: int) -> bool:
+    """Return whether a segment is small enough to be merged."""
+    return segment_file(folder, base).stat().st_size < SMALL
+
+
+def _runs(parts: list[_Part], limits: SegmentLimits) -> Iterator[list[_Part]]:
+    """Cut segments into runs that may become one each."""
+    records, seconds = limits.records or _NO_LIMIT, limits.seconds or _NO_LIMIT
+    run: list[_Part] = []
+    for part in parts:
+        fits = run and (
+            sum(each.bytes for each in run) + part.bytes <= limits.bytes
+            and part.end - run[0].base <= records
+            and part.at - run[0].at <= seconds * 1e9
+        )
+        if not fits and run:
+            yield run
+            run = []
+        run.append(part)
+    yield run
+
+
+def _merge(folder: Path, staged: Path, run: list[_Part], *, is_durable: bool) -> None:
+    """Put segments into one file that takes the place of the first."""
+    with staged.open("wb") as target:
+        for part in run:
+            with segment_file(folder, part.base).open("rb") as source:
+                shutil.copyfileobj(source, target)
+        target.flush()
+        os.utime(target.fileno(), ns=(run[-1].at, run[-1].at))  # the age of what is in it
+        if is_durable:
+            os.fsync(target.fileno())
+    forget_copies(folder, run[0].base)
+    staged.rename(segment_file(folder, run[0].base))
+    if is_durable:
+        sync_folder(folder)

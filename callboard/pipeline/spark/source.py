@@ -1,0 +1,203 @@
+"""Logs as tables and streams of Spark, in partitions."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from callboard.commitlog import LogFailed, LogReader
+from callboard.pipeline.errors import DataLost, InvalidSetting
+from callboard.pipeline.spark.options import SourceOptions, find_offset
+from callboard.pipeline.spark.range_reader import (
+    ERROR,
+    RECORD_COLUMNS,
+    RECORD_SCHEMA,
+    RangeRequest,
+    loss_text,
+    read_range,
+)
+from callboard.pipeline.spark.schema import infer_fields
+
+#: Records of a partition: a task for fewer costs more than it brings.
+_LEAST_ROWS: Final = 20_000
+
+
+class Range(InputPartition):
+    """The records that one task reads."""
+
+    def __init__(self, start: int, end: int) -> None:
+        super().__init__((start, end))
+        self.start = start
+        self.end = end
+
+
+def open_log(path: str) -> LogReader:
+    """Return a reader of a log.
+
+    Raises:
+        InvalidSetting: there is no log.
+    """
+    try:
+        return LogReader(path)
+    except LogFailed as error:
+        raise InvalidSetting(str(error)) from None
+
+
+def infer_schema(options: SourceOptions) -> StructType:
+    """Return the columns of records, and with `inferSchema` fields of a sample's payloads."""
+    if not options.infers:
+        return from_arrow_schema(RECORD_SCHEMA)
+    log = open_log(options.path)
+    sample = []
+    for record in log.read(max(log.start, find_offset(log, options.start))):
+        if not options.topics or record.topic.startswith(options.topics):
+            sample.append(record)
+            if len(sample) == options.sample:
+                break
+    fields = infer_fields(
+        [record.data for record in sample], [record.is_bytes for record in sample]
+    )
+    found = [field for field in fields if field.name not in (*RECORD_COLUMNS, ERROR)]
+    described = [field for field in RECORD_SCHEMA if field.name not in {"payload", "is_bytes"}]
+    return from_arrow_schema(pa.schema([*described, *found]))
+
+
+def _request(options: SourceOptions, schema: StructType) -> RangeRequest:
+    """Return what each task is to read, but for the range."""
+    return RangeRequest(
+        options.path,
+        to_arrow_schema(schema, timezone="UTC"),
+        options.topics,
+        fails_on_loss=options.fails_on_loss,
+        dead_letters=options.dead_letters,
+        dead_letters_retain=options.dead_letters_retain,
+    )
+
+
+def split(start: int, end: int, wanted: int = 0) -> list[Range]:
+    """Cut a range into parts of about the same size, of which none is small."""
+    count = end - start
+    parts = wanted or min(os.cpu_count() or 1, count // _LEAST_ROWS)
+    parts = max(1, min(parts, count))
+    borders = [start + count * part // parts for part in range(parts + 1)]
+    return [Range(*borders[part : part + 2]) for part in range(parts)]
+
+
+class LogBatchReader(DataSourceReader):
+    """Reads a log once, between two offsets."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return what tasks read.
+
+        Raises:
+            InvalidSetting: there is no log.
+        """
+        options = self._options
+        log = open_log(options.path)
+        start, end = find_offset(log, options.start), find_offset(log, options.end)
+        end = min(end, log.end)
+        if start < log.start:
+            if options.fails_on_loss:
+                raise DataLost(loss_text(options.path, start, log.start))
+            start = log.start
+        return list(split(start, end, options.partitions)) if end > start else [Range(0, 0)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one of the partitions; runs in a task."""
+        assert isinstance(partition, Range)
+        request = _request(self._options, self._schema)
+        return read_range(request, partition.start, partition.end)
+
+
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a log as it grows; a place in it is `{"offset": n}`."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        if options.end != "latest":
+            what = f"endingOffsets={options.end}: a stream has no end; use spark.read"
+            raise InvalidSetting(what)
+        self._options = options
+        self._schema = schema
+        self._log = open_log(options.path)
+        self._target: int | None = None
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        """Return where a query begins that has no checkpoint."""
+        return {"offset": find_offset(self._log, self._options.start)}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return how many records a micro-batch has at most."""
+        limit = self._options.max_rows
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def latestOffset(self, start: Mapping[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        """Return where the next micro-batch ends.
+
+        Raises:
+            DataLost: the log ends before the place where the query is.
+        """
+        end = self._log.end if self._target is None else self._target
+        begin = start["offset"]
+        if end < begin:
+            if self._options.fails_on_loss:
+                raise DataLost(loss_text(self._options.path, end, begin))
+            end = begin
+        if isinstance(limit, ReadMaxRows):
+            # A query that accepts losses begins behind them, else it would crawl through.
+            kept = begin if self._options.fails_on_loss else max(begin, self._log.start)
+            end = min(end, kept + limit.max_rows)
+        return {"offset": end}
+
+    def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802
+        """Return the end of the log, for progress reports."""
+        return {"offset": self._log.end}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix where the query ends."""
+        self._target = self._log.end
+
+    def partitions(
+        self, start: Mapping[str, int], end: Mapping[str, int]
+    ) -> Sequence[InputPartition]:
+        """Return what the tasks of a micro-batch read.
+
+        Raises:
+            DataLost: retention was quicker than the query.
+        """
+        first, last = start["offset"], end["offset"]
+        kept = self._log.start
+        if first < kept and first < last:
+            if self._options.fails_on_loss:
+                raise DataLost(loss_text(self._options.path, first, min(kept, last)))
+            first = min(kept, last)
+        return list(split(first, last, self._options.partitions)) if last > first else []
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one of the partitions; runs in a task."""
+        assert isinstance(partition, Range)
+        request = _request(self._options, self._schema)
+        return read_range(request, partition.start, partition.end)
+
+    def commit(self, end: Any) -> None:
+        """Do nothing: Spark's checkpoint holds the place."""
+
+    def stop(self) -> None:
+        """Do nothing: a reader of a log holds nothing."""

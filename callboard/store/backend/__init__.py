@@ -1,0 +1,1 @@
+"""Backends: where masters keep what must outlive them."""

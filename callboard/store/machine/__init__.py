@@ -1,0 +1,1 @@
+"""The machines of masters and clones: pure, without sockets, threads or a clock."""

@@ -1,0 +1,92 @@
+"""What masters and clones have in common: entries, and effects that pile up in a step."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from callboard.store.machine.change import Change
+from callboard.store.machine.command import NIL, Action, CommandRun, EntityId, StoreControl
+from callboard.store.machine.step import ReportChanges, SendRun, StoreEffect
+from callboard.store.machine.stored import Stored, Token
+
+#: Stands for the value of a key that the store does not have.
+MISSING: Final[Any] = object()
+
+
+class Replica:
+    """A copy of a store. Its entries may be read from any thread, and are changed in steps."""
+
+    #: Whether commands go to masters (from clones) or to clones (from masters).
+    _to_master: bool
+    #: `master` or `clone`.
+    role: str
+
+    def __init__(self, entity: EntityId) -> None:
+        self.entity = entity
+        self.entries: dict[Token, Stored] = {}
+        #: Whether somebody wants to hear of changes; set before a step.
+        self.wants_changes = False
+        self.now = 0.0
+        #: Commands that were carried out here.
+        self.processed = 0
+        self._effects: list[StoreEffect] = []
+        self._changes: list[Change] = []
+
+    @property
+    def size(self) -> int:
+        """How many keys there are."""
+        return len(self.entries)
+
+    def _take_effects(self) -> list[StoreEffect]:
+        """Return the effects of a step, and what changed in it."""
+        effects, self._effects = self._effects, []
+        if self._changes:
+            changes, self._changes = self._changes, []
+            effects.append(ReportChanges(changes))
+        return effects
+
+    # --- entries ---
+
+    def _put(self, token: Token, value: Stored, expiry: int | None) -> None:
+        """Set a key, and note what changed for watchers."""
+        if self.wants_changes:
+            old = self.entries.get(token, MISSING)
+            if old is MISSING:
+                self._changes.append(Change("insert", token, value, None, expiry))
+            else:
+                self._changes.append(Change("update", token, value, old, expiry))
+        self.entries[token] = value
+
+    def _erase(self, token: Token, kind: str) -> bool:
+        """Remove a key; False when it is not there."""
+        if self.entries.pop(token, MISSING) is MISSING:
+            return False
+        if self.wants_changes:
+            self._changes.append(Change(kind, token))
+        return True
+
+    def _clear(self) -> None:
+        """Remove all keys."""
+        if self.wants_changes:
+            self._changes += [Change("erase", token) for token in self.entries]
+        # Readers on other threads go on in the entries that they have in hand.
+        self.entries = {}
+
+    # --- sending ---
+
+    def _send_control(
+        self, sender: EntityId, receiver: EntityId, control: StoreControl
+    ) -> None:
+        """Send a control."""
+        run = CommandRun(sender, receiver, control=control)
+        self._effects.append(SendRun(run, self._to_master))
+
+    def _send_actions(
+        self,
+        sender: EntityId,
+        first: int,
+        actions: Sequence[Action],
+        receiver: EntityId = NIL,
+    ) -> None:
+        """Send actions, numbered from `first` on."""
+        run = CommandRun(sender, receiver, first, actions)
+        self._effects.append(SendRun(run, self._to_master))

@@ -1,0 +1,161 @@
+"""How stores hold keys and values: plain Python where CBOR is plain, else the CBOR itself.
+
+A value is held as None, bool, int, float, str or a tuple of these, which never change and need
+no conversion on the way to a reader, to another node or to a disk. Any other data (sets,
+tables, counts, addresses …) is held as the bytes of its CBOR, see `model.encoding`.
+
+A key is held as a *token*: text as str, all else as the bytes of its CBOR. Python calls `1`,
+`1.0` and `True` equal, and hashes them so that a peer could choose colliding ones; tokens are
+different where data are, and their hashes cannot be chosen.
+"""
+
+import math
+from typing import Any, Final
+
+import cbor2
+
+from callboard.model.data import Data
+from callboard.model.encoding import data_from_cbor, python_from_cbor, python_to_cbor
+from callboard.model.errors import InvalidData
+
+#: A key as stores hold it.
+Token = str | bytes
+
+#: A value as stores hold it.
+Stored = Any
+
+#: Bytes of one key or value: with a key it fits a frame (16 MiB) on any path.
+SIZE_LIMIT: Final = 4 * 1024 * 1024
+
+_LOWEST: Final = -(2**63)
+_HIGHEST: Final = 2**63 - 1
+_SAME: Final = frozenset((float, bool, type(None)))
+_PLAIN_DEPTH: Final = 16
+_TAG_MAJOR: Final = 6
+
+
+class _NotPlain(Exception):
+    """A value has parts that are held as CBOR."""
+
+
+def stored_of(value: Any) -> Stored:
+    """Return the form in which a store holds a Python value; it shares nothing with it.
+
+    Raises:
+        EndpointError: the data model has no such value, or it exceeds `SIZE_LIMIT`.
+    """
+    kind = type(value)
+    if kind is str:
+        return value if value.isascii() and len(value) <= SIZE_LIMIT else _checked_text(value)
+    if kind in _SAME or (kind is int and _LOWEST <= value <= _HIGHEST):
+        return value
+    encoded = _checked_size(python_to_cbor(value))
+    if encoded[0] >> 5 == _TAG_MAJOR:
+        return encoded
+    plain = python_from_cbor(encoded)
+    if type(plain) is bytes:
+        return encoded
+    try:
+        return _frozen(plain, 0)
+    except _NotPlain:
+        return encoded
+
+
+def token_of(key: Any) -> Token:
+    """Return the token of a key.
+
+    Raises:
+        EndpointError: as `stored_of`.
+    """
+    if type(key) is str and key.isascii() and len(key) <= SIZE_LIMIT:
+        return key
+    stored = stored_of(key)
+    if type(stored) is str:
+        return stored
+    if type(stored) is float:
+        # Data calls both zeros equal, and all NaN.
+        stored = math.nan if math.isnan(stored) else stored + 0.0
+    return stored if type(stored) is bytes else cbor2.dumps(stored)
+
+
+def key_of(token: Token) -> Any:
+    """Return a key as a Python value that can be a key in Python too."""
+    if isinstance(token, str):
+        return token
+    (found,) = Data.to_py(Data({data_from_cbor(token)}))
+    return found
+
+
+def python_of(stored: Stored) -> Any:
+    """Return a value as Broker's Python package does; the caller may change it."""
+    return python_from_cbor(stored) if type(stored) is bytes else stored
+
+
+def data_of(stored: Stored) -> Data:
+    """Return a value as data."""
+    return data_from_cbor(stored) if type(stored) is bytes else Data(stored)
+
+
+def checked_stored(part: Any) -> Stored:
+    """Return a value that a peer sent in the form in which it is held.
+
+    Raises:
+        InvalidData: it is none.
+    """
+    kind = type(part)
+    if kind is str or kind in _SAME or (kind is int and _LOWEST <= part <= _HIGHEST):
+        return part
+    if kind is bytes:
+        return stored_of(data_from_cbor(part))
+    if kind is tuple:
+        try:
+            return _frozen(part, 0)
+        except _NotPlain:
+            pass
+    msg = f"{part!r:.60} is no value of a store"
+    raise InvalidData(msg)
+
+
+def checked_token(part: Any) -> Token:
+    """Return a key that a peer sent, as a token.
+
+    Raises:
+        InvalidData: it is none.
+    """
+    if type(part) is str:
+        return part
+    if type(part) is bytes:
+        return token_of(data_from_cbor(part))
+    msg = f"{part!r:.60} is no key of a store"
+    raise InvalidData(msg)
+
+
+def _checked_text(value: str) -> str:
+    """Return a text that is short enough and has a UTF-8 form."""
+    try:
+        _checked_size(value.encode())
+    except UnicodeEncodeError as cause:
+        msg = f"a string has no UTF-8 form: {cause}"
+        raise InvalidData(msg) from cause
+    return value
+
+
+def _checked_size(encoded: bytes) -> bytes:
+    """Return CBOR that is not too long to be stored."""
+    if len(encoded) > SIZE_LIMIT:
+        msg = (
+            f"a key or value of {len(encoded):,} B exceeds the limit of {SIZE_LIMIT:,} B; "
+            "store its parts under several keys"
+        )
+        raise InvalidData(msg)
+    return encoded
+
+
+def _frozen(value: Any, depth: int) -> Stored:
+    """Return a plain value without anything that can change."""
+    kind = type(value)
+    if kind is str or kind in _SAME or (kind is int and _LOWEST <= value <= _HIGHEST):
+        return value
+    if kind is tuple and depth < _PLAIN_DEPTH:
+        return tuple([_frozen(item, depth + 1) for item in value])
+    raise _NotPlain

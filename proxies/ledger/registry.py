@@ -1,0 +1,125 @@
+"""Which nodes hold proxies of our actors, and who is to be told of an end. Pure.
+
+A node that learns the address of one of our actors announces its proxy here; when the actor
+ends, every announced node is told by a down message, and again when the path to it changes,
+until it releases the proxy. So a down is never missed, and the number of an actor is not
+given to another one while some node takes it for the first. An announce for an actor that is
+not there is answered with down at once.
+
+Announces and releases carry *sightings* (see `callboard.proxies.ledger.holding`), since
+one may overtake another while a path changes: the entry stays when a release is older than the
+latest announce. A release of everything up to some sightings ends what was lost or came late
+before.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Final
+
+from callboard.actors.exit_reason import ExitReason
+from callboard.proxies.link.limits import PROXIES
+
+#: Why an actor ended, and the text of the error.
+Ending = tuple[ExitReason, str]
+
+#: Ended actors with holders whose error text is kept for being told again, 16 kB each at most;
+#: those of further ones are told once.
+DETAILS_LIMIT: Final = 10_000
+
+
+@dataclass(eq=False, repr=False)
+class HolderRegistry:
+    """The nodes that hold proxies, by actor number."""
+
+    #: Tells whether there is an actor with a number.
+    _is_alive: Callable[[int], bool]
+    #: Sightings by node, by number.
+    _holders: dict[int, dict[bytes, int]] = field(default_factory=dict)
+    #: Numbers of ended actors that some node holds.
+    _ended: dict[int, Ending] = field(default_factory=dict)
+    _held_by: dict[bytes, set[int]] = field(default_factory=dict)
+    #: Sightings up to which a node released everything.
+    _swept: dict[bytes, int] = field(default_factory=dict)
+
+    def count(self, node: bytes) -> int:
+        """Return how many proxies a node holds."""
+        return len(self._held_by.get(node, ()))
+
+    def announced(
+        self, node: bytes, number: int, sightings: int, limit: int = PROXIES
+    ) -> Ending | None:
+        """Take an announce; returns what to tell the node if the actor is not there.
+
+        So it is told, too, when it holds `limit` other proxies already.
+        """
+        if sightings <= self._swept.get(node, -1):
+            return None  # it came late, and what became of it is known
+        holders = self._holders.get(number)
+        if holders is None or node not in holders:
+            if self.count(node) >= limit:
+                text = f"the node holds {limit:,} proxies already"
+                return ExitReason.UNREACHABLE, text
+            if holders is None:
+                holders = self._holders[number] = {}
+            self._held_by.setdefault(node, set()).add(number)
+        holders[node] = max(sightings, holders.get(node, 0))
+        if self._is_alive(number):
+            return None
+        return self._ended.setdefault(number, (ExitReason.NOT_FOUND, ""))
+
+    def released(self, node: bytes, number: int, sightings: int) -> None:
+        """Forget that a node holds a proxy, unless it announced it again since."""
+        holders = self._holders.get(number)
+        if holders is not None and node in holders and holders[node] <= sightings:
+            self._forget(node, number)
+
+    def swept(self, node: bytes, sightings: int) -> None:
+        """Forget all that a node announced up to some sightings, and what comes of it late."""
+        if sightings <= self._swept.get(node, -1):
+            return
+        self._swept[node] = sightings
+        for number in list(self._held_by.get(node, ())):
+            self.released(node, number, sightings)
+
+    def ended(self, number: int, reason: ExitReason, detail: str) -> Collection[bytes]:
+        """An actor ended; returns the nodes to tell."""
+        holders = self._holders.get(number)
+        if holders is None:
+            return ()
+        is_kept = len(self._ended) < DETAILS_LIMIT
+        self._ended[number] = (reason, detail if is_kept else "")
+        return list(holders)
+
+    def owed(self, node: bytes) -> list[tuple[int, ExitReason, str]]:
+        """Return what to tell a node again because the path to it changed."""
+        held = self._held_by.get(node)
+        if not held or not self._ended:
+            return []
+        fewer, more = sorted((held, self._ended.keys()), key=len)
+        return [(number, *self._ended[number]) for number in sorted(fewer) if number in more]
+
+    def node_lost(self, node: bytes) -> None:
+        """Forget a node: it announces again what it still holds if it comes back."""
+        for number in list(self._held_by.get(node, ())):
+            self._forget(node, number)
+        self._swept.pop(node, None)
+
+    def is_held(self, number: int) -> bool:
+        """Return True while some node holds a proxy: the number must not be used again."""
+        return number in self._holders
+
+    def holds(self, node: bytes, number: int) -> bool:
+        """Return True while a node holds a proxy of that actor."""
+        return node in self._holders.get(number, ())
+
+    def _forget(self, node: bytes, number: int) -> None:
+        """Forget that a node holds a proxy, and an ended actor with its last holder."""
+        holders = self._holders[number]
+        del holders[node]
+        if not holders:
+            del self._holders[number]
+            self._ended.pop(number, None)
+        held = self._held_by[node]
+        held.remove(number)
+        if not held:
+            del self._held_by[node]

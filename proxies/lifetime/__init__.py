@@ -1,0 +1,1 @@
+"""Proxies and their actors: announce, release, down."""

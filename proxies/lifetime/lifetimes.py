@@ -1,0 +1,205 @@
+"""Proxies of one node and of its actors elsewhere: drives `holding` and `registry`.
+
+`remote_ref` may be called from any thread; the rest runs on the runner, with its role.
+
+A proxy is held while its ref is in use here. The table of refs is weak: what the garbage
+collection takes away is put into a queue, and released with the next look at it. A look
+finds a proxy that is watched or that messages wait in for a path, and comes back to it.
+"""
+
+import weakref
+from collections import deque
+from functools import partial
+from typing import Any, Final
+
+from callboard.actors.exit_reason import ExitReason
+from callboard.actors.reference import ActorRef, Down
+from callboard.actors.runtime import Runtime
+from callboard.actors.system_actor import ActorContext
+from callboard.basp.control import pack_announce, pack_down, pack_release, read_down
+from callboard.basp.frame import Frame
+from callboard.basp.header import FIRST_ACTOR, NODE_ACTOR
+from callboard.proxies.ledger.holding import Holdings
+from callboard.proxies.ledger.registry import HolderRegistry
+from callboard.proxies.lifetime.proxy import Outbound, Proxy
+from callboard.proxies.route_table import RouteTable
+
+#: Seconds after which nothing comes over a path that traffic has left.
+#:
+#: By then each of its links has delivered what it held, or was found dead after three
+#: heartbeats.
+OLD_PATH_LIMIT: Final = 5.0
+
+
+class _WeakRef(weakref.ref[ActorRef[Any]]):
+    """A weak reference to an actor's ref, that knows which one it was."""
+
+    __slots__ = ("key",)
+
+    key: tuple[bytes, int]
+
+
+class Lifetimes:
+    """The proxies that this node holds, and those that others hold of its actors."""
+
+    def __init__(
+        self, runtime: Runtime, routes: RouteTable, outbound: Outbound, proxy_limit: int
+    ) -> None:
+        """Begin without proxies.
+
+        Args:
+            runtime: of the node.
+            routes: to other nodes.
+            outbound: what the proxies send by.
+            proxy_limit: proxies of actors here that one other node may hold.
+        """
+        self._runtime = runtime
+        self._routes = routes
+        self._proxy_limit = proxy_limit
+        self._lock = routes.lock
+        self._refs: dict[tuple[bytes, int], _WeakRef] = {}
+        #: Refs that are gone, to be released. A callback of the garbage collection may come
+        #: anywhere, also where a lock is held, so all that it does is to append here.
+        self._gone: deque[_WeakRef] = deque()
+        self._holdings = Holdings(partial(Proxy, outbound, runtime))
+        self.holders = HolderRegistry(runtime.contexts.__contains__)
+
+    def ref_text(self, node: bytes, number: int) -> str:
+        """Return a ref's text, with an address where the node is known to listen."""
+        return self._routes.ref_text(node, number)
+
+    def is_number_held(self, number: int) -> bool:
+        """Return whether a node holds a proxy of an actor with a number."""
+        return self.holders.is_held(number)
+
+    # --- proxies here ---
+
+    def remote_ref(self, node: bytes, number: int) -> ActorRef[Any]:
+        """Return the ref of an actor elsewhere; its proxy is made, and announced, when new."""
+        known = self._refs.get((node, number))
+        ref = None if known is None else known()
+        return self._find_or_learn(node, number) if ref is None else ref
+
+    def _find_or_learn(self, node: bytes, number: int) -> ActorRef[Any]:
+        """Return the ref of an actor elsewhere; make its proxy if there is none."""
+        key = (node, number)
+        with self._lock:
+            known = self._refs.get(key)
+            ref = None if known is None else known()
+            if ref is not None:
+                return ref
+            proxy = self._holdings.get(node, number)
+            is_new = proxy is None
+            if proxy is None:
+                proxy = self._holdings.learned(node, number)
+            ref = ActorRef(self._runtime, node, number, proxy)
+            weak = self._refs[key] = _WeakRef(ref, self._gone.append)
+            weak.key = key
+        if is_new:
+            self._announce(proxy)
+        return ref
+
+    def _announce(self, proxy: Proxy) -> None:
+        """Tell the host of an actor that this node has a proxy of it."""
+        node, number = proxy.node, proxy.number
+        if number >= FIRST_ACTOR:
+            frame = pack_announce(self._routes.node_id, node, number, proxy.sightings)
+            self._routes.send_to(node, frame)
+
+    def proxies(self) -> list[Proxy]:
+        """Return all proxies."""
+        with self._lock:
+            return self._holdings.all()
+
+    def proxies_of(self, node: bytes) -> list[Proxy]:
+        """Return the proxies of a node's actors."""
+        with self._lock:
+            return self._holdings.of(node)
+
+    @property
+    def count(self) -> int:
+        """How many remote actors this node knows."""
+        return len(self._refs)
+
+    def take_down(self, frame: Frame) -> None:
+        """Take a `down_message`: an actor elsewhere ended.
+
+        Raises:
+            MalformedPayload: its payload breaks the layout.
+        """
+        number, reason, detail = read_down(frame)
+        with self._lock:
+            proxy = self._holdings.get(frame.source, number)
+        if proxy is not None:
+            proxy.actor_ended(ExitReason.from_ordinal(reason), detail)
+
+    def release_unused(self) -> None:
+        """Forget proxies that nobody here holds a ref to, and tell their hosts."""
+        for _ in range(len(self._gone)):
+            weak = self._gone.popleft()
+            node, number = weak.key
+            with self._lock:
+                if self._refs.get(weak.key) is not weak:
+                    continue  # the ref was made again
+                proxy = self._holdings.get(node, number)
+                if proxy is not None and (proxy.is_watched or proxy.waiting is not None):
+                    self._gone.append(weak)
+                    continue
+                del self._refs[weak.key]
+                sightings = self._holdings.dropped(node, number)
+            if number >= FIRST_ACTOR:
+                frame = pack_release(self._routes.node_id, node, number, sightings)
+                self._routes.send_to(node, frame)
+
+    # --- proxies elsewhere ---
+
+    def take_announce(self, frame: Frame) -> None:
+        """Take note that another node has a proxy; tell it at once if the actor is dead."""
+        source, number = frame.source, frame.destination_actor
+        if not self._routes.is_admitted(source, self._runtime.now()):
+            return
+        ending = self.holders.announced(source, number, frame.data, self._proxy_limit)
+        if ending is not None:
+            self._tell_down(source, number, *ending)
+
+    def take_release(self, frame: Frame) -> None:
+        """Take note that another node has a proxy no more, or nothing that is older."""
+        if frame.destination_actor == NODE_ACTOR:
+            self.holders.swept(frame.source, frame.data)
+        else:
+            self.holders.released(frame.source, frame.destination_actor, frame.data)
+
+    def actor_ended(self, cell: ActorContext, down: Down) -> None:
+        """Tell the nodes that hold a proxy of an actor that it ended; from any thread."""
+        self._runtime.post(self._announce_end, cell.number, down)
+
+    def _announce_end(self, number: int, down: Down) -> None:
+        """Tell the holders of an actor that it ended."""
+        reason = ExitReason(down.reason)
+        for node in self.holders.ended(number, reason, down.detail):
+            self._tell_down(node, number, reason, down.detail)
+
+    def _tell_down(self, node: bytes, number: int, reason: ExitReason, detail: str) -> None:
+        """Tell one node that an actor here ended."""
+        frame = pack_down(self._routes.node_id, number, node, reason.ordinal, detail)
+        self._routes.send_to(node, frame)
+
+    # --- paths ---
+
+    def renew(self, node: bytes) -> None:
+        """Say again what matters over a path that changed: what was said before may be lost."""
+        with self._lock:
+            proxies, before = self._holdings.renewed(node)
+        for proxy in proxies:
+            self._announce(proxy)
+        if before:
+            frame = pack_release(self._routes.node_id, node, NODE_ACTOR, before)
+            self._routes.send_to(node, frame)
+        for number, reason, detail in self.holders.owed(node):
+            self._tell_down(node, number, reason, detail)
+
+    def node_lost(self, node: bytes, text: str) -> None:
+        """A node is out of reach: tell who watches its actors, forget what it held."""
+        self.holders.node_lost(node)
+        for proxy in self.proxies_of(node):
+            proxy.out_of_reach(text)

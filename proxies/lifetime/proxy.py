@@ -1,0 +1,179 @@
+"""A proxy: a remote actor as a local one.
+
+It takes what a local actor takes (messages, stop, monitors, links) and hands it to what leads
+to the actor's node. It remembers that its actor ended, so that later asks fail at once.
+"""
+
+import threading
+from dataclasses import replace
+from typing import Any, Protocol
+
+from callboard.actors.envelope import Envelope
+from callboard.actors.errors import ActorDown, NodeUnreachable
+from callboard.actors.exit_reason import ExitReason
+from callboard.actors.reference import ActorRef, Down, Sender, Watcher
+from callboard.actors.runtime import Runtime
+from callboard.basp.header import NODE_ACTOR
+from callboard.proxies.address import Endpoint
+from callboard.proxies.ledger.holding import Holding
+from callboard.proxies.messages import LinkActors, StopActor
+
+#: A message that waits for a path, its sender, and the message serialized.
+Waiting = tuple[Any, Sender | None, bytes]
+
+_LIFE = threading.Lock()  # guards the tables of watchers; held for a few operations
+
+
+class Outbound(Protocol):
+    """What leads from proxies to other nodes."""
+
+    def dispatch(
+        self,
+        proxy: "Proxy",
+        message: Any,
+        sender: Sender | None,
+        payload: bytes | None = None,
+        *,
+        at_once: bool = False,
+    ) -> None:
+        """Send a message to a proxy's actor, or let it wait for a path."""
+
+    def ensure_watched(self, proxy: "Proxy") -> None:
+        """See to it that a monitor of a proxy's actor is told of its end."""
+
+
+class Proxy(Holding):
+    """The stand-in for one actor of another node."""
+
+    __slots__ = (
+        "_outbound",
+        "_runtime",
+        "endpoint",
+        "node",
+        "number",
+        "waiting",
+    )
+
+    def __init__(
+        self, outbound: Outbound, runtime: Runtime, node: bytes, number: int, sightings: int
+    ) -> None:
+        super().__init__(sightings)
+        self._outbound = outbound
+        self._runtime = runtime
+        self.node = node
+        self.number = number
+        #: Where the node listens, if the ref's text said so: used when no path leads there.
+        self.endpoint: Endpoint | None = None
+        #: Messages that wait for a dial that is under way.
+        self.waiting: list[Waiting] | None = None
+
+    # --- messages ---
+
+    def post(self, message: Any, sender: Sender | None) -> None:
+        """Send a message to the actor; an ask to one that is known dead fails at once."""
+        if self.down is None:
+            self._outbound.dispatch(self, message, sender)
+        else:
+            self.refuse(message, sender, self._gone())
+
+    def post_at_once(self, message: Any, sender: Sender | None) -> None:
+        """Send a message without waiting for the end of a turn, from a thread outside."""
+        if self.down is None:
+            self._outbound.dispatch(self, message, sender, at_once=True)
+        else:
+            self.refuse(message, sender, self._gone())
+
+    def post_urgent(self, message: Any, sender: Sender | None) -> None:
+        """Send a message that goes before those without priority at the actor."""
+        if isinstance(message, Envelope):
+            self.post(replace(message, is_urgent=True), sender)
+        else:
+            self.post(Envelope(message, is_urgent=True), sender)
+
+    def post_waited(self, message: Any, sender: Sender | None, payload: bytes) -> None:
+        """Send a message that waited for a path, in front of those that still wait."""
+        self._outbound.dispatch(self, message, sender, payload)
+
+    def refuse(self, message: Any, sender: Sender | None, error: Exception) -> None:
+        """Fail an ask, or count a tell that leads nowhere."""
+        if sender is not None and sender.expects:
+            sender.set_exception(error)
+        self._runtime.dead_letter(self._ref(), message, sender)
+
+    def stop(self) -> None:
+        """End the actor behind earlier messages."""
+        self._command(StopActor(self.number))
+
+    def kill(self) -> None:
+        """End the actor before its next message."""
+        self._command(StopActor(self.number, kill=True))
+
+    def _command(self, command: object) -> None:
+        """Send a message to the actor's node itself."""
+        if self.down is None:
+            node_ref = self._runtime.ref_of(self.node, NODE_ACTOR)  # held until it is under way
+            node_proxy = node_ref.target
+            if isinstance(node_proxy, Proxy):
+                node_proxy.endpoint = self.endpoint
+                self._outbound.dispatch(node_proxy, command, None)
+
+    # --- monitors and links ---
+
+    def monitor(self, key: object, watcher: Watcher) -> None:
+        """Call `watcher` once when the actor ends or its node is lost; at once if it has."""
+        with _LIFE:
+            ending = self.watch(key, watcher)
+        if ending is not None:
+            watcher(Down(self._ref(), *ending))
+        else:
+            self._outbound.ensure_watched(self)
+
+    def demonitor(self, key: object) -> None:
+        """Forget a watcher."""
+        with _LIFE:
+            self.watchers.pop(key, None)
+
+    def link(self, other: ActorRef[Any]) -> None:
+        """Let the remote actor be told when `other` ends."""
+        self._command(LinkActors(self.number, other))
+
+    def unlink(self, other: ActorRef[Any]) -> None:
+        """Undo `link`."""
+        self._command(LinkActors(self.number, other, undo=True))
+
+    # --- what other nodes tell ---
+
+    def actor_ended(self, reason: ExitReason, detail: str) -> None:
+        """Tell everybody who watches the actor that it ended, once."""
+        with _LIFE:
+            watchers = self.ended(reason, detail)
+        self._tell(watchers, reason, detail)
+
+    def out_of_reach(self, detail: str) -> None:
+        """No path leads to the node any more; the actor may live on and be reached later."""
+        with _LIFE:
+            watchers = self.unreachable()
+        self._tell(watchers, ExitReason.UNREACHABLE, detail)
+
+    def _tell(self, watchers: list[Watcher], reason: ExitReason, detail: str) -> None:
+        """Call watchers that were taken out of the table."""
+        if watchers:
+            down = Down(self._ref(), reason, detail)
+            for watcher in watchers:
+                watcher(down)
+
+    def _gone(self) -> ActorDown:
+        """Return the error of an ask to an actor that ended."""
+        assert self.down is not None
+        reason, detail = self.down
+        return ActorDown(f"{self._ref()} ended ({reason})", reason, detail)
+
+    def no_path(self) -> NodeUnreachable:
+        """Return the error of a message that has no way to go."""
+        return NodeUnreachable(
+            f"no path leads to node {self.node.hex()}; connect to it or a neighbor"
+        )
+
+    def _ref(self) -> ActorRef[Any]:
+        """Return the ref of the actor."""
+        return self._runtime.ref_of(self.node, self.number)

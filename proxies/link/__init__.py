@@ -1,0 +1,1 @@
+"""Links of a node: streams over sockets, TLS, dialing and accepting."""

@@ -1,0 +1,147 @@
+"""Accepting connections: ports, what strangers may take, and TLS before a link begins.
+
+What strangers may take is bounded (`callboard.proxies.link.limits`): a connection beyond the
+limit is closed at once and counted.
+"""
+
+import errno
+import logging
+import selectors
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from callboard.actors.runner.runner import Runner
+from callboard.basp.handshake import LinkConfig
+from callboard.proxies.address import Endpoint
+from callboard.proxies.events import ConnectionsRefused
+from callboard.proxies.link.limits import Gate
+from callboard.proxies.link.tls_socket import FIRST_WORD_LIMIT, Handshake, TlsSocket
+from callboard.proxies.link.wire import Wire
+
+_log = logging.getLogger("callboard.links")
+
+ACCEPT_BACKLOG: Final = 512
+
+#: Seconds without accepting when no descriptor is free: polls would report it without end.
+ACCEPT_PAUSE: Final = 1.0
+
+#: Seconds between events that tell of refused connections: a flood of them must not follow.
+REFUSAL_INTERVAL: Final = 1.0
+
+
+@dataclass(eq=False, repr=False)
+class Acceptor:
+    """The ports of one node. Its methods run on the runner with its role."""
+
+    _runner: Runner
+    #: Decides which connections may begin.
+    _gate: Gate
+    #: Takes the events.
+    _emit: Callable[[object], None]
+    #: Begins a link on a connection.
+    _opened: Callable[[socket.socket | TlsSocket, LinkConfig, Endpoint], Wire]
+    #: Counts the connections of the node, without handshakes of TLS here.
+    _connections: Callable[[], int]
+    _listeners: list[socket.socket] = field(default_factory=list)
+    _handshakes: set[Handshake] = field(default_factory=set)
+    _closed: bool = False
+
+    def listen(
+        self, sock: socket.socket, config: LinkConfig, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Accept connections on a bound socket."""
+        if self._closed:
+            sock.close()
+            return
+        sock.listen(ACCEPT_BACKLOG)
+        sock.setblocking(False)  # noqa: FBT003  # its signature
+        self._listeners.append(sock)
+        self._watch_listener(sock, config, tls)
+
+    def _watch_listener(
+        self, sock: socket.socket, config: LinkConfig, tls: ssl.SSLContext | None
+    ) -> None:
+        """Wait for connections on a socket."""
+        if not self._closed:
+            self._runner.selector.register(
+                sock, selectors.EVENT_READ, lambda _: self._accept(sock, config, tls)
+            )
+
+    def _accept(
+        self, listener: socket.socket, config: LinkConfig, tls: ssl.SSLContext | None
+    ) -> None:
+        """Take one connection, unless a limit refuses it."""
+        try:
+            sock, address = listener.accept()
+            address = address or (listener.getsockname(), 0)  # of Unix sockets it says nothing
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                _log.warning(
+                    "no descriptor is free for a connection; raise the limit (ulimit -n)"
+                )
+                self._runner.selector.unregister(listener)
+                self._runner.call_later(
+                    ACCEPT_PAUSE, self._watch_listener, listener, config, tls
+                )
+                return
+            raise
+        connections = self._connections() + len(self._handshakes)
+        refusal = self._gate.refusal(address[0], connections, self._runner.now())
+        if refusal:
+            sock.close()
+            if self._gate.untold == 1:
+                _log.warning("a connection from %s is refused: %s", address[0], refusal)
+                self._runner.call_later(REFUSAL_INTERVAL, self._tell_refusals, refusal)
+            return
+        endpoint = (address[0], address[1])
+        if tls is None:
+            self._open(sock, config, endpoint)
+        else:
+            self._secure(TlsSocket(sock, tls, None), config, endpoint)
+
+    def _tell_refusals(self, reason: str) -> None:
+        """Report the connections refused since the last report."""
+        count, self._gate.untold = self._gate.untold, 0
+        self._emit(ConnectionsRefused(count, reason))
+
+    def _secure(self, sock: TlsSocket, config: LinkConfig, endpoint: Endpoint) -> None:
+        """Begin a TLS handshake; the link begins when it has succeeded."""
+
+        def ended(error: str) -> None:
+            self._handshakes.discard(handshake)
+            self._gate.ended(handshake)
+            if error:
+                _log.info("connection from %s ended: %s", endpoint[0], error)
+                sock.close()
+                return
+            self._open(sock, config, endpoint)
+
+        handshake = Handshake(self._runner, sock, FIRST_WORD_LIMIT, ended)
+        self._handshakes.add(handshake)
+        self._gate.begun(handshake, endpoint[0])
+        handshake.begin()
+
+    def _open(
+        self, sock: "socket.socket | TlsSocket", config: LinkConfig, endpoint: Endpoint
+    ) -> None:
+        """Begin a link on a connection."""
+        wire = self._opened(sock, config, endpoint)
+        if wire.is_open:
+            self._gate.begun(wire, endpoint[0])
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._closed = True
+        for listener in self._listeners:
+            if listener in self._runner.selector.get_map():
+                self._runner.selector.unregister(listener)
+            listener.close()
+        self._listeners.clear()
+        for handshake in list(self._handshakes):
+            handshake.abandon()
+        self._handshakes.clear()

@@ -1,0 +1,270 @@
+"""The connector: all connections of one node, and the links on them.
+
+The acceptor and the dialer make connections; here a link is begun on each, its effects are
+carried out, and established links are handed to their user.
+"""
+
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol
+
+from callboard.actors.runner.runner import Runner
+from callboard.basp.errors import (
+    AuthenticationFailed,
+    IncompatibleApplication,
+    IncompatibleVersion,
+)
+from callboard.basp.frame import RawFrame
+from callboard.basp.handshake import NONCE_SIZE, LinkConfig, PeerIdentity
+from callboard.basp.link import (
+    Closed,
+    Deliver,
+    Effect,
+    Established,
+    Link,
+    LinkPairs,
+    Parked,
+    Redundant,
+    Transmit,
+    Wake,
+)
+from callboard.basp.node_id import NodeId
+from callboard.proxies.address import Endpoint, endpoint_text
+from callboard.proxies.events import LinkRefused
+from callboard.proxies.link.acceptor import REFUSAL_INTERVAL, Acceptor
+from callboard.proxies.link.dialer import Dial, Dialer
+from callboard.proxies.link.limits import Gate, Limits
+from callboard.proxies.link.network import Network
+from callboard.proxies.link.stream import Turns
+from callboard.proxies.link.tls_socket import TlsSocket
+from callboard.proxies.link.wire import Wire, Wiring
+
+_log = logging.getLogger("callboard.links")
+
+REMOVED: Final = "the user removed it"
+
+#: Errors of a peer that is a node, but not one of ours: people should hear of these.
+_UNFIT: Final = (AuthenticationFailed, IncompatibleApplication, IncompatibleVersion)
+
+
+class LinkUser(Protocol):
+    """What established links are handed to."""
+
+    def link_up(self, wire: Wire, peer: PeerIdentity) -> None:
+        """Take note that a link is established."""
+
+    def link_down(self, wire: Wire, reason: str) -> None:
+        """Take note that an established link ended."""
+
+    def deliver(self, wire: Wire, frames: list[RawFrame]) -> None:
+        """Take frames that arrived, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkOptions:
+    """What the links of one node have in common.
+
+    Attributes:
+        node_id: of the node.
+        secret: shared secret, proved on every link that this node dials; None for none.
+        tls: for connections that this node dials; None for plain ones.
+        limits: what the node takes from others.
+        state: what each link tells its peer once it is proven.
+    """
+
+    node_id: NodeId
+    secret: bytes | None = None
+    tls: ssl.SSLContext | None = None
+    limits: Limits = Limits()
+    state: bytes = b""
+
+    def config(self, secret: bytes | None, published: int | None = None) -> LinkConfig:
+        """Return the configuration of links with a secret, that show a published actor."""
+        shown = None if published is None else (published, ())
+        limit = self.limits.payload
+        return LinkConfig(self.node_id, secret=secret, published=shown, payload_limit=limit)
+
+
+@dataclass(eq=False, repr=False)
+class Connector:
+    """All connections of one node. Its methods run on the runner with its role."""
+
+    _runner: Runner
+    _network: Network
+    #: Of all links.
+    options: LinkOptions
+    #: Takes the events.
+    _emit: Callable[[object], None]
+
+    def __post_init__(self) -> None:
+        """Begin without connections; `start` it before the first one."""
+        self._pairs = LinkPairs()
+        self._wires: dict[Link, Wire] = {}
+        self._barred: dict[bytes, float] = {}
+        self._quiet_until = 0.0
+        self._pauses = 0  # of links that ended
+        self._turns = Turns(self._runner)
+        tls = self.options.tls
+        #: Counts the connections that were closed at once because of a limit.
+        self.gate = Gate(self.options.limits)
+        #: Makes links that this side wants.
+        self.dialer = Dialer(self._runner, self._network, tls, self._open_dialed, self._pairs)
+        #: Takes links that others want.
+        self.acceptor = Acceptor(
+            self._runner, self.gate, self._emit, self._open, self._connections
+        )
+
+    def start(self, user: LinkUser) -> None:
+        """Begin to serve a user of links."""
+        self._user = user
+        self._wiring = Wiring(self._turns, user.deliver, self._carry_out, self.options.limits)
+
+    @property
+    def pauses(self) -> int:
+        """How often reading was put off because a link brought more than it may."""
+        return self._pauses + sum(wire.pauses for wire in list(self._wires.values()))
+
+    def unlink(self, endpoint: Endpoint) -> NodeId | None:
+        """Give up the dial of an address and end its link for good; returns who was linked.
+
+        The address is that of a dial, or the other end of a link that a peer dialed.
+
+        Raises:
+            LookupError: neither dial nor link has this address.
+        """
+        dial = self.dialer.stop(endpoint)
+        wires = list(self._wires.values())
+        if dial is None:
+            peer = next((wire.peer for wire in wires if wire.remote == endpoint), None)
+            if peer is None:
+                msg = f"{endpoint_text(endpoint)} is the address of no link"
+                raise LookupError(msg)
+        else:
+            peer = dial.peer
+            if dial.wire is not None and dial.wire.peer is None:  # in its handshake
+                dial.wire.end(REMOVED)
+        if peer is None or not self._pairs.is_linked(peer):
+            return None
+        self.dialer.stop_all(peer)
+        for wire in wires:
+            if wire.peer == peer:
+                wire.end(REMOVED)
+        return peer
+
+    def adopt(self, sock: socket.socket, *, dialer: bool) -> None:
+        """Make a link of a connection that is there already, such as one of a socket pair."""
+        self._open(sock, self.options.config(None), None, dialer=dialer)
+
+    def _connections(self) -> int:
+        """Count the connections of the node, TLS handshakes of dials included."""
+        return len(self._wires) + len(self.dialer)
+
+    # --- connections ---
+
+    def _open_dialed(self, dial: Dial, sock: "socket.socket | TlsSocket") -> Wire:
+        config = self.options.config(self.options.secret)
+        return self._open(sock, config, dial.endpoint, dialer=True)
+
+    def _open(
+        self,
+        sock: "socket.socket | TlsSocket",
+        config: LinkConfig,
+        remote: Endpoint | None,
+        *,
+        dialer: bool = False,
+    ) -> Wire:
+        """Begin a link on a connection."""
+        nonce = self._runner.random.randbytes(NONCE_SIZE)
+        link = Link(
+            config, dialer=dialer, nonce=nonce, now=self._runner.now(), pairs=self._pairs
+        )
+        link.upper_state = self.options.state
+        wire = self._wires[link] = Wire(self._wiring, sock, link, remote, dialer=dialer)
+        wire.after_read = partial(self._introduced, wire)
+        wire.start()
+        if isinstance(sock, TlsSocket):  # its handshake may have read more than its own bytes
+            self._runner.post(wire.catch_up)
+        return wire
+
+    def _carry_out(self, wire: Wire, effects: list[Effect]) -> None:
+        """Do what a link asks for, in its order."""
+        wakes: list[Link] = []
+        for effect in effects:
+            if isinstance(effect, Deliver):
+                wire.frames_received += len(effect.frames)
+                self._user.deliver(wire, effect.frames)
+            elif isinstance(effect, Transmit):
+                wire.write(effect.data)
+            elif isinstance(effect, Established):
+                self._established(wire, effect.peer)
+            elif isinstance(effect, Closed):
+                self._ended(wire, effect)
+            elif isinstance(effect, Wake):
+                wakes.append(effect.link)
+            elif isinstance(effect, Parked | Redundant):
+                self.dialer.peer_known(wire, effect.peer)
+        for link in wakes:
+            if link in self._wires:
+                self._carry_out(self._wires[link], link.resume(self._runner.now()))
+
+    def _introduced(self, wire: Wire) -> None:
+        """A connection that is not established was heard: its peer may be linked already."""
+        if wire.is_open and wire.link.peer is not None:
+            self.gate.proven(wire)
+            self.dialer.peer_known(wire, wire.link.peer.node_id)
+
+    def _established(self, wire: Wire, peer: PeerIdentity) -> None:
+        """Hand a link to its user, unless the peer is barred."""
+        if self._barred.get(peer.node_id, 0.0) > self._runner.now():
+            self._runner.post(wire.end, "the link is cut on purpose")
+            return
+        wire.peer = peer.node_id
+        wire.after_read = None
+        self.gate.proven(wire)
+        self._user.link_up(wire, peer)
+        self.dialer.link_established(wire, peer)
+
+    def _ended(self, wire: Wire, closed: Closed) -> None:
+        """Let go of a connection, and tell the user if its link was established."""
+        wire.shut()
+        if self._wires.pop(wire.link, None) is not None:
+            self._pauses += wire.pauses
+        self.gate.ended(wire)
+        was_established = wire.peer is not None
+        if was_established:
+            self._user.link_down(wire, closed.reason)
+        elif closed.error is not None:
+            self._refused(wire, closed)
+        self.dialer.wire_ended(wire, closed, was_established=was_established)
+
+    def _refused(self, wire: Wire, closed: Closed) -> None:
+        """Tell that no link came of a connection, and loudly what only people can mend."""
+        where = "a peer" if wire.remote is None else endpoint_text(wire.remote)
+        now = self._runner.now()
+        if not isinstance(closed.error, _UNFIT) or now < self._quiet_until:
+            _log.info("connection with %s ended: %s", where, closed.reason)
+            return
+        self._quiet_until = now + REFUSAL_INTERVAL
+        if wire.endpoint is None:  # whoever dials gets an error instead
+            _log.warning("no link with %s: %s", where, closed.reason)
+        self._emit(LinkRefused(where, closed.reason))
+
+    def bar(self, peer: NodeId, seconds: float) -> bool:
+        """Cut the link with a neighbor and refuse it for a time; False when there is none."""
+        self._barred[peer] = self._runner.now() + seconds
+        for wire in list(self._wires.values()):
+            if wire.peer == peer:
+                wire.end("the link is cut on purpose")
+                return True
+        return False
+
+    def close(self) -> None:
+        """End all links and stop listening."""
+        self.acceptor.close()
+        self.dialer.close()
+        for wire in list(self._wires.values()):
+            wire.end("the node is closing")

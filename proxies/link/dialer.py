@@ -1,0 +1,373 @@
+"""Dialing: the wish to be linked to an address, and how it is followed.
+
+Only the side that dialed dials again: after 0.1 s, then twice as long each time up to 2 s (or
+what the dial says), each time a random part more, so that nodes which lost the same peer do
+not come back in one moment. With TLS, its handshake comes between connecting and the link.
+"""
+
+import logging
+import os
+import selectors
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from callboard.actors.backoff import Backoff
+from callboard.actors.errors import NodeClosed, NodeUnreachable
+from callboard.actors.future import Future
+from callboard.actors.runner.runner import Runner
+from callboard.actors.runner.timers import Timer
+from callboard.basp.errors import BaspError, LinkLost
+from callboard.basp.handshake import PeerIdentity, Published
+from callboard.basp.link import Closed, LinkPairs
+from callboard.basp.node_id import NodeId
+from callboard.proxies.address import Endpoint, endpoint_text, is_path
+from callboard.proxies.errors import LinkError
+from callboard.proxies.link.network import Network
+from callboard.proxies.link.tls_socket import HANDSHAKE_LIMIT, Handshake, TlsSocket
+from callboard.proxies.link.wire import Wire
+
+LAST_RETRY: Final = 2.0
+
+
+class Dial:
+    """The wish to be linked to the node that listens at an address."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        #: Whether the dial goes on when its link is lost.
+        self.keep = False
+        self.backoff = Backoff(FIRST_RETRY, LAST_RETRY)
+        self.peer: NodeId | None = None
+        self.published: Published | None = None
+        self.wire: Wire | None = None
+        self.timer: Timer | None = None
+        #: A connection that is being made.
+        self.sock: socket.socket | None = None
+        self.waiters: list[Future[Dial]] = []
+        #: Those that outlast failed attempts: only success, or `stop`, ends their wait.
+        self.patient: list[Future[Dial]] = []
+        #: Told of each attempt that failed, with the reason.
+        self.on_failure: Callable[[str], object] | None = None
+        self.is_busy = False
+        self.is_stopped = False
+        #: Why there is no link, as the log was told last.
+        self.told = ""
+
+    def plan(self, timer: Timer | None) -> None:
+        """Wait for another timer than before, or for none."""
+        if self.timer is not None:
+            self.timer.cancel()
+        self.timer = timer
+
+    def succeed(self) -> None:
+        """Complete all waiters: the peer is linked."""
+        self.backoff.reset()
+        waiters, self.waiters, self.patient = [*self.waiters, *self.patient], [], []
+        for waiter in waiters:
+            waiter.set_result(self)
+
+    def fail(self, text: str, cause: BaspError | None = None) -> None:
+        """Fail the waiters of this attempt (a kept dial goes on all the same).
+
+        Args:
+            text: why.
+            cause: what the protocol found wrong; None where nobody answered.
+        """
+        waiters, self.waiters = self.waiters, []
+        for waiter in waiters:
+            error = NodeUnreachable(text) if cause is None else LinkError(text)
+            error.__cause__ = cause
+            waiter.set_exception(error)
+
+    def stop(self, text: str) -> None:
+        """Fail all waiters: the dial is given up."""
+        self.is_stopped = True
+        self.keep = False
+        self.waiters += self.patient
+        self.patient = []
+        self.fail(text)
+
+
+_log = logging.getLogger("callboard.links")
+
+FIRST_RETRY: Final = 0.1
+
+#: Seconds that one address may take to answer; the system itself would try for minutes.
+CONNECT_LIMIT: Final = 10.0
+
+
+@dataclass(eq=False, repr=False)
+class Dialer:
+    """The dials of one node. Its methods run on the runner with its role."""
+
+    _runner: Runner
+    _network: Network
+    #: For connections that the node makes; None for plain ones.
+    _tls: ssl.SSLContext | None
+    #: Begins a link on a connection.
+    _opened: Callable[[Dial, socket.socket | TlsSocket], Wire]
+    #: The node's links, by peer.
+    _pairs: LinkPairs
+    _dials: dict[Endpoint, Dial] = field(default_factory=dict)
+    _handshakes: set[Handshake] = field(default_factory=set)
+    _closed: bool = False
+
+    def __len__(self) -> int:
+        """Count the TLS handshakes under way: connections that are no links yet."""
+        return len(self._handshakes)
+
+    def dial(
+        self,
+        endpoint: Endpoint,
+        waiter: Future[Dial],
+        *,
+        keep: bool = False,
+        retry: float = 0.0,
+        on_failure: Callable[[str], object] | None = None,
+    ) -> None:
+        """Link with who listens there.
+
+        Args:
+            endpoint: host and port.
+            waiter: done when the link is there, or the attempt has failed.
+            keep: dial again whenever the link is lost.
+            retry: seconds between two attempts at most; the waiter then waits, however long it
+                takes, until `stop`, and the dial is kept.
+            on_failure: told of each attempt that failed, with the reason.
+        """
+        if self._closed:
+            waiter.set_exception(NodeClosed("the node is closed"))
+            return
+        dial = self._dials.setdefault(endpoint, Dial(endpoint))
+        dial.keep = dial.keep or keep or retry > 0.0
+        dial.on_failure = on_failure or dial.on_failure
+        if retry > 0.0:
+            dial.backoff.longest = retry
+            dial.patient.append(waiter)
+        else:
+            dial.waiters.append(waiter)
+        if self._is_linked(dial):
+            dial.succeed()
+        elif not dial.is_busy:
+            self._start(dial)
+
+    def _is_linked(self, dial: Dial) -> bool:
+        """Return whether a link with the peer of a dial is established."""
+        return dial.peer is not None and self._pairs.is_linked(dial.peer)
+
+    def forget_waiter(self, endpoint: Endpoint, waiter: Future[Any]) -> None:
+        """Forget a waiter that gave up."""
+        dial = self._dials.get(endpoint)
+        if dial is not None and waiter in dial.waiters:
+            dial.waiters.remove(waiter)
+
+    def stop(self, endpoint: Endpoint) -> Dial | None:
+        """Give a dial up for good; returns it. What link came of it is the caller's to end."""
+        dial = self._dials.pop(endpoint, None)
+        if dial is None:
+            return None
+        self._let_go(dial)
+        dial.stop(f"nobody dials {endpoint_text(endpoint)} any more")
+        return dial
+
+    def stop_all(self, peer: NodeId) -> None:
+        """Give up every dial that leads to a node, by whatever address."""
+        for endpoint, dial in list(self._dials.items()):
+            if dial.peer == peer:
+                self.stop(endpoint)
+
+    def kept(self) -> list[Dial]:
+        """Return the dials that go on when their link is lost."""
+        return [dial for dial in list(self._dials.values()) if dial.keep]
+
+    def _let_go(self, dial: Dial) -> None:
+        """Drop the timer and the half-made connection of a dial."""
+        dial.plan(None)
+        if dial.sock is not None:
+            self._runner.selector.unregister(dial.sock)
+            dial.sock.close()
+            dial.sock = None
+
+    def _start(self, dial: Dial) -> None:
+        """Begin an attempt: look the host up."""
+        if self._closed or dial.is_busy:
+            return  # the timer of an attempt that is under way stays
+        dial.plan(None)
+        dial.is_busy = True
+        host, port = dial.endpoint
+        found = self._network.resolve(host, port, numeric=True)
+        if found is None:
+            threading.Thread(target=self._resolve, args=(dial,), daemon=True).start()
+        else:
+            self._connect(dial, found)
+
+    def _resolve(self, dial: Dial) -> None:
+        """Look a host name up: that blocks, so on a thread of its own."""
+        host, port = dial.endpoint
+        try:
+            found = self._network.resolve(host, port, numeric=False)
+        except OSError as error:
+            self._runner.post(self._failed, dial, f"host {host!r} is not known ({error})")
+            return
+        self._runner.post(self._connect, dial, found)
+
+    def _connect(self, dial: Dial, found: list[Any]) -> None:
+        """Connect to the first of the addresses that a host name stands for."""
+        if self._closed or dial.is_stopped:
+            return
+        try:
+            sock, code = self._network.connect(found[0])
+        except OSError as error:  # no descriptor is free, or no such addresses on this machine
+            self._refused(dial, found, error.strerror or str(error))
+            return
+        if code:
+            sock.close()
+            self._refused(dial, found, os.strerror(code))
+            return
+        dial.sock = sock
+        late = self._runner.call_later(CONNECT_LIMIT, self._connected, dial, found, "timed out")
+        dial.plan(late)
+
+        def connected(_: int) -> None:
+            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            self._connected(dial, found, os.strerror(code) if code else "")
+
+        self._runner.selector.register(sock, selectors.EVENT_WRITE, connected)
+
+    def _connected(self, dial: Dial, found: list[Any], error: str) -> None:
+        """Go on with a connection that was made, or refused."""
+        sock, dial.sock = dial.sock, None
+        assert sock is not None, "each attempt to connect ends once"
+        dial.plan(None)
+        self._runner.selector.unregister(sock)
+        if error:
+            sock.close()
+            self._refused(dial, found, error)
+            return
+        if self._tls is None or is_path(dial.endpoint[0]):
+            dial.wire = self._opened(dial, sock)
+        else:
+            self._secure(dial, sock)
+
+    def _secure(self, dial: Dial, sock: socket.socket) -> None:
+        """Begin a TLS handshake; the link begins when it has succeeded."""
+        assert self._tls is not None
+        try:
+            secured = TlsSocket(sock, self._tls, dial.endpoint[0])
+        except (OSError, ValueError) as error:
+            sock.close()
+            self._failed(dial, f"no link with {endpoint_text(dial.endpoint)}: {error}")
+            return
+
+        def ended(error: str) -> None:
+            self._handshakes.discard(handshake)
+            if dial.is_stopped:
+                secured.close()
+            elif error:
+                secured.close()
+                self._failed(dial, f"no link with {endpoint_text(dial.endpoint)}: {error}")
+            else:
+                dial.wire = self._opened(dial, secured)
+
+        handshake = Handshake(self._runner, secured, HANDSHAKE_LIMIT, ended)
+        self._handshakes.add(handshake)
+        handshake.begin()
+
+    def _refused(self, dial: Dial, found: list[Any], why: str) -> None:
+        """Go on with the next address of the name, if there is one."""
+        if len(found) > 1:
+            self._connect(dial, found[1:])
+            return
+        where = endpoint_text(dial.endpoint)
+        self._failed(dial, f"no node answers at {where} ({why}); see that it is running there")
+
+    def _failed(
+        self, dial: Dial, text: str, cause: BaspError | None = None, *, was_linked: bool = False
+    ) -> None:
+        """End an attempt; a kept dial is tried again."""
+        if dial.is_stopped:
+            return
+        dial.is_busy = False
+        dial.wire = None
+        dial.fail("the node was closed" if self._closed else text, cause)
+        if dial.on_failure is not None and not was_linked:
+            dial.on_failure(text)
+        if dial.keep and not self._closed:
+            if text != dial.told:  # nobody may wait for it
+                dial.told = text
+                if cause is not None:
+                    _log.warning("%s", text)
+                else:  # it may just start later than we do
+                    _log.info("%s; it is tried again until it answers", text)
+            self._retry(dial)
+        else:
+            self._dials.pop(dial.endpoint, None)
+
+    def _retry(self, dial: Dial) -> None:
+        """Plan the next attempt."""
+        pause = dial.backoff.next_pause(self._runner.random)
+        dial.plan(self._runner.call_later(pause, self._start, dial))
+
+    # --- what became of connections ---
+
+    def peer_known(self, wire: Wire, peer: NodeId) -> None:
+        """Another connection of the pair is there or on its way: a dial may use that one."""
+        for dial in self._dials.values():
+            if dial.wire is wire:
+                dial.peer = peer
+                if wire.link.peer is not None:
+                    dial.published = wire.link.peer.published
+                if self._is_linked(dial):
+                    dial.succeed()
+
+    def link_established(self, wire: Wire, peer: PeerIdentity) -> None:
+        """Complete the dials of a node that is linked, whichever side dialed."""
+        for dial in list(self._dials.values()):
+            if dial.wire is wire:
+                dial.peer = peer.node_id
+                dial.published = peer.published
+            if dial.peer == peer.node_id:
+                dial.succeed()
+
+    def wire_ended(self, wire: Wire, closed: Closed, *, was_established: bool) -> None:
+        """A connection ended: its dial fails, or goes on, or relies on another one."""
+        known = None if wire.link.peer is None else wire.link.peer.node_id
+        for dial in list(self._dials.values()):
+            if dial.wire is wire:
+                self._wire_of_dial_ended(dial, closed, was_linked=was_established)
+            elif known is None or dial.peer != known or dial.is_busy:
+                continue
+            elif dial.waiters or not was_established:  # it relied on this one's handshake
+                self._wire_of_dial_ended(dial, closed, was_linked=was_established)
+            elif dial.keep:
+                self._retry(dial)
+
+    def _wire_of_dial_ended(self, dial: Dial, closed: Closed, *, was_linked: bool) -> None:
+        """Let a dial fail, or rely on another connection with its peer."""
+        wire, dial.wire = dial.wire, None
+        dial.is_busy = False
+        if self._is_linked(dial):
+            dial.succeed()
+            return
+        if dial.peer is not None and self._pairs.holder(dial.peer) is not None:
+            return  # another connection of the pair is in its handshake
+        text = f"no link with {endpoint_text(dial.endpoint)}: {closed.reason}"
+        if self._tls is None and wire is not None and not wire.bytes_received:
+            text += "; it said nothing before: it may want TLS (Node(tls=…)) or be full"
+        cause = None if isinstance(closed.error, LinkLost) else closed.error
+        self._failed(dial, text, cause, was_linked=was_linked)
+
+    def close(self) -> None:
+        """End all dials; their waiters fail."""
+        self._closed = True
+        for handshake in list(self._handshakes):
+            handshake.abandon()
+        self._handshakes.clear()
+        for dial in list(self._dials.values()):
+            self._let_go(dial)
+            dial.stop("the node was closed")
+        self._dials.clear()

@@ -1,0 +1,193 @@
+"""The limits of a node's wire: what strangers and peers may make it hold."""
+
+import ipaddress
+from collections import Counter
+from dataclasses import dataclass, fields
+from typing import Final
+
+from callboard.actors.token_bucket import TrafficLimit
+from callboard.basp.frame import DEFAULT_PAYLOAD_LIMIT
+from callboard.basp.header import HEADER
+
+#: A link needs some of them for heartbeats and routes.
+LEAST_BYTES_PER_SECOND: Final = 1_024
+
+#: Proxies of our actors that one other node may announce: about 200 B each here.
+PROXIES: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a node takes from others; for `Node(limits=…)`.
+
+    Attributes:
+        links: connections; further ones are closed at once. Those that the node makes itself
+            count, and are never refused.
+        handshakes: accepted connections that have not proven who they are; further ones are
+            closed at once.
+        links_per_address: accepted connections of one address (an IPv6 network of 64 bits
+            counts as one); further ones are closed at once.
+        handshakes_per_address: those of one address that have not proven who they are.
+        strangers_per_second: accepted connections in a second, those of proven nodes not
+            counted; further ones are closed at once.
+        payload: bytes of the largest message sent or accepted; the same on all nodes of a
+            cluster. A larger one that arrives ends the link.
+        proxies: proxies of actors here that one other node may hold; those of further ones
+            there are down at once, `unreachable`.
+        messages_per_second: messages that one link may bring, those for other nodes included;
+            what is more waits at the sender. 0 for no limit.
+        bytes_per_second: bytes that one link may bring; the same.
+    """
+
+    # Connections of a node: that many fit well below the descriptor limits of servers.
+    links: int = 4_096
+    # Each may hold 64 KiB for seconds.
+    handshakes: int = 256
+    # A quarter of all, so no machine takes every place.
+    links_per_address: int = 1_024
+    # Half of all handshakes: no machine alone keeps the others out.
+    handshakes_per_address: int = 128
+    # Each costs about 0.1 ms. Who proves to be a node gives the place back, so a cluster that
+    # comes back at once is let in.
+    strangers_per_second: int = 1_000
+    payload: int = DEFAULT_PAYLOAD_LIMIT
+    proxies: int = PROXIES
+    messages_per_second: int = 0
+    bytes_per_second: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ValueError: one is less than 1, and does not stand for no limit.
+        """
+        for field in fields(self):
+            value = getattr(self, field.name)
+            least = LEAST_BYTES_PER_SECOND if field.name == "bytes_per_second" else 1
+            if value < least and (value or field.default):
+                msg = f"limit {field.name} must be at least {least:,}, not {value}"
+                raise ValueError(msg)
+
+
+class Gate:
+    """Decides which accepted connections may begin. Pure; used by the acceptor alone."""
+
+    def __init__(self, limits: Limits) -> None:
+        """Make an open gate."""
+        self.limits = limits
+        self.refused = 0
+        #: Refused and not told yet.
+        self.untold = 0
+        #: Accepted connections, by where they come from.
+        self._sources: dict[object, str] = {}
+        #: Those that have not proven who they are.
+        self._strangers: set[object] = set()
+        self._links: Counter[str] = Counter()
+        self._handshakes: Counter[str] = Counter()
+        self._credit = float(limits.strangers_per_second)
+        self._counted_at = 0.0
+
+    def refusal(self, address: str, connections: int, now: float) -> str:
+        """Return why a connection is refused; "" when it may begin.
+
+        Args:
+            address: where it comes from.
+            connections: those that the node has.
+            now: monotonic seconds.
+        """
+        limits, source = self.limits, source_of(address)
+        full = float(limits.strangers_per_second)
+        self._credit = min(full, self._credit + (now - self._counted_at) * full)
+        self._counted_at = now
+        if connections >= limits.links:
+            why = f"{limits.links:,} links are there"
+        elif self._links[source] >= limits.links_per_address:
+            why = f"{limits.links_per_address:,} links from {source} are there"
+        elif len(self._strangers) >= limits.handshakes:
+            why = f"{limits.handshakes:,} handshakes are under way"
+        elif self._handshakes[source] >= limits.handshakes_per_address:
+            why = f"{limits.handshakes_per_address:,} handshakes from {source} are under way"
+        elif self._credit < 1.0:
+            why = f"{limits.strangers_per_second:,} strangers came within a second"
+        else:
+            self._credit -= 1.0
+            return ""
+        self.refused += 1
+        self.untold += 1
+        return why
+
+    def begun(self, connection: object, address: str) -> None:
+        """Take note of an accepted connection that has not proven who it is."""
+        source = self._sources[connection] = source_of(address)
+        self._strangers.add(connection)
+        self._links[source] += 1
+        self._handshakes[source] += 1
+
+    def proven(self, connection: object) -> None:
+        """Take note that a connection is a node's."""
+        if connection in self._strangers:
+            self._no_stranger(connection)
+            self._credit += 1.0
+
+    def ended(self, connection: object) -> None:
+        """Take note that a connection is gone."""
+        if connection in self._strangers:
+            self._no_stranger(connection)
+        source = self._sources.pop(connection, None)
+        if source is not None:
+            _take_one(self._links, source)
+
+    def _no_stranger(self, connection: object) -> None:
+        """Count a handshake as over."""
+        self._strangers.remove(connection)
+        _take_one(self._handshakes, self._sources[connection])
+
+
+def _take_one(counter: Counter[str], key: str) -> None:
+    """Count down; who has none is forgotten, so that tables stay small."""
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]
+
+
+def source_of(address: str) -> str:
+    """Return what counts as one address: for IPv6 the network that one customer is given."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.ip_network((int(found) >> 64 << 64, 64)))
+
+
+#: Bytes of the smallest read: one frame without payload.
+LEAST_READ: Final = 64
+
+_FRAME: Final = HEADER.size
+
+
+class Throttle:
+    """Counts what a link brings and says how long to wait before reading again."""
+
+    def __init__(self, messages: int, octets: int, *, now: float, read_size: int) -> None:
+        """Begin with the allowance of one second.
+
+        Args:
+            messages: a second; 0 for no limit.
+            octets: bytes a second; 0 for no limit.
+            now: monotonic seconds.
+            read_size: bytes of one read where nothing is limited.
+        """
+        limit = TrafficLimit(messages, octets)
+        limit.spend(0, 0, now)
+        #: Counts what one read brought, at a time; returns the seconds to pause, 0.0 for none.
+        self.take = limit.spend
+        #: Bytes to read at once: what comes in half a second at most.
+        self.read_size = read_size
+        if messages:
+            self.read_size = min(self.read_size, max(LEAST_READ, messages // 2 * _FRAME))
+        if octets:
+            self.read_size = min(self.read_size, max(LEAST_READ, octets // 2))

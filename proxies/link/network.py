@@ -1,0 +1,146 @@
+"""The network under the links of a node: TCP, and the Unix sockets of this machine.
+
+A Unix socket is a port in the file system, for the nodes of one user. Its file is its owner's
+alone (mode 0600), so that a peer that gets through may be trusted as far as that user. The file
+goes when its port is closed; one that a dead process left behind is replaced.
+"""
+
+import contextlib
+import errno
+import os
+import socket
+import stat
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from callboard.proxies.address import is_path
+
+BACKLOG: Final = 512
+
+
+class Network(Protocol):
+    """Makes sockets: real ones, or objects with the same methods."""
+
+    def bind(self, host: str, port: int) -> Any:
+        """Return a socket bound to an address; port 0 picks one."""
+
+    def resolve(self, host: str, port: int, *, numeric: bool) -> list[Any] | None:
+        """Return the addresses that a host stands for; None where only a look-up can tell."""
+
+    def connect(self, found: Any) -> tuple[Any, int]:
+        """Begin to connect to one of them; returns the socket and an error number, or 0."""
+
+
+class MachineNetwork:
+    """The machine's own TCP, and its Unix sockets: there the path stands for the host."""
+
+    def bind(self, host: str, port: int) -> socket.socket:
+        """Return a socket bound to an address; port 0 picks one."""
+        if is_path(host):
+            return listen_at(host)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family)
+
+    def resolve(self, host: str, port: int, *, numeric: bool) -> list[Any] | None:
+        """Return the addresses that a host stands for; None where only a look-up can tell.
+
+        Looking a name up may block for seconds: with `numeric` that is not tried.
+        """
+        if is_path(host):
+            return [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", host)]
+        flags = socket.AI_NUMERICHOST if numeric else 0
+        try:
+            return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+        except socket.gaierror:
+            if numeric:
+                return None
+            raise
+
+    def connect(self, found: Any) -> tuple[socket.socket, int]:
+        """Begin to connect; returns the socket and an error number, 0 when it is under way."""
+        family, kind, protocol, _, address = found
+        sock = socket.socket(family, kind, protocol)
+        sock.setblocking(False)  # noqa: FBT003  # its signature
+        code = sock.connect_ex(address)
+        return sock, 0 if code == errno.EINPROGRESS else code
+
+
+class UnixListener(socket.socket):
+    """A listening Unix socket that removes its file when it is closed."""
+
+    _inode: tuple[int, int] | None = None
+
+    def open(self, path: str) -> None:
+        """Bind and listen.
+
+        Raises:
+            OSError: the file cannot be made, or another socket listens there.
+        """
+        # Linux gives this mode to the file from its first moment.
+        os.fchmod(self.fileno(), 0o600)
+        self.bind(path)
+        Path(path).chmod(0o600)
+        self._inode = _inode(path)
+        self.listen(BACKLOG)  # at once: a file that nobody listens at counts as left behind
+
+    def close(self) -> None:
+        """Close the socket and remove its file, unless that is another's meanwhile."""
+        if self._inode is not None:
+            path, inode, self._inode = self.getsockname(), self._inode, None
+            with contextlib.suppress(OSError):
+                if _inode(path) == inode:
+                    Path(path).unlink()
+        super().close()
+
+
+def listen_at(path: str) -> UnixListener:
+    """Return a socket that listens at a path.
+
+    Raises:
+        OSError: another socket listens there, the file is not a socket, or it cannot be made.
+    """
+    listener = UnixListener(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        try:
+            listener.open(path)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            _take_away(path)
+            listener.open(path)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _take_away(path: str) -> None:
+    """Remove a socket that nobody listens at.
+
+    It is moved aside first and tried there: another process may have replaced it just now.
+    """
+    if not stat.S_ISSOCK(Path(path).lstat().st_mode):
+        raise OSError(errno.EADDRINUSE, f"{path} is there and is no socket")
+    if not _answers(path):
+        aside = f"{path}.{os.getpid()}"
+        Path(path).rename(aside)
+        try:
+            if not _answers(aside):
+                return
+            Path(path).hardlink_to(aside)
+        finally:
+            Path(aside).unlink()
+    raise OSError(errno.EADDRINUSE, f"another process listens at {path}")
+
+
+def _answers(path: str) -> bool:
+    """Return whether a process listens at a path."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as trial:
+        trial.setblocking(False)  # noqa: FBT003  # its signature
+        return trial.connect_ex(path) not in (errno.ECONNREFUSED, errno.ENOENT)
+
+
+def _inode(path: str) -> tuple[int, int]:
+    """Return what tells one file from another."""
+    found = Path(path).lstat()
+    return found.st_dev, found.st_ino

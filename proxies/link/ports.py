@@ -1,0 +1,121 @@
+"""The ports of a node: who may reach them, and which actor is published where."""
+
+import ipaddress
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from callboard.actors.reference import ActorRef
+from callboard.actors.runner.runner import Runner
+from callboard.proxies.address import UNIX, Endpoint, is_path, parse_node_address
+from callboard.proxies.errors import PublicAddress
+from callboard.proxies.link.connector import Connector
+from callboard.proxies.link.network import Network
+from callboard.proxies.link.tls import Tls, listening_context
+
+_ANY_HOST: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104  # compared with, not bound to
+_LOCALHOST: Final = frozenset({"127.0.0.1", "::1"})
+
+
+@dataclass(eq=False, repr=False)
+class Ports:
+    """Opens ports. Its methods may be called from any thread."""
+
+    _runner: Runner
+    _network: Network
+    _connector: Connector
+    #: Told of each port.
+    _opened: Callable[[Endpoint], object]
+    _published: dict[Endpoint, ActorRef[Any] | None] = field(default_factory=dict)
+
+    def open(
+        self,
+        address: str,
+        port: int,
+        *,
+        published: ActorRef[Any] | None,
+        secret: bytes | None,
+        tls: Tls | ssl.SSLContext | None,
+        insecure: bool,
+    ) -> int:
+        """Accept links on a port; returns the port.
+
+        Raises:
+            InvalidAddress: the path of a Unix socket is too long.
+            PublicAddress: anybody could reach the port.
+            TlsError: a file of `tls` is missing or of no use.
+            ValueError: there is no such port.
+            OSError: the address is not ours or the port is taken.
+        """
+        if address.startswith(UNIX):
+            address, port = parse_node_address(address)
+        is_local = is_path(address)
+        if not 0 <= port < 65536:
+            msg = f"port {port} is not between 0 and 65535"
+            raise ValueError(msg)
+        context = None if tls is None or is_local else listening_context(tls)
+        is_guarded = secret is not None or context is not None
+        if not insecure:
+            refuse_unguarded(address, is_guarded=is_guarded)
+        shown = None if published is None else published.actor_id
+        config = self._connector.options.config(secret, shown)
+        sock = self._network.bind(address, port)
+        endpoint: Endpoint = (address, 0) if is_local else sock.getsockname()[:2]
+        self._published[endpoint] = published
+        self._opened(endpoint)
+        self._runner.post(self._connector.acceptor.listen, sock, config, context)
+        return endpoint[1]
+
+    def find_own(self, endpoint: Endpoint) -> Endpoint | None:
+        """Return the port of this node that an address leads to, or None."""
+        host, port = endpoint
+        for bound in self._published:
+            if bound == endpoint:
+                return bound
+            if bound[1] != port:
+                continue
+            is_same = host == "localhost" and bound[0] in _LOCALHOST
+            if is_same or (bound[0] in _ANY_HOST and is_loopback(host)):
+                return bound
+        return None
+
+    def published(self, endpoint: Endpoint) -> ActorRef[Any] | None:
+        """Return the actor published at a port of ours."""
+        return self._published[endpoint]
+
+
+def secret_bytes(secret: str | bytes) -> bytes:
+    """Return a shared secret as it is proved.
+
+    Raises:
+        ValueError: it is empty.
+    """
+    if not secret:
+        msg = "secret must not be empty; leave it out for no authentication"
+        raise ValueError(msg)
+    return secret.encode() if isinstance(secret, str) else secret
+
+
+def refuse_unguarded(address: str, *, is_guarded: bool) -> None:
+    """Refuse to listen where everybody may come.
+
+    Raises:
+        PublicAddress: other machines reach the address, and nothing guards it.
+    """
+    if not is_guarded and not is_loopback(address):
+        msg = (
+            f"{address} can be reached from other machines; pass tls=… or secret=…, "
+            "or insecure=True if whoever gets through may do everything"
+        )
+        raise PublicAddress(msg)
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether only this machine reaches an address."""
+    if address == "localhost" or is_path(address):
+        return True
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,423 @@
+"""A non-blocking stream: a socket, what waits to be written, and the machine above it.
+
+What is written is collected and sent once a turn, or as soon as many bytes are there. Writing
+is possible from any thread (under the stream's lock); everything else happens on the runner
+with its role. A machine is pure: bytes and the time go in, frames and effects come out.
+"""
+
+import socket
+import threading
+from collections.abc import Callable
+from selectors import EVENT_READ, EVENT_WRITE
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from callboard.actors.runner import contention
+from callboard.actors.runner.contention import CONTENTION
+from callboard.actors.runner.runner import Runner
+from callboard.actors.runner.timers import Timer
+from callboard.proxies.errors import LinkFull
+from callboard.proxies.link.limits import Throttle
+from callboard.proxies.link.tls_socket import TlsSocket
+
+F = TypeVar("F")
+E = TypeVar("E")
+
+
+#: Bytes of one read: larger ones cost more in fresh memory than they save in calls.
+READ_SIZE: Final = 65536
+
+#: Bytes that are written at once instead of at the end of the turn.
+WRITE_SIZE: Final = 65536
+
+#: As many bytes are written at once when a turn begins, then twice as many each time: the peer
+#: begins while the turn goes on, and a flood is soon written in the largest portions.
+FIRST_WRITE: Final = 2048
+
+#: Bytes that may wait for a peer that does not read: senders on other threads then wait.
+#:
+#: A handler may go to twice as much before it gets `LinkFull`. What cannot be refused (answers,
+#: frames of other nodes, control) may go to three times as much; then the connection is cut, so
+#: that one peer that does not read takes bounded memory and holds nobody else up.
+WAITING_LIMIT: Final = 64 * 1024 * 1024
+
+#: Seconds after which a machine is looked at in any case: its times change with its state.
+TICK_INTERVAL: Final = 0.5
+
+SHORTEST_TICK: Final = 0.001
+
+#: Seconds that a thread outside of the node waits for room before it gets `LinkFull`.
+WAIT_FOR_ROOM: Final = 30.0
+
+
+class Machine(Protocol[F, E]):
+    """The protocol that a stream carries: frames are its messages, effects its other wishes."""
+
+    @property
+    def next_tick_at(self) -> float:
+        """When `tick` has something to do; it may move with each call."""
+
+    def start(self) -> list[E]:
+        """Begin."""
+
+    def take(self, data: bytes, now: float) -> "tuple[list[F], list[E]]":
+        """Take what one read brought: frames alone, or effects."""
+
+    def tick(self, now: float) -> list[E]:
+        """Do what is due."""
+
+    def lost(self, reason: str) -> list[E]:
+        """Take note that the connection broke."""
+
+    def close(self, reason: str) -> list[E]:
+        """End from our side."""
+
+
+class Turns:
+    """Writes before each poll what the streams of one runner collected in the turn."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        #: Streams with something to write.
+        self.dirty: list[Stream[Any, Any]] = []
+        runner.before_poll.append(self.flush)
+
+    def flush(self) -> None:
+        """Write everything that was collected."""
+        dirty = self.dirty
+        while dirty:
+            dirty.pop().flush()
+
+
+class Stream(Generic[F, E]):
+    """A connection and its machine."""
+
+    def __init__(
+        self,
+        turns: Turns,
+        sock: "socket.socket | TlsSocket",
+        machine: Machine[F, E],
+        deliver: Callable[[list[F]], object],
+        carry_out: Callable[[list[E]], object],
+        throttle: Throttle | None = None,
+    ) -> None:
+        """Take a connected socket; `start` begins.
+
+        Args:
+            turns: the turns of the runner that serves the stream.
+            sock: the socket; it belongs to the stream from here on.
+            machine: the protocol above it.
+            deliver: takes the frames of a read.
+            carry_out: does what the machine asks for, in its order; in the end it calls `shut`.
+            throttle: limits what comes in; None for no limit.
+        """
+        runner = turns.runner
+        self.machine = machine
+        self.is_open = True
+        #: Called after each read, while it is set.
+        self.after_read: Callable[[], object] | None = None
+        #: How often reading was put off because more came than may.
+        self.pauses = 0
+        self.waiting = 0
+        self.bytes_received = 0
+        self.bytes_sent = 0
+        self.frames_sent = 0
+        #: The function that carries out effects adds the frames among them.
+        self.frames_received = 0
+        self._throttle = throttle
+        self._read_size = READ_SIZE if throttle is None else throttle.read_size
+        self._runner = runner
+        self._patience = runner.patience
+        self._socket = sock
+        self._receive = sock.recv
+        self._send = sock.send
+        self._take = machine.take
+        self._deliver = deliver
+        self._carry_out = carry_out
+        self._dirty = turns.dirty
+        self._is_dirty = False
+        self._is_blocked = False
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._frames: list[bytes] = []
+        self._write_at = FIRST_WRITE
+        self._rest: memoryview | None = None
+        self._timer: Timer | None = None
+        self._pause: Timer | None = None
+        self._pause_end = 0.0
+        self._awaits_room = False
+        sock.setblocking(False)  # noqa: FBT003  # its signature
+        if not isinstance(sock, socket.socket) or sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._watched = EVENT_READ
+        runner.selector.register(sock, EVENT_READ, self._ready)
+
+    @property
+    def name(self) -> str:
+        """Who is at the other end, for people."""
+        return "the other side"
+
+    def start(self) -> None:
+        """Let the machine begin."""
+        self._carry_out(self.machine.start())
+        self._arm()
+
+    def catch_up(self) -> None:
+        """Read at once: what the socket itself holds already makes no selector tell."""
+        if self.is_open:
+            self._read()
+
+    # --- writing, from any thread ---
+
+    def write(self, frame: bytes, *, at_once: bool = False) -> None:
+        """Send a frame behind all others; `at_once`: a thread outside waits for the answer.
+
+        Never blocks or raises: senders that can wait or be refused call `make_room` before.
+        """
+        with self._lock:
+            self._frames.append(frame)
+            waiting = self.waiting = self.waiting + len(frame)
+            self.frames_sent += 1
+            self._patience.has_sent = True
+            if self._is_blocked or not self.is_open:
+                if self.waiting > 3 * WAITING_LIMIT:
+                    self._give_up()
+                return
+            if waiting >= self._write_at:
+                self._flush_early()
+                return
+            if at_once and not self._runner.is_runner_thread():
+                self._flush()
+                return
+            if self._is_dirty:
+                return
+            self._is_dirty = True
+            self._dirty.append(self)
+        if self._runner.sleeping:  # also when a handler lost the runner's role while it blocked
+            self._runner.wake()
+
+    def write_run(self, frames: list[bytes]) -> None:
+        """Send frames of other nodes behind all others, as `write` does; on the runner."""
+        with self._lock:
+            self._frames += frames
+            self.waiting += sum(map(len, frames))
+            self.frames_sent += len(frames)
+            self._patience.has_sent = True
+            if self._is_blocked or not self.is_open:
+                if self.waiting > 3 * WAITING_LIMIT:
+                    self._give_up()
+            elif self.waiting >= self._write_at:
+                self._flush_early()
+            elif not self._is_dirty:
+                self._is_dirty = True
+                self._dirty.append(self)
+        if self._runner.sleeping:
+            self._runner.wake()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a thread is writing at this moment."""
+        return self._lock.locked()
+
+    def make_room(self) -> None:
+        """Wait until the peer has read, before a message is written to a stream that is full.
+
+        Raises:
+            LinkFull: it did not read in time, or a handler, which must not wait, went too far.
+        """
+        with self._lock:
+            if self._runner.is_runner_thread():
+                has_room = self.waiting <= 2 * WAITING_LIMIT
+            else:
+                has_room = self._room.wait_for(self._has_room, WAIT_FOR_ROOM)
+        if not has_room:
+            msg = f"{self.waiting:,} B wait for {self.name}, which does not read; send less"
+            raise LinkFull(msg)
+
+    def _has_room(self) -> bool:
+        return self.waiting <= WAITING_LIMIT or not self.is_open
+
+    def _give_up(self) -> None:
+        """Cut the connection to a peer that does not read, once."""
+        frames, self._frames = self._frames, []
+        self.waiting -= sum(map(len, frames))
+        if self.is_open:
+            self._runner.post(self._lost, f"{self.waiting:,} B wait and it does not read")
+
+    def flush(self) -> None:
+        """Write what was collected in this turn."""
+        with self._lock:
+            self._is_dirty = False
+            if not self._runner.times.stuck:  # a handler that fires a flood is in the same turn
+                self._write_at = FIRST_WRITE
+            if not self._is_blocked and self.is_open:
+                self._flush()
+
+    def _flush_early(self) -> None:
+        """Write before the turn is over, which wakes the runner if the socket is full."""
+        if self._write_at < WRITE_SIZE:
+            self._write_at *= 2
+        self._flush()
+
+    def _flush(self) -> None:
+        """Write until all is out or the socket is full; with the lock held."""
+        frames = self._frames
+        while frames or self._rest is not None:
+            data: bytes | memoryview
+            if self._rest is not None:
+                data = self._rest
+            else:
+                data = frames[0] if len(frames) == 1 else b"".join(frames)
+                frames.clear()
+            try:
+                if CONTENTION.is_seen:
+                    count = contention.send(self._socket, memoryview(data))
+                else:
+                    count = self._send(data)
+            except BlockingIOError:
+                count = 0
+            except OSError as error:
+                self._runner.post(self._lost, str(error.strerror or error))
+                self._rest = None
+                self._is_blocked = True  # nothing is written any more
+                return
+            self.waiting -= count
+            self.bytes_sent += count
+            if count < len(data):
+                self._rest = memoryview(data)[count:]
+                self._is_blocked = True
+                self._runner.post(self._await_room)
+                return
+            self._rest = None
+
+    def _await_room(self) -> None:
+        """Wait until the socket takes more."""
+        if self.is_open:
+            self._awaits_room = True
+            self._watch()
+
+    # --- on the runner ---
+
+    def _ready(self, mask: int) -> None:
+        """Write and read as far as the socket is ready."""
+        if mask & EVENT_WRITE:
+            self._awaits_room = False
+            self._watch()
+            with self._lock:
+                self._is_blocked = False
+                self._flush()
+                if self.waiting <= WAITING_LIMIT:
+                    self._room.notify_all()
+        if mask & EVENT_READ and self.is_open:
+            self._read()
+
+    def _watch(self) -> None:
+        """Tell the selector what to wait for: something to read, room to write."""
+        events = EVENT_READ if self._pause is None else 0
+        if self._awaits_room:
+            events |= EVENT_WRITE
+        watched, self._watched = self._watched, events
+        if not events:
+            self._runner.selector.unregister(self._socket)
+        elif not watched:
+            self._runner.selector.register(self._socket, events, self._ready)
+        elif events != watched:
+            self._runner.selector.modify(self._socket, events, self._ready)
+
+    def _read(self) -> None:
+        """Take what one read brings; each message of a sequential exchange is one."""
+        try:
+            if CONTENTION.is_seen:
+                data = contention.receive(self._socket, self._read_size)
+            else:
+                data = self._receive(self._read_size)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._lost(str(error.strerror or error))
+            return
+        if not data:
+            self._lost("closed by the other side")
+            return
+        self.bytes_received += len(data)
+        before = self.frames_received
+        frames, effects = self._take(data, self._runner.now())
+        if frames:
+            self.frames_received = before + len(frames)
+            self._deliver(frames)
+        elif effects:
+            self._carry_out(effects)
+        if self._throttle is not None and self.is_open:
+            brought = self.frames_received - before
+            self.put_off(self._throttle.take(brought, len(data), self._runner.now()))
+        if self.after_read is not None:
+            self.after_read()
+
+    def put_off(self, seconds: float) -> None:
+        """Read nothing for a time; what comes waits in the system, and then at the sender."""
+        until = self._runner.now() + seconds
+        if seconds <= 0.0 or not self.is_open or (self._pause and until <= self._pause_end):
+            return
+        if self._pause is None:
+            self.pauses += 1
+        else:
+            self._pause.cancel()
+        self._pause, self._pause_end = self._runner.call_at(until, self._read_again), until
+        if self._watched & EVENT_READ:
+            self._watch()
+
+    def _read_again(self) -> None:
+        """End a pause of reading."""
+        self._pause = None
+        if self.is_open:
+            self._watch()
+
+    def _lost(self, reason: str) -> None:
+        """Tell the machine that the connection broke, once."""
+        if self.is_open:
+            self._carry_out(self.machine.lost(reason))
+
+    def end(self, reason: str) -> None:
+        """Close from our side: what waits is written as far as the socket takes it."""
+        if self.is_open:
+            self._carry_out(self.machine.close(reason))
+
+    def shut(self) -> None:
+        """Close the socket; called when the machine has ended."""
+        with self._lock:
+            if not self.is_open:
+                return
+            if not self._is_blocked:
+                self._flush()
+            self.is_open = False
+            self._frames = []
+            self._rest = None
+            self._room.notify_all()
+        for timer in (self._timer, self._pause):
+            if timer is not None:
+                timer.cancel()
+        if self._watched:
+            self._runner.selector.unregister(self._socket)
+        self._socket.close()
+        self._deliver = self._carry_out = _nothing  # they may refer back
+        self.after_read = None
+
+    def _arm(self) -> None:
+        """Plan the next look at the machine's times."""
+        if self.is_open:
+            now = self._runner.now()
+            due = min(self.machine.next_tick_at, now + TICK_INTERVAL)
+            # Rounding may put a deadline a hair before the machine sees it as reached.
+            self._timer = self._runner.call_at(max(due, now + SHORTEST_TICK), self._tick)
+
+    def _tick(self) -> None:
+        """Let the machine do what is due."""
+        now = self._runner.now()
+        if self.is_open and now >= self.machine.next_tick_at:
+            self._read()  # a node that was busy must not take its own delay for silence
+            if self.is_open:
+                self._carry_out(self.machine.tick(now))
+        self._arm()
+
+
+def _nothing(_: object) -> None:
+    """Stand where frames and effects went before the end."""

@@ -1,0 +1,205 @@
+"""TLS of a node: certificates from files, and the contexts that are made of them."""
+
+import os
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NoReturn
+
+from callboard.proxies.errors import TlsError
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files of a node for TLS, all of them in PEM format.
+
+    Attributes:
+        certificate: our own certificate, and those between it and the authority. Needed to
+            listen, and to dial nodes that demand one.
+        key: its private key, without a password; None when it stands in the same file.
+        authority: certificates of those who may sign a peer's; None takes the system's.
+        mutual: whether who dials us has to show a certificate of the authority as well.
+    """
+
+    certificate: str | os.PathLike[str] | None = None
+    key: str | os.PathLike[str] | None = None
+    authority: str | os.PathLike[str] | None = None
+    mutual: bool = True
+
+    def for_listening(self) -> ssl.SSLContext:
+        """Return the context of a port.
+
+        Raises:
+            TlsError: a file is missing or of no use.
+        """
+        if self.certificate is None:
+            msg = "listening with TLS needs a certificate; pass Tls(certificate=…, key=…)"
+            raise TlsError(msg)
+        if self.mutual and self.authority is None:
+            msg = (
+                "mutual TLS needs the authority that signs the peers' certificates; pass "
+                "Tls(authority=…), or mutual=False to let anybody in"
+            )
+            raise TlsError(msg)
+        context = self._context(ssl.PROTOCOL_TLS_SERVER)
+        context.num_tickets = 0  # sessions are never resumed
+        if self.mutual:
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    def for_dialing(self) -> ssl.SSLContext:
+        """Return the context of the connections that we make.
+
+        Raises:
+            TlsError: a file is missing or of no use.
+        """
+        context = self._context(ssl.PROTOCOL_TLS_CLIENT)  # checks the name of the host
+        if self.authority is None:
+            context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+        return context
+
+    def _context(self, protocol: int) -> ssl.SSLContext:
+        """Return a context with our certificate and authority."""
+        context = ssl.SSLContext(protocol)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION
+        if self.certificate is not None:
+            self._load_certificate(context)
+        elif self.key is not None:
+            msg = "Tls has a key but no certificate; pass both"
+            raise TlsError(msg)
+        if self.authority is not None:
+            _check_file(self.authority, "authority")
+            try:
+                context.load_verify_locations(self.authority)
+            except OSError as error:
+                why = plain_reason(error)
+                msg = f"{self.authority} holds no certificates in PEM format ({why})"
+                raise TlsError(msg) from None
+        return context
+
+    def _load_certificate(self, context: ssl.SSLContext) -> None:
+        """Load our certificate and its key."""
+        assert self.certificate is not None
+        _check_file(self.certificate, "certificate")
+        key = self.certificate if self.key is None else self.key
+        _check_file(key, "key")
+
+        def refuse_password() -> NoReturn:  # OpenSSL would ask for it on the terminal
+            msg = f"the key in {key} has a password; take it off, or pass an ssl.SSLContext"
+            raise TlsError(msg)
+
+        try:
+            context.load_cert_chain(self.certificate, self.key, refuse_password)
+        except OSError as error:
+            msg = (
+                f"certificate {self.certificate} and key {key} cannot be used "
+                f"({plain_reason(error)}); both have to be in PEM format and belong together"
+            )
+            raise TlsError(msg) from None
+
+
+def _check_file(path: str | os.PathLike[str], what: str) -> None:
+    """Say which file cannot be read: OpenSSL does not."""
+    try:
+        with Path(path).open("rb"):
+            pass
+    except OSError as error:
+        msg = f"the {what} cannot be read: {path}: {error.strerror}"
+        raise TlsError(msg) from None
+
+
+def dialing_context(tls: Tls | ssl.SSLContext) -> ssl.SSLContext:
+    """Return the context of connections that we make.
+
+    Raises:
+        TlsError: a file is missing or of no use, or the context can only listen.
+    """
+    if isinstance(tls, Tls):
+        return tls.for_dialing()
+    return _checked(tls, ssl.PROTOCOL_TLS_SERVER, "can only listen; pass it to listen(tls=…)")
+
+
+def listening_context(tls: Tls | ssl.SSLContext) -> ssl.SSLContext:
+    """Return the context of a port.
+
+    Raises:
+        TlsError: a file is missing or of no use, or the context can only dial.
+    """
+    if isinstance(tls, Tls):
+        return tls.for_listening()
+    step = "can only dial; pass listen(tls=…) one that can listen"
+    return _checked(tls, ssl.PROTOCOL_TLS_CLIENT, step)
+
+
+def _checked(context: ssl.SSLContext, unfit: int, step: str) -> ssl.SSLContext:
+    """Return a context of the user's, unless it is for the other direction."""
+    if context.protocol == unfit:
+        msg = f"this ssl.SSLContext {step}"
+        raise TlsError(msg)
+    return context
+
+
+_EXPIRED: Final = 10
+_OTHER_HOST: Final = frozenset({62, 64})  # X509_V_ERR_HOSTNAME_MISMATCH, IP_ADDRESS_MISMATCH
+
+
+def explain(error: ssl.SSLError) -> str:
+    """Say in one line what went wrong with a peer, and what to do."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _explain_certificate(error)
+    reason = error.reason or str(error)
+    for part, text in _REASONS.items():
+        if part in reason:
+            return f"{text} ({plain_reason(error)})"
+    return f"TLS failed: {plain_reason(error)}"
+
+
+def _explain_certificate(error: ssl.SSLCertVerificationError) -> str:
+    """Say why a certificate was refused, and what to do."""
+    why = error.verify_message.rstrip(".")
+    if error.verify_code == _EXPIRED:
+        return f"its certificate is out of date ({why}); give it another one"
+    if error.verify_code in _OTHER_HOST:
+        return (
+            f"its certificate is for another host ({why}); dial it by a name or address that "
+            "stands in the certificate"
+        )
+    return (
+        f"its certificate is not trusted ({why}); pass the authority that signed it: "
+        "Tls(authority=…)"
+    )
+
+
+_WANTS_CERTIFICATE: Final = (
+    "it demands a certificate of its authority; pass Tls(certificate=…, key=…)"
+)
+_DISLIKES_CERTIFICATE: Final = (
+    "it does not accept this node's certificate; use one that its authority signed"
+)
+_NO_TLS: Final = "it does not speak TLS; listen with tls there, or leave it out here"
+_VERSION: Final = "no TLS version in common; both sides need TLS 1.2 or newer"
+
+#: OpenSSL's names for what went wrong, and ours.
+_REASONS: Final = {
+    "WRONG_VERSION_NUMBER": _NO_TLS,
+    "HTTP_REQUEST": _NO_TLS,
+    "RECORD_LAYER_FAILURE": _NO_TLS,
+    "ALERT_CERTIFICATE_REQUIRED": _WANTS_CERTIFICATE,
+    "ALERT_HANDSHAKE_FAILURE": _WANTS_CERTIFICATE,
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it showed no certificate",
+    "ALERT_UNKNOWN_CA": _DISLIKES_CERTIFICATE,
+    "ALERT_BAD_CERTIFICATE": _DISLIKES_CERTIFICATE,
+    "ALERT_UNSUPPORTED_CERTIFICATE": _DISLIKES_CERTIFICATE,
+    "ALERT_CERTIFICATE_EXPIRED": "this node's certificate is out of date; get another one",
+    "ALERT_PROTOCOL_VERSION": _VERSION,
+    "UNSUPPORTED_PROTOCOL": _VERSION,
+}
+
+
+def plain_reason(error: OSError) -> str:
+    """Return OpenSSL's words without its decoration."""
+    reason = getattr(error, "reason", None)
+    if isinstance(reason, str):
+        return reason.lower().replace("_", " ")
+    return error.strerror or str(error)

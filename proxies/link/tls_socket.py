@@ -1,0 +1,271 @@
+"""A socket that encrypts, for wires.
+
+The bytes inside are the same BASP as on a plain connection. OpenSSL reads and writes memory
+only; what goes over the socket is moved here. So a read never leaves decrypted bytes where no
+selector sees them, one read of the socket takes many records, and nothing waits for a
+direction that OpenSSL would like and the selector does not watch.
+"""
+
+import contextlib
+import errno
+import selectors
+import ssl
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from callboard.actors.runner import contention
+from callboard.actors.runner.runner import Runner
+from callboard.proxies.link.tls import explain
+
+#: Bytes that are encrypted at once: four records, which bounds what waits in memory twice.
+CHUNK: Final = 65536
+
+#: Bytes of the largest TLS record: one call decrypts no more.
+RECORD: Final = 16384
+
+
+class TlsSocket:
+    """A non-blocking socket that encrypts, with the methods that a wire uses.
+
+    OpenSSL's objects are for one thread at a time, and wires write from any: hence the lock.
+    """
+
+    def __init__(self, sock: Any, context: ssl.SSLContext, host: str | None) -> None:
+        """Wrap a connected socket.
+
+        Args:
+            sock: the socket.
+            context: of the port or of the node's dials.
+            host: the name that was dialed; None on an accepted connection.
+
+        Raises:
+            ValueError: no certificate could be for such a host.
+        """
+        self.was_heard = False
+        self._socket = sock
+        self._lock = threading.Lock()
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._ssl = context.wrap_bio(
+            self._incoming,
+            self._outgoing,
+            server_side=host is None,
+            server_hostname=None if host is None else host.partition("%")[0],
+        )
+        #: Encrypted bytes that the socket has not taken yet …
+        self._encrypted = memoryview(b"")
+        #: … and how many bytes of the next `send` they stand for.
+        self._taken = 0
+        self._failure: OSError | None = None
+        sock.setblocking(False)  # noqa: FBT003  # its signature
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the socket's: options, its number."""
+        return getattr(self._socket, name)
+
+    def shake_hands(self) -> int:
+        """Go on with the handshake; returns what to wait for, 0 when it is over.
+
+        Raises:
+            OSError: it failed; `strerror` says why and what to do.
+        """
+        with self._lock:
+            try:
+                data = self._receive(RECORD)
+            except ConnectionResetError:  # closed without having read our first word
+                data = b""
+            is_over = True
+            try:
+                self._ssl.do_handshake()
+            except ssl.SSLWantReadError:
+                is_over = False
+            except ssl.SSLError as error:
+                raise self._fail(error) from None
+            is_clear = self._push()
+            if is_over:
+                return 0 if is_clear else selectors.EVENT_WRITE
+            if data == b"":
+                text = "closed by the other side during the TLS handshake; it may be full"
+                raise ConnectionAbortedError(errno.ECONNABORTED, text)
+            return selectors.EVENT_READ | (0 if is_clear else selectors.EVENT_WRITE)
+
+    def send(self, data: bytes | memoryview) -> int:
+        """Send as much as the socket takes.
+
+        After less than all, the next call has to begin with the rest, as wires do.
+
+        Raises:
+            BlockingIOError: the socket is full.
+            OSError: the connection broke.
+        """
+        with self._lock:
+            if not self._push():
+                raise BlockingIOError(errno.EAGAIN, "the socket is full")
+            sent, self._taken = self._taken, 0
+            view = memoryview(data)
+            while sent < len(view):
+                chunk = view[sent : sent + CHUNK]
+                try:
+                    self._ssl.write(chunk)
+                except ssl.SSLError as error:
+                    raise self._fail(error) from None
+                if not self._push():
+                    self._taken = len(chunk)
+                    break
+                sent += len(chunk)
+            if not sent and self._taken:
+                raise BlockingIOError(errno.EAGAIN, "the socket is full")
+            return sent
+
+    def recv(self, size: int) -> bytes:
+        """Return what one read of the socket gave, decrypted; empty at the end.
+
+        Raises:
+            BlockingIOError: no record is complete.
+            OSError: the connection broke; `strerror` says why.
+        """
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            data = self._receive(size)
+            pieces = []
+            is_at_end = data == b""
+            try:
+                # Each call gives the interpreter's lock up: none that would find nothing.
+                while self._incoming.pending or self._ssl.pending():
+                    piece = self._ssl.read(RECORD)
+                    if not piece:
+                        is_at_end = True  # the other side said so
+                        break
+                    pieces.append(piece)
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLError as error:
+                self._failure = self._fail(error)
+                if not pieces:
+                    raise self._failure from None
+            if self._outgoing.pending:  # an answer of OpenSSL's own
+                with contextlib.suppress(OSError):  # what arrived counts all the same
+                    self._push()
+        if not pieces and not is_at_end:
+            raise BlockingIOError(errno.EAGAIN, "no record is complete")
+        return b"".join(pieces)
+
+    def close(self) -> None:
+        """Say that nothing follows, as far as the socket takes it, and close."""
+        with self._lock, contextlib.suppress(OSError):
+            if not self._encrypted:
+                with contextlib.suppress(OSError):
+                    self._ssl.unwrap()  # fails where it would wait for the other side
+            self._push()
+        self._socket.close()
+
+    def _receive(self, size: int) -> bytes | None:
+        """Read the socket once; None when there is nothing, empty at the end."""
+        try:
+            data = contention.receive(self._socket, size)
+        except BlockingIOError:
+            return None
+        if data:
+            self.was_heard = True
+            self._incoming.write(data)
+        return data
+
+    def _push(self) -> bool:
+        """Move what OpenSSL wrote to the socket; True when it took everything."""
+        if self._outgoing.pending:
+            fresh = self._outgoing.read()
+            self._encrypted = memoryview(bytes(self._encrypted) + fresh)
+        while self._encrypted:
+            try:
+                count = contention.send(self._socket, self._encrypted)
+            except BlockingIOError:
+                return False
+            self._encrypted = self._encrypted[count:]
+        return True
+
+    def _fail(self, error: ssl.SSLError) -> OSError:
+        """Tell the other side, and return the error in words."""
+        with contextlib.suppress(OSError):
+            self._push()
+        return ConnectionAbortedError(errno.ECONNABORTED, explain(error))
+
+
+#: Seconds that a TLS handshake may take; a plain one has the same.
+HANDSHAKE_LIMIT: Final = 10.0
+
+#: Seconds in which a dialer has to begin: TLS clients speak first, nodes without TLS never do.
+#:
+#: They would wait for each other without end; so the one without TLS learns it soon.
+FIRST_WORD_LIMIT: Final = 2.0
+
+
+class Handshake:
+    """A TLS handshake under way. It ends once: done, failed, late, or cancelled."""
+
+    def __init__(
+        self, runner: Runner, sock: TlsSocket, first_word: float, ended: Callable[[str], None]
+    ) -> None:
+        """Make one; `begin` starts it.
+
+        Args:
+            runner: whose selector and timers are used; all methods run with its role.
+            sock: the connection; the maker of the handshake owns it.
+            first_word: seconds in which the other side has to say something.
+            ended: called with "" or with why it failed.
+        """
+        self.sock = sock
+        self._runner = runner
+        self._ended = ended
+        self._awaited = 0
+        self._timer = runner.call_later(first_word, self._listen_longer, first_word)
+
+    def begin(self) -> None:
+        """Say the first word, or wait for it."""
+        self._go_on(0)
+
+    def abandon(self) -> None:
+        """End the handshake and its connection; nobody is told."""
+        self.cancel()
+        self.sock.close()
+
+    def cancel(self) -> None:
+        """Forget it: the node closes."""
+        self._timer.cancel()
+        if self._awaited:
+            self._runner.selector.unregister(self.sock)
+            self._awaited = 0
+
+    def _go_on(self, _: int) -> None:
+        """Continue with the handshake, and wait for what it needs."""
+        try:
+            awaited = self.sock.shake_hands()
+        except OSError as error:
+            self._end(error.strerror or str(error))
+            return
+        if not awaited:
+            self._end("")
+        elif not self._awaited:
+            self._runner.selector.register(self.sock, awaited, self._go_on)
+        elif awaited != self._awaited:
+            self._runner.selector.modify(self.sock, awaited, self._go_on)
+        if self._timer.callback is not None:
+            self._awaited = awaited
+
+    def _listen_longer(self, waited: float) -> None:
+        """Give a peer that has begun the rest of the time; end one that has not."""
+        if self.sock.was_heard and waited < HANDSHAKE_LIMIT:
+            rest = HANDSHAKE_LIMIT - waited
+            self._timer = self._runner.call_later(rest, self._listen_longer, HANDSHAKE_LIMIT)
+            return
+        self._end(
+            f"the TLS handshake took longer than {waited:g} s"
+            if self.sock.was_heard
+            else f"it said nothing for {waited:g} s; does it speak TLS?"
+        )
+
+    def _end(self, error: str) -> None:
+        """End the handshake, with an error or without."""
+        self.cancel()
+        self._ended(error)

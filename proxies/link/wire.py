@@ -1,0 +1,82 @@
+"""A wire: the stream of one link, and who is at its other end."""
+
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from callboard.basp.frame import RawFrame
+from callboard.basp.link import Effect, Link
+from callboard.basp.node_id import NodeId
+from callboard.proxies.address import Endpoint
+from callboard.proxies.link.limits import Limits, Throttle
+from callboard.proxies.link.stream import READ_SIZE, Stream, Turns
+from callboard.proxies.link.tls_socket import TlsSocket
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """What the wires of one node have in common.
+
+    Attributes:
+        turns: of the node's runner.
+        deliver: takes the frames of a read.
+        carry_out: does what a link asks for.
+        limits: what one link may bring in.
+    """
+
+    turns: Turns
+    deliver: "Callable[[Wire, list[RawFrame]], object]"
+    carry_out: "Callable[[Wire, list[Effect]], object]"
+    limits: Limits
+
+
+class Wire(Stream[RawFrame, Effect]):
+    """A connection between two nodes, and the link on it."""
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        sock: "socket.socket | TlsSocket",
+        link: Link,
+        remote: Endpoint | None,
+        *,
+        dialer: bool,
+    ) -> None:
+        """Take a connected socket.
+
+        Args:
+            wiring: what it has in common with the node's other wires.
+            sock: the socket.
+            link: the machine of the connection.
+            remote: the other end of the connection, whichever side dialed.
+            dialer: whether this side did.
+        """
+        limits, throttle = wiring.limits, None
+        if limits.messages_per_second or limits.bytes_per_second:
+            throttle = Throttle(
+                limits.messages_per_second,
+                limits.bytes_per_second,
+                now=wiring.turns.runner.now(),
+                read_size=READ_SIZE,
+            )
+        super().__init__(
+            wiring.turns,
+            sock,
+            link,
+            partial(wiring.deliver, self),
+            partial(wiring.carry_out, self),
+            throttle,
+        )
+        self.link = link
+        self.remote = remote
+        #: The address that this side dialed; None when the other side did.
+        self.endpoint = remote if dialer else None
+        #: The peer, once the link is established.
+        self.peer: NodeId | None = None
+        self.peer_name = ""
+
+    @property
+    def name(self) -> str:
+        """The node at the other end, for people."""
+        return f"node {self.peer_name or (self.peer or b'').hex()}"

@@ -1,0 +1,217 @@
+"""The directory that every node has: it answers who is registered, and tells of changes."""
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from callboard.actors.dispatch import handler
+from callboard.actors.reference import ActorRef, Down
+from callboard.actors.system_actor import SystemActor
+from callboard.proxies.address import check_name
+from callboard.proxies.messages import Describe, HoldersChanged, Lookup, WatchName
+
+#: Why names are gone for other nodes while their node drains.
+DRAINING: Final = "draining"
+
+
+@dataclass(frozen=True, slots=True)
+class NamesChanged:
+    """A table of names changed; `version` counts its changes."""
+
+    table: "Names"
+    version: int
+    name: str
+    added: tuple[ActorRef[Any], ...] = ()
+    removed: tuple[ActorRef[Any], ...] = ()
+    reason: str = ""
+
+
+class Names:
+    """A table of registered actors; each leaves it when it ends. Thread-safe."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        #: Changes since the start; a watcher compares it to know whether it missed one.
+        self.version = 0
+        #: Told of each change, in order; with the lock held, so it only takes note.
+        self.on_change: Callable[[NamesChanged], object] | None = None
+        self._lock = threading.Lock()
+        self._holders: dict[str, dict[ActorRef[Any], None]] = {}
+        #: True while the node drains: its actors still find each other, other nodes do not.
+        self.are_withdrawn = False
+
+    def withdraw_all(self) -> None:
+        """Hide the names from other nodes: this one drains."""
+        with self._lock:
+            self.are_withdrawn = True
+            for name, holders in self._holders.items():
+                self._tell(name, (), tuple(holders), DRAINING)
+
+    def get(self, name: str) -> ActorRef[Any] | None:
+        """Return the actor registered under a name, or None."""
+        return next(iter(self.holders(name)), None)
+
+    def holders(self, name: str) -> tuple[ActorRef[Any], ...]:
+        """Return all actors under a name, in the order in which they came."""
+        return self.state(name)[1]
+
+    def state(self, name: str) -> tuple[int, tuple[ActorRef[Any], ...]]:
+        """Return the version of the table, and who is under a name in it."""
+        with self._lock:
+            return self.version, tuple(self._holders.get(name, ()))
+
+    def register(self, name: str, ref: ActorRef[Any]) -> None:
+        """Register an actor; one that had the name before loses it.
+
+        Raises:
+            InvalidAddress: the name could not stand in an address.
+        """
+        check_name(name)
+        with self._lock:
+            before = tuple(known for known in self._holders.get(name, ()) if known != ref)
+            is_known = ref in self._holders.get(name, ())
+            self._holders[name] = {ref: None}
+            if before or not is_known:
+                self._tell(name, () if is_known else (ref,), before, "unregistered")
+        for held in before:
+            held.target.demonitor((self, name))
+        self._watch(name, ref)
+
+    def join(self, name: str, ref: ActorRef[Any]) -> None:
+        """Add an actor to those under a name.
+
+        Raises:
+            InvalidAddress: the name could not stand in an address.
+        """
+        check_name(name)
+        with self._lock:
+            holders = self._holders.setdefault(name, {})
+            if ref in holders:
+                return
+            holders[ref] = None
+            self._tell(name, (ref,), (), "")
+        self._watch(name, ref)
+
+    def withdraw(
+        self, name: str, ref: ActorRef[Any] | None = None, reason: str = "unregistered"
+    ) -> bool:
+        """Take a name back (only from `ref`, if given); False when nobody had it."""
+        with self._lock:
+            holders = self._holders.get(name, {})
+            taken = tuple(held for held in holders if ref is None or held == ref)
+            if not taken:
+                return False
+            for held in taken:
+                del holders[held]
+            if not holders:
+                del self._holders[name]
+            self._tell(name, (), taken, reason)
+        for held in taken:
+            held.target.demonitor((self, name))
+        return True
+
+    def items(self) -> list[tuple[str, ActorRef[Any]]]:
+        """Return all names with their actors."""
+        with self._lock:
+            held = list(self._holders.items())
+            return [(name, ref) for name, holders in held for ref in holders]
+
+    def __iter__(self) -> Iterator[str]:
+        with self._lock:
+            return iter(list(self._holders))
+
+    def _tell(
+        self,
+        name: str,
+        added: tuple[ActorRef[Any], ...],
+        removed: tuple[ActorRef[Any], ...],
+        reason: str,
+    ) -> None:
+        """Count a change and pass it on; with the lock held."""
+        self.version += 1
+        if self.on_change is not None:
+            self.on_change(NamesChanged(self, self.version, name, added, removed, reason))
+
+    def _watch(self, name: str, ref: ActorRef[Any]) -> None:
+        """Withdraw an actor's name when the actor ends."""
+        ref.target.monitor(
+            (self, name), lambda down: self.withdraw(name, ref, str(down.reason))
+        )
+
+
+class Directory(SystemActor):
+    """Answers who is registered under a name, and tells watchers of changes."""
+
+    remote_methods = frozenset()
+
+    def __init__(self, names: Names, groups: Names, node_name: str) -> None:
+        self._names = names
+        self._groups = groups
+        self._node_name = node_name
+        #: Who watches a name, and the version of its table that each was told last.
+        self._watchers: dict[tuple[Names, str], dict[ActorRef[Any], int]] = {}
+        for table in (names, groups):
+            table.on_change = self._note
+
+    def _note(self, change: NamesChanged) -> None:
+        """Send a change to oneself if it has watchers."""
+        if (change.table, change.name) in self._watchers:
+            self.post_self(change)
+
+    @handler
+    def lookup(self, question: Lookup) -> ActorRef[Any] | None:
+        """Return the actor of that name, or None."""
+        return None if self._names.are_withdrawn else self._names.get(str(question.name))
+
+    @handler
+    def watch(self, question: WatchName) -> None:
+        """Tell the sender who has a name now, and each later change."""
+        watcher = self.sender
+        if watcher is None:
+            return
+        table, name = self._groups if question.is_group is True else self._names, question.name
+        # First the entry, then the state: no change falls between them.
+        watchers = self._watchers.setdefault((table, str(name)), {})
+        if watcher not in watchers:
+            self.monitor(watcher)
+        elif watchers[watcher] == question.version:
+            return
+        version, refs = table.state(str(name))
+        if self._is_hidden(table, watcher):
+            refs = ()
+        watchers[watcher] = version
+        watcher.tell(HoldersChanged(version, added=refs, is_all=True))
+
+    @handler
+    def changed(self, change: NamesChanged) -> None:
+        """Tell those who watch."""
+        watchers = self._watchers.get((change.table, change.name), {})
+        for watcher, version in watchers.items():
+            if change.version <= version:
+                continue  # its first answer had this change already
+            watchers[watcher] = change.version
+            added, removed = change.added, change.removed
+            if self._is_hidden(change.table, watcher):
+                added = ()
+            elif change.reason == DRAINING:
+                removed = ()
+            watcher.tell(HoldersChanged(change.version, added, removed, change.reason))
+
+    @handler
+    def watcher_ended(self, down: Down) -> None:
+        """Tell a watcher no more that ended or is out of reach."""
+        for key, watchers in list(self._watchers.items()):
+            watchers.pop(down.ref, None)
+            if not watchers:
+                del self._watchers[key]
+
+    @staticmethod
+    def _is_hidden(table: Names, watcher: ActorRef[Any]) -> bool:
+        """A node that drains shows its names to its own actors only."""
+        return table.are_withdrawn and not watcher.is_local
+
+    @handler
+    def describe(self, _: Describe) -> str:
+        """Return the node's name."""
+        return self._node_name

@@ -1,0 +1,307 @@
+"""Groups: many actors under one name, on any nodes, and one of them or all for each message."""
+
+import itertools
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import (
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    get_args,
+    overload,
+)
+
+from callboard.actors.future import Future
+from callboard.actors.reference import DEFAULT_TIMEOUT, ActorRef
+from callboard.actors.request import Call, Query
+from callboard.actors.runtime import Runtime
+from callboard.proxies.errors import NoMembers
+from callboard.proxies.names.directory import Names
+from callboard.proxies.names.hash_ring import HashRing, key_bytes
+from callboard.proxies.names.watch import NameAdded, NameChange, watch_name
+
+A = TypeVar("A")
+R = TypeVar("R")
+P = ParamSpec("P")
+
+Routing = Literal["round_robin", "random", "least_busy", "hash"]
+
+ROUTINGS: Final[tuple[str, ...]] = get_args(Routing)
+
+
+class Members:
+    """Who belongs to a group, as one node knows it; all its `Group` objects share it."""
+
+    def __init__(self, runtime: Runtime, name: str) -> None:
+        """Begin to watch the group on all nodes in reach."""
+        self.refs: tuple[ActorRef[Any], ...] = ()
+        #: Outstanding asks of this node, for each member that has any.
+        self.asks: dict[ActorRef[Any], int] = {}
+        self._ring: HashRing[ActorRef[Any]] | None = None
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[int, Future[list[ActorRef[Any]]]]] = []
+        self._watcher = watch_name(runtime, name, is_group=True, told=self._changed)
+
+    def close(self) -> None:
+        """Watch no more."""
+        self._watcher.kill()
+
+    def add(self, ref: ActorRef[Any]) -> None:
+        """Count on a member from now on."""
+        with self._lock:
+            if ref not in self.refs:
+                self._set((*self.refs, ref))
+
+    def joined(self, ref: ActorRef[Any]) -> None:
+        """Count on a member that joins here at once, before the directory tells."""
+        self.add(ref)
+        ref.target.monitor(self, lambda _: self.remove(ref))  # at once if it is dead already
+
+    def remove(self, ref: ActorRef[Any]) -> None:
+        """Count on a member no more."""
+        with self._lock:
+            self._set(tuple(member for member in self.refs if member != ref))
+
+    def find(self, key: bytes) -> ActorRef[Any] | None:
+        """Return the member that a key belongs to."""
+        ring = self._ring
+        if ring is None:
+            with self._lock:
+                ring = self._ring = HashRing(_by_id(self.refs))
+        return ring.find(key)
+
+    def least_busy(self) -> ActorRef[Any]:
+        """Return the member with the fewest asks of this node outstanding."""
+        return min(self.refs, key=lambda ref: self.asks.get(ref, 0))
+
+    def count(self, ref: ActorRef[Any], future: Future[Any]) -> None:
+        """Count an ask until it is answered."""
+        with self._lock:
+            self.asks[ref] = self.asks.get(ref, 0) + 1
+        future.add_done_callback(lambda _: self._answered(ref))
+
+    def when(self, count: int) -> Future[list[ActorRef[Any]]]:
+        """Return a future that is done once there are so many members."""
+        future: Future[list[ActorRef[Any]]] = Future(f"a group of {count}")
+        with self._lock:
+            if len(self.refs) < count:
+                self._waiting.append((count, future))
+                return future
+        future.set_result(list(self.refs))
+        return future
+
+    def _answered(self, ref: ActorRef[Any]) -> None:
+        """Count an ask as answered."""
+        with self._lock:
+            left = self.asks.pop(ref, 1) - 1
+            if left > 0:
+                self.asks[ref] = left
+
+    def _changed(self, change: NameChange) -> None:
+        """Take what the watcher of the name reports."""
+        if isinstance(change, NameAdded):
+            self.add(change.ref)
+        else:
+            self.remove(change.ref)
+
+    def _set(self, refs: tuple[ActorRef[Any], ...]) -> None:
+        """Replace the members and complete futures that wait for them; with the lock held."""
+        self.refs = tuple(sorted(refs))
+        if self._ring is not None:
+            self._ring = self._ring.updated(_by_id(self.refs))
+        waiting, self._waiting = self._waiting, []
+        for count, future in waiting:
+            if len(refs) < count:
+                self._waiting.append((count, future))
+            else:
+                future.set_result(list(self.refs))
+
+
+@dataclass(eq=False, repr=False)
+class Group(Generic[A]):
+    """Actors of any nodes under one name; `node.group(name)` makes it.
+
+    `tell`, `ask` and `call` go to one member, chosen by the routing; `broadcast` and `ask_all`
+    go to all. Members that end, and those whose node is lost, leave by themselves.
+    """
+
+    _runtime: Runtime
+    _names: Names
+    _members: Members
+    name: str
+    routing: str
+    _key: Callable[[Any], Any] | str | None
+
+    def __post_init__(self) -> None:
+        """Only nodes make groups.
+
+        Raises:
+            ValueError: the routing is not known, or `key` does not go with it.
+        """
+        key, routing = self._key, self.routing
+        if routing not in ROUTINGS:
+            msg = f"routing={routing!r} is not known; use one of {', '.join(ROUTINGS)}"
+            raise ValueError(msg)
+        if (key is not None) != (routing == "hash"):
+            msg = "routing='hash' needs key=…, an attribute's name or a function of the message"
+            raise ValueError(msg if routing == "hash" else "key=… needs routing='hash'")
+        self._key_of = attrgetter(key) if isinstance(key, str) else key
+        self._turns = itertools.count()
+
+    # --- members ---
+
+    def join(self, ref: ActorRef[A]) -> None:
+        """Add an actor, of this node or another; it stays until it ends or leaves.
+
+        This node keeps the membership and tells the others: when it is lost, so is that.
+        """
+        self._names.join(self.name, ref)
+        self._members.joined(ref)
+
+    def leave(self, ref: ActorRef[A]) -> bool:
+        """Take an actor out that joined on this node; False when it did not."""
+        if not self._names.withdraw(self.name, ref):
+            return False
+        ref.target.demonitor(self._members)
+        self._members.remove(ref)
+        return True
+
+    def members(self) -> list[ActorRef[A]]:
+        """Return the members that this node knows, sorted."""
+        return list(self._members.refs)
+
+    def ready(self, count: int = 1) -> Future[list[ActorRef[A]]]:
+        """Return a future of the members, done once there are at least `count`."""
+        return self._members.when(count)
+
+    def __len__(self) -> int:
+        return len(self._members.refs)
+
+    def __iter__(self) -> Iterator[ActorRef[A]]:
+        return iter(self._members.refs)
+
+    def __contains__(self, ref: object) -> bool:
+        return ref in self._members.refs
+
+    def __repr__(self) -> str:
+        return f"<Group {self.name}, {len(self)} members, {self.routing}>"
+
+    # --- one member ---
+
+    def at(self, key: Any) -> ActorRef[A]:
+        """Return the member that a key belongs to, whatever the routing is.
+
+        A key stays with its member; when members come or go, few keys move.
+
+        Args:
+            key: str, bytes, int, float, bool, UUID, None, or a tuple of them.
+
+        Raises:
+            NoMembers: the group is empty.
+            TypeError: the key is of another kind.
+        """
+        found = self._members.find(key_bytes(key))
+        if found is None:
+            raise self._empty()
+        return found
+
+    def pick(self, message: object = None) -> ActorRef[A]:
+        """Return the member whose turn it is, for a message.
+
+        Raises:
+            NoMembers: the group is empty.
+            TypeError: the message has no key of a kind that can be hashed.
+        """
+        if self._key_of is not None:
+            if isinstance(message, Call) or message is None:
+                msg = f"routing='hash' finds no key here; use group.at(key) of {self.name!r}"
+                raise TypeError(msg)
+            return self.at(self._key_of(message))
+        refs = self._members.refs
+        if not refs:
+            raise self._empty()
+        if self.routing == "random":
+            return refs[self._runtime.random.randrange(len(refs))]
+        if self.routing == "least_busy":
+            return self._members.least_busy()
+        return refs[next(self._turns) % len(refs)]
+
+    def tell(self, message: object) -> None:
+        """Send a message to one member; without members it is a dead letter.
+
+        Raises:
+            NotSerializable: the member is remote and the message cannot travel.
+        """
+        try:
+            ref = self.pick(message)
+        except NoMembers:
+            self._runtime.dead_letter(self._runtime.nobody, message, None)
+        else:
+            ref.tell(message)
+
+    @overload
+    def ask(self, message: Query[R], timeout: float | None = ...) -> Future[R]: ...
+    @overload
+    def ask(self, message: object, timeout: float | None = ...) -> Future[Any]: ...
+    def ask(self, message: object, timeout: float | None = DEFAULT_TIMEOUT) -> Future[Any]:
+        """Send a message to one member and return the future of its answer.
+
+        The future fails as that of `ActorRef.ask` does, or with `NoMembers`.
+        """
+        try:
+            ref = self.pick(message)
+        except NoMembers as error:
+            failed: Future[Any] = Future(self)
+            failed.set_exception(error)
+            return failed
+        future = ref.ask(message, timeout)
+        if self.routing == "least_busy":
+            self._members.count(ref, future)
+        return future
+
+    @overload
+    def call(
+        self,
+        method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Future[R]: ...
+    @overload
+    def call(
+        self, method: Callable[Concatenate[A, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> Future[R]: ...
+    def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
+        """Call a public method of one member; with routing `hash`, use `at(key).call(…)`."""
+        return self.ask(Call(method.__name__, args, kwargs or None))
+
+    # --- all members ---
+
+    def broadcast(self, message: object) -> int:
+        """Send a message to all members; returns how many there are."""
+        refs = self._members.refs
+        for ref in refs:
+            ref.tell(message)
+        return len(refs)
+
+    def ask_all(
+        self, message: object, timeout: float | None = DEFAULT_TIMEOUT
+    ) -> list[Future[Any]]:
+        """Send a message to all members; returns the futures of their answers."""
+        return [ref.ask(message, timeout) for ref in self._members.refs]
+
+    def _empty(self) -> NoMembers:
+        """Return the error of a group without members."""
+        return NoMembers(
+            f"group {self.name!r} has no members in reach of {self._runtime.name}; "
+            "wait for them with group.ready()"
+        )
+
+
+def _by_id(refs: tuple[ActorRef[Any], ...]) -> dict[bytes, ActorRef[Any]]:
+    return {ref.node_id + ref.actor_id.to_bytes(4): ref for ref in refs}

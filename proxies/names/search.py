@@ -1,0 +1,157 @@
+"""Finding actors by their names, on this node and on all in reach, or by an address."""
+
+import asyncio
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from callboard.actors.errors import InvalidAddress, NodeUnreachable, NotRegistered
+from callboard.actors.future import Future
+from callboard.actors.reference import ActorRef
+from callboard.actors.runtime import Runtime
+from callboard.basp.handshake import Published
+from callboard.basp.header import DIRECTORY, SPAWN_SERVER
+from callboard.basp.node_id import NodeId
+from callboard.proxies.address import Endpoint, endpoint_text, parse_address, parse_node_address
+from callboard.proxies.link.dialer import Dial, Dialer
+from callboard.proxies.link.ports import Ports
+from callboard.proxies.messages import Lookup, Spawn
+from callboard.proxies.names.directory import Names
+from callboard.proxies.route_table import RouteTable
+
+T = TypeVar("T")
+
+
+async def _settled(future: Future[T]) -> T | None:
+    """Await a future whose failure only means that there is no answer from there."""
+    try:
+        return await future
+    except (NodeUnreachable, TimeoutError):
+        return None
+
+
+#: Seconds that `connect`, `remote_actor` and `remote_spawn` wait for a link by default.
+CONNECT_TIMEOUT: Final = 5.0
+
+
+class Reach:
+    """The way from names and addresses to nodes and their actors."""
+
+    def __init__(
+        self, runtime: Runtime, routes: RouteTable, names: Names, dialer: Dialer, ports: Ports
+    ) -> None:
+        self._runtime = runtime
+        self._routes = routes
+        self._names = names
+        self._dialer = dialer
+        self._ports = ports
+
+    async def first(self, name: str, timeout: float) -> ActorRef[Any]:
+        """Return this node's actor of that name, or else that of the first to answer.
+
+        Raises:
+            NotRegistered: nobody in reach has the name.
+        """
+        held = self._names.get(name)
+        if held is not None:
+            return held
+        # The first answer counts: a node that is frozen must not hold the others up.
+        for answer in asyncio.as_completed(self._ask_everywhere(name, timeout)):
+            found = await answer
+            if isinstance(found, ActorRef):
+                return found
+        msg = f"no actor in reach of {self._runtime.name} is registered as {name!r}"
+        raise NotRegistered(msg)
+
+    async def all(self, name: str, timeout: float) -> list[ActorRef[Any]]:
+        """Return all actors of that name, this node's first."""
+        held = self._names.get(name)
+        found = [] if held is None else [held]
+        for answer in await asyncio.gather(*self._ask_everywhere(name, timeout)):
+            if isinstance(answer, ActorRef) and answer not in found:
+                found.append(answer)
+        return found
+
+    def _ask_everywhere(self, name: str, timeout: float) -> list[Coroutine[Any, Any, Any]]:
+        """Ask the directories of all nodes in reach."""
+        return [
+            _settled(self._runtime.ref_of(node, DIRECTORY).ask(Lookup(name), timeout))
+            for node in sorted(self._routes.router.reachable)
+        ]
+
+    def dial(self, endpoint: Endpoint, *, keep: bool) -> Future[Dial]:
+        """Begin to make a link; from any thread."""
+        waiter: Future[Dial] = Future()
+        self._runtime.post(partial(self._dialer.dial, endpoint, waiter, keep=keep))
+        return waiter
+
+    async def linked(
+        self, endpoint: Endpoint, timeout: float, *, keep: bool = False
+    ) -> tuple[NodeId, Published | None]:
+        """Return who is linked there, and the actor that it shows.
+
+        With `keep`, the link is made again whenever it is lost.
+
+        Raises:
+            NodeUnreachable: there is none in time.
+        """
+        waiter = self.dial(endpoint, keep=False)
+        text = f"no node answered at {endpoint_text(endpoint)} within {timeout:g} s"
+        try:
+            dial = await self._runtime.in_time(waiter, timeout, NodeUnreachable(text))
+        finally:
+            self._runtime.post(self._dialer.forget_waiter, endpoint, waiter)
+        dial.keep = dial.keep or keep
+        assert dial.peer is not None, "a dial that succeeded knows its peer"
+        return dial.peer, dial.published
+
+    async def node_at(self, on: str | bytes) -> bytes:
+        """Return the id of the node at an address; an id stands for itself."""
+        if isinstance(on, bytes):
+            return on
+        endpoint = parse_node_address(on)
+        if self._ports.find_own(endpoint) is not None:
+            return self._runtime.node_id
+        return (await self.linked(endpoint, CONNECT_TIMEOUT))[0]
+
+    async def actor_at(self, address: str, timeout: float) -> ActorRef[Any]:
+        """Return the actor that has a name at an address, or is published there.
+
+        Raises:
+            InvalidAddress: the text does not say where.
+            NodeUnreachable: no node answers there.
+            NotRegistered: nobody has that name, or is published there.
+        """
+        parsed = parse_address(address)
+        if parsed.endpoint is None:
+            msg = f"{address!r} does not say where the actor is"
+            raise InvalidAddress(msg)
+        own = self._ports.find_own(parsed.endpoint)
+        if own is None:
+            peer, shown = await self.linked(parsed.endpoint, timeout)
+            if parsed.name is not None:
+                return await self._registered(peer, parsed.name, address, timeout)
+            if shown is not None:
+                return self._runtime.ref_of(peer, shown[0])
+        elif parsed.name is not None:
+            return await self.first(parsed.name, timeout)
+        elif (published := self._ports.published(own)) is not None:
+            return published
+        msg = f"no actor is published at {address}; add /NAME"
+        raise NotRegistered(msg)
+
+    async def _registered(
+        self, node: bytes, name: str, address: str, timeout: float
+    ) -> ActorRef[Any]:
+        """Return the actor that a node's directory knows by a name."""
+        directory = self._runtime.ref_of(node, DIRECTORY)
+        found = await directory.ask(Lookup(name), timeout)
+        if found is None:
+            msg = f"nobody is registered as {name!r} at {address}"
+            raise NotRegistered(msg)
+        return found  # type: ignore[no-any-return]
+
+    async def spawn(self, on: str | bytes, request: Spawn) -> ActorRef[Any]:
+        """Ask the spawn server of a node for an actor."""
+        server = self._runtime.ref_of(await self.node_at(on), SPAWN_SERVER)
+        return await server.ask(request)  # type: ignore[no-any-return]

@@ -1,0 +1,71 @@
+"""The nodes in reach of one node, and the wires that lead to them.
+
+What arrives and what leaves is looked up and counted here. Positions, counts and writes of one
+dispatch happen under the table's lock, and routes change under it too, so the order on the wire
+is the order of the positions.
+"""
+
+import threading
+
+from callboard.basp.accounting import Accounts
+from callboard.basp.node_id import NodeId
+from callboard.basp.routing.router import Router
+from callboard.proxies.address import Endpoint, actor_text, is_path
+from callboard.proxies.ledger.departed import Departed
+from callboard.proxies.link.wire import Wire
+
+
+class RouteTable:
+    """Routes, wires, accounts and addresses of one node."""
+
+    def __init__(self, node_id: NodeId) -> None:
+        self.node_id = node_id
+        self.router = Router(node_id)
+        self.accounts = Accounts()
+        self.lock = threading.Lock()
+        #: What other nodes call themselves.
+        self.names = self.router.names
+        #: The established links, by neighbor.
+        self.wires: dict[bytes, Wire] = {}
+        #: Where this node listens, for the text of its refs.
+        self.endpoint: Endpoint | None = None
+        #: Where other nodes listen, as far as links and texts told.
+        self.endpoints: dict[bytes, Endpoint] = {}
+        #: Nodes out of reach that are not forgotten yet.
+        self.departed = Departed()
+        #: Frames that no path was there for.
+        self.undeliverable = 0
+
+    def listens_at(self, endpoint: Endpoint) -> None:
+        """Take note of a port of this node; the first one of TCP stands in the text of refs."""
+        if self.endpoint is None or is_path(self.endpoint[0]):
+            self.endpoint = endpoint
+
+    def has_path(self, node: bytes) -> bool:
+        """Return whether a path leads to a node, or one that was lost is being replaced."""
+        return node in self.router.next_hops or node in self.router.active
+
+    def is_admitted(self, node: bytes, now: float) -> bool:
+        """Return whether something of a node may be kept: not of ever more unknown ones."""
+        return self.has_path(node) or self.departed.admits(node, now)
+
+    def wire_to(self, node: bytes) -> Wire | None:
+        """Return the wire of the next hop to a node; None without a path."""
+        hop = self.router.next_hops.get(node)
+        return None if hop is None else self.wires.get(hop)
+
+    def send_to(self, node: bytes, frame: bytes) -> None:
+        """Send a control frame; without a path it is dropped."""
+        wire = self.wire_to(node)
+        if wire is not None:
+            wire.write(frame)
+
+    def ref_text(self, node: bytes, number: int) -> str:
+        """Return a ref's text, with an address where the node is known to listen."""
+        endpoint = self.endpoint if node == self.node_id else self.endpoints.get(node)
+        return actor_text(endpoint, node, number)
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that wait for neighbors to read."""
+        return sum(wire.waiting for wire in list(self.wires.values()))

@@ -1,0 +1,1 @@
+"""Messages between nodes: out, in, onward, and the paths that they take."""

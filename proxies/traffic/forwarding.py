@@ -1,0 +1,70 @@
+"""Frames for other nodes: they go on unchanged, a run of them at a time.
+
+A read of a busy link brings a thousand frames for the same node. They are packed, counted and
+written together, with one look at the routes and one turn of the wire's lock.
+"""
+
+from collections import deque
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+from typing import Final
+
+from callboard.actors.runtime import Runtime
+from callboard.basp.frame import RawFrame, repack_frame
+from callboard.basp.header import MESSAGE_ID_MASK, RESPONSE, Operation
+from callboard.proxies.events import Undeliverable
+from callboard.proxies.route_table import RouteTable
+from callboard.proxies.stats import Passage
+from callboard.proxies.traffic.unrouted import Unrouted
+
+#: Asks of others that a node remembers to have forwarded.
+PASSAGES: Final = 256
+
+_DISPATCH: Final = int(Operation.DISPATCH_MESSAGE)
+_destination_of = itemgetter(4)
+
+
+class Forwarding:
+    """What passes through a node."""
+
+    def __init__(self, runtime: Runtime, routes: RouteTable, unrouted: Unrouted) -> None:
+        self._runtime = runtime
+        self._routes = routes
+        self._unrouted = unrouted
+        #: The latest asks, and answers, that went on.
+        self.passages: deque[Passage] = deque(maxlen=PASSAGES)
+        self.forwarded = 0
+
+    def forward(self, frames: list[RawFrame]) -> None:
+        """Send frames on in their order; what has no path is held, or counted and told."""
+        for destination, run in groupby(frames, _destination_of):
+            wire = self._routes.wire_to(destination)
+            if wire is None:
+                for frame in run:
+                    self._hold(frame)
+                continue
+            packed = []
+            for frame in run:
+                packed.append(repack_frame(frame))
+                if frame[0] == _DISPATCH and frame[2] & MESSAGE_ID_MASK:
+                    self._note(frame)
+            self.forwarded += len(packed)
+            wire.write_run(packed)
+
+    def _hold(self, frame: RawFrame) -> None:
+        """Keep a frame until a path is found, or count it as undeliverable."""
+        with self._routes.lock:
+            is_held = self._unrouted.hold(frame[4], partial(self.forward, [frame]))
+        if not is_held:
+            self._routes.undeliverable += 1
+            self._runtime.report(Undeliverable(frame[3], frame[4]))
+
+    def _note(self, frame: RawFrame) -> None:
+        """Remember that an ask or its answer passed."""
+        data = frame[2]
+        now_ns = int(self._runtime.now() * 1e9)
+        passage = Passage(
+            frame[3], frame[4], data & MESSAGE_ID_MASK, bool(data & RESPONSE), now_ns
+        )
+        self.passages.append(passage)

@@ -1,0 +1,402 @@
+"""In: what becomes of the frames of one read. On the runner, with its role.
+
+Dispatches for this node are decoded and put into mailboxes, control frames go to whom they
+concern, frames for other nodes go on (`callboard.proxies.traffic.forwarding`).
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from callboard.actors.envelope import Envelope
+from callboard.actors.errors import ActorDown, AskTimeout, MailboxFull, NodeClosed
+from callboard.actors.reference import ActorRef, Home
+from callboard.actors.runtime import Runtime
+from callboard.basp.accounting import Arrivals
+from callboard.basp.errors import BaspError, MalformedPayload, RemoteProtocolError
+from callboard.basp.frame import Frame, RawFrame
+from callboard.basp.header import (
+    EPOCH_COUNT,
+    EPOCH_SHIFT,
+    FIRST_ACTOR,
+    HIGH_PRIORITY,
+    MESSAGE_ID_MASK,
+    NODE_ACTOR,
+    POSITION_MASK,
+    POSITION_SHIFT,
+    RESPONSE,
+    Operation,
+)
+from callboard.basp.node_id import NodeId
+from callboard.basp.routing.path_order import PathOrder
+from callboard.proxies.events import MessagesLost, Undeliverable
+from callboard.proxies.lifetime.lifetimes import Lifetimes
+from callboard.proxies.link.wire import Wire
+from callboard.proxies.messages import Failure, LinkActors, StopActor, error_of, failure_of
+from callboard.proxies.route_table import RouteTable
+from callboard.proxies.traffic.forwarding import Forwarding
+from callboard.proxies.traffic.outgoing import Outgoing
+from callboard.proxies.traffic.paths import Paths
+
+#: Errors of messages that no handler has seen.
+_UNHANDLED: Final = (ActorDown, AskTimeout, MailboxFull)
+
+
+class RemoteTeller:
+    """An actor elsewhere that told; number 0 is code outside of any actor."""
+
+    __slots__ = ("_arrivals", "_number", "node")
+
+    expects: Final = True  # of the outcome, only that there was one
+    only_counts: Final = True
+    done_: Final = True
+    deadline: Final = None
+
+    def __init__(self, node: bytes, number: int, arrivals: Arrivals) -> None:
+        #: The id of its node.
+        self.node = node
+        self._number = number
+        self._arrivals = arrivals
+
+    def set_result(self, _: Any) -> bool:
+        """Count the message as delivered."""
+        self._arrivals.delivered += 1
+        return True
+
+    def set_exception(self, error: BaseException) -> bool:
+        """Count the message: as a dead letter if no handler has seen it."""
+        if isinstance(error, _UNHANDLED):
+            self._arrivals.dead_letters += 1
+        else:
+            self._arrivals.delivered += 1
+        return True
+
+    def owed(self) -> None:
+        """The handler is done; nobody waits for an answer."""
+        self._arrivals.delivered += 1
+
+    def reference(self, runtime: Home) -> ActorRef[Any] | None:
+        """Return the sender's ref."""
+        return runtime.ref_of(self.node, self._number) if self._number else None
+
+
+class RemoteAsker:
+    """An asker on another node that waits for an answer."""
+
+    __slots__ = (
+        "_arrivals",
+        "_counted",
+        "_node",
+        "_number",
+        "_outgoing",
+        "deadline",
+        "done_",
+        "message_id",
+    )
+
+    expects: Final = True
+
+    #: When the asker's time is over; None if it did not say.
+    deadline: float | None
+
+    def __init__(
+        self,
+        outgoing: Outgoing,
+        node: bytes,
+        number: int,
+        message_id: int,
+        arrivals: Arrivals,
+    ) -> None:
+        self._outgoing = outgoing
+        self._node = node
+        self._number = number
+        self.message_id = message_id
+        self._arrivals = arrivals
+        self._counted = False
+        self.done_ = False
+        self.deadline = None
+
+    def set_result(self, value: Any) -> bool:
+        """Send the answer."""
+        if self.done_:
+            return False
+        self.done_ = True
+        if not self._counted:  # as `owed`, without the call: each answer comes here
+            self._counted = True
+            self._arrivals.delivered += 1
+        self._outgoing.respond(self._node, self._number, self.message_id, value)
+        return True
+
+    def set_exception(self, error: BaseException) -> bool:
+        """Send the error."""
+        if self.done_:
+            return False
+        self.done_ = True
+        if isinstance(error, _UNHANDLED) and not self._counted:
+            self._counted = True
+            self._arrivals.dead_letters += 1
+        self.owed()
+        self._outgoing.respond_error(self._node, self._number, self.message_id, error)
+        return True
+
+    def owed(self) -> None:
+        """The message was handled; its answer may come later."""
+        if not self._counted:
+            self._counted = True
+            self._arrivals.delivered += 1
+
+    def reference(self, runtime: Home) -> ActorRef[Any]:
+        """Return a one-shot address that answers the ask."""
+        return runtime.reply_ref(self)
+
+
+_log = logging.getLogger("callboard.broker")
+
+_DISPATCH: Final = int(Operation.DISPATCH_MESSAGE)
+_EPOCH_BITS: Final = EPOCH_COUNT - 1
+_NEVER: Final = float("inf")
+
+
+@dataclass(eq=False, repr=False)
+class Incoming:
+    """What arrives at a node or passes through."""
+
+    _runtime: Runtime
+    _routes: RouteTable
+    _out: Outgoing
+    _forwarding: Forwarding
+    _lifetimes: Lifetimes
+    _paths: Paths
+    _orders: dict[bytes, PathOrder] = field(default_factory=dict)
+    #: Orders that have a timer, and when the next one is due.
+    _armed: dict[PathOrder, float] = field(default_factory=dict)
+    #: True when the node is about to close: asks of other nodes fail at once.
+    refuses_asks: bool = False
+
+    def __post_init__(self) -> None:
+        lifetimes, paths = self._lifetimes, self._paths
+        self._node_id = self._routes.node_id
+        self._accounts = self._routes.accounts
+        self._contexts = self._runtime.contexts
+        self._decode = self._out.codec.decode_message
+        self._controls: dict[int, Callable[[Wire, Frame], None]] = {
+            Operation.ANNOUNCE_PROXY_INSTANCE: lambda _, frame: lifetimes.take_announce(frame),
+            Operation.DOWN_MESSAGE: lambda _, frame: lifetimes.take_down(frame),
+            Operation.RELEASE_PROXY_INSTANCE: lambda _, frame: lifetimes.take_release(frame),
+            Operation.ROUTING_UPDATE: lambda _, frame: paths.take_routes(frame),
+            Operation.DELIVERY_REPORT: self._take_report,
+            Operation.PATH_END: self._take_path_end,
+        }
+
+    # One branch for each kind of frame: a call would cost as much as what it does.
+    def deliver(  # noqa: C901
+        self, wire: Wire, frames: list[RawFrame], *, is_ordered: bool = False
+    ) -> None:
+        """Take a run of frames: the hot loop for everything that arrives.
+
+        With `is_ordered` they were held back until their turn came.
+        """
+        me, contexts, decode = self._node_id, self._contexts, self._decode
+        refuses = self.refuses_asks
+        teller: RemoteTeller | None = None
+        last: tuple[int, bytes, int] | None = None
+        order: PathOrder | None = None
+        ordered_source = b""
+        passing: list[RawFrame] = []
+        for frame in frames:
+            operation, _, data, source, destination, source_actor, number, payload = frame
+            if destination != me:
+                passing.append(frame)
+                continue
+            if operation != _DISPATCH:
+                if passing:  # before routes may change
+                    self._forwarding.forward(passing)
+                    passing = []
+                self.take_control(wire, Frame._make(frame))
+                continue
+            if not is_ordered:
+                if source != ordered_source:
+                    ordered_source = source
+                    order = self._orders.get(source) or self._order_of(source)
+                if order is None or data >> POSITION_SHIFT & POSITION_MASK != order.expected:
+                    self._deliver_in_order(wire, order, frame)
+                    continue
+                order.expected += 1
+            if data & RESPONSE:
+                self._take_response(frame)
+                continue
+            try:
+                message = decode(payload)
+            except RemoteProtocolError as error:
+                self._refuse_payload(wire, frame, error)
+                continue
+            sender: Any = teller  # many messages of one sender come in a row
+            message_id = data & MESSAGE_ID_MASK
+            if message_id or last != (data >> EPOCH_SHIFT, source, source_actor):
+                arrivals = self._accounts.arrivals_of(source, data >> EPOCH_SHIFT & _EPOCH_BITS)
+                if message_id:
+                    sender = RemoteAsker(self._out, source, source_actor, message_id, arrivals)
+                    if message.__class__ is Envelope:
+                        sender.deadline = message.deadline
+                else:
+                    last = (data >> EPOCH_SHIFT, source, source_actor)
+                    sender = teller = RemoteTeller(source, source_actor, arrivals)
+                    if source_actor:
+                        self._lifetimes.remote_ref(source, source_actor)
+            context = contexts.get(number)
+            if context is None or (message_id and refuses and number >= FIRST_ACTOR):
+                self._refuse(number, message, sender)
+            elif data < HIGH_PRIORITY:
+                context.post(message, sender)
+            else:
+                context.post_urgent(message, sender)
+        if passing:
+            self._forwarding.forward(passing)
+
+    def _order_of(self, source: bytes) -> PathOrder | None:
+        """Return the order of a source; None for a stranger when there are too many."""
+        order = self._orders.get(source)
+        if order is None and self._routes.is_admitted(source, self._runtime.now()):
+            order = self._orders[source] = PathOrder()
+        return order
+
+    def _refuse_stranger(self, frame: RawFrame) -> None:
+        """Count and report a frame of a node that is not admitted."""
+        self._routes.undeliverable += 1
+        self._runtime.report(Undeliverable(frame[3], self._node_id))
+
+    def forget(self, source: bytes) -> None:
+        """Forget the order of a node that is out of reach for long."""
+        self._orders.pop(source, None)
+
+    def _deliver_in_order(self, wire: Wire, order: PathOrder | None, frame: RawFrame) -> None:
+        """Take a dispatch that another one may have overtaken, or refuse a stranger's."""
+        if order is None:
+            self._refuse_stranger(frame)
+            return
+        late = order.late
+        released = order.take(frame, self._runtime.now())
+        self._routes.undeliverable += order.late - late
+        self._released(wire, order, frame[3], released)
+
+    def _released(
+        self, wire: Wire, order: PathOrder, source: bytes, released: list[RawFrame]
+    ) -> None:
+        """Deliver what is in order again, count what was given up, and wait for the rest."""
+        for epoch, count in order.given_up:
+            self._accounts.arrivals_of(source, epoch).given_up += count
+        order.given_up.clear()
+        self.deliver(wire, released, is_ordered=True)
+        deadline = order.deadline
+        if deadline is not None and deadline < self._armed.get(order, _NEVER):
+            self._armed[order] = deadline
+            self._runtime.call_at(deadline, self._order_due, wire, order, source)
+
+    def _order_due(self, wire: Wire, order: PathOrder, source: bytes) -> None:
+        """Give up what has been waited for long enough."""
+        now = self._runtime.now()
+        if self._armed.get(order, _NEVER) <= now:
+            del self._armed[order]
+        self._released(wire, order, source, order.tick(now))
+
+    def _take_response(self, frame: RawFrame) -> None:
+        """Complete the ask that a response answers."""
+        data, source, payload = frame[2], frame[3], frame[7]
+        arrivals = self._accounts.arrivals_of(source, data >> EPOCH_SHIFT & _EPOCH_BITS)
+        arrivals.delivered += 1
+        outgoing = self._out
+        waiting = outgoing.pending.get(data & MESSAGE_ID_MASK)
+        if waiting is None or waiting[1] != source:
+            self._runtime.counters.late_answers += 1
+            return
+        del outgoing.pending[data & MESSAGE_ID_MASK]
+        future = waiting[0]
+        try:
+            value = outgoing.codec.decode_message(payload)
+        except RemoteProtocolError as error:
+            future.set_exception(error_of(failure_of(error)))
+            return
+        if isinstance(value, Failure):
+            future.set_exception(error_of(value))
+        else:
+            future.set_result(value)
+
+    def _refuse(self, number: int, message: Any, sender: Any) -> None:
+        """Carry out a command for the node, or refuse a message that no actor here takes."""
+        if number == NODE_ACTOR:
+            self._take_command(message)
+            sender.set_result(None)
+            return
+        if self.refuses_asks and number >= FIRST_ACTOR and isinstance(sender, RemoteAsker):
+            name = self._runtime.name
+            text = f"{name} is draining and takes no more asks; ask another node"
+            sender.set_exception(NodeClosed(text))
+            return
+        ref = self._runtime.ended_ref(number)
+        sender.set_exception(ActorDown(f"there is no actor {ref}"))
+        self._runtime.dead_letter(ref, message, sender)
+
+    def _refuse_payload(self, wire: Wire, frame: RawFrame, error: RemoteProtocolError) -> None:
+        """Tell the asker that its message cannot be read; garbage ends a neighbor's link."""
+        data, source, source_actor = frame[2], frame[3], frame[5]
+        arrivals = self._accounts.arrivals_of(source, data >> EPOCH_SHIFT & _EPOCH_BITS)
+        arrivals.dead_letters += 1
+        self._runtime.counters.dead_letters += 1
+        _log.warning("a message from node %s cannot be read: %s", source.hex(), error)
+        message_id = data & MESSAGE_ID_MASK
+        if message_id:
+            self._out.respond_error(source, source_actor, message_id, error)
+        if type(error) is MalformedPayload and source == wire.peer:
+            wire.end(str(error))
+
+    def _take_command(self, message: Any) -> None:
+        """Carry out what another node asks of this node itself, as far as that makes sense."""
+        number = message.number if isinstance(message, StopActor | LinkActors) else None
+        if type(number) is not int or number < FIRST_ACTOR:
+            self._runtime.counters.unexpected += 1
+        elif isinstance(message, StopActor):
+            cell = self._runtime.contexts.get(number)
+            if cell is None:
+                return
+            if message.kill:
+                cell.kill()
+            else:
+                cell.stop()
+        elif isinstance(message.other, ActorRef):
+            target = self._runtime.ref_of(self._node_id, number).target
+            if message.undo:
+                target.unlink(message.other)
+            else:
+                target.link(message.other)
+
+    # --- control frames for this node ---
+
+    def take_control(self, wire: Wire, frame: Frame) -> None:
+        """Take a frame for this node that is not a dispatch; garbage ends a neighbor's link."""
+        try:
+            self._controls[frame.operation](wire, frame)
+        except BaspError as error:
+            source = frame.source
+            _log.warning("a control frame from node %s cannot be read: %s", source.hex(), error)
+            if source == wire.peer:
+                wire.end(str(error))
+
+    def _take_report(self, _: Wire, frame: Frame) -> None:
+        """Take the report of what arrived at another node."""
+        source = NodeId(frame.source)
+        lost = self._accounts.receive_report(source, frame.payload)
+        if lost:
+            name = self._routes.names.get(source, "")
+            self._runtime.report(MessagesLost(source, name, lost))
+
+    def _take_path_end(self, wire: Wire, frame: Frame) -> None:
+        """Take note of how many dispatches an old path carried."""
+        order = self._order_of(frame.source)
+        if order is None:
+            self._refuse_stranger(frame)
+            return
+        released = order.end(frame.data, self._runtime.now())
+        self._released(wire, order, frame.source, released)
+        # The source moved its path; ours may be the same, but the report on it may be lost.
+        self._accounts.repeat_report(frame.source)

@@ -1,0 +1,270 @@
+"""Out: from proxies and answers to wires. May be called from any thread.
+
+A message is serialized once, on the caller's thread, gets its header and goes to the wire of
+the next hop. Position, count and write of one dispatch happen under the routes' lock, so the
+order on the wire is the order of the positions.
+"""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
+from typing import Any, Final
+
+from callboard.actors.envelope import (
+    COMPANY,
+    Envelope,
+    TraceContext,
+    is_traceparent,
+    is_tracestate,
+)
+from callboard.actors.errors import NodeUnreachable
+from callboard.actors.future import Future
+from callboard.actors.reference import ActorRef, Sender, current_cell
+from callboard.actors.runtime import Runtime
+from callboard.basp.errors import LocalProtocolError
+from callboard.basp.header import (
+    HEADER,
+    HIGH_PRIORITY,
+    MESSAGE_ID_MASK,
+    POSITION_MASK,
+    POSITION_SHIFT,
+    RESPONSE,
+    Operation,
+)
+from callboard.basp.options import DEADLINE_MS, DispatchOptions, read_options
+from callboard.basp.payload import PayloadCodec
+from callboard.basp.registry import MessageRegistry
+from callboard.proxies.errors import MessageTooLarge, NotSerializable
+from callboard.proxies.lifetime.proxy import Proxy
+from callboard.proxies.link.stream import WAITING_LIMIT
+from callboard.proxies.messages import failure_of
+from callboard.proxies.route_table import RouteTable
+from callboard.proxies.traffic.unrouted import Unrouted
+
+_DISPATCH: Final = int(Operation.DISPATCH_MESSAGE)
+
+#: A year: what claims to have more time left has as much as it wants.
+LONGEST_DEADLINE_MS: Final = 1000 * 3600 * 24 * 365
+
+
+@dataclass(eq=False, repr=False)
+class Outgoing:
+    """What leaves a node."""
+
+    _runtime: Runtime
+    _routes: RouteTable
+    _unrouted: Unrouted
+    #: The types that may travel.
+    _registry: MessageRegistry
+    #: Bytes of the largest message.
+    _payload_limit: int
+
+    def __post_init__(self) -> None:
+        routes = self._routes
+        self._node_id = routes.node_id
+        self._lock = routes.lock
+        self._next_hops = routes.router.next_hops
+        self._wires = routes.wires
+        self._account = routes.accounts.account
+        self._accounts = routes.accounts.accounts
+        self._message_ids = itertools.count(1)
+        self.codec = PayloadCodec(
+            self._registry,
+            ref_types=(ActorRef,),
+            ref_to_pair=attrgetter("node_id", "actor_id"),
+            pair_to_ref=self._runtime.ref_of,
+            with_options=self._open_options,
+        )
+        #: Asks that wait for an answer, and the node that owes it.
+        self.pending: dict[int, tuple[Future[Any], bytes]] = {}
+
+    def dispatch(
+        self,
+        proxy: Proxy,
+        message: Any,
+        sender: Sender | None,
+        payload: bytes | None = None,
+        *,
+        at_once: bool = False,
+    ) -> None:
+        """Send a message to a proxy's actor: serialized here, counted, written.
+
+        Args:
+            proxy: of the actor.
+            message: what to send.
+            sender: who sends it.
+            payload: the message serialized, if it waited for a dial; it goes in front of those
+                that still wait.
+            at_once: write it before this returns; asks of threads outside always are.
+
+        Raises:
+            NotSerializable: it holds something that cannot travel.
+            MessageTooLarge: it is larger than the receiver accepts.
+            LinkFull: the next hop does not read.
+        """
+        has_waited = payload is not None
+        if payload is None:
+            payload = self.encode(message)
+        node = proxy.node
+        has_room = has_waited
+        while True:
+            with self._lock:
+                hop = self._next_hops.get(node)
+                if hop is None or (proxy.waiting is not None and not has_waited):
+                    break
+                wire = self._wires[hop]
+                if has_room or wire.waiting <= WAITING_LIMIT:
+                    message_id = asker = 0
+                    if sender is None:
+                        pass
+                    elif sender.expects:
+                        message_id = self._expect(sender, node)
+                        cell = current_cell.get()
+                        if cell is not None and cell.runtime is self._runtime:
+                            asker = cell.number
+                    elif sender.runtime is self._runtime:
+                        asker = sender.number
+                    account = self._accounts.get(node) or self._account(node)
+                    position = account.offset + account.sent & POSITION_MASK
+                    account.sent += 1
+                    data = position << POSITION_SHIFT | message_id
+                    if message.__class__ is Envelope and message.is_urgent:
+                        data |= HIGH_PRIORITY
+                    header = HEADER.pack(
+                        _DISPATCH,
+                        len(payload),
+                        data,
+                        self._node_id,
+                        node,
+                        asker,
+                        proxy.number,
+                    )
+                    wire.write(header + payload, at_once=at_once or message_id != 0)
+                    return
+            wire.make_room()  # without the lock: others have other ways
+            has_room = True
+        self._unrouted.wait_or_refuse(proxy, message, sender, payload)
+
+    def encode(self, message: Any) -> bytes:
+        """Serialize a message.
+
+        Raises:
+            NotSerializable: it holds something that cannot travel.
+            MessageTooLarge: it is larger than the receiver accepts.
+        """
+        try:
+            if message.__class__ is Envelope:
+                message, options = message.message, self._options_of(message)
+                payload = self.codec.encode(message, options)
+            else:
+                payload = self.codec.encode(message)
+        except LocalProtocolError as error:
+            raise NotSerializable(str(error)) from None
+        limit = self._payload_limit
+        if len(payload) > limit:
+            msg = (
+                f"a {type(message).__qualname__} of {len(payload):,} B exceeds the limit of "
+                f"{limit:,} B for one message; send it in parts, or raise Limits(payload=…) on "
+                "all nodes"
+            )
+            raise MessageTooLarge(msg)
+        return payload
+
+    def _options_of(self, envelope: Envelope) -> dict[int, object]:
+        """Return what travels with a message in an envelope."""
+        left = None
+        if envelope.deadline is not None:
+            left = max(0, round(1000 * (envelope.deadline - self._runtime.now())))
+            if envelope.trace is None:
+                return {DEADLINE_MS: left}
+        return DispatchOptions(left, *(envelope.trace or ())).to_map()
+
+    def _open_options(self, message: object, options: Mapping[int, object]) -> object:
+        """Make an envelope of what came with a message; a strange trace is left out."""
+        if (
+            len(options) == 1 and DEADLINE_MS in options
+        ):  # as nearly always: nothing else to read
+            left = options[DEADLINE_MS]
+            if type(left) is int and 0 <= left <= LONGEST_DEADLINE_MS:
+                COMPANY.used = True
+                return Envelope(message, None, self._runtime.now() + left / 1000)
+        found = read_options(options)
+        left, parent, state = found.deadline_ms, found.trace_parent, found.trace_state
+        deadline = None
+        if left is not None and left <= LONGEST_DEADLINE_MS:
+            deadline = self._runtime.now() + left / 1000
+            COMPANY.used = True
+        if not is_traceparent(parent):
+            return message if deadline is None else Envelope(message, deadline=deadline)
+        trace = TraceContext(parent, state if is_tracestate(state) else "")
+        return Envelope(message, trace, deadline)
+
+    def _expect(self, asker: Any, node: bytes) -> int:
+        """Note an ask that waits for an answer; returns its message id."""
+        message_id = 0
+        while not message_id or message_id in self.pending:
+            message_id = next(self._message_ids) & MESSAGE_ID_MASK
+        asker.message_id = message_id
+        self.pending[message_id] = (asker, node)
+        if asker.deadline is not None:
+            self._runtime.awake_by(asker.deadline)
+        return message_id
+
+    # --- answers ---
+
+    def respond(self, node: bytes, number: int, message_id: int, value: Any) -> None:
+        """Answer an ask from another node; an answer that cannot travel fails it."""
+        try:
+            payload = self.encode(value)
+        except (NotSerializable, MessageTooLarge) as error:
+            payload = self.codec.encode(failure_of(error))
+        self._send_response(node, number, message_id, payload)
+
+    def respond_error(
+        self, node: bytes, number: int, message_id: int, error: BaseException
+    ) -> None:
+        """Let an ask from another node fail."""
+        self._send_response(node, number, message_id, self.codec.encode(failure_of(error)))
+
+    def _send_response(self, node: bytes, number: int, message_id: int, payload: bytes) -> None:
+        """Write an answer, or hold it while its path is replaced."""
+        with self._lock:
+            hop = self._next_hops.get(node)
+            wire = None if hop is None else self._wires.get(hop)
+            if wire is None:
+                again = partial(self._send_response, node, number, message_id, payload)
+                if not self._unrouted.hold(node, again):
+                    self._routes.undeliverable += 1
+                return
+            account = self._accounts.get(node) or self._account(node)
+            position = account.offset + account.sent & POSITION_MASK
+            account.sent += 1
+            data = RESPONSE | position << POSITION_SHIFT | message_id
+            head = HEADER.pack(_DISPATCH, len(payload), data, self._node_id, node, 0, number)
+            wire.write(head + payload, at_once=True)
+
+    # --- asks that get no answer ---
+
+    def ensure_watched(self, proxy: Proxy) -> None:
+        """See to it that a monitor of a proxy's actor is told of its end."""
+        self._unrouted.ensure_watched(proxy)
+
+    @property
+    def unanswered(self) -> int:
+        """Asks to other nodes without an answer."""
+        return sum(not asker.done_ for asker, _ in list(self.pending.values()))
+
+    def forget_done(self) -> None:
+        """Forget asks that timed out or were cancelled."""
+        for message_id, (future, _) in list(self.pending.items()):
+            if future.done_:
+                self.pending.pop(message_id, None)
+
+    def fail(self, error: NodeUnreachable, node: bytes | None = None) -> None:
+        """Let the asks to a node fail, or all."""
+        for message_id, (future, asked) in list(self.pending.items()):
+            if node is None or asked == node:
+                self.pending.pop(message_id, None)
+                future.set_exception(error)

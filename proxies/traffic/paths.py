@@ -1,0 +1,208 @@
+"""Links and paths of one node: who is in reach, what a change of a path makes necessary.
+
+On the runner, with its role.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from callboard.actors.errors import NodeUnreachable
+from callboard.actors.future import Future
+from callboard.actors.runtime import Runtime
+from callboard.basp.cbor.plain import read_plain
+from callboard.basp.errors import BaspError
+from callboard.basp.frame import Frame, pack_frame
+from callboard.basp.handshake import PeerIdentity
+from callboard.basp.header import DIRECTORY, Operation
+from callboard.basp.node_id import NodeId
+from callboard.basp.routing.path_order import pack_path_end
+from callboard.basp.routing.router import Changes
+from callboard.proxies.events import LinkDown, LinkUp, MessagesLost, NodeDown, NodeUp, PathMoved
+from callboard.proxies.lifetime.lifetimes import OLD_PATH_LIMIT, Lifetimes
+from callboard.proxies.link.wire import Wire
+from callboard.proxies.messages import Describe
+from callboard.proxies.route_table import RouteTable
+from callboard.proxies.traffic.outgoing import Outgoing
+from callboard.proxies.traffic.unrouted import DIAL_TIMEOUT, Unrouted
+
+#: Ends of old paths told again with each change: one may be lost with the next path.
+PATH_ENDS: Final = 8
+
+
+@dataclass(eq=False, repr=False)
+class Paths:
+    """What one node knows of links and other nodes."""
+
+    _runtime: Runtime
+    _routes: RouteTable
+    _outgoing: Outgoing
+    _unrouted: Unrouted
+    _lifetimes: Lifetimes
+    _watchers: dict[bytes, list[Future[NodeDown]]] = field(default_factory=dict)
+    #: Neighbours that lead to nodes, as of the last change of their paths.
+    _hops: dict[bytes, NodeId] = field(default_factory=dict)
+    #: The latest `path_end` frames for each node.
+    _path_ends: dict[bytes, deque[bytes]] = field(default_factory=dict)
+    #: Nodes that the router is active for, and why their path was lost.
+    sought: dict[NodeId, str] = field(default_factory=dict)
+    #: Hops to nodes that were found and did not say their name yet.
+    _unnamed: dict[NodeId, int] = field(default_factory=dict)
+
+    def link_up(self, wire: Wire, peer: PeerIdentity) -> None:
+        """A link is established: exchange routes."""
+        node = peer.node_id
+        wire.peer_name = self._routes.names[node] = _read_name(peer.state)
+        self._routes.wires[node] = wire
+        if wire.endpoint is not None:
+            self._routes.endpoints[node] = wire.endpoint
+        self._runtime.report(LinkUp(node, wire.peer_name))
+        with self._routes.lock:
+            changes = self._routes.router.add_peer(node)
+        self._routes_changed(changes, "")
+
+    def link_down(self, wire: Wire, reason: str) -> None:
+        """An established link ended: find other paths, and tell what is out of reach."""
+        node = wire.peer
+        if node is None or self._routes.wires.get(node) is not wire:
+            return
+        with self._routes.lock:  # no sender sees a route without its wire
+            del self._routes.wires[node]
+            changes = self._routes.router.remove_peer(node)
+        self._runtime.report(LinkDown(node, wire.peer_name, reason))
+        self._routes_changed(changes, reason)
+
+    def close(self) -> None:
+        """Know no path any more, all at once: the links end next, one by one."""
+        with self._routes.lock:
+            changes = self._routes.router.close()
+        self._routes_changed(changes, "the node is closing")
+
+    def take_routes(self, frame: Frame) -> None:
+        """Take a `routing_update` of a neighbor.
+
+        Raises:
+            MalformedPayload: its payload breaks the layout.
+        """
+        with self._routes.lock:  # nobody begins to wait for what is just found or lost
+            changes = self._routes.router.receive(NodeId(frame.source), frame.payload)
+        self._routes_changed(changes, "routes changed")
+
+    def _routes_changed(self, changes: Changes, reason: str) -> None:
+        """Tell neighbors of a change of routes, and do what follows from it."""
+        me = self._routes.node_id
+        for peer, payload in changes.updates:
+            wire = self._routes.wires.get(peer)
+            if wire is not None:
+                wire.write(pack_frame(Operation.ROUTING_UPDATE, 0, me, peer, 0, 0, payload))
+        active = self._routes.router.active
+        for node in sorted(active):  # by no hash: the same seed gives the same run
+            self.sought.setdefault(node, reason)
+        for node in changes.lost:
+            self._node_lost(node, self.sought.get(node, reason))
+        for node in changes.moved:
+            self._path_moved(node)
+        for node in changes.gained:
+            self._node_found(node)
+        for node in [node for node in self.sought if node not in active]:
+            del self.sought[node]
+            self._unrouted.search_over(node)
+
+    def _path_moved(self, node: NodeId) -> None:
+        """What was under way on the old path may be lost: say what matters again."""
+        with self._routes.lock:
+            account = self._routes.accounts.account(node)
+            epoch = account.epoch
+            is_open = self._hops.get(node) in self._routes.wires
+            self._end_epoch(node, is_open=is_open)
+            self._routes.accounts.path_moved(node)
+            self._tell_path_ends(node)
+        self._runtime.call_later(OLD_PATH_LIMIT, self._old_path_over, node, epoch)
+        self._routes.accounts.repeat_report(node)
+        self._lifetimes.renew(node)
+        self._runtime.report(PathMoved(node, len(self._routes.router.path(node))))
+
+    def _end_epoch(self, node: NodeId, *, is_open: bool) -> None:
+        """Note how many dispatches the epoch had that ends now; with the lock held."""
+        account = self._routes.accounts.accounts.get(node)
+        if account is not None and account.sent_in_epoch:
+            ends = self._path_ends.setdefault(node, deque(maxlen=PATH_ENDS))
+            me, count = self._routes.node_id, account.sent_in_epoch
+            ends.append(pack_path_end(me, node, account.epoch, count, is_open=is_open))
+
+    def _tell_path_ends(self, node: NodeId) -> None:
+        """Say over the new path what the old ones carried; with the lock held."""
+        self._hops[node] = self._routes.router.next_hops[node]
+        for frame in self._path_ends.get(node, ()):
+            self._routes.send_to(node, frame)
+
+    def _old_path_over(self, node: NodeId, epoch: int) -> None:
+        """Whatever has not arrived on an old path by now never will."""
+        with self._routes.lock:
+            account = self._routes.accounts.accounts.get(node)
+            lost = 0 if account is None else account.expire(epoch)
+        if lost:
+            self._runtime.report(MessagesLost(node, self._routes.names.get(node, ""), lost))
+
+    def _node_found(self, node: NodeId) -> None:
+        """Renew what a node in reach has to know, and ask for its name."""
+        self._routes.departed.found(node)
+        with self._routes.lock:
+            self._tell_path_ends(node)
+        self._routes.accounts.repeat_report(node)
+        self._lifetimes.renew(node)
+        self._unnamed[node] = len(self._routes.router.path(node))
+        if node in self._routes.names:
+            self._tell_node_up(node)
+            return
+        described = self._runtime.ref_of(node, DIRECTORY).ask(Describe(), timeout=DIAL_TIMEOUT)
+        described.add_done_callback(lambda future: self._described(node, future))
+
+    def _described(self, node: NodeId, future: Future[Any]) -> None:
+        """Take the name of a node that was found."""
+        if future.exception() is None and isinstance(future.result(), str):
+            self._routes.names[node] = future.result()
+        self._tell_node_up(node)
+
+    def _tell_node_up(self, node: NodeId) -> None:
+        """Report a node that came into reach, once."""
+        hops = self._unnamed.pop(node, None)
+        if hops is not None:
+            self._runtime.report(NodeUp(node, self._routes.names.get(node, ""), hops))
+
+    def _node_lost(self, node: NodeId, reason: str) -> None:
+        """Fail what waits for a node out of reach, and report its loss."""
+        self._tell_node_up(node)  # nobody hears of an end before its beginning
+        with self._routes.lock:
+            self._end_epoch(node, is_open=False)
+            lost = self._routes.accounts.node_lost(node)
+        self._routes.departed.lost(node, self._runtime.now())
+        name = self._routes.names.get(node, "")
+        down = NodeDown(node, name, reason, lost)
+        text = f"no path leads to node {name or node.hex()} any more ({reason})"
+        self._outgoing.fail(NodeUnreachable(text), node)
+        self._lifetimes.node_lost(node, text)
+        for watcher in self._watchers.pop(node, ()):
+            watcher.set_result(down)
+        self._runtime.report(down)
+
+    def monitor_node(self, node: bytes, future: Future[NodeDown]) -> None:
+        """Complete the future when the node is out of reach; at once if it is."""
+        if self._routes.has_path(node):
+            self._watchers.setdefault(node, []).append(future)
+        else:
+            future.set_result(NodeDown(node, self._routes.names.get(node, ""), "not in reach"))
+
+    def forget(self, node: bytes) -> None:
+        """Forget the old paths to a node that is out of reach for long."""
+        self._hops.pop(node, None)
+        self._path_ends.pop(node, None)
+
+
+def _read_name(state: bytes) -> str:
+    """Read what a peer says about itself; what is not there or odd counts as no name."""
+    try:
+        said = read_plain(state)
+    except BaspError:
+        return ""
+    return said[0] if isinstance(said, list) and said and isinstance(said[0], str) else ""

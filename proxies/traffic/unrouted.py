@@ -1,0 +1,197 @@
+"""Messages and monitors without a path: wait while one is sought, dial, or refuse.
+
+The first use of a ref whose text has an address dials it. What is told meanwhile waits in
+the proxy, in order, and goes out in front of what is told later.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from callboard.actors.errors import NodeUnreachable
+from callboard.actors.future import Future
+from callboard.actors.reference import Sender
+from callboard.actors.runtime import Runtime
+from callboard.basp.node_id import NodeId
+from callboard.proxies.address import Endpoint, endpoint_text
+from callboard.proxies.errors import LinkFull
+from callboard.proxies.lifetime.proxy import Proxy, Waiting
+from callboard.proxies.link.dialer import Dial, Dialer
+from callboard.proxies.route_table import RouteTable
+
+#: Seconds that the first use of a ref with an address waits for a link.
+DIAL_TIMEOUT: Final = 5.0
+
+#: Messages to one actor that may wait for such a link or a path; more are refused with
+#: `LinkFull`.
+DIAL_QUEUE: Final = 100_000
+
+#: Responses and messages of others that may wait for a path to one node.
+HELD_LIMIT: Final = 100_000
+
+
+class Unrouted:
+    """What one node has to send and no path for."""
+
+    def __init__(self, runtime: Runtime, routes: RouteTable, dialer: Dialer) -> None:
+        self._runtime = runtime
+        self._routes = routes
+        self._router = routes.router
+        self._lock = routes.lock
+        self._dialer = dialer
+        #: Proxies that wait for a dial that is under way.
+        self.dialing: dict[Endpoint, dict[Proxy, None]] = {}
+        #: Proxies that messages wait in, or a monitor, by their node.
+        self._waiting: dict[bytes, dict[Proxy, None]] = {}
+        #: How to send what waits for a path to a node that the router is active for.
+        self.held: dict[bytes, list[Callable[[], None]]] = {}
+
+    def _endpoint_of(self, proxy: Proxy) -> Endpoint | None:
+        """Return where a proxy's node listens, if that is known."""
+        return proxy.endpoint or self._routes.endpoints.get(proxy.node)
+
+    @property
+    def message_count(self) -> int:
+        """Messages that wait for a path."""
+        with self._lock:
+            proxies = [proxy for waiting in self._waiting.values() for proxy in waiting]
+        return sum(len(proxy.waiting or ()) for proxy in proxies)
+
+    def hold(self, node: bytes, send: Callable[[], None]) -> bool:
+        """Keep what has no path until one is found or the node is lost; needs the lock."""
+        held = self.held.setdefault(node, []) if node in self._router.active else None
+        if held is None or len(held) >= HELD_LIMIT:
+            return False
+        held.append(send)
+        return True
+
+    def wait_or_refuse(
+        self, proxy: Proxy, message: Any, sender: Sender | None, payload: bytes
+    ) -> None:
+        """Wait while a path is sought, dial where the ref's text says, or refuse.
+
+        Raises:
+            LinkFull: too many messages wait already.
+        """
+        endpoint = self._endpoint_of(proxy)
+        with self._lock:
+            is_active = proxy.node in self._router.active
+            may_wait = endpoint is not None or proxy.node in self._router.next_hops
+            if may_wait or is_active:
+                waiting = self._begin_to_wait(proxy)
+                if len(waiting) >= DIAL_QUEUE:
+                    msg = f"{DIAL_QUEUE:,} messages wait for a path to node {proxy.node.hex()}"
+                    raise LinkFull(msg)
+                waiting.append((message, sender, payload))
+        if is_active:
+            return  # it is sent or refused when the router knows, see `search_over`
+        if not may_wait:
+            proxy.refuse(message, sender, proxy.no_path())
+        else:
+            self._runtime.post(self._dial_for, proxy, endpoint)
+
+    def _begin_to_wait(self, proxy: Proxy) -> list[Waiting]:
+        """Return the queue of a proxy, made if need be; with the lock held."""
+        if proxy.waiting is None:
+            proxy.waiting = []
+            self._waiting.setdefault(proxy.node, {})[proxy] = None
+        return proxy.waiting
+
+    def _end_wait(self, proxy: Proxy) -> list[Waiting]:
+        """Take the queue of a proxy away, and return it; with the lock held."""
+        waiting, proxy.waiting = proxy.waiting, None
+        proxies = self._waiting.get(proxy.node, {})
+        proxies.pop(proxy, None)
+        if not proxies:
+            self._waiting.pop(proxy.node, None)
+        return waiting or []
+
+    def search_over(self, node: NodeId) -> None:
+        """Send or refuse what waited for another path."""
+        with self._lock:
+            held = self.held.pop(node, ())
+            waiting = list(self._waiting.get(node, ()))
+        for send in held:
+            send()
+        for proxy in waiting:
+            if proxy.waiting is not None:
+                self._dial_for(proxy, self._endpoint_of(proxy))
+
+    def ensure_watched(self, proxy: Proxy) -> None:
+        """A monitor was set: the host knows of the proxy, unless no path leads there."""
+        if proxy.node not in self._router.next_hops:
+            self._runtime.post(self._watch, proxy)
+
+    def _watch(self, proxy: Proxy) -> None:
+        """Dial for a monitor that was set, or tell it that no path leads to its node."""
+        endpoint = self._endpoint_of(proxy)
+        if self._routes.has_path(proxy.node):
+            return
+        if endpoint is None:
+            proxy.out_of_reach("no path leads to its node")
+        else:
+            with self._lock:
+                self._begin_to_wait(proxy)
+            self._dial_for(proxy, endpoint)
+
+    def _is_sent_or_sought(self, proxy: Proxy) -> bool:
+        """Send what waits in a proxy if there is a path; True as well while one is sought."""
+        if proxy.node in self._router.next_hops:
+            self._send_waiting(proxy)
+            return True
+        return proxy.node in self._router.active
+
+    def _dial_for(self, proxy: Proxy, endpoint: Endpoint | None) -> None:
+        """Send what waits in a proxy, dial its node, or refuse."""
+        if self._is_sent_or_sought(proxy):
+            return
+        if endpoint is None:
+            self.refuse_waiting(proxy, str(proxy.no_path()))
+            return
+        proxies = self.dialing.get(endpoint)
+        if proxies is not None:
+            proxies[proxy] = None
+            return
+        self.dialing[endpoint] = {proxy: None}
+        waiter: Future[Dial] = Future()
+        waiter.add_done_callback(
+            lambda done: self._runtime.post(self._dial_done, endpoint, done)
+        )
+        self._runtime.call_later(DIAL_TIMEOUT, waiter.set_exception, TimeoutError("timed out"))
+        self._dialer.dial(endpoint, waiter, keep=False)
+
+    def _dial_done(self, endpoint: Endpoint, waiter: Future[Dial]) -> None:
+        """Send or refuse what waited for a dial."""
+        error = waiter.exception()
+        for proxy in self.dialing.pop(endpoint, {}):
+            if self._is_sent_or_sought(proxy):
+                continue
+            text = f"another node listens at {endpoint_text(endpoint)}"
+            text = text if error is None else str(error) or text
+            self.refuse_waiting(proxy, text)
+            proxy.out_of_reach(text)
+
+    def _send_waiting(self, proxy: Proxy) -> None:
+        """Send what waited for a link; messages told meanwhile queue up behind it."""
+        while True:
+            with self._lock:
+                waiting = proxy.waiting
+                if not waiting:
+                    self._end_wait(proxy)
+                    return
+                proxy.waiting = []
+            for message, sender, payload in waiting:
+                proxy.post_waited(message, sender, payload)
+
+    def refuse_waiting(self, proxy: Proxy, text: str) -> None:
+        """Fail what waited for a path that does not come."""
+        with self._lock:
+            waiting = self._end_wait(proxy)
+        for message, sender, _ in waiting:
+            proxy.refuse(message, sender, NodeUnreachable(text))
+
+    def close(self, text: str) -> None:
+        """Fail everything that waits for a path."""
+        with self._lock:
+            proxies = [proxy for waiting in self._waiting.values() for proxy in waiting]
+        for proxy in proxies:
+            self.refuse_waiting(proxy, text)

@@ -1,0 +1,1 @@
+"""Worker processes: nodes in child processes, one for each core."""

@@ -1,0 +1,454 @@
+"""A pool of workers: nodes in child processes, so that actors use more than one core."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import IO, Any, Final, TypeVar
+
+from callboard.actors.actor import Actor
+from callboard.actors.backoff import Backoff
+from callboard.actors.closing import refuse_loop
+from callboard.actors.errors import NodeClosed, NotSpawnable
+from callboard.actors.future import Future
+from callboard.actors.reference import ActorRef
+from callboard.basp.header import INSPECTOR, SPAWN_SERVER
+from callboard.proxies.broker import Broker
+from callboard.proxies.errors import WorkerFailed
+from callboard.proxies.events import LinkUp, NodeDown, WorkerEnded, WorkerStarted
+from callboard.proxies.messages import Drained, DrainNode, Spawn
+from callboard.proxies.workers.class_source import ClassSource, source_of
+
+A = TypeVar("A", bound=Actor)
+
+MODULE: Final = "callboard.proxies.worker_process"
+
+#: Seconds that a worker may take to end; then it is killed.
+EXIT_TIME: Final = 3.0
+
+
+@dataclass(eq=False, repr=False)
+class Worker:
+    """A node in a child process; `on=worker` spawns there."""
+
+    #: Of the node that it is linked to.
+    _broker: Broker
+    #: The class of its own node, as `module:name`.
+    _node_class: str
+    #: Of its node, for people.
+    name: str
+    #: The classes that it offers from the beginning; what it is to offer later is added.
+    _offers: dict[str, ClassSource]
+    #: Called with the reason on a thread of its own when the process has ended.
+    _ended: Callable[["Worker", str], object]
+
+    def __post_init__(self) -> None:
+        """Start the process, in the background."""
+        #: Done when its node is linked and offers the classes, or with `WorkerFailed`.
+        self.ready: Future[Worker] = Future(f"worker {self.name}")
+        self.node_id = b""
+        self.pid = 0
+        self.started_at = self._broker.runtime.now()
+        self._offered: dict[str, Future[None]] = {}
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_closing = False
+        self._is_over = False
+        self._control, self._their_control = socket.socketpair()
+        self._thread = threading.Thread(
+            target=self._attend, name=f"callboard-{self.name}", daemon=True
+        )
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        return f"<Worker {self.name}, process {self.pid}>"
+
+    # --- for users ---
+
+    async def aspawn(self, actor_class: type[A], *args: Any, **kwargs: Any) -> ActorRef[A]:
+        """Spawn an actor there; its class is loaded from its module or file.
+
+        Raises:
+            NotSpawnable: the class is local to a function, or cannot be loaded there.
+            NodeUnreachable: the worker ended.
+            RemoteError: the actor's `__init__` raised there.
+        """
+        source = source_of(actor_class)
+        await self._offer(source)
+        server = self._broker.runtime.ref_of(self.node_id, SPAWN_SERVER)
+        return await server.ask(Spawn(source.key, args, kwargs or None))  # type: ignore[no-any-return]
+
+    @property
+    def is_running(self) -> bool:
+        """True from when it is ready until its process or link ends."""
+        return self.ready.done() and self.ready.exception() is None and not self._is_over
+
+    # --- for its pool ---
+
+    def close(self) -> None:
+        """Let the process end; `join` waits for it."""
+        self._is_closing = True
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self._is_over = True
+        if self._process is not None:
+            self._process.kill()
+
+    def join(self) -> None:
+        """Wait until the process has ended; kill it when it takes too long."""
+        self._thread.join(EXIT_TIME)
+        if self._thread.is_alive():
+            self.kill()
+            self._thread.join(EXIT_TIME)
+
+    def linked(self) -> None:
+        """The link to some node is established: perhaps it is ours."""
+        if self.node_id and self.node_id in self._broker.routes.router.next_hops:
+            self.ready.set_result(self)
+
+    def _offer(self, source: ClassSource) -> Future[None]:
+        """Let the worker load a class, once."""
+        with self._lock:
+            offered = self._offered.get(source.key)
+            if offered is None:
+                self._offers[source.key] = source
+                offered = self._expect(source.key)
+                self._say([source.key, *source])
+                if self._is_over:
+                    offered.set_exception(WorkerFailed(f"worker {self.name} ended"))
+        return offered
+
+    def _expect(self, key: str) -> Future[None]:
+        """Return the future of a class that the worker loads."""
+        offered: Future[None] = Future(f"{self.name} loading {key}")
+        self._offered[key] = offered
+        return offered
+
+    # --- the thread that attends to the process ---
+
+    def _attend(self) -> None:
+        """Start the process and follow it to its end."""
+        reason = "it could not be started"
+        try:
+            self._start()
+            with (
+                contextlib.suppress(OSError),  # reset: it ended
+                self._control.makefile("r", encoding="utf-8") as lines,
+            ):
+                self._listen(lines)
+            reason = self._reap()
+        except OSError as error:
+            reason = f"it could not be started: {error}"
+        finally:
+            failed = WorkerFailed(f"worker {self.name} ended: {reason}")
+            with self._lock:
+                self._is_over = True
+                self._control.close()
+                offered = list(self._offered.values())
+            self.ready.set_exception(failed)
+            for loading in offered:
+                loading.set_exception(failed)
+            self._ended(self, reason)
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        runtime, connector = self._broker.runtime, self._broker.connector
+        numbers = (self._their_control.fileno(), theirs.fileno())
+        try:
+            self._process = subprocess.Popen(  # noqa: S603  # our own interpreter and module
+                [sys.executable, "-P", "-m", MODULE, *map(str, numbers)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=numbers,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+            self._their_control.close()
+        self.pid = self._process.pid
+        runtime.post(partial(connector.adopt, ours, dialer=False))
+        with self._lock:
+            offers = dict(self._offers)
+            for key in offers:
+                self._expect(key)
+        about = {
+            "class": self._node_class,
+            "offers": offers,
+            "name": self.name,
+            "parent": runtime.node_id.hex(),
+            "limits": asdict(connector.options.limits),
+            "python_path": os.environ.get("PYTHONPATH"),
+        }
+        self._say(about)
+
+    def _say(self, what: object) -> None:
+        """Write one line to the process."""
+        with contextlib.suppress(OSError):  # it ended: whoever waits is told
+            self._control.sendall(json.dumps(what).encode() + b"\n")
+
+    def _listen(self, lines: IO[str]) -> None:
+        """Take what the process says, line by line."""
+        for line in lines:
+            said = json.loads(line)
+            if "node" in said:
+                self.node_id = bytes.fromhex(said["node"])
+                for offered in self._offered.values():
+                    offered.set_result(None)  # it links when it has loaded them
+                self._broker.runtime.post(self.linked)
+            elif "offered" in said:
+                self._offered[said["offered"]].set_result(None)
+            else:
+                key = said["refused"]
+                text = f"{key} cannot be loaded in worker {self.name}: {said['why']}"
+                self._offered[key].set_exception(NotSpawnable(text))
+
+    def _reap(self) -> str:
+        """Wait for the process; returns how it ended."""
+        assert self._process is not None
+        try:
+            code = self._process.wait(EXIT_TIME)
+        except subprocess.TimeoutExpired:  # it closed the socket and did not end
+            self._process.kill()
+            code = self._process.wait()
+        if self._is_closing:
+            return "closed"
+        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+FIRST_PAUSE: Final = 0.1
+LAST_PAUSE: Final = 5.0
+
+#: Seconds that a worker runs before its end no longer counts as one of a series.
+STEADY: Final = 10.0
+
+#: Seconds that a worker may take until it is linked, on a busy machine.
+START_TIME: Final = 30.0
+
+#: Seconds that the report of a worker's drain may take beyond the drain itself.
+REPORT_TIME: Final = 1.0
+
+#: Seconds that a spawn waits while no worker runs.
+REFILL_TIME: Final = 5.0
+
+
+@dataclass(eq=False, repr=False)
+class WorkerPool:
+    """Worker processes of one node; `node.workers(n)` makes it.
+
+    A process that ends is replaced, after a pause that grows while that happens again and
+    again. Its actors are gone: who monitors them is told `unreachable`.
+    """
+
+    _broker: Broker
+    _node_class: str
+    _count: int
+    _offers: dict[str, ClassSource]
+    #: Runs a coroutine and waits for it.
+    _wait: Callable[[Coroutine[Any, Any, Any]], Any]
+
+    def __post_init__(self) -> None:
+        """Start the processes; only nodes make pools.
+
+        Raises:
+            ValueError: fewer than one.
+        """
+        if self._count < 1:
+            msg = f"workers({self._count!r}): start at least one"
+            raise ValueError(msg)
+        self._runtime = self._broker.runtime
+        self._is_closed = False
+        self._backoffs = [Backoff(FIRST_PAUSE, LAST_PAUSE) for _ in range(self._count)]
+        self._turns = itertools.count()
+        self._waiting: list[Future[Worker]] = []
+        self._subscription = ExitStack()
+        self._subscription.enter_context(self._runtime.subscribed(self._note))
+        self._workers = {index: self._start(index) for index in range(self._count)}
+
+    # --- who works ---
+
+    def workers(self) -> list[Worker]:
+        """Return the workers that run."""
+        return [worker for worker in list(self._workers.values()) if worker.is_running]
+
+    def __len__(self) -> int:
+        return len(self.workers())
+
+    def __iter__(self) -> Iterator[Worker]:
+        return iter(self.workers())
+
+    def __getitem__(self, index: int) -> Worker:
+        return self.workers()[index]
+
+    def __repr__(self) -> str:
+        return f"<WorkerPool of {self._runtime.name}, {len(self)} run>"
+
+    # --- actors ---
+
+    def spawn(self, actor_class: type[A], *args: Any, **kwargs: Any) -> ActorRef[A]:
+        """Spawn an actor on the worker whose turn it is.
+
+        Raises:
+            NotSpawnable: the class is local to a function, or cannot be loaded there.
+            WorkerFailed: no worker runs.
+            RemoteError: the actor's `__init__` raised there.
+        """
+        return self._wait(self.aspawn(actor_class, *args, **kwargs))  # type: ignore[no-any-return]
+
+    async def aspawn(self, actor_class: type[A], *args: Any, **kwargs: Any) -> ActorRef[A]:
+        """Awaitable twin of `spawn`."""
+        worker = await self._pick()
+        return await worker.aspawn(actor_class, *args, **kwargs)
+
+    def spawn_each(self, actor_class: type[A], *args: Any, **kwargs: Any) -> list[ActorRef[A]]:
+        """Spawn an actor on each worker that runs; raises what `spawn` does."""
+        return self._wait(self.aspawn_each(actor_class, *args, **kwargs))  # type: ignore[no-any-return]
+
+    async def aspawn_each(
+        self, actor_class: type[A], *args: Any, **kwargs: Any
+    ) -> list[ActorRef[A]]:
+        """Awaitable twin of `spawn_each`."""
+        starts = [worker.aspawn(actor_class, *args, **kwargs) for worker in self]
+        return list(await asyncio.gather(*starts))
+
+    async def _pick(self) -> Worker:
+        """Return the worker whose turn it is; wait for one if none runs."""
+        if self._is_closed:
+            msg = f"the workers of {self._runtime.name} were closed; start others"
+            raise NodeClosed(msg)
+        ready = self.workers()
+        if ready:
+            return ready[next(self._turns) % len(ready)]
+        found: Future[Worker] = Future("a worker")
+        self._waiting.append(found)
+        late = f"no worker of {self._runtime.name} runs; see its events for why"
+        return await self._runtime.in_time(found, REFILL_TIME, WorkerFailed(late))
+
+    async def started(self) -> None:
+        """Wait until all workers run.
+
+        Raises:
+            WorkerFailed: one ended instead, or took too long.
+        """
+        for worker in list(self._workers.values()):
+            late = f"worker {worker.name} did not start within {START_TIME:g} s"
+            await self._runtime.in_time(worker.ready, START_TIME, WorkerFailed(late))
+
+    # --- the end ---
+
+    async def adrain(self, timeout: float) -> Drained:
+        """Let all workers finish what is under way and end; for the node's own drain.
+
+        Returns the sum of their reports; a worker that gives none counts as one left.
+        """
+        self._stop_refilling()
+        asks = [
+            self._runtime.ref_of(worker.node_id, INSPECTOR).ask(
+                DrainNode(timeout), timeout + REPORT_TIME
+            )
+            for worker in self
+        ]
+        outcomes = await asyncio.gather(*asks, return_exceptions=True)
+        reports = [report for report in outcomes if isinstance(report, Drained)]
+        return Drained(
+            finished=sum(report.finished for report in reports),
+            left=sum(report.left for report in reports) + len(outcomes) - len(reports),
+            seconds=max((report.seconds for report in reports), default=0.0),
+            unsent=sum(report.unsent for report in reports),
+        )
+
+    def close(self) -> None:
+        """End all workers and wait for their processes; twin `aclose`.
+
+        Raises:
+            WouldBlock: called on the thread of a running event loop; nothing was closed.
+        """
+        refuse_loop("close()", "pool.aclose()")
+        self.begin_close()
+        self.join()
+
+    async def aclose(self) -> None:
+        """Awaitable twin of `close`."""
+        self.begin_close()
+        await asyncio.get_running_loop().run_in_executor(None, self.join)
+
+    def begin_close(self) -> None:
+        """Let all workers end, and start none."""
+        self._stop_refilling()
+        self._subscription.close()
+        for worker in list(self._workers.values()):
+            worker.close()
+
+    def _stop_refilling(self) -> None:
+        """Start no more workers, and fail those who wait for one."""
+        self._is_closed = True
+        for found in self._waiting:
+            found.set_exception(NodeClosed("the workers were closed"))
+
+    def join(self) -> None:
+        """Wait for the processes, a few seconds at most."""
+        for worker in list(self._workers.values()):
+            worker.join()
+
+    # --- what happens ---
+
+    def _start(self, index: int) -> Worker:
+        name = f"{self._runtime.name}-worker-{index + 1}"
+        worker = Worker(
+            self._broker,
+            self._node_class,
+            name,
+            self._offers,
+            lambda ended, reason: self._runtime.post(self._ended, index, ended, reason),
+        )
+        worker.ready.add_done_callback(self._started)
+        return worker
+
+    def _started(self, ready: Future[Worker]) -> None:
+        """Report a worker that is ready, and hand it to those who wait."""
+        if ready.exception() is None:
+            worker = ready.result()
+            self._runtime.report(WorkerStarted(worker.name, worker.node_id, worker.pid))
+            waiting_for_one, self._waiting = self._waiting, []
+            for found in waiting_for_one:
+                found.set_result(worker)
+
+    def _note(self, event: object) -> None:
+        """Look at links and nodes: a link may make a worker ready, a frozen one is lost."""
+        if isinstance(event, LinkUp):
+            for worker in list(self._workers.values()):
+                self._runtime.post(worker.linked)
+        elif isinstance(event, NodeDown):
+            for worker in list(self._workers.values()):
+                if worker.node_id == event.node_id:
+                    worker.kill()  # it is of no use without its link, also if it is only frozen
+
+    def _ended(self, index: int, worker: Worker, reason: str) -> None:
+        """Report a worker that ended, and plan its replacement."""
+        if self._is_closed:
+            return
+        self._runtime.report(WorkerEnded(worker.name, worker.node_id, worker.pid, reason))
+        runtime = self._runtime
+        if runtime.now() - worker.started_at > STEADY:
+            self._backoffs[index].reset()
+        pause = self._backoffs[index].next_pause(runtime.random)
+        runtime.call_later(pause, self._refill, index)
+
+    def _refill(self, index: int) -> None:
+        """Start a worker in the place of one that ended."""
+        if not self._is_closed:
+            self._workers[index] = self._start(index)

@@ -1,0 +1,106 @@
+"""The source files of a checkout, each read and parsed once."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+ROOMS: Final = ("actors", "basp", "proxies", "callboard")
+"""The folders of the installed packages."""
+
+TEMPLATES: Final = "project"
+"""The folder of templates for users' projects, which are not source of ours."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, eq=False)
+class SourceFile:
+    """One Python file.
+
+    Attributes:
+        path: its path below the root of the checkout.
+        text: its content.
+    """
+
+    path: PurePosixPath
+    text: str
+
+    @property
+    def room(self) -> str:
+        """The folder at the top of the checkout that the file is in."""
+        return self.path.parts[0]
+
+    @property
+    def module(self) -> str:
+        """The dotted name, `actors.cell`, without a package's `callboard.` before it."""
+        return ".".join(self.path.with_suffix("").parts).removesuffix(".__init__")
+
+    @property
+    def is_package(self) -> bool:
+        """Whether the file is a package's `__init__`."""
+        return self.path.name == "__init__.py"
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """The syntax tree."""
+        return ast.parse(self.text)
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All nodes of the tree."""
+        return list(ast.walk(self.tree))
+
+    @cached_property
+    def functions(self) -> list[Function]:
+        """All functions and methods, nested ones too."""
+        return [node for node in self.nodes if isinstance(node, Function)]
+
+    @cached_property
+    def classes(self) -> list[ast.ClassDef]:
+        """All classes, nested ones too."""
+        return [node for node in self.nodes if isinstance(node, ast.ClassDef)]
+
+    def imported_names(self) -> Iterator[str]:
+        """Yield the dotted name of all that the file imports, under TYPE_CHECKING too."""
+        for node in self.nodes:
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            elif isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+
+
+def canonical(name: str) -> str:
+    """Return a dotted name as it is in the tree: `callboard.actors.cell` is `actors.cell`.
+
+    The three lower packages stand at the top of the checkout, and links in `callboard/` make
+    them importable under its name.
+    """
+    return re.sub(r"^callboard\.(actors|basp|proxies)(?=\.|$)", r"\1", name)
+
+
+def tracked_files(root: Path) -> list[SourceFile]:
+    """Return the Python files that git knows below a root; symbolic links are left out."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "*.py"], cwd=root, capture_output=True, text=True, check=True
+    )
+    paths = [PurePosixPath(name) for name in listed.stdout.split("\0") if name]
+    return [
+        SourceFile(path, (root / path).read_text())
+        for path in paths
+        if (root / path).is_file() and not (root / path).is_symlink()
+    ]
+
+
+def select_source(files: Iterable[SourceFile]) -> list[SourceFile]:
+    """Return the files of the installed packages."""
+    return [file for file in files if file.room in ROOMS and TEMPLATES not in file.path.parts]
+
+
+def select_tests(files: Iterable[SourceFile]) -> list[SourceFile]:
+    """Return the test files, but for those that start and kill real processes."""
+    return [file for file in files if file.room == "tests" and "faults" not in file.path.parts]

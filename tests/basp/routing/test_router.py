@@ -1,0 +1,319 @@
+import random
+from collections import defaultdict, deque
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from callboard.basp.cbor.plain import write_plain
+from callboard.basp.errors import LocalProtocolError, MalformedPayload, RemoteProtocolError
+from callboard.basp.node_id import NodeId
+from callboard.basp.routing.router import Changes, Router
+from callboard.basp.routing.update import (
+    PATH_LIMIT,
+    Cut,
+    PathVector,
+    Statement,
+    read_update,
+)
+from tests.basp.wire import write_update
+
+
+def node(number):
+    return NodeId(bytes([number + 1]) * 18)
+
+
+class Network:
+    """Routers and FIFO links; the order between links is chance."""
+
+    def __init__(self, size, chance):
+        self.chance = chance
+        self.nodes = [node(i) for i in range(size)]
+        self.routers = {n: Router(n) for n in self.nodes}
+        self.queues = {}
+        self.known = defaultdict(set)
+
+    def carry_out(self, me, changes):
+        for peer, payload in changes.updates:
+            self.queues[me, peer].append(payload)
+        known = self.known[me]
+        assert not known & set(changes.gained)
+        assert set(changes.lost) <= known
+        known |= set(changes.gained)
+        known -= set(changes.lost)
+        assert set(changes.moved) <= known
+        router = self.routers[me]
+        assert router.reachable == set(router.next_hops)
+        assert router.reachable.isdisjoint(router.active)
+        assert known == router.reachable | router.active
+
+    def toggle(self, a, b):
+        if (a, b) in self.queues:
+            del self.queues[a, b], self.queues[b, a]
+            for me, peer in ((a, b), (b, a)):
+                self.carry_out(me, self.routers[me].remove_peer(peer))
+        else:
+            self.queues[a, b], self.queues[b, a] = deque(), deque()
+            for me, peer in ((a, b), (b, a)):
+                self.carry_out(me, self.routers[me].add_peer(peer))
+
+    def step(self):
+        ready = [pair for pair, queue in self.queues.items() if queue]
+        if not ready:
+            return False
+        sender, receiver = self.chance.choice(ready)
+        payload = self.queues[sender, receiver].popleft()
+        self.carry_out(receiver, self.routers[receiver].receive(sender, payload))
+        return True
+
+    def settle(self):
+        for _ in range(200_000):
+            if not self.step():
+                return
+        pytest.fail("the updates never end")
+
+    def distances(self, start):
+        found, todo = {start: 0}, deque([start])
+        while todo:
+            here = todo.popleft()
+            for a, b in self.queues:
+                if a == here and b not in found:
+                    found[b] = found[here] + 1
+                    todo.append(b)
+        del found[start]
+        return found
+
+    def check(self):
+        for me, router in self.routers.items():
+            expected = {
+                n: length for n, length in self.distances(me).items() if length <= PATH_LIMIT
+            }
+            assert {n: len(router.path(n)) for n in router.reachable} == expected
+            assert not router.active
+            for destination in expected:
+                hops = [me, *router.path(destination)]
+                assert router.next_hops[destination] == hops[1]
+                assert hops[-1] == destination
+                assert len(set(hops)) == len(hops)
+                assert all(pair in self.queues for pair in zip(hops, hops[1:], strict=False))
+
+
+@given(st.integers(2, 9), st.integers(0, 2**32))
+@settings(max_examples=60)
+def test_routes_are_the_shortest_after_any_changes(size, seed):
+    chance = random.Random(seed)
+    network = Network(size, chance)
+    for _ in range(chance.randrange(1, 40)):
+        network.toggle(*chance.sample(network.nodes, 2))
+        for _ in range(chance.randrange(6)):
+            network.step()
+
+    network.settle()
+    network.check()
+
+
+def line(size):
+    network = Network(size, random.Random(1))
+    for a, b in zip(network.nodes, network.nodes[1:], strict=False):
+        network.toggle(a, b)
+    network.settle()
+    return network
+
+
+def test_a_partition_is_noticed_without_counting_to_infinity():
+    network = line(6)
+    network.toggle(node(0), node(2))
+    network.settle()
+    network.toggle(node(4), node(5))
+    steps = 0
+    while network.step():
+        steps += 1
+
+    assert steps < 80
+    assert node(5) not in network.routers[node(0)].reachable
+    network.check()
+
+
+def test_paths_end_at_the_limit():
+    network = line(PATH_LIMIT + 3)
+
+    assert len(network.routers[node(0)].reachable) == PATH_LIMIT
+    network.check()
+
+
+def test_equal_paths_are_chosen_the_same_everywhere():
+    network = Network(4, random.Random(3))
+    for a, b in ((0, 2), (2, 3), (0, 1), (1, 3)):
+        network.toggle(node(a), node(b))
+    network.settle()
+
+    assert network.routers[node(0)].path(node(3)) == (node(1), node(3))
+
+
+def test_changes_tell_gained_moved_and_lost():
+    me, b, c, d = (node(i) for i in range(4))
+    router = Router(me)
+    changes = router.add_peer(b)
+    assert (changes.gained, changes.updates) == ([b], [])
+    changes = router.add_peer(c)
+    assert changes.gained == [c]
+    assert [peer for peer, _ in changes.updates] == [b, c]
+    assert read_update(me, changes.updates[0][1])[0][0].path == (me, c)
+
+    via = write_update([PathVector((c, d), (1, 1))], [])
+    assert router.receive(c, via).gained == [d]
+    short = write_update([PathVector((b, d), (1, 1))], [])
+    assert router.receive(b, short).moved == [d]
+    assert router.receive(b, write_update([], [d])).moved == [d]
+    changes = router.remove_peer(c)
+    assert (changes.lost, router.active) == ([], {c, d})
+    assert router.remove_peer(c).lost == []
+    none = write_update([], [], [], [Statement(b, 9, {me}, {c}, {d})])
+    assert router.receive(b, none).lost == [c, d]
+    assert router.active == set()
+    assert router.receive(c, via).gained == []
+    assert router.path(d) == ()
+    assert d not in router.next_hops
+    assert set(router._heard) == {b}
+
+
+def test_vectors_through_ourselves_withdraw():
+    me, b, d = (node(i) for i in range(3))
+    router = Router(me)
+    router.add_peer(b)
+    router.receive(b, write_update([PathVector((b, d), (1, 1))], []))
+
+    loop = write_update([PathVector((b, me, d), (1, 1, 1))], [])
+
+    router.receive(b, loop)
+
+    assert router.active == {d}
+    assert d not in router.next_hops
+
+
+def test_late_vectors_are_ignored_by_their_stamps():
+    me, b, d = (node(i) for i in range(3))
+    router = Router(me)
+    router.add_peer(b)
+    router.receive(b, write_update([PathVector((b, d), (5, 5))], []))
+    router.receive(b, write_update([PathVector((b, d), (5, 4))], []))
+
+    assert router._heard[b][d].stamps == (5, 5)
+
+
+def test_a_neighbor_is_added_once_and_is_not_oneself():
+    router = Router(node(0))
+    router.add_peer(node(1))
+    for wrong in (node(0), node(1)):
+        with pytest.raises(LocalProtocolError):
+            router.add_peer(wrong)
+
+
+N = bytes(range(18))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        5, [], [[]], [[], [], {}], [[], [], [], 5], [{}, []],
+        [[], [b"short"]], [[], ["x" * 18]], [[5], []],
+        [[[[N], 5]], []], [[[[N], [1, 2]]], []], [[[[], []]], []], [[[["x"], [1]]], []],
+        [[[[N], [-1]]], []], [[[[N], [True]]], []], [[[[N, N], [1, 1]]], []],
+        [[[[bytes(18)], [1]]], []], [[[[N] * 17, [1] * 17]], []],
+        [[], [N] * 65_537],
+        [[], [], [5]], [[], [], [[N, N]]], [[], [], [[N, N, -1]]], [[], [], [[N, "x", 1]]],
+        [[], [], [], [5]], [[], [], [], [[N, 1]]], [[], [], [], [[N, -1, [], [], [], []]]],
+        [[], [], [], [], 5], [[], [], [], [], ["x"]], [[[[N], [1]]], [], [], [], [5]],
+        [[[[N], [1]]], [], [], [], ["x" * 257]],
+        [[], [], [], [[N, 1, [], [], [], ["x"]]]], [[], [], [], [[N, 1, [], [], [], 5]]],
+    ],
+)  # fmt: skip
+def test_malformed_updates_are_refused(content):
+    with pytest.raises(MalformedPayload, match="routing update of node"):
+        read_update(NodeId(N), write_plain(content))
+
+
+def test_updates_come_back_as_they_were_written():
+    me, b, c = (node(i) for i in range(3))
+    update = (
+        [PathVector((me, b), (1, 2))],
+        [c],
+        [Cut(b, c, 2**64 - 1)],
+        [Statement(c, 7, frozenset({me, b}), frozenset({b}), frozenset({c}), frozenset({me}))],
+        ["see"],
+    )
+
+    assert read_update(me, write_update(*update)) == update
+
+
+def test_other_releases_may_leave_out_and_append_items():
+    me = node(0)
+    assert read_update(me, write_plain([[], [me]])) == ([], [me], [], [], [])
+    assert read_update(me, write_plain([[], [me], [], [], [], "new", 5])) == (
+        [],
+        [me],
+        [],
+        [],
+        [],
+    )
+
+
+def test_paths_over_a_cut_link_are_dropped_whoever_told_them_and_later_ones_are_not():
+    me, b, c, x, d = (node(i) for i in range(5))
+    router = Router(me)
+    router.add_peer(b)
+    router.add_peer(c)
+    router.receive(b, write_update([PathVector((b, x, d), (1, 4, 1))], []))
+
+    changes = router.receive(c, write_update([], [], [Cut(x, d, 5)]))
+    assert router.active == {d}
+    assert [peer for peer, _ in changes.updates] == [b, c]
+    assert [read_update(me, payload).cuts for _, payload in changes.updates] == [
+        [Cut(x, d, 5)],
+        [],
+    ]
+    assert router.receive(b, write_update([], [], [Cut(x, d, 5)])).updates == []
+
+    router.receive(c, write_update([PathVector((c, x, d), (1, 4, 1))], []))
+    assert router.active == {d}
+    changes = router.receive(c, write_update([PathVector((c, x, d), (1, 6, 1))], []))
+    assert (changes.moved, router.active) == ([d], set())
+
+
+def test_names_go_on_with_the_first_path_and_each_later_one():
+    me, b, c, d, e = (node(i) for i in range(5))
+    router = Router(me)
+    router.add_peer(b)
+    router.names[c] = "sea"
+    router.add_peer(c)
+    told = router.receive(c, write_update([PathVector((c, d), (1, 1))], [], names=["day"]))
+    [(peer, payload)] = told.updates
+    assert (peer, read_update(me, payload).names, router.names[d]) == (b, ["day"], "day")
+
+    *_, (peer, payload) = router.add_peer(e).updates
+    assert (peer, read_update(me, payload).names) == (e, ["", "sea", "day"])
+
+    through_us = write_update([PathVector((c, me, b), (1, 1, 1))], [], names=["false"])
+    router.receive(c, through_us)
+    assert b not in router.names, "a name without a path of use"
+
+
+def test_a_router_that_closes_loses_all_and_tells_nobody():
+    me, b, c, d = (node(i) for i in range(4))
+    router = Router(me)
+    router.add_peer(b)
+    router.add_peer(c)
+    router.receive(c, write_update([PathVector((c, d), (1, 1))], []))
+
+    changes = router.close()
+    assert (sorted(changes.lost), changes.updates) == ([b, c, d], [])
+    assert (set(router._heard), router.reachable, router.active) == (set(), set(), set())
+    assert router.remove_peer(b) == Changes()
+
+
+@given(st.binary(max_size=80))
+def test_any_bytes_are_an_update_or_refused(payload):
+    try:
+        read_update(NodeId(N), payload)
+    except RemoteProtocolError:
+        event("refused")

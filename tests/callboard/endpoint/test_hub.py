@@ -1,0 +1,233 @@
+"""What threads publish: at once or in the core's next turn, in order in either case."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from callboard import Node
+from callboard.endpoint import transmitter
+from callboard.endpoint.hub import Hub
+from callboard.endpoint.machine import peer_buffer
+from callboard.endpoint.message_queue import MessageQueue
+from tests.proxies.cast import eventually
+
+THREADS = 8
+EACH = 400
+
+
+@pytest.fixture
+def hubs() -> Iterator[tuple[Hub, Hub, MessageQueue]]:
+    """Two hubs that are peers, and a queue at the second that takes /t."""
+    with Node("here") as here, Node("there") as there:
+        sender, receiver = Hub.of(here), Hub.of(there)
+        queue: MessageQueue = MessageQueue()
+        receiver.add_receiver(queue, ["/t"]).result(5)
+        port = there.listen()
+        assert sender.peer(("127.0.0.1", port), 1.0).result(5)
+        assert sender.until(lambda core: "/t" in core.peer_topics(), 5).result()
+        sender.publish("/t", "known")
+        assert queue.get(5.0) == ("/t", "known")
+        yield sender, receiver, queue
+
+
+@contextmanager
+def standing_still(hub: Hub) -> Iterator[None]:
+    """Keep the thread of a hub's node from doing anything."""
+    stands, may_go_on = threading.Event(), threading.Event()
+
+    def stand() -> None:
+        stands.set()
+        may_go_on.wait(10)
+
+    hub.node.runtime.runner.post(stand)
+    assert stands.wait(5)
+    try:
+        yield
+    finally:
+        may_go_on.set()
+
+
+def calm(hub: Hub) -> None:
+    assert eventually(
+        lambda: not hub.is_poked and hub.node.runtime.runner.now() > hub.calm_from
+    )
+
+
+def test_a_message_goes_at_once_when_the_core_is_idle(hubs):
+    sender, _, queue = hubs
+    calm(sender)
+
+    with standing_still(sender):
+        sender.publish("/t", 1)
+        assert queue.get(5.0) == ("/t", 1)
+
+
+def test_a_batch_goes_at_once_too(hubs):
+    sender, _, queue = hubs
+    calm(sender)
+
+    with standing_still(sender):
+        sender.publish_all([("/t", 1), ("/other", 2), ("/t", 3)])
+        assert queue.get(0.2) is None  # who wants /other has to be found out first
+
+    assert [queue.get(5.0), queue.get(5.0)] == [("/t", 1), ("/t", 3)]
+    calm(sender)
+    with standing_still(sender):
+        sender.publish_all([("/t", 4), ("/other", 5), ("/t", 6)])
+        assert [queue.get(5.0), queue.get(5.0)] == [("/t", 4), ("/t", 6)]
+
+
+def test_nothing_overtakes_what_waits_for_a_turn(hubs):
+    sender, _, queue = hubs
+
+    with standing_still(sender):
+        with sender.core_lock:
+            sender.publish("/t", 1)
+        sender.calm_from = 0.0
+        sender.is_poked = False  # as it is while the core begins to take what waits
+        sender.publish("/t", 2)
+
+    assert [queue.get(5.0), queue.get(5.0)] == [("/t", 1), ("/t", 2)]
+
+
+def test_a_thread_does_not_wait_while_the_core_works(hubs):
+    sender, _, queue = hubs
+    calm(sender)
+
+    with sender.core_lock:
+        sender.publish("/t", 1)
+        sender.publish_all([("/t", 2)])
+        assert queue.available() == 0
+
+    assert [queue.get(5.0), queue.get(5.0)] == [("/t", 1), ("/t", 2)]
+
+
+def test_a_signal_handler_may_publish_whatever_it_interrupted(hubs):
+    sender, receiver, queue = hubs
+    routes = sender.node._broker.routes
+    wire = routes.wires[receiver.node.node_id]
+    for number, lock in enumerate((routes.lock, wire._lock)):
+        calm(sender)
+        with lock:  # as its thread has it while it sends something else
+            sender.publish("/t", number)
+
+    assert [queue.get(5.0), queue.get(5.0)] == [("/t", 0), ("/t", 1)]
+
+
+def test_messages_in_a_row_wait_for_one_turn(hubs):
+    sender, _, queue = hubs
+    sender.calm_from = float("inf")
+
+    with standing_still(sender):
+        sender.publish("/t", 1)
+        assert queue.get(0.2) is None
+        assert sender.buffered == 1
+
+    assert queue.get(5.0) == ("/t", 1)
+
+
+def test_what_a_receiver_here_wants_too_waits_for_a_turn(hubs):
+    sender, _, queue = hubs
+    own: MessageQueue = MessageQueue()
+    sender.add_receiver(own, ["/t"], sees_own=True).result(5)
+    calm(sender)
+
+    with standing_still(sender):
+        sender.publish("/t", 1)
+        assert queue.get(0.2) is None
+
+    assert queue.get(5.0) == own.get(5.0) == ("/t", 1)
+
+
+def test_a_link_that_is_full_gets_its_messages_in_turns(hubs, monkeypatch):
+    sender, _, queue = hubs
+    calm(sender)
+    with monkeypatch.context() as patched:
+        for module in (transmitter, peer_buffer):
+            patched.setattr(module, "LINK_ROOM", 0)
+        with standing_still(sender):
+            sender.publish("/t", 1)
+            assert queue.get(0.2) is None
+        assert eventually(lambda: sender.waiting_for_peers == 1)
+    sender.publish("/t", 2)
+
+    assert [queue.get(5.0), queue.get(5.0)] == [("/t", 1), ("/t", 2)]
+
+
+def test_without_a_node_that_answers_nothing_is_sent_and_nothing_breaks(hubs):
+    sender, receiver, _ = hubs
+    receiver.node.close()
+    assert eventually(lambda: not sender.core.peer_topics())
+    transmitted = sender.counters.transmitted
+    calm(sender)
+
+    sender.publish("/t", 1)
+
+    assert eventually(lambda: sender.buffered == 0)
+    assert sender.counters.transmitted == transmitted
+
+
+def test_threads_that_publish_at_the_same_time_lose_double_and_reorder_nothing(hubs):
+    sender, receiver, queue = hubs
+    published, received = sender.counters.data_published, receiver.counters.received
+    begin = threading.Barrier(THREADS)
+    pause = threading.Event()
+
+    def publish(thread: int) -> None:
+        begin.wait(10)
+        number = 0
+        while number < EACH:
+            match number % 7:
+                case 0:
+                    sender.publish_all([("/t", [thread, number + each]) for each in range(3)])
+                    number += 3
+                case 5:
+                    pause.wait(0.0001)  # calm again: the next one goes at once
+                    sender.publish("/t", [thread, number])
+                    number += 1
+                case 6:
+                    sender.send_to(receiver.node.node_id, [("/t", [thread, number])])
+                    number += 1
+                case _:
+                    sender.publish("/t", [thread, number])
+                    number += 1
+
+    threads = [threading.Thread(target=publish, args=(number,)) for number in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    got: dict[int, list[int]] = {number: [] for number in range(THREADS)}
+    while (
+        any(each.is_alive() for each in threads) or sum(map(len, got.values())) < THREADS * EACH
+    ):
+        item = queue.get(5.0)
+        assert item is not None
+        thread_number, number = item[1]
+        got[thread_number].append(number)
+    for thread in threads:
+        thread.join()
+
+    assert all(numbers[:EACH] == list(range(len(numbers)))[:EACH] for numbers in got.values())
+    total = sum(map(len, got.values()))
+    assert eventually(
+        lambda: receiver.counters.received - received == total + queue.available()
+    )
+    assert 0 < sender.counters.data_published - published < total  # some were sent directly
+
+
+def test_what_a_thread_asked_for_before_is_in_force_when_it_publishes(hubs):
+    sender, _, _ = hubs
+    calm(sender)
+    own: MessageQueue = MessageQueue()
+
+    with standing_still(sender):
+        sender.add_receiver(own, ["/t"], sees_own=True)
+        sender.publish("/t", 1)
+    assert own.get(5.0) == ("/t", 1)
+    with standing_still(sender):
+        sender.remove_receiver(own)
+        sender.publish("/t", 2)
+    sender.flushed(5)
+
+    assert own.available() == 0

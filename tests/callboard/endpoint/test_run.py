@@ -1,0 +1,148 @@
+"""Values between endpoints: nothing is lost, and garbage is an error."""
+
+from typing import Any
+
+import cbor2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from callboard.endpoint.machine.run import (
+    PackedType,
+    decode_run,
+    encode_pair,
+    encode_plain_pair,
+    pack_runs,
+)
+from callboard.model.data import Data, ImmutableData
+from callboard.model.encoding import data_to_cbor, immutable_from_cbor, python_to_cbor
+from callboard.model.errors import MalformedMessage
+from tests.callboard.model.strategies import DATA
+
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False)
+    | st.text(),
+    lambda inner: st.lists(inner) | st.tuples(inner, inner),
+)
+
+
+def frozen(value: Any) -> Any:
+    return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
+
+
+@given(DATA)
+def test_values_in_a_run_are_those_of_the_model(value: Data) -> None:
+    body = encode_pair("/t", value)
+
+    ((payload, _),) = pack_runs(PackedType.DATA, 16, [body, body])
+
+    expected = ImmutableData.to_py(value)
+    assert repr(decode_run(payload)[1]) == repr([("/t", expected), ("/t", expected)])
+
+
+@given(DATA)
+def test_one_value_alone_is_the_same(value: Data) -> None:
+    assert repr(immutable_from_cbor(data_to_cbor(value))) == repr(ImmutableData.to_py(value))
+
+
+@given(PLAIN)
+def test_plain_values_take_the_short_way_and_mean_the_same(value: Any) -> None:
+    assert python_to_cbor(value) == data_to_cbor(Data(value))
+
+
+@given(st.lists(st.tuples(st.text(max_size=20), PLAIN), min_size=1, max_size=20))
+def test_a_run_keeps_messages_and_order(messages: list[tuple[str, Any]]) -> None:
+    pairs = [encode_pair(topic, value) for topic, value in messages]
+
+    ((payload, count),) = pack_runs(PackedType.DATA, 16, pairs)
+
+    assert count == len(messages)
+    assert decode_run(payload) == (
+        PackedType.DATA,
+        [(topic, frozen(value)) for topic, value in messages],
+    )
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"",
+        b"\xff",
+        cbor2.dumps({"a": 1}),
+        cbor2.dumps(cbor2.CBORTag(28, [])),
+        cbor2.dumps(cbor2.CBORTag(48920, -1)),
+        cbor2.dumps(cbor2.CBORTag(48920, 2**64)),
+        cbor2.dumps(cbor2.CBORTag(48921, b"short")),
+        cbor2.dumps(cbor2.CBORTag(48922, [bytes(16), 129])),
+        cbor2.dumps(cbor2.CBORTag(48923, [70000, 1])),
+        cbor2.dumps(cbor2.CBORTag(48924, "now")),
+        cbor2.dumps(cbor2.CBORTag(48926, 7)),
+        cbor2.dumps(cbor2.CBORTag(48928, [1])),
+        cbor2.dumps(cbor2.CBORTag(258, 1)),
+        cbor2.dumps(2**70),
+        b"\x81" * 1000,
+    ],
+)
+def test_a_run_with_what_is_no_value_is_an_error(garbage: bytes) -> None:
+    with pytest.raises(MalformedMessage):
+        decode_run(b"\x84\x01\x10\x62/t" + garbage)
+
+
+@pytest.mark.parametrize("count", [1, 30, 300])
+def test_bytes_of_commands_stay_bytes_even_if_they_look_like_a_tag(count: int) -> None:
+    pairs = [encode_plain_pair("/t", b"\xd9\xbf and text")] * count
+
+    ((payload, _),) = pack_runs(PackedType.COMMAND, 1, pairs)
+
+    assert decode_run(payload) == (
+        PackedType.COMMAND,
+        [("/t", b"\xd9\xbf and text")] * count,
+    )
+
+
+def test_bytes_behind_a_run_are_an_error() -> None:
+    ((payload, _),) = pack_runs(PackedType.DATA, 16, [encode_pair("/t", 1)])
+
+    with pytest.raises(MalformedMessage):
+        decode_run(payload + b"\x00")
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_run_or_an_error(garbage: bytes) -> None:
+    try:
+        decode_run(garbage)
+    except MalformedMessage:
+        return
+
+
+@given(st.lists(DATA, min_size=1, max_size=3), st.data())
+def test_damaged_runs_are_a_run_or_an_error(values: list[Data], draw: Any) -> None:
+    ((payload, _),) = pack_runs(PackedType.DATA, 1, [encode_pair("/t", v) for v in values])
+    body = bytearray(payload)
+    body[draw.draw(st.integers(0, len(body) - 1))] ^= draw.draw(st.integers(1, 255))
+
+    try:
+        decode_run(bytes(body))
+    except MalformedMessage:
+        return
+
+
+@pytest.mark.parametrize(
+    "value", [2**63, -(2**63) - 1, [1, [2**64 - 1]], cbor2.CBORSimpleValue(5), cbor2.undefined]
+)
+def test_plain_values_outside_of_the_model_are_refused(value: Any) -> None:
+    pair = encode_plain_pair("/a", value)
+    ((run, _),) = pack_runs(PackedType.DATA, 1, [encode_pair("/a", 1), pair])
+
+    with pytest.raises(MalformedMessage):
+        decode_run(run)
+
+
+@pytest.mark.parametrize("value", [2**63 - 1, -(2**63), 2**32, "a;b", (1, (2**40, -0.5))])
+def test_values_that_look_odd_in_bytes_are_read(value: Any) -> None:
+    ((run, _),) = pack_runs(PackedType.DATA, 1, [encode_pair("/a", value)])
+
+    assert decode_run(run) == (PackedType.DATA, [("/a", value)])

@@ -1,0 +1,346 @@
+"""What survives the router: sessions, retained messages, what is not acknowledged."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from callboard.commitlog import CommitLog, LogCorrupt
+from callboard.mqtt.journal.journal import RouterJournal
+from callboard.mqtt.router.record import Published, read_record
+from callboard.mqtt.wire.packet import V4, V5, PubAck, PubComp, Publish, PubRec, PubRel
+from tests.callboard.mqtt.durable_stage import LASTING, DurableStage
+from tests.callboard.mqtt.stage import Stage, connack
+
+
+@pytest.fixture
+def durable() -> DurableStage:
+    return DurableStage()
+
+
+@pytest.mark.parametrize("version", [V4, V5])
+def test_a_session_survives_with_its_subscriptions(durable, version) -> None:
+    lasting = LASTING if version == V5 else {"version": V4, "clean": False}
+    durable.client("s", **lasting).subscribe("a/+", "b", qos=1)
+
+    durable.crash()
+
+    again = durable.client("s", **lasting)
+    assert connack(again).session_present is True
+    publisher = durable.client("p")
+    for topic in ("a/1", "b", "c"):
+        publisher.publish(topic, topic.encode(), 1)
+    assert again.payloads() == [b"a/1", b"b"]
+
+
+def test_what_a_client_has_unsubscribed_or_ended_does_not_come_back(durable) -> None:
+    one = durable.client("one", **LASTING)
+    one.subscribe("a", "b", qos=1)
+    one.unsubscribe("a")
+    durable.client("two", **LASTING).subscribe("c", qos=1)
+    durable.client("two", clean=True)
+
+    durable.crash()
+
+    assert [log.topic_filter for log in durable.machine.logs] == ["b"]
+    assert list(durable.machine.sessions.graveyard) == ["one"]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_messages_for_a_session_that_is_away_survive(durable, qos) -> None:
+    away = durable.client("s", **LASTING)
+    away.subscribe("t", qos=qos)
+    away.lose()
+    publisher = durable.client("p")
+    publisher.send(*(publisher.message("t", bytes([n]), qos) for n in range(10)))
+
+    durable.crash()
+
+    again = durable.client("s", **LASTING)
+    assert [payload[0] for payload in again.payloads()] == list(range(10))
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_is_in_flight_comes_again_with_its_identifiers(durable, qos) -> None:
+    reader = durable.client("s", answers=False, receive_maximum=4, **LASTING)
+    reader.subscribe("t", qos=qos, identifier=3)
+    publisher = durable.client("p")
+    publisher.send(
+        *(publisher.message("t", bytes([n]), qos, content_type="c") for n in range(6))
+    )
+    sent = reader.messages()
+    kind = PubAck if qos == 1 else PubRec
+    reader.send(kind(sent[1].packet_id))
+
+    durable.crash()
+
+    got = durable.client("s", answers=False, receive_maximum=100, **LASTING).got()
+    messages = [each for each in got if isinstance(each, Publish)]
+    first = [each for each in messages if each.dup]
+    assert [each.payload[0] for each in messages] == ([0, 2, 3, 4, 5])
+    old = {each.payload: each.packet_id for each in sent}
+    assert all(old.get(each.payload, each.packet_id) == each.packet_id for each in first)
+    assert {each.payload[0] for each in first} == ({0, 2, 3, 4} if qos == 1 else {0, 2, 3})
+    assert {each.properties.content_type for each in messages} == {"c"}
+    assert {each.properties.subscription_identifiers for each in messages} == {(3,)}
+    released = [each.packet_id for each in got if isinstance(each, PubRel)]
+    assert released == ([sent[1].packet_id] if qos == 2 else [])
+
+
+def test_a_qos_2_message_that_was_acknowledged_is_not_taken_twice(durable) -> None:
+    reader = durable.client("s", **LASTING)
+    reader.subscribe("t", qos=2)
+    first = durable.client("p", answers=False, **LASTING)
+    message = first.message("t", b"once", 2, packet_id=7)
+    first.send(message)
+    got = reader.payloads()
+
+    durable.crash()
+
+    reader = durable.client("s", **LASTING)
+    again = durable.client("p", answers=False, **LASTING)
+    (answer,) = again.send(message)
+    assert isinstance(answer, PubRec)
+    assert got + reader.payloads() == [b"once"]
+    assert [type(each) for each in again.send(PubRel(7))] == [PubComp]
+    durable.crash()
+    assert not durable.machine.sessions.graveyard["p"].received
+
+
+def test_retained_messages_survive_and_removed_ones_do_not(durable) -> None:
+    publisher = durable.client("p")
+    publisher.publish("kept", b"1", retain=True, content_type="x")
+    publisher.publish("kept", b"2", retain=True, content_type="y")
+    publisher.publish("gone", b"3", retain=True)
+    publisher.publish("gone", b"", retain=True)
+    publisher.publish("short", b"4", retain=True, message_expiry_interval=10)
+    durable.advance(11)
+
+    durable.crash()
+
+    client = durable.client("c")
+    client.subscribe("#")
+    (message,) = client.messages()
+    assert (message.topic, message.payload, message.retain) == ("kept", b"2", True)
+    assert message.properties.content_type == "y"
+
+
+def test_a_session_goes_on_to_expire_after_a_restart(durable) -> None:
+    durable.client("away", clean=False, expiry=100).lose()
+    durable.client("there", clean=False, expiry=100)
+    durable.now = 60
+    durable.crash()
+
+    durable.advance(41)
+    left = list(durable.machine.sessions.graveyard)
+    durable.advance(100)
+
+    assert left == ["there"]
+    assert not durable.machine.sessions.graveyard
+
+
+def test_an_acknowledgement_goes_out_only_when_the_message_is_durable(durable) -> None:
+    reader = durable.client("s", **LASTING)
+    reader.subscribe("t", qos=1)
+    reader.lose()
+    publisher = durable.client("p", answers=False)
+    publisher.push(publisher.message("t", b"x", 1))
+
+    turn = durable.machine.run_turn(0.0)
+
+    assert [type(record) for record in turn.records] == [Published]
+    assert publisher.got() == []  # what acknowledges it is carried out behind the records
+    assert [link.client_id for link, _ in turn.transmits] == ["p"]
+
+
+def test_nothing_is_written_for_sessions_that_do_not_last(durable) -> None:
+    before = len(durable.turns)
+    reader = durable.client("s")
+    reader.subscribe("t", qos=2)
+    publisher = durable.client("p")
+
+    publisher.publish("t", b"x", 2)
+    publisher.publish("t", b"x", 0)
+
+    assert reader.payloads() == [b"x", b"x"]
+    assert not any(turn.records for turn in durable.turns[before:])
+
+
+def test_each_publish_is_written_once_whoever_reads_it(durable) -> None:
+    for number, topic_filter in enumerate(("t", "#", "+")):
+        durable.client(f"s{number}", **LASTING).subscribe(topic_filter, qos=1)
+    durable.client("p").publish("t", b"once", 1)
+
+    written = [
+        record
+        for turn in durable.turns
+        for record in turn.records
+        if isinstance(record, Published)
+    ]
+
+    assert len(written) == 1
+
+
+def test_overlapping_subscriptions_do_not_double_after_a_restart(durable) -> None:
+    reader = durable.client("s", **LASTING)
+    reader.subscribe("a/#", qos=2)
+    reader.subscribe("a/b", qos=2)
+    publisher = durable.client("p")
+    publisher.send(*(publisher.message("a/b", bytes([n]), 2) for n in range(5)))
+    got = reader.payloads()
+    reader.unsubscribe("a/#")
+
+    durable.crash()
+
+    again = durable.client("s", **LASTING)
+    assert len(got) == 5
+    assert again.payloads() == []
+
+
+def test_qos_0_is_not_delivered_again_after_a_restart(durable) -> None:
+    durable.client("other", **LASTING).subscribe("t", qos=1)
+    reader = durable.client("s", **LASTING)
+    reader.subscribe("t", qos=0)
+    durable.client("p").publish("t", b"x", 1)
+    got = reader.payloads()
+
+    durable.crash()
+
+    assert got == [b"x"]
+    assert durable.client("s", **LASTING).payloads() == []
+
+
+def test_a_shared_subscription_survives_with_its_place(durable) -> None:
+    members = [durable.client(f"m{number}", **LASTING) for number in range(2)]
+    for member in members:
+        member.subscribe("$share/g/t", qos=1)
+    publisher = durable.client("p")
+    publisher.send(*(publisher.message("t", bytes([n]), 1) for n in range(4)))
+    got = [payload[0] for member in members for payload in member.payloads()]
+    for member in members:
+        member.lose()
+    publisher.send(*(publisher.message("t", bytes([n]), 1) for n in range(4, 8)))
+
+    durable.crash()
+
+    again = [durable.client(f"m{number}", **LASTING) for number in range(2)]
+    more = [payload[0] for member in again for payload in member.payloads()]
+    assert sorted(got) == [0, 1, 2, 3]
+    assert sorted(more) == [4, 5, 6, 7]
+
+
+def test_the_journal_is_cut_down_to_what_is_needed() -> None:
+    durable = DurableStage(least_growth=50_000)
+    reader = durable.client("s", **LASTING)
+    reader.subscribe("t", qos=2)
+    publisher = durable.client("p", **LASTING)
+    publisher.publish("kept", b"retained", retain=True)
+    sizes = []
+    got = []
+    for number in range(300):
+        publisher.publish("t", bytes([number % 250]) * 500, 2)
+        got += [payload[0] for payload in reader.payloads()]
+        sizes.append(
+            sum(durable.disk.size(f"/mqtt/{n}") for n in durable.disk.listdir("/mqtt"))
+        )
+    reader.lose()
+    publisher.publish("t", b"\xff", 2)
+
+    durable.crash()
+
+    assert max(sizes[100:]) < 4 * 50_000
+    assert got == [number % 250 for number in range(300)]
+    assert durable.client("s", **LASTING).payloads() == [b"\xff"]
+    late = durable.client("late")
+    late.subscribe("kept")
+    assert late.payloads() == [b"retained"]
+
+
+def test_a_snapshot_that_was_torn_is_given_up(durable, monkeypatch) -> None:
+    reader = durable.client("s", **LASTING)
+    reader.subscribe("t", qos=1)
+    reader.lose()
+    durable.client("p").publish("t", b"x", 1)
+    whole = durable.journal._append
+
+    def torn(records):
+        return whole(records[: len(records) // 2])
+
+    monkeypatch.setattr(durable.journal, "_append", torn)
+    durable.journal._cut(durable.machine)
+
+    for _ in range(2):
+        durable.crash()
+    assert durable.client("s", **LASTING).payloads() == [b"x"]
+
+
+def test_numbers_go_on_after_a_restart(durable) -> None:
+    durable.client("s", **LASTING).subscribe("t", qos=1)
+    durable.client("p").publish("t", b"x", 1)
+    before = durable.machine.logs.number
+
+    durable.crash()
+
+    assert durable.machine.logs.number >= before
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [("unheard", []), ("publish", [1]), ("close", []), ("sent", 3), ("retain", [b"t", 1])],
+)
+def test_records_that_cannot_be_read_are_told(kind, fields) -> None:
+    with pytest.raises(LogCorrupt):
+        read_record(kind, fields, 0.0)
+
+
+def test_a_journal_can_be_looked_at_as_a_log(tmp_path: Path) -> None:
+    stage = Stage(is_durable=True)
+    journal = RouterJournal(tmp_path / "mqtt", now=lambda: 0.0, wall_clock=lambda: 0)
+    stage.client("s", **LASTING).subscribe("t", qos=1)
+    for turn in stage.turns:
+        journal.write(turn.records, stage.machine)
+    journal.close()
+
+    with CommitLog(tmp_path / "mqtt") as log:
+        kinds = [record.topic for record in itertools.chain(log.read(0))]
+
+    assert kinds == ["open", "subscribe"]
+
+
+def test_numbers_of_messages_that_were_not_kept_are_not_used_again(durable) -> None:
+    reader = durable.client("s", answers=False, receive_maximum=1, **LASTING)
+    reader.subscribe("t", "u", qos=1)
+    publisher = durable.client("p")
+    publisher.send(*(publisher.message("t", bytes([n]), 1) for n in range(2)))
+    reader.unsubscribe("u")  # while the second message waits
+    publisher.send(*(publisher.message("elsewhere") for _ in range(20)))
+    reader.answers = True
+    for message in reader.messages():
+        reader._answer(message)
+    durable.run()
+    before = durable.machine.logs.number
+
+    durable.crash()
+
+    assert durable.machine.logs.number == before
+    again = durable.client("s", **LASTING)
+    durable.client("p").publish("t", b"new", 1)
+    assert again.payloads() == [b"new"]
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.parametrize("cuts", [False, True])
+def test_a_filter_with_qos_0_takes_no_message_from_one_with_qos_1(
+    durable, crashes, cuts
+) -> None:
+    reader = durable.client("s", **LASTING)
+    reader.subscribe("a/#", qos=0)
+    reader.subscribe("a/b", qos=1)
+    reader.lose()
+    durable.client("p").publish("a/b", b"x", 1)
+    if cuts:
+        durable.journal._cut(durable.machine)
+    if crashes:
+        durable.crash()
+
+    assert durable.client("s", **LASTING).payloads() == [b"x"]

@@ -1,0 +1,261 @@
+"""Ports: TCP, TLS with and without client certificates, WebSocket, Unix sockets."""
+
+import gc
+import socket
+import ssl
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trustme
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect as connect_websocket
+
+from callboard.mqtt import Router, RouterConfig
+from callboard.mqtt.access.auth import Security
+from callboard.mqtt.port.limits import NetworkLimits
+from callboard.mqtt.port.listener import ListenerSettings
+from callboard.mqtt.wire.codec import decode, encode
+from callboard.mqtt.wire.errors import ListenError
+from callboard.mqtt.wire.packet import (
+    V4,
+    V5,
+    ConnAck,
+    Connect,
+    Disconnect,
+    Publish,
+    SubAck,
+    Subscribe,
+    Subscription,
+)
+from callboard.mqtt.wire.properties import Properties
+from callboard.proxies.errors import TlsError
+from callboard.proxies.link.tls import Tls
+from tests.callboard.mqtt.caller import Caller
+
+
+class Authority:
+    """Certificates for one test."""
+
+    def __init__(self, folder):
+        self.ca = trustme.CA()
+        self.folder = folder
+        self.path = folder / "ca.pem"
+        self.ca.cert_pem.write_to_path(self.path)
+
+    def tls(self, name, *, mutual=False, **fields):
+        issued = self.ca.issue_cert(name, **fields)
+        path = self.folder / f"{name}.pem"
+        issued.private_key_and_cert_chain_pem.write_to_path(path)
+        return Tls(certificate=path, authority=self.path, mutual=mutual)
+
+
+@pytest.fixture
+def authority(tmp_path):
+    return Authority(tmp_path)
+
+
+def running(*listeners):
+    return Router(RouterConfig(listeners=listeners, sys_interval=0))
+
+
+def wrapped(port, tls):
+    raw = socket.create_connection(("127.0.0.1", port), 10)
+    return tls.for_dialing().wrap_socket(raw, server_hostname="localhost")
+
+
+def exchange(caller):
+    caller.subscribe("a")
+    caller.say(Publish("a", bytes(100_000)))
+    (got,) = caller.hear_packets(1)
+    assert got.payload == bytes(100_000)
+
+
+def test_tls_carries_mqtt(authority):
+    listener = ListenerSettings("tls://127.0.0.1:0", authority.tls("localhost"))
+    ours = Tls(authority=authority.path)
+    with (
+        running(listener) as router,
+        Caller(0, connection=wrapped(router.port, ours)) as caller,
+    ):
+        exchange(caller)
+
+
+def test_tls_may_demand_client_certificates_and_gives_tenants(authority):
+    settings = ListenerSettings(
+        "tls://127.0.0.1:0", authority.tls("localhost", mutual=True), tenants=True
+    )
+    ours = authority.tls("client", organization_name="acme", common_name="sensor")
+    with running(settings) as router:
+        with Caller(0, "c", connection=wrapped(router.port, ours)) as caller:
+            assert router.call(lambda: list(router.machine.sessions.connections)) == ["acme.c"]
+            caller.say(Subscribe(1, (Subscription("a"), Subscription("/tenants/acme/a"))))
+            assert caller.hear_packets(1) == [SubAck(1, (0x80, 0))]
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            Caller(0, "d", connection=wrapped(router.port, Tls(authority=authority.path)))
+
+
+def test_a_unix_socket_carries_mqtt_and_is_removed(tmp_path):
+    path = tmp_path / "mqtt.sock"
+    leftover = socket.socket(socket.AF_UNIX)
+    leftover.bind(str(path))
+    leftover.close()
+    with running(ListenerSettings(f"unix:{path}")) as router:
+        assert router.addresses == [f"unix:{path}"]
+        assert router.port == 0
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(str(path))
+        with Caller(0, "c", connection=connection) as caller:
+            exchange(caller)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("version", [V4, V5])
+def test_ws_answers_sub_protocol_mqtt_for_both_versions(version):
+    properties = Properties() if version == V5 else None
+    with running(ListenerSettings("ws://127.0.0.1:0")) as router:
+        url = f"ws://127.0.0.1:{router.port}/mqtt"
+        with connect_websocket(url, subprotocols=["mqtt"]) as web:
+            assert web.subprotocol == "mqtt"
+            hello = encode(Connect("w", version=version, properties=properties), version)
+            web.send(hello[:5])  # packets and frames need not agree
+            ask = encode(Subscribe(1, (Subscription("a"),), properties), version)
+            tell = encode(Publish("a", b"x", properties=properties), version)
+            web.send(hello[5:] + ask + tell)
+
+            data = b""
+            while not data.endswith(b"x"):
+                data += web.recv(5)
+        assert isinstance(decode(data[0], data[2 : 2 + data[1]], version), ConnAck)
+
+
+def test_ws_refuses_other_sub_protocols_other_sites_and_text():
+    settings = ListenerSettings("ws://127.0.0.1:0", origins=("https://ours.example",))
+    with running(settings) as router:
+        url = f"ws://127.0.0.1:{router.port}"
+        with pytest.raises(InvalidStatus):
+            connect_websocket(url, subprotocols=["chat"], origin="https://ours.example")
+        with pytest.raises(InvalidStatus):
+            connect_websocket(url, subprotocols=["mqtt"], origin="https://theirs.example")
+        with connect_websocket(
+            url, subprotocols=["mqtt"], origin="https://ours.example"
+        ) as web:
+            web.send("text")
+            with pytest.raises(Exception, match="1003"):
+                web.recv(5)
+
+
+def test_wss_carries_mqtt(authority):
+    with running(ListenerSettings("wss://127.0.0.1:0", authority.tls("localhost"))) as router:
+        context = Tls(authority=authority.path).for_dialing()
+        url = f"wss://localhost:{router.port}"
+        sock = socket.create_connection(("127.0.0.1", router.port))
+        with connect_websocket(url, sock=sock, ssl=context, subprotocols=["mqtt"]) as web:
+            web.send(encode(Connect("w"), V4))
+            assert web.recv(5) == encode(ConnAck(), V4)
+
+
+def test_connections_that_say_nothing_are_bounded():
+    with running(ListenerSettings("127.0.0.1:0")) as router:
+        limits = replace(router.edge.door.limits, open_connections=2)
+        router.call(setattr, router.edge.door, "limits", limits)
+        with Caller(router.port, "a"), Caller(router.port, "b"):
+            with pytest.raises(ConnectionError):
+                Caller(router.port, "c")
+            assert router.call(lambda: router.edge.door.figures.refusals["server busy"]) == 1
+
+
+def test_a_connection_that_says_nothing_ends_though_the_system_keeps_it_for_a_while():
+    network = NetworkLimits(connect_timeout=0.1)
+    with (
+        Router(RouterConfig(network=network, sys_interval=0)) as router,
+        socket.create_connection(("127.0.0.1", router.port), 10) as silent,
+    ):
+        assert silent.recv(1) == b""
+        assert router.call(lambda: router.edge.door.figures.timeouts) == 1
+
+
+@pytest.mark.parametrize("version", [V4, V5])
+def test_connections_that_end_leave_nothing_for_the_garbage_collector(version):
+    count = 20
+
+    def come_and_go(router):
+        for number in range(count):
+            with Caller(router.port, f"c{number}", version) as caller:
+                caller.subscribe("a")
+                if number % 2:
+                    caller.say(Disconnect())
+                    assert caller.hear_packets(1) == []
+        while router.call(lambda: len(router.edge.door.links)):
+            pass
+
+    with running(ListenerSettings("127.0.0.1:0")) as router:
+        come_and_go(router)
+        gc.collect()
+        gc.disable()
+        try:
+            come_and_go(router)
+            assert gc.collect() < count
+        finally:
+            gc.enable()
+
+
+def test_who_is_cut_off_is_cut_off_at_once():
+    with running(ListenerSettings("127.0.0.1:0")) as router, Caller(router.port, "c") as caller:
+
+        def cut():
+            (remote,) = router.edge.door.links
+            before = set(Path("/dev/fd").iterdir())
+            remote.cut()
+            return before - set(Path("/dev/fd").iterdir())
+
+        assert len(router.call(cut)) >= 1
+        assert caller.socket.recv(1) == b""
+        assert router.call(lambda: len(router.edge.door.links)) == 0
+
+
+def test_a_connect_that_comes_in_pieces_is_put_together():
+    with (
+        running(ListenerSettings("127.0.0.1:0")) as router,
+        socket.create_connection(("127.0.0.1", router.port), 10) as slow,
+    ):
+        hello = encode(Connect("slow"), V4)
+        slow.sendall(hello[:3])
+        assert router.call(lambda: len(router.edge.door.links)) <= 1
+        slow.sendall(hello[3:])
+        assert slow.recv(4) == encode(ConnAck(), V4)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"security": Security(anonymous=True)}, {"authenticator": lambda _: True}],
+)
+def test_a_public_address_needs_to_know_who_may_come(fields):
+    public = (ListenerSettings("0.0.0.0:0"),)
+    with pytest.raises(ListenError, match="everybody may do everything"):
+        Router(RouterConfig(listeners=public)).start()
+
+    with Router(RouterConfig(listeners=public, **fields)) as router:
+        assert router.port
+
+
+def test_several_listeners_are_open_together(tmp_path):
+    with running(
+        ListenerSettings("127.0.0.1:0"),
+        ListenerSettings("ws://127.0.0.1:0"),
+        ListenerSettings("[::1]:0") if socket.has_ipv6 else ListenerSettings("127.0.0.1:0"),
+    ) as router:
+        assert len({address.rpartition(":")[2] for address in router.addresses}) == 3
+        assert router.addresses[1].startswith("ws://127.0.0.1:")
+
+
+@pytest.mark.parametrize("address", ["1883", "http://a:1", "a:x", "a:70000", "tls://a:1"])
+def test_an_address_that_is_none_is_refused_before_anything_is_open(address):
+    with pytest.raises(ListenError):
+        running(ListenerSettings("127.0.0.1:0"), ListenerSettings(address)).start()
+
+
+def test_a_certificate_that_is_missing_is_told(tmp_path):
+    tls = Tls(certificate=tmp_path / "no.pem", mutual=False)
+    with pytest.raises(TlsError, match="cannot be read"):
+        running(ListenerSettings("tls://127.0.0.1:0", tls)).start()

@@ -1,0 +1,192 @@
+"""Bridges: to a router of ours, to mosquitto, through outages, and never round."""
+
+import shutil
+import socket
+import subprocess
+import threading
+
+import pytest
+import trustme
+
+from callboard.mqtt import Router, RouterConfig
+from callboard.mqtt.access.auth import Security
+from callboard.mqtt.access.scrypt import hash_password
+from callboard.mqtt.port.listener import ListenerSettings
+from callboard.mqtt.service.bridge import BridgeSettings, BridgeTopics
+from callboard.mqtt.wire.errors import ListenError
+from callboard.proxies.link.tls import Tls
+
+BOTH = (BridgeTopics("in/#", "in", 2, "far/"), BridgeTopics("out/#", "out", 2, "near/"))
+
+
+def running(*bridges, **fields):
+    return Router(RouterConfig(bridges=bridges, sys_interval=0, **fields))
+
+
+def to(port, topics=BOTH, **fields):
+    return BridgeSettings(f"127.0.0.1:{port}", topics, reconnect_delay=0.05, **fields)
+
+
+def wait_until(condition):
+    paused = threading.Event()
+    while not condition():
+        paused.wait(0.01)
+
+
+def wait_for(router):
+    wait_until(lambda: router.bridges[0].is_connected)
+    bridge = router.bridges[0]
+    wait_until(
+        lambda: router.call(
+            lambda: (
+                "$bridge-" + bridge.settings.client_id in (router.machine.sessions.connections)
+            )
+        )
+    )
+
+
+@pytest.mark.parametrize("version", ["5", "3.1.1"])
+def test_a_bridge_carries_messages_both_ways_with_every_qos(version):
+    with running() as far, running(to(far.port, version=version)) as near:
+        wait_for(near)
+        wait_until(lambda: far.call(far.machine.logs.get, "in/#") is not None)
+        wait_until(lambda: near.call(near.machine.logs.get, "out/#") is not None)
+        versions = far.call(
+            lambda: {c.is_v5 for c in far.machine.sessions.connections.values()}
+        )
+        assert versions == {version == "5"}
+        with far.link() as there, near.link() as here:
+            there.subscribe("near/#", qos=2).result(5)
+            here.subscribe("far/#", qos=2).result(5)
+            for number in range(300):
+                there.publish(f"in/{number % 3}", b"%d" % number, qos=number % 3)
+                here.publish(f"out/{number % 3}", b"%d" % number, qos=number % 3)
+
+            got_here = [here.recv(10) for _ in range(300)]
+            got_there = [there.recv(10) for _ in range(300)]
+
+            for got, prefix in ((got_here, "far/in/"), (got_there, "near/out/")):
+                assert sorted(int(each.payload) for each in got) == list(range(300))
+                assert {each.topic for each in got} == {f"{prefix}{qos}" for qos in range(3)}
+                assert all(each.topic.endswith(str(each.qos)) for each in got)
+
+
+def test_the_same_topics_both_ways_go_round_nowhere():
+    same = (BridgeTopics("#", "in"), BridgeTopics("#", "out"))
+    with running() as far, running(to(far.port, same)) as near:
+        wait_for(near)
+        wait_until(lambda: far.call(far.machine.logs.get, "#") is not None)
+        wait_until(lambda: near.call(near.machine.logs.get, "#") is not None)
+        with far.link() as there, near.link() as here:
+            there.subscribe("#", qos=1).result(5)
+            here.subscribe("#", qos=1).result(5)
+            there.publish("a", b"1", qos=1).result(5)
+            assert here.recv(10).payload == b"1"
+            assert there.recv(10).payload == b"1"
+            here.publish("b", b"2", qos=1).result(5)
+            assert there.recv(10).payload == b"2"
+            assert here.recv(10).payload == b"2"
+
+            assert here.try_recv() is None
+            assert there.try_recv() is None
+
+
+def test_messages_wait_for_a_broker_that_is_away():
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        port = holder.getsockname()[1]
+    with running(to(port)) as near, near.link() as here:
+        far = running(listeners=(ListenerSettings(f"127.0.0.1:{port}"),)).start()
+        wait_for(near)
+        wait_until(lambda: near.call(near.machine.logs.get, "out/#") is not None)
+        far.close()
+        wait_until(lambda: not near.bridges[0].is_connected)
+        for number in range(50):
+            here.publish("out/x", b"%d" % number, qos=1).result(5)
+
+        again = running(listeners=(ListenerSettings(f"127.0.0.1:{port}"),))
+        with again, again.link() as there:
+            there.subscribe("near/#", qos=1).result(5)
+            got = {int(there.recv(10).payload) for _ in range(50)}
+
+        assert got == set(range(50))
+
+
+def test_a_bridge_logs_in_and_speaks_tls(tmp_path):
+    authority = trustme.CA()
+    path, ca = tmp_path / "server.pem", tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(ca)
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(path)
+    listener = ListenerSettings("tls://127.0.0.1:0", Tls(certificate=path, mutual=False))
+    users = Security(users={"plant": hash_password(b"secret", cost=2)})
+    with running(listeners=(listener,), security=users) as far:
+        settings = BridgeSettings(
+            f"tls://127.0.0.1:{far.port}",
+            BOTH,
+            username="plant",
+            password=b"secret",
+            tls=Tls(authority=ca),
+            reconnect_delay=0.05,
+        )
+        with running(settings) as near:
+            wait_for(near)
+
+
+def test_a_refused_bridge_says_why_and_tries_again(caplog):
+    users = Security(users={"plant": hash_password(b"secret", cost=2)})
+    with running(security=users) as far, running(to(far.port)):
+        wait_until(lambda: caplog.text.count("not authorized") >= 2)
+
+
+@pytest.mark.parametrize("version", ["5", "3.1.1"])
+def test_mosquitto_is_bridged(tmp_path, version):
+    tool = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
+    if tool is None:
+        pytest.skip("mosquitto is not installed")
+    config = tmp_path / "mosquitto.conf"
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        port = holder.getsockname()[1]
+    config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n")
+    with subprocess.Popen([tool, "-c", str(config)], stderr=subprocess.DEVNULL) as broker:
+        try:
+            round_trip = (BridgeTopics("in/#", "in"), BridgeTopics("out/#", "out"))
+            back = (BridgeTopics("out/#", "in"), BridgeTopics("in/#", "out"))
+            one = to(port, round_trip, version=version)
+            two = to(port, back, version=version, client_id="other")
+            with running(one) as near, running(two) as other:
+                wait_for(near)
+                wait_for(other)
+                wait_until(lambda: other.call(other.machine.logs.get, "in/#") is not None)
+                with near.link() as here, other.link() as there:
+                    there.subscribe("out/#", qos=1).result(5)
+                    here.subscribe("in/#", qos=1).result(5)
+                    wait_until(lambda: _echo(here, there))
+        finally:
+            broker.kill()
+
+
+def _echo(here, there):
+    """Publish on both sides; whether both arrived (subscriptions take a moment there)."""
+    here.publish("out/1", b"to there", qos=1).result(5)
+    there.publish("in/1", b"to here", qos=1).result(5)
+    try:
+        return (there.recv(0.5).payload, here.recv(0.5).payload) == (b"to there", b"to here")
+    except TimeoutError:
+        return False
+
+
+@pytest.mark.parametrize("address", ["host", "host:0", "ws://host:1", ":1"])
+def test_an_address_that_is_none_is_refused(address):
+    with pytest.raises(ListenError, match="no broker's address"):
+        BridgeSettings(address).parse()
+
+
+def test_what_mqtt_3_1_1_would_bring_back_is_refused():
+    round_trip = (BridgeTopics("a/#", "in"), BridgeTopics("+/b", "out"))
+    with pytest.raises(ListenError, match=r"\+/b back from a/#: MQTT 3.1.1 cannot tell"):
+        to(1, round_trip, version="3.1.1").parse()
+
+    assert to(1, round_trip).parse() == ("127.0.0.1", 1, False)
+    apart = (BridgeTopics("a/#", "in"), BridgeTopics("+/b", "out", prefix="here/"))
+    assert to(1, apart, version="3.1.1").parse() == ("127.0.0.1", 1, False)

@@ -1,0 +1,190 @@
+"""The console over HTTP, metrics, `$SYS` topics, traces."""
+
+import json
+import logging
+import urllib.error
+import urllib.request
+
+import pytest
+
+from callboard.mqtt import Router, RouterConfig
+from callboard.mqtt.access.acl import AclEntry
+from callboard.mqtt.access.auth import Security
+from callboard.mqtt.port.trace import KEPT, MOST, PATIENCE, Tracer
+from callboard.mqtt.wire.errors import ListenError
+from callboard.mqtt.wire.packet import V4, V5, PingReq, Publish
+from tests.callboard.mqtt.caller import Caller
+
+
+@pytest.fixture(scope="module")
+def router():
+    security = Security(acl=(AclEntry("*", ("#", "$SYS/#")),))
+    config = RouterConfig(console="127.0.0.1:0", sys_interval=0.05, security=security)
+    with Router(config) as running:
+        yield running
+
+
+@pytest.fixture
+def caller(router):
+    with Caller(router.port, "c/1", V5) as connected:
+        connected.subscribe("a/b", 1)
+        yield connected
+
+
+def ask(router, path):
+    with urllib.request.urlopen(router.console_url + path, timeout=10) as answer:
+        text = answer.read().decode()
+        return (
+            json.loads(text) if answer.headers["Content-Type"] == "application/json" else text
+        )
+
+
+def test_consolelink_router_tells_counts(router, caller):
+    told = ask(router, "/router")
+
+    assert told["connections"] >= 1
+    assert told["meters"]["connects"] >= 1
+    assert told["network"]["bytes_in"] > 0
+
+
+def test_consolelink_device_tells_all_of_a_client(router, caller):
+    assert "c/1" in [each["client_id"] for each in ask(router, "/devices")["devices"]]
+    told = ask(router, "/device/c%2F1")
+
+    assert told["connected"]
+    assert told["version"] == 5
+    assert told["subscriptions"] == [{"filter": "a/b", "qos": 1, "no_local": False}]
+    assert told["status"] == "ConnectionCaughtup"
+
+
+def test_consolelink_subscriptions_and_waiters_take_dots_for_slashes(router, caller):
+    assert "a/b" in [each["filter"] for each in ask(router, "/subscriptions")["filters"]]
+    assert ask(router, "/subscriptions/a.b")["clients"] == ["c/1"]
+    assert ask(router, "/subscriptions/a%2Fb")["readers"] == 1
+    assert ask(router, "/waiters/a.b")["waiters"][0]["client_id"] == "c/1"
+
+
+def test_consolelink_config_hides_secrets_and_readyqueue_is_short(router, caller):
+    config = ask(router, "/config")
+
+    assert config["limits"]["share_strategy"] == "round-robin"
+    assert config["sessions"] == "take over"
+    assert config["acl"][0]["allow"] == ["#", "$SYS/#"]
+    assert ask(router, "/readyqueue")["count"] == 0
+    assert "/router" in ask(router, "/")
+
+
+@pytest.mark.parametrize("path", ["/device/nobody", "/subscriptions/x", "/nothing", "/device"])
+def test_what_is_not_there_is_404(router, path):
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        ask(router, path)
+
+
+def test_prometheus_metrics_tell_publishes_connections_and_failures(router, caller):
+    caller.say(Publish("a/b", b"x"))
+    caller.hear_packets(1)
+
+    text = ask(router, "/metrics")
+
+    assert "# TYPE callboard_mqtt_published_total counter" in text
+    assert "callboard_mqtt_connections " in text
+    assert "callboard_mqtt_refused_total " in text
+
+
+def test_meters_are_pushed_by_a_timer_as_retained_sys_topics():
+    with (
+        Router(RouterConfig(sys_interval=0.05)) as router,
+        Caller(router.port, "sys", V4) as caller,
+    ):
+        caller.subscribe("$SYS/broker/clients/connected")
+        counts = [caller.hear_packets(1)[0]]
+        assert counts[0].retain
+        with Caller(router.port, "another", V4):
+            while counts[-1].payload != b"2":
+                counts.append(caller.hear_packets(1)[0])
+
+
+def test_the_list_of_slow_subscribers_names_who_does_not_read(router):
+    with Caller(router.port, "slow", V4) as slow, router.link() as link:
+        slow.subscribe("flood")
+        while not ask(router, "/slow")["count"]:
+            link.publish("flood", bytes(100_000), qos=1).result(5)
+
+        (told,) = ask(router, "/slow")["slow"]
+        assert told["client_id"] == "slow"
+        assert told["behind"] > 0
+
+
+def test_a_trace_tells_packets_both_ways(router, caller):
+    assert ask(router, "/trace/c%2F1/0") == {"connected": True, "count": 0, "packets": []}
+
+    caller.say(PingReq(), Publish("a/b", b"hello"))
+    caller.hear_packets(2)
+    told = ask(router, "/trace/c%2F1/0")
+
+    shown = {(each["direction"], each["packet"]) for each in told["packets"]}
+    assert shown == {
+        ("in", "PingReq"),
+        ("in", "Publish"),
+        ("out", "PingResp"),
+        ("out", "Publish"),
+    }
+    assert [each["payload"] for each in told["packets"] if "payload" in each] == ["hello"] * 2
+    assert ask(router, f"/trace/c%2F1/{told['count']}")["packets"] == []
+
+
+def test_consolelink_logs_swaps_the_log_level_live(router):
+    def post(text):
+        url = router.console_url + "/logs"
+        with urllib.request.urlopen(url, data=text, timeout=10) as answer:
+            return answer.read()
+
+    logger = logging.getLogger("callboard.mqtt")
+    before = logger.level
+    try:
+        assert post(b"debug") == b"debug\n"
+        assert logger.level == logging.DEBUG
+        with pytest.raises(urllib.error.HTTPError, match="400"):
+            post(b"loud")
+        with pytest.raises(urllib.error.HTTPError, match="400"):
+            post(bytes(5000))
+    finally:
+        logger.setLevel(before)
+
+
+class Remote:
+    """What a tracer needs of a connection."""
+
+    link = None
+    tracer = None
+
+
+def test_a_trace_that_nobody_looks_at_ends():
+    now = [0.0]
+    tracer, remote = Tracer(lambda: now[0]), Remote()
+    tracer.look("c", remote, 0)
+    remote.link = type("L", (), {"connect": type("C", (), {"version": 4})})
+    tracer.look("c", None, 0)
+    tracer.look("c", remote, 0)
+    assert remote.tracer is not None
+    remote.tracer("in", b"\xc0\x00" * (KEPT + 5))
+    assert len(tracer.look("c", remote, 0)["packets"]) == KEPT
+
+    now[0] += PATIENCE + 1
+    tracer.look("d", None, 0)
+
+    assert remote.tracer is None
+
+
+def test_only_some_clients_are_traced_at_a_time():
+    tracer = Tracer(lambda: 0.0)
+    for number in range(MOST):
+        assert tracer.look(str(number), None, 0) is not None
+
+    assert tracer.look("one more", None, 0) is None
+
+
+def test_a_console_port_that_is_taken_stops_the_start(router):
+    port = router.console_url.rpartition(":")[2]
+    with pytest.raises(ListenError, match="the console's"):
+        Router(RouterConfig(console=f"127.0.0.1:{port}")).start()

@@ -1,0 +1,110 @@
+"""Limits that change while a router runs: for those who come from here on."""
+
+import pytest
+
+from callboard.mqtt import Limits, NetworkLimits, Router, RouterConfig, Security
+from callboard.mqtt.wire.errors import JournalFailed
+from callboard.mqtt.wire.packet import V5, Disconnect, Publish, SubAck, Subscribe, Subscription
+from callboard.mqtt.wire.properties import Properties
+from callboard.mqtt.wire.reason_code import ReasonCode
+from tests.callboard.mqtt.caller import Caller
+
+
+@pytest.fixture
+def router():
+    limits = Limits(connections=2, topic_alias_maximum=5, receive_maximum=10, keep_alive=100)
+    with Router(RouterConfig(limits=limits, sys_interval=0)) as running:
+        yield running
+
+
+def told(caller):
+    said = caller.greeting.properties
+    return (
+        said.receive_maximum,
+        said.topic_alias_maximum,
+        said.maximum_packet_size,
+        said.server_keep_alive,
+    )
+
+
+def aliased(alias, topic="a"):
+    return Publish(topic, b"x", 1, packet_id=1, properties=Properties(topic_alias=alias))
+
+
+def test_clients_that_come_later_are_told_other_limits_and_earlier_ones_keep_theirs(router):
+    with Caller(router.port, "early", V5) as early:
+        router.reload(
+            limits=Limits(topic_alias_maximum=1, receive_maximum=3, packet_size=2_000)
+        )
+
+        with Caller(router.port, "late", V5) as late:
+            assert told(early) == (10, 5, 1 << 20, 100)
+            assert told(late) == (3, 1, 2_000, None)
+            for caller, alias, size in ((early, 5, 10_000), (late, 1, 10)):
+                caller.say(aliased(alias), Publish("a", bytes(size), 1, packet_id=2))
+                assert len(caller.hear_packets(2)) == 2
+            late.say(aliased(2))
+            assert late.hear_packets(1)[0].reason_code == ReasonCode.TOPIC_ALIAS_INVALID
+        with Caller(router.port, "late", V5) as late:
+            late.say(Publish("a", bytes(3_000)))
+            (end,) = late.hear_packets(1)
+            assert (type(end), end.reason_code) == (Disconnect, ReasonCode.PACKET_TOO_LARGE)
+
+
+def test_there_may_be_fewer_or_more_connections_than_before(router):
+    def is_let_in(client_id):
+        with Caller(router.port, client_id, V5) as caller:
+            is_in = caller.greeting.reason_code == 0
+            if is_in:
+                caller.say(Disconnect())
+                assert caller.hear_packets(1) == []  # it is gone, and does not count any more
+            return is_in
+
+    with Caller(router.port, "a", V5), Caller(router.port, "b", V5):
+        assert not is_let_in("c")
+        router.reload(limits=Limits(connections=3))
+        assert is_let_in("c")
+        router.reload(limits=Limits(connections=1))
+        assert not is_let_in("c")
+        assert sorted(router.call(lambda: list(router.machine.sessions.connections))) == [
+            "a",
+            "b",
+        ]
+
+
+def test_limits_of_connections_and_logs_change_as_well(router):
+    limits = Limits(segment_bytes=2048, retained=1, subscriptions=1)
+    router.reload(limits=limits, network=NetworkLimits(connection_rate=1, reader_patience=0.25))
+
+    with Caller(router.port, "a", V5) as caller:
+        caller.say(Subscribe(1, (Subscription("a"), Subscription("b"))))
+        codes = (0, ReasonCode.QUOTA_EXCEEDED)
+        assert caller.hear_packets(1) == [SubAck(1, codes, Properties())]
+        assert router.call(lambda: router.machine.logs.get("a").segment_bytes) == 2048
+        caller.say(*(Publish(each, b"x", retain=True) for each in ("x", "y")))
+        with Caller(router.port, "b", V5) as second:
+            assert second.greeting.reason_code == ReasonCode.CONNECTION_RATE_EXCEEDED
+        assert router.call(lambda: router.machine.logs.retained.refused) == 1
+        assert router.edge.door.backpressure.patience == 0.25
+
+    router.reload(network=NetworkLimits())
+    for _ in range(3):
+        with Caller(router.port, "b", V5) as second:
+            assert second.greeting.reason_code == 0
+
+
+def test_what_is_not_named_stays(router):
+    security = Security(users={})
+    router.reload(security)
+
+    assert router.config.security is security
+    assert router.config.limits.connections == 2
+    assert router.edge.door.limits.keep_alive == 100
+
+
+def test_packets_that_do_not_fit_into_the_journal_are_refused_and_nothing_changes(tmp_path):
+    with Router(RouterConfig(directory=tmp_path, sys_interval=0)) as router:
+        with pytest.raises(JournalFailed, match="leave the directory out"):
+            router.reload(limits=Limits(packet_size=1 << 28))
+
+        assert router.call(lambda: router.machine.limits) == Limits()

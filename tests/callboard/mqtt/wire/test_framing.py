@@ -1,0 +1,94 @@
+"""Finding packets in a read: whole, cut anywhere, in runs, hostile."""
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from callboard.mqtt.wire.codec import encode
+from callboard.mqtt.wire.errors import MalformedPacket, ProtocolViolation
+from callboard.mqtt.wire.framing import Frames, find_frames
+from callboard.mqtt.wire.packet import PingReq, Publish
+from callboard.mqtt.wire.reason_code import ReasonCode
+from tests.callboard.mqtt.packets import packets
+
+LIMIT = 1 << 28
+long_ones = st.integers(100, 20_000).map(lambda size: encode(Publish("a", bytes(size)), 4))
+written = st.lists(packets(4).map(lambda packet: encode(packet, 4)) | long_ones, max_size=12)
+runs = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 30)), max_size=5).map(
+    lambda pairs: [encode(Publish("t", b"0" * size), 4) for size, n in pairs for _ in range(n)]
+)
+
+
+def plain(data):
+    """The same answer, found one packet at a time."""
+    position = count = 0
+    while position + 1 < len(data):
+        length = shift = 0
+        for index in range(position + 1, position + 5):
+            if index >= len(data):
+                return Frames(position, count, 0)
+            length |= (data[index] & 0x7F) << shift
+            shift += 7
+            if data[index] < 0x80:
+                break
+        step = index - position + 1 + length
+        if position + step > len(data):
+            return Frames(position, count, step)
+        position += step
+        count += 1
+    return Frames(position, count, 0)
+
+
+@given(written | runs, st.data())
+@example([encode(PingReq(), 4)] * 40, None)
+def test_the_end_of_the_last_whole_packet_is_found_wherever_a_read_ends(parts, data):
+    whole = b"".join(parts)
+    end = data.draw(st.integers(0, len(whole))) if data else len(whole)
+
+    assert find_frames(whole[:end], LIMIT) == plain(whole[:end])
+    assert find_frames(whole, LIMIT) == Frames(len(whole), len(parts), 0)
+
+
+@given(st.binary(max_size=200))
+@example(b"\0\0\0\0\0\x80\0")  # a good one, and one whose length takes too many bytes
+def test_any_bytes_give_frames_or_a_typed_error(data):
+    try:
+        frames = find_frames(data, LIMIT)
+    except (MalformedPacket, ProtocolViolation):
+        return
+    if frames.need < 0:
+        with pytest.raises((MalformedPacket, ProtocolViolation)):
+            find_frames(data[frames.end :], LIMIT)
+        data, frames = data[: frames.end], frames._replace(need=0)
+    assert frames == plain(data)
+
+
+def test_a_packet_above_the_limit_is_refused_when_its_length_is_known():
+    with pytest.raises(ProtocolViolation, match="above the limit of 1000") as caught:
+        find_frames(b"\x30\xff\x7f", 1000)
+
+    assert caught.value.reason_code is ReasonCode.PACKET_TOO_LARGE
+    with pytest.raises(ProtocolViolation):
+        find_frames(b"\x30\x20" + bytes(32) * 500, 33)
+
+
+def test_a_length_of_five_bytes_is_malformed():
+    with pytest.raises(MalformedPacket):
+        find_frames(b"\x30\xff\xff\xff\xff\x01", LIMIT)
+
+
+def test_a_padded_length_is_malformed_in_mqtt_5_and_borne_in_3_1_1():
+    with pytest.raises(MalformedPacket):
+        find_frames(b"\xc0\x80\x00", LIMIT)
+
+    assert find_frames(b"\xc0\x80\x00", LIMIT, minimal=False) == Frames(3, 1, 0)
+
+
+@given(written | runs, st.integers(1, 9))
+def test_no_more_packets_are_found_than_were_asked_for(parts, most):
+    whole = b"".join(parts)
+
+    frames = find_frames(whole, LIMIT, most=most)
+
+    assert frames.packets == min(most, len(parts))
+    assert whole[: frames.end] == b"".join(parts[:most])

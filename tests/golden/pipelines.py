@@ -1,0 +1,165 @@
+"""Pipelines: logs of results with their notes, logs of dead letters, states of queries."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+
+from callboard.commitlog import LogReader
+from callboard.pipeline.progress import (
+    QUERIES,
+    STATUS,
+    Progress,
+    Status,
+    StatusFile,
+    read_status,
+)
+from callboard.pipeline.spark.dead_letters import DeadLetter, bury
+from callboard.pipeline.spark.encode import RowEncoder
+from callboard.pipeline.spark.journal import Journal, Staged
+from tests.golden.sample import Folder, Sample
+
+NOW = 1_700_000_000_000_000_000
+NAMED = {
+    "topic": ["a", "b", "a"],
+    "key": [b"k", None, b"k"],
+    "headers": [[("h", "1")], [], None],
+    "sender": ["s", None, ""],
+    "time": pa.array([NOW - 5, None, NOW + 5], pa.timestamp("ns", tz="UTC")),
+    "payload": [b"raw", b"\x01", b"\x81\x02"],
+    "is_bytes": [True, False, None],
+}
+HEADERS = pa.array(NAMED["headers"], pa.map_(pa.string(), pa.string()))
+ROWS: dict[str, pa.RecordBatch] = {
+    "fields": pa.RecordBatch.from_pydict({"value": [1, 2], "name": ["x", None]}),
+    "columns": pa.RecordBatch.from_pydict({**NAMED, "headers": HEADERS}),
+    "bytes": pa.RecordBatch.from_pydict({"payload": [b"one", b"two"]}),
+}
+
+
+def encode(rows: pa.RecordBatch) -> list[tuple[bytes, int]]:
+    encoder = RowEncoder(rows.schema, "default")
+    return [(data, rows.num_rows) for data in encoder.encode(rows, 0, NOW)]
+
+
+def staged(journal: Journal, name: str) -> Staged:
+    return journal.stage(encode(ROWS[name]))
+
+
+def make_results(path: Path) -> None:
+    journal = Journal(str(path))
+    assert journal.publish("first", 0, [staged(journal, "fields"), staged(journal, "bytes")])
+    assert journal.publish("second", 5, [staged(journal, "columns")])
+    assert journal.publish("first", 1, [staged(journal, "bytes")])
+    (path / "lock").unlink()
+
+
+def records(path: Path) -> list[tuple[Any, ...]]:
+    with LogReader(path) as log:
+        return [
+            (r.topic, r.payload, r.key, dict(r.headers), r.sender, r.time - NOW)
+            for r in log.read(0)
+        ]
+
+
+def look_at_results(path: Path) -> tuple[Any, ...]:
+    journal = Journal(str(path))
+    return records(path), journal.published()
+
+
+FIELDS = [
+    ("default", {"value": 1, "name": "x"}, None, {}, "", 0),
+    ("default", {"value": 2, "name": None}, None, {}, "", 0),
+]
+BYTES = [("default", each, None, {}, "", 0) for each in (b"one", b"two")]
+COLUMNS = [
+    ("a", b"raw", b"k", {"h": "1"}, "s", -5),
+    ("b", 1, None, {}, "", 0),
+    ("a", [2], b"k", {}, "", 5),
+]
+RESULTS = [*FIELDS, *BYTES, *COLUMNS, *BYTES]
+
+
+def publish_more(path: Path) -> tuple[Any, ...]:
+    """Publish a batch that is there already, and one that is not."""
+    journal = Journal(str(path))
+    assert not journal.publish("second", 5, [staged(journal, "fields")])
+    assert journal.publish("second", 6, [staged(journal, "fields")])
+    return [*RESULTS, *FIELDS], {"first": 1, "second": 6}
+
+
+LETTERS = [
+    DeadLetter(7, NOW, "/t", b"key", b"\xff", False, "no CBOR"),
+    DeadLetter(9, NOW + 1, "t", b"\xff", b"raw", True, "no number"),
+]
+
+
+def make_letters(path: Path) -> None:
+    bury(str(path), "/source", (5, 10), LETTERS)
+    (path / "lock").unlink()
+
+
+def headers(offset: int, reason: str, encoding: str, span: str) -> dict[str, str]:
+    told = {"offset": str(offset), "reason": reason, "encoding": encoding}
+    return {**told, "range": f"/source:{span}"}
+
+
+DEAD = [
+    ("/dead-letters/t", b"\xff", "key", headers(7, "no CBOR", "cbor", "5-10"), "", 0),
+    ("/dead-letters/t", b"raw", b"\xff", headers(9, "no number", "bytes", "5-10"), "", 1),
+]
+
+
+def bury_more(path: Path) -> list[tuple[Any, ...]]:
+    """Bury the same range again, which changes nothing, and another one."""
+    bury(str(path), "/source", (5, 10), LETTERS)
+    bury(str(path), "/source", (10, 12), [LETTERS[0]._replace(offset=11)])
+    more = ("/dead-letters/t", b"\xff", "key", headers(11, "no CBOR", "cbor", "10-12"), "", 0)
+    return [*DEAD, more]
+
+
+PROGRESS = Progress("q", 3, 100, 50.5, 1.5, 700, 800, "2024-02-29", "2024-03-01", 2)
+STATUSES = {
+    name: Status("q", "/log", 77, "host", "2024-02-29T12:00:00+00:00", ended, 100, 2, last)
+    for name, ended, last in (("begun", "", None), ("ended", "done", PROGRESS))
+}
+
+
+def write_one(status: Status) -> bytes:
+    with TemporaryDirectory() as place:
+        file = StatusFile(Path(place), status.query, status.log)
+        file._status = status  # with the process, machine and time of the sample
+        file._write()
+        return (Path(place) / STATUS).read_bytes()
+
+
+def read_one(data: bytes) -> Status:
+    with TemporaryDirectory() as place:
+        folder = Path(place) / QUERIES / "q"
+        folder.mkdir(parents=True)
+        (folder / STATUS).write_bytes(data)
+        (found,) = read_status(Path(place))
+    return found
+
+
+SAMPLES = {
+    f"rows: {name}": Sample(
+        rows, lambda r: b"".join(data for data, _ in encode(r)), len, len(encode(rows)[0][0])
+    )
+    for name, rows in ROWS.items()
+}
+SAMPLES |= {
+    f"status: {name}": Sample(status, write_one, read_one) for name, status in STATUSES.items()
+}
+FOLDERS = {
+    "results": Folder(
+        make_results, look_at_results, (RESULTS, {"second": 5, "first": 1}), publish_more
+    ),
+    "dead letters": Folder(make_letters, records, DEAD, bury_more),
+}
+
+
+def missing() -> set[str]:
+    """Return nothing: rows are read as part of the results."""
+    return set()

@@ -1,0 +1,62 @@
+import pytest
+
+from callboard.proxies.ledger import departed
+from callboard.proxies.ledger.departed import ACCOUNTS_KEPT, ARRIVALS_KEPT, Departed
+
+A, B, C = (bytes([number]) * 18 for number in range(3))
+
+
+def test_a_lost_node_is_forgotten_in_two_steps():
+    nodes = Departed()
+    nodes.lost(A, 0.0)
+    nodes.lost(B, 1.0)
+
+    assert nodes.due(ARRIVALS_KEPT - 0.1) == ([], [])
+    assert nodes.due(ARRIVALS_KEPT) == ([A], [])
+    assert nodes.due(ACCOUNTS_KEPT) == ([B], [A])
+    assert nodes.due(ACCOUNTS_KEPT + 1.0) == ([], [B])
+    assert len(nodes) == 0
+
+
+def test_a_sender_forgets_long_after_its_receiver():
+    """Both notice a loss within seconds, or within the search for another path."""
+    assert ACCOUNTS_KEPT - ARRIVALS_KEPT > 60.0
+
+
+def test_a_node_that_comes_back_is_not_forgotten_and_one_lost_again_begins_anew():
+    nodes = Departed()
+    nodes.lost(A, 0.0)
+    nodes.lost(B, 0.0)
+    nodes.found(A)
+    nodes.lost(B, 500.0)
+
+    assert nodes.due(ARRIVALS_KEPT) == ([], [])
+    assert nodes.due(ARRIVALS_KEPT + 500.0) == ([B], [])
+
+
+def test_only_some_strangers_are_let_in(monkeypatch):
+    monkeypatch.setattr(departed, "STRANGERS", 1)
+    nodes = Departed()
+    nodes.lost(C, 0.0)
+
+    assert nodes.admits(A, 0.0)
+    assert nodes.admits(A, 0.0)
+    assert nodes.admits(C, 0.0)
+    assert not nodes.admits(B, 0.0)
+
+    nodes.found(A)
+    assert nodes.admits(B, 0.0)
+
+
+@pytest.mark.parametrize("free", ["forgotten", "found"])
+def test_a_stranger_makes_room_when_it_is(monkeypatch, free):
+    monkeypatch.setattr(departed, "STRANGERS", 1)
+    nodes = Departed()
+    nodes.admits(A, 0.0)
+
+    if free == "found":
+        nodes.found(A)
+    else:
+        nodes.due(ARRIVALS_KEPT)
+
+    assert nodes.admits(B, ARRIVALS_KEPT)

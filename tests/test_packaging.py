@@ -1,0 +1,127 @@
+"""What is built and installed: one name, all modules, and nothing of a user's in the way."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[1]
+ROOMS = ("actors", "basp", "proxies")
+
+pytest.importorskip("hatchling", reason="builds a wheel")
+
+
+def run(*command, cwd, **environment):
+    """Run a command to its end and return what it prints, all of it in the failure message."""
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env=os.environ | environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=55,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel, built from the source distribution as an installer does it."""
+    folder = tmp_path_factory.mktemp("built")
+    hatchling = (sys.executable, "-m", "hatchling", "build", "--directory", str(folder))
+    run(*hatchling, "--target", "sdist", cwd=PROJECT)
+    (sdist,) = folder.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    run(*hatchling, "--target", "wheel", cwd=folder / sdist.name.removesuffix(".tar.gz"))
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """A folder with nothing but the wheel's files: installing a pure wheel is unpacking it."""
+    folder = tmp_path_factory.mktemp("site")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+def tracked_modules():
+    """Return the files of the packages in git, under the names they are imported by."""
+    rooms = "|".join(ROOMS)
+    listed = run("git", "ls-files", *ROOMS, "callboard", cwd=PROJECT).split()
+    links = {f"callboard/{room}" for room in ROOMS}
+    assert links <= set(listed), f"git has no links callboard/({rooms})"
+    return {
+        f"callboard/{name}" if name.startswith(ROOMS) else name
+        for name in listed
+        if name not in links
+    }
+
+
+def test_the_wheel_made_from_the_sdist_has_all_modules_under_one_name(wheel):
+    if not (PROJECT / ".git").exists():
+        pytest.skip("no checkout: what git tracks is not known")
+
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+
+    assert names == tracked_modules()
+
+
+def test_only_callboard_is_installed(installed):
+    tops = {path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")}
+
+    assert tops == {"callboard"}
+
+
+PROGRAM = """\
+import sys, threading
+import actors, basp, proxies
+from callboard import Actor, Node, handler
+
+class Echo(Actor):
+    @handler
+    def text(self, message: str) -> str:
+        return message.upper()
+
+with Node("host", spawnable={"echo": Echo}) as host, Node("guest") as guest:
+    host.listen("127.0.0.1", 0)
+    echo = guest.remote_spawn(host.address, "echo")
+    print(echo.ask("hello").result(20), actors.MINE, basp.MINE, proxies.MINE)
+"""
+
+
+def test_a_program_beside_files_named_like_our_rooms_runs(installed, tmp_path):
+    (tmp_path / "actors.py").write_text("MINE = 1\n")
+    (tmp_path / "basp.py").write_text("MINE = 2\n")
+    (tmp_path / "proxies").mkdir()
+    (tmp_path / "proxies" / "__init__.py").write_text("MINE = 3\n")
+    (tmp_path / "program.py").write_text(PROGRAM)
+    needed = sysconfig.get_path("purelib"), sysconfig.get_path("platlib")
+
+    # -S: the environment's own link to this checkout is not followed.
+    said = run(
+        sys.executable,
+        "-S",
+        "program.py",
+        cwd=tmp_path,
+        PYTHONPATH=os.pathsep.join((str(installed), *needed)),
+    )
+
+    assert said.split() == ["HELLO", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_under_another_name_says_how_it_is_imported(room):
+    program = f"try: import {room}\nexcept ImportError as error: print(error)"
+
+    assert run(sys.executable, "-c", program, cwd=PROJECT).strip() == f"import callboard.{room}"
