@@ -1,9 +1,14 @@
 """What is closed: context managers, and calls that must not block an event loop."""
 
 import asyncio
-from typing import Self
+from collections.abc import Callable
+from functools import partial
+from typing import ParamSpec, Self, TypeVar
 
 from callboard.actors.errors import WouldBlock
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Closing:
@@ -17,7 +22,7 @@ class Closing:
 
     async def aclose(self) -> None:
         """Awaitable twin of `close`."""
-        await asyncio.to_thread(self.close)
+        await on_a_thread(self.close)
 
     def __enter__(self) -> Self:
         return self
@@ -30,6 +35,16 @@ class Closing:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+
+async def on_a_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function on another thread, and await its result.
+
+    The function may wait: unlike one that `asyncio.to_thread` calls, it does not take itself
+    for a turn of the actor whose handler awaits it.
+    """
+    call = partial(function, *args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(None, call)
 
 
 def refuse_loop(call: str, instead: str) -> None:

@@ -664,10 +664,6 @@ class Node(Closing):
         finally:
             done.set_result(None)
 
-    async def aclose(self) -> None:
-        """Awaitable twin of `close`."""
-        await asyncio.get_running_loop().run_in_executor(None, self.close)
-
     # --- blocking calls ---
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:

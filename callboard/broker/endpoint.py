@@ -5,7 +5,6 @@ links carry topics beside everything else, and its core actor is one for all end
 node.
 """
 
-import asyncio
 import copy
 import datetime
 import logging
@@ -17,10 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar, overload
 
-from callboard.actors.closing import refuse_loop
+from callboard.actors.closing import on_a_thread, refuse_loop
 from callboard.actors.errors import CallboardError, NodeClosed
 from callboard.actors.future import Future
-from callboard.actors.reference import current_cell
 from callboard.broker.constants import Backend
 from callboard.broker.metric_topics import export_and_import
 from callboard.broker.options import Configuration, effective_options, set_up_logging
@@ -301,8 +299,9 @@ class Endpoint:
         columns: bool = False,
     ) -> Recording:
         """Awaitable twin of `record`."""
-        made = partial(self.record, topics, folder, sync=sync, retain=retain, columns=columns)
-        return await asyncio.get_running_loop().run_in_executor(None, made)
+        return await on_a_thread(
+            self.record, topics, folder, sync=sync, retain=retain, columns=columns
+        )
 
     def forward(self, topics: Topics) -> None:
         """Let messages of these topics come here though no subscriber wants them.
@@ -493,7 +492,7 @@ class Endpoint:
         self._is_shut = True
         for store in self.stores:
             store.close()
-        if current_cell.get() is None and not self.node.runtime.is_closed:
+        if not (self.node.runtime.is_runner_thread() or self.node.runtime.is_closed):
             self.hub.flushed(FLUSH_LIMIT)
         for member in list(self._members):
             member.close()
@@ -508,7 +507,7 @@ class Endpoint:
 
     async def ashutdown(self) -> None:
         """Awaitable twin of `shutdown`."""
-        await asyncio.get_running_loop().run_in_executor(None, self.shutdown)
+        await on_a_thread(self.shutdown)
 
     def __enter__(self) -> Self:
         return self

@@ -8,7 +8,6 @@ all the same, beyond a limit, is not recorded; where it is missing a record on t
 `LOST_TOPIC` says how many messages that were.
 """
 
-import asyncio
 import datetime
 import logging
 import threading
@@ -22,9 +21,8 @@ from typing import Any, Final, NamedTuple
 
 import cbor2
 
-from callboard.actors.closing import Closing, refuse_loop
+from callboard.actors.closing import Closing, on_a_thread, refuse_loop
 from callboard.actors.errors import CallboardError
-from callboard.actors.reference import current_cell
 from callboard.basp.node_id import node_id_text
 from callboard.commitlog import CommitLog, LogCorrupt, LogError
 from callboard.commitlog.columns import Cbor
@@ -414,7 +412,7 @@ class Recording(Closing):
 
     async def aflush(self, timeout: float | None = None) -> bool:
         """Awaitable twin of `flush`."""
-        return await asyncio.get_running_loop().run_in_executor(None, self.flush, timeout)
+        return await on_a_thread(self.flush, timeout)
 
     # --- the end ---
 
@@ -430,7 +428,7 @@ class Recording(Closing):
         self._is_closed = True
         self._take_published(STOP_LIMIT)
         removed = self._hub.remove_receiver(self._recorder)
-        if current_cell.get() is None:
+        if not self._hub.runtime.is_runner_thread():
             with suppress(CallboardError):  # the node has ended
                 removed.result(STOP_LIMIT)
         self._recorder.end()
@@ -439,7 +437,8 @@ class Recording(Closing):
 
     def _take_published(self, timeout: float) -> None:
         """Let the core hand over what was published; not where its node would stand still."""
-        if current_cell.get() is None and not self._hub.node.runtime.is_closed:
+        runtime = self._hub.runtime
+        if not runtime.is_runner_thread() and not runtime.is_closed:
             with suppress(CallboardError):
                 self._hub.flushed(timeout)
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, Generic, Self, TypeVar
 
-from callboard.actors.closing import refuse_loop
+from callboard.actors.closing import on_a_thread, refuse_loop
 from callboard.actors.errors import MailboxFull, ResultTimeout, WouldBlock
 from callboard.actors.future import Future
 from callboard.actors.reference import current_cell
@@ -173,7 +173,7 @@ class ModuleBroker:
 
     async def arelease(self) -> int:
         """Awaitable twin of `release`."""
-        return await asyncio.to_thread(self.release)
+        return await on_a_thread(self.release)
 
     def __enter__(self) -> Self:
         return self
@@ -290,7 +290,7 @@ class ModuleBroker:
 
     async def astart(self, module: ModuleHandle, timeout: float = START_TIMEOUT) -> None:
         """Awaitable twin of `start`."""
-        await asyncio.to_thread(self.start, module, timeout)
+        await on_a_thread(self.start, module, timeout)
 
     def remove(self, module: ModuleHandle, timeout: float = REMOVE_TIMEOUT) -> bool:
         """Remove a module and its links; it receives what waits for it, and is destroyed.

@@ -8,7 +8,6 @@ All methods may be called from any thread, from a module's `receive` and from ca
 events.
 """
 
-import asyncio
 import contextlib
 import logging
 import threading
@@ -18,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
 
-from callboard.actors.closing import Closing
+from callboard.actors.closing import Closing, on_a_thread
 from callboard.actors.errors import CallboardError, WouldDeadlock
 from callboard.actors.reference import ActorRef, current_cell
 from callboard.gateway.broker import ANY, REMOVE_TIMEOUT, ModuleBroker, refuse_on_loop
@@ -187,11 +186,11 @@ class Gateway(Closing):
 
     async def astart(self, *, leave_out: Iterable[str] = ()) -> None:
         """Awaitable twin of `start`."""
-        await asyncio.to_thread(self.start, leave_out=leave_out)
+        await on_a_thread(self.start, leave_out=leave_out)
 
     async def asettle(self, timeout: float = 10.0) -> bool:
         """Awaitable twin of `settle`."""
-        return await asyncio.to_thread(self.settle, timeout)
+        return await on_a_thread(self.settle, timeout)
 
     def close(self) -> None:
         """Remove all modules, each after it received what waits for it, and end. Idempotent.
@@ -316,7 +315,7 @@ class Gateway(Closing):
 
     async def aremove_module(self, name: str, timeout: float = REMOVE_TIMEOUT) -> bool:
         """Awaitable twin of `remove_module`."""
-        return await asyncio.to_thread(self.remove_module, name, timeout)
+        return await on_a_thread(self.remove_module, name, timeout)
 
     # --- links and messages ---
 

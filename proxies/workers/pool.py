@@ -18,7 +18,7 @@ from typing import IO, Any, Final, TypeVar
 
 from callboard.actors.actor import Actor
 from callboard.actors.backoff import Backoff
-from callboard.actors.closing import refuse_loop
+from callboard.actors.closing import on_a_thread, refuse_loop
 from callboard.actors.errors import NodeClosed, NotSpawnable
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef
@@ -384,7 +384,7 @@ class WorkerPool:
     async def aclose(self) -> None:
         """Awaitable twin of `close`."""
         self.begin_close()
-        await asyncio.get_running_loop().run_in_executor(None, self.join)
+        await on_a_thread(self.join)
 
     def begin_close(self) -> None:
         """Let all workers end, and start none."""

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, Self, TypeVar
 
+from callboard.actors.closing import on_a_thread
 from callboard.actors.errors import ActorDown, CallboardError
 from callboard.actors.reference import ActorRef
 from callboard.configuration.host_port import parse_host_port
@@ -171,11 +172,11 @@ class Router:
         self.close()
 
     async def __aenter__(self) -> Self:
-        await asyncio.to_thread(self.start)
+        await on_a_thread(self.start)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await asyncio.to_thread(self.close)
+        await on_a_thread(self.close)
 
     # --- what it is ---
 
