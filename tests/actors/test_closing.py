@@ -20,7 +20,7 @@ class Caller(Actor):
 
 
 def test_what_a_handler_calls_on_a_thread_is_not_its_turn(runtime):
-    is_outside, thread = runtime.spawn(Caller).ask("look").result(10)
+    is_outside, thread = runtime.start_actor(Caller).ask("look").result(10)
 
     assert is_outside
     assert thread != threading.get_ident()
