@@ -60,7 +60,7 @@ VALUES = {
 
 def props(place: Place) -> Properties:
     """Return all that may stand there."""
-    found = {kind.name: VALUES.get(kind.name) for kind in _KINDS if kind.places & place}
+    found = {name: VALUES.get(name) for name, kind in _KINDS.items() if kind.places & place}
     if "subscription_identifiers" in found:
         one_or_two = (1, 268_435_455) if place is Place.PUBLISH else (128,)
         found["subscription_identifiers"] = one_or_two
@@ -147,4 +147,4 @@ def missing() -> set[str]:
             s.write(s.value)[0] >> 4 for n, s in SAMPLES.items() if n[:6] == f"MQTT {version}"
         }
     }
-    return lost | {kind.name for kind in _KINDS} - VALUES.keys() - {"subscription_identifiers"}
+    return lost | _KINDS.keys() - VALUES.keys() - {"subscription_identifiers"}

@@ -25,6 +25,7 @@ from callboard.mqtt.wire.errors import ProtocolViolation, RemoteMqttError
 from callboard.mqtt.wire.packet import (
     V4,
     V5,
+    Ack,
     Auth,
     Disconnect,
     Packet,
@@ -377,9 +378,7 @@ class Ingress:
             self._delivery.acknowledge(connection, first, ids)
         return position + 4 * count
 
-    def _take_ack(
-        self, connection: Connection, packet: PubAck | PubRec | PubRel | PubComp
-    ) -> None:
+    def _take_ack(self, connection: Connection, packet: Ack) -> None:
         """Take an acknowledgement with a reason code or properties."""
         kind = _ACK_KINDS[type(packet)]
         is_refusal = packet.reason_code >= ReasonCode.UNSPECIFIED_ERROR
@@ -409,7 +408,7 @@ class Ingress:
                 self._subscriptions.subscribe(connection, packet)
             case Unsubscribe():
                 self._subscriptions.unsubscribe(connection, packet)
-            case PubAck() | PubRec() | PubRel() | PubComp():
+            case Ack():
                 self._take_ack(connection, packet)
             case Disconnect():
                 return _ending_of(connection.session, packet)

@@ -69,8 +69,7 @@ class Logs:
         self.retained = RetainedMessages(effects)
         #: Logs of filters without wildcards, which are topics, and of those with.
         self._literal: dict[str, FilterLog] = {}
-        self._wild: dict[str, FilterLog] = {}
-        self._tree: FilterTree[FilterLog] = FilterTree()
+        self._wild: FilterTree[FilterLog] = FilterTree()
         self._fetching: dict[Segment, dict[Connection, None]] = {}
         self._fetched: deque[tuple[Segment, int]] = deque()
         self._fetched_weight = 0
@@ -80,11 +79,11 @@ class Logs:
 
     def __iter__(self) -> Iterator[FilterLog]:
         yield from self._literal.values()
-        yield from self._wild.values()
+        yield from self._wild.values.values()
 
     def get(self, topic_filter: str) -> FilterLog | None:
         """Return the log of a plain filter, if anybody reads it."""
-        return self._literal.get(topic_filter) or self._wild.get(topic_filter)
+        return self._literal.get(topic_filter) or self._wild.values.get(topic_filter)
 
     def open(self, topic_filter: str) -> FilterLog:
         """Return the log of a plain filter, made if needed; cached routes learn of it."""
@@ -104,8 +103,7 @@ class Logs:
             size, count = held.segment_bytes, held.segment_count
             log = DataLog(topic_filter, size, count, has_shelves=has_shelves)
             if has_wildcard(topic_filter):
-                self._wild[topic_filter] = log
-                self._tree.add(topic_filter, log)
+                self._wild.set(topic_filter, log)
             else:
                 self._literal[topic_filter] = log
             self._forget(topic_filter)
@@ -118,8 +116,7 @@ class Logs:
             return
         topic_filter = log.topic_filter
         if self._literal.pop(topic_filter, None) is None:
-            del self._wild[topic_filter]
-            self._tree.remove(topic_filter)
+            self._wild.remove(topic_filter)
         self._forget(topic_filter)
 
     def _forget(self, topic_filter: str) -> None:
@@ -145,7 +142,7 @@ class Logs:
         if not is_valid_topic(name):
             message = f"{topic[:80]!r} is no topic that can be published on"
             raise ProtocolViolation(message, ReasonCode.TOPIC_NAME_INVALID)
-        logs = self._tree.match(name) if self._wild else []
+        logs = self._wild.match(name) if self._wild else []
         literal = self._literal.get(name)
         if literal is not None:
             logs.append(literal)

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from callboard.mqtt.wire.errors import ProtocolViolation
+from callboard.mqtt.wire.field import write_variable
 from callboard.mqtt.wire.framing import body_start
 from callboard.mqtt.wire.packet import Publish, Will
 from callboard.mqtt.wire.properties import Place, Properties, write_properties
@@ -34,20 +35,6 @@ class Form(NamedTuple):
     tails: list[bytes]
 
 
-def variable(number: int) -> bytes:
-    """Return a variable byte integer; below 2**28."""
-    if number < 0x80:
-        return bytes((number,))
-    if number < 0x4000:
-        return bytes((number & 0x7F | 0x80, number >> 7))
-    out = bytearray()
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
 def encode_form(
     topic: bytes, payloads: list[bytes], *, qos: int, retain: bool, properties: bytes | None
 ) -> Form:
@@ -62,13 +49,13 @@ def encode_form(
     """
     first = bytes((0x30 | qos << 1 | retain,))
     name = len(topic).to_bytes(2, "big") + topic
-    middle = b"" if properties is None else variable(len(properties)) + properties
+    middle = b"" if properties is None else write_variable(len(properties)) + properties
     rest = len(name) + len(middle) + (2 if qos else 0)
     if qos:
-        fronts = [first + variable(rest + len(payload)) + name for payload in payloads]
+        fronts = [first + write_variable(rest + len(payload)) + name for payload in payloads]
         return Form(fronts, [middle + payload for payload in payloads])
     head = name + middle
-    return Form([first + variable(rest + len(p)) + head + p for p in payloads], [])
+    return Form([first + write_variable(rest + len(p)) + head + p for p in payloads], [])
 
 
 _NONE: Final = Properties()
@@ -210,7 +197,7 @@ class Run:
         fronts, tails = self.form
         props = 0
         if self.key & 4:
-            props = len(self.properties) + len(variable(len(self.properties)))
+            props = len(self.properties) + len(write_variable(len(self.properties)))
         if self.qos:
             return [tail[props:] for tail in tails] if props else tails
         beyond = 2 + len(self.topic) + props

@@ -37,7 +37,7 @@ class RetainedMessages:
             message = run if run.count == 1 else run.single(run.count - 1)
             if self.keep(message) and effects.is_durable:
                 effects.records.append(Retained(run.topic, message))
-        elif self.remove(run.topic.decode()) and effects.is_durable:
+        elif self._tree.remove(run.topic.decode()) and effects.is_durable:
             effects.records.append(Retained(run.topic, None))
 
     def keep(self, message: Run) -> bool:
@@ -48,12 +48,6 @@ class RetainedMessages:
             return False
         self._tree.set(topic, message)
         return True
-
-    def remove(self, topic: str) -> bool:
-        """Forget the message of a topic; returns whether there was one."""
-        was_there = topic in self._tree.values
-        self._tree.remove(topic)
-        return was_there
 
     def match(self, topic_filter: str, now: float) -> list[Run]:
         """Return the messages that a plain filter matches, and forget those out of time."""

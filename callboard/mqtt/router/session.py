@@ -29,10 +29,10 @@ from typing import NamedTuple
 from callboard.mqtt.router.datalog import DataLog
 from callboard.mqtt.router.limits import Limits
 from callboard.mqtt.router.link import Access, Link, Notification
-from callboard.mqtt.router.message import variable
 from callboard.mqtt.router.window import Window
 from callboard.mqtt.wire.codec import encode
 from callboard.mqtt.wire.errors import ProtocolViolation
+from callboard.mqtt.wire.field import write_variable
 from callboard.mqtt.wire.packet import V4, V5, Packet, Subscription, Will
 from callboard.mqtt.wire.properties import Properties
 from callboard.mqtt.wire.reason_code import ReasonCode
@@ -78,7 +78,7 @@ class SessionSubscription:
         cls, packet: Subscription, qos: int, since: int, identifier: int
     ) -> "SessionSubscription":
         """Return what a client asked for, with the QoS that it gets."""
-        prop = bytes((IDENTIFIER,)) + variable(identifier) if identifier else b""
+        prop = bytes((IDENTIFIER,)) + write_variable(identifier) if identifier else b""
         flags = packet.no_local, packet.retain_as_published, packet.retain_handling
         return cls(packet.topic_filter, qos, since, *flags, None, prop)
 

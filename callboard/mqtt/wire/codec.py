@@ -14,7 +14,7 @@ acknowledgements from a chunk without making packets of them.
 """
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, NamedTuple
 
 import callboard.mqtt.wire.packet as packets
 import callboard.mqtt.wire.reason_code as codes
@@ -495,7 +495,7 @@ _FORMS: Final = {
     for form in (
         _form(packets.Connect, _read_connect, _write_connect),
         _form(packets.ConnAck, _read_connack, _write_connack),
-        *map(_ack_form, get_args(packets.Ack)),
+        *map(_ack_form, (packets.PubAck, packets.PubRec, packets.PubRel, packets.PubComp)),
         _list_form(packets.Subscribe, "subscriptions", _read_subscription, _write_subscription),
         _list_form(packets.SubAck, "reason_codes", _read_code, _write_code),
         _list_form(packets.Unsubscribe, "topic_filters", _read_filter, _write_filter),

@@ -131,15 +131,14 @@ def write_variable(value: int) -> bytes:
     Raises:
         InvalidPacket: it is negative, or above 268,435,455.
     """
+    if not value >> 7:
+        return bytes((value,))
+    if not value >> 14:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     if not 0 <= value <= MAX_VARIABLE:
         message = f"{value} does not fit a variable byte integer (0…{MAX_VARIABLE})"
         raise InvalidPacket(message)
-    written = bytearray()
-    while value > 0x7F:
-        written.append(value & 0x7F | 0x80)
-        value >>= 7
-    written.append(value)
-    return bytes(written)
+    return bytes((value & 0x7F | 0x80,)) + write_variable(value >> 7)
 
 
 def write_binary(data: bytes, what: str) -> bytes:

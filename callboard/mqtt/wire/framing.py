@@ -5,6 +5,7 @@ variable byte integer (section 2.1 of both standards).
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from callboard.mqtt.wire.errors import MalformedPacket, ProtocolViolation, RemoteMqttError
@@ -121,15 +122,8 @@ def body_start(data: bytes, start: int = 0) -> int:
 
 def packet_end(data: bytes, start: int = 0) -> int:
     """Return where the whole packet at `start` ends."""
-    length = shift = 0
-    position = start + 1
-    while True:
-        byte = data[position]
-        length |= (byte & 0x7F) << shift
-        position += 1
-        if byte < 0x80:
-            return position + length
-        shift += 7
+    length = data[start + 1]
+    return start + (length + 2 if length < 0x80 else _long_step(data, start, minimal=False))
 
 
 def split_packets(chunk: bytes) -> Iterator[bytes]:
@@ -141,6 +135,7 @@ def split_packets(chunk: bytes) -> Iterator[bytes]:
         position = end
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Deframer:
     """Whole packets out of one connection's reads, which end anywhere.
 
@@ -156,26 +151,13 @@ class Deframer:
         rest: the part of a packet that came last; None as long as reads ended with packets.
     """
 
-    __slots__ = (
-        "_need",
-        "is_full",
-        "minimal",
-        "packet_size",
-        "packets",
-        "packets_per_read",
-        "rest",
-    )
-
-    def __init__(
-        self, packet_size: int = PACKET_SIZE, packets_per_read: int = PACKETS_PER_READ
-    ) -> None:
-        self.packet_size = packet_size
-        self.packets_per_read = packets_per_read
-        self.is_full = False
-        self.packets = 0
-        self.minimal = False
-        self.rest: bytearray | None = None
-        self._need = 0
+    packet_size: int = PACKET_SIZE
+    packets_per_read: int = PACKETS_PER_READ
+    is_full: bool = False
+    packets: int = 0
+    minimal: bool = False
+    rest: bytearray | None = None
+    _need: int = 0
 
     def receive(self, data: bytes) -> bytes:
         """Take what was read; returns whole packets, none or many.

@@ -86,39 +86,32 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True)
-class PubAck:
+class Ack:
+    """A step of the delivery of a message."""
+
+    packet_id: int
+    reason_code: int = 0
+    properties: Properties | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PubAck(Ack):
     """A PUBLISH with QoS 1 has arrived."""
 
-    packet_id: int
-    reason_code: int = 0
-    properties: Properties | None = None
-
 
 @dataclass(frozen=True, slots=True)
-class PubRec:
+class PubRec(Ack):
     """A PUBLISH with QoS 2 has arrived: first half of its delivery."""
 
-    packet_id: int
-    reason_code: int = 0
-    properties: Properties | None = None
-
 
 @dataclass(frozen=True, slots=True)
-class PubRel:
+class PubRel(Ack):
     """The sender has forgotten the message: second half of a QoS 2 delivery."""
 
-    packet_id: int
-    reason_code: int = 0
-    properties: Properties | None = None
-
 
 @dataclass(frozen=True, slots=True)
-class PubComp:
+class PubComp(Ack):
     """The receiver has forgotten the packet identifier: a QoS 2 delivery is over."""
-
-    packet_id: int
-    reason_code: int = 0
-    properties: Properties | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +187,6 @@ class Auth:
     properties: Properties | None = None
 
 
-#: A step of the delivery of a message.
-Ack = PubAck | PubRec | PubRel | PubComp
 #: What subscribes or unsubscribes, and its answers.
 Subscribing = Subscribe | SubAck | Unsubscribe | UnsubAck
 _OfConnection = Connect | ConnAck | PingReq | PingResp | Disconnect | Auth

@@ -7,7 +7,7 @@ at most once.
 
 import enum
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -20,43 +20,6 @@ from callboard.mqtt.wire.field import (
     write_variable,
 )
 from callboard.mqtt.wire.reason_code import ReasonCode
-
-
-@dataclass(frozen=True, slots=True)
-class Properties:
-    """The properties of one packet; what is absent is None or empty.
-
-    Intervals are in seconds, sizes in bytes. The switches (`request_…`, `…_available`) are
-    0 or 1 as on the wire, so that an absent one differs from 0.
-    """
-
-    payload_format_indicator: int | None = None
-    message_expiry_interval: int | None = None
-    content_type: str | None = None
-    response_topic: str | None = None
-    correlation_data: bytes | None = None
-    subscription_identifiers: tuple[int, ...] = ()
-    session_expiry_interval: int | None = None
-    assigned_client_identifier: str | None = None
-    server_keep_alive: int | None = None
-    authentication_method: str | None = None
-    authentication_data: bytes | None = None
-    request_problem_information: int | None = None
-    will_delay_interval: int | None = None
-    request_response_information: int | None = None
-    response_information: str | None = None
-    server_reference: str | None = None
-    reason_string: str | None = None
-    receive_maximum: int | None = None
-    topic_alias_maximum: int | None = None
-    topic_alias: int | None = None
-    maximum_qos: int | None = None
-    retain_available: int | None = None
-    user_properties: tuple[tuple[str, str], ...] = ()
-    maximum_packet_size: int | None = None
-    wildcard_subscription_available: int | None = None
-    subscription_identifier_available: int | None = None
-    shared_subscription_available: int | None = None
 
 
 class Place(enum.IntFlag):
@@ -84,15 +47,6 @@ class _Type(NamedTuple):
     read: Callable[[Reader], Any]
     write: Callable[[Any, str], bytes]
     check: Callable[[Any, str], None] = lambda _value, _name: None
-
-
-class _Kind(NamedTuple):
-    """One property: how it is known on the wire, and in which packets."""
-
-    identifier: int
-    name: str
-    places: Place
-    type: _Type
 
 
 def _check_switch(value: int, name: str) -> None:
@@ -145,43 +99,69 @@ _BINARY: Final = _Type(Reader.binary, write_binary)
 _PAIR: Final = _Type(_read_pair, _write_pair)
 
 _MESSAGE: Final = Place.PUBLISH | Place.WILL
+_SUBSCRIBED: Final = Place.PUBLISH | Place.SUBSCRIBE
 _BOTH: Final = Place.CONNECT | Place.CONNACK
 _ACKS: Final = Place.PUBACK | Place.PUBREC | Place.PUBREL | Place.PUBCOMP
 _ENDS: Final = Place.SUBACK | Place.UNSUBACK | Place.DISCONNECT | Place.AUTH
-_KINDS: Final = (
-    _Kind(1, "payload_format_indicator", _MESSAGE, _SWITCH),
-    _Kind(2, "message_expiry_interval", _MESSAGE, _FOUR),
-    _Kind(3, "content_type", _MESSAGE, _TEXT),
-    _Kind(8, "response_topic", _MESSAGE, _TOPIC),
-    _Kind(9, "correlation_data", _MESSAGE, _BINARY),
-    _Kind(11, "subscription_identifiers", Place.PUBLISH | Place.SUBSCRIBE, _NUMBER),
-    _Kind(17, "session_expiry_interval", _BOTH | Place.DISCONNECT, _FOUR),
-    _Kind(18, "assigned_client_identifier", Place.CONNACK, _TEXT),
-    _Kind(19, "server_keep_alive", Place.CONNACK, _TWO),
-    _Kind(21, "authentication_method", _BOTH | Place.AUTH, _TEXT),
-    _Kind(22, "authentication_data", _BOTH | Place.AUTH, _BINARY),
-    _Kind(23, "request_problem_information", Place.CONNECT, _SWITCH),
-    _Kind(24, "will_delay_interval", Place.WILL, _FOUR),
-    _Kind(25, "request_response_information", Place.CONNECT, _SWITCH),
-    _Kind(26, "response_information", Place.CONNACK, _TEXT),
-    _Kind(28, "server_reference", Place.CONNACK | Place.DISCONNECT, _TEXT),
-    _Kind(31, "reason_string", Place.CONNACK | _ACKS | _ENDS, _TEXT),
-    _Kind(33, "receive_maximum", _BOTH, _SOME),
-    _Kind(34, "topic_alias_maximum", _BOTH, _TWO),
-    _Kind(35, "topic_alias", Place.PUBLISH, _ALIAS),
-    _Kind(36, "maximum_qos", Place.CONNACK, _SWITCH),
-    _Kind(37, "retain_available", Place.CONNACK, _SWITCH),
-    _Kind(38, "user_properties", ~Place(0), _PAIR),
-    _Kind(39, "maximum_packet_size", _BOTH, _SIZE),
-    _Kind(40, "wildcard_subscription_available", Place.CONNACK, _SWITCH),
-    _Kind(41, "subscription_identifier_available", Place.CONNACK, _SWITCH),
-    _Kind(42, "shared_subscription_available", Place.CONNACK, _SWITCH),
-)
-_BY_IDENTIFIER: Final = {kind.identifier: kind for kind in _KINDS}
+
+
+class _Kind(NamedTuple):
+    """How a property is known on the wire, in which packets, and how its value is."""
+
+    identifier: int
+    places: Place
+    type: _Type
+
+
+def _kind(identifier: int, places: Place, type_: _Type, default: object = None) -> Any:
+    """Return a field of `Properties`."""
+    return field(default=default, metadata={"kind": _Kind(identifier, places, type_)})
+
+
+@dataclass(frozen=True, slots=True)
+class Properties:
+    """The properties of one packet; what is absent is None or empty.
+
+    Intervals are in seconds, sizes in bytes. The switches (`request_…`, `…_available`) are
+    0 or 1 as on the wire, so that an absent one differs from 0.
+    """
+
+    payload_format_indicator: int | None = _kind(1, _MESSAGE, _SWITCH)
+    message_expiry_interval: int | None = _kind(2, _MESSAGE, _FOUR)
+    content_type: str | None = _kind(3, _MESSAGE, _TEXT)
+    response_topic: str | None = _kind(8, _MESSAGE, _TOPIC)
+    correlation_data: bytes | None = _kind(9, _MESSAGE, _BINARY)
+    subscription_identifiers: tuple[int, ...] = _kind(11, _SUBSCRIBED, _NUMBER, ())
+    session_expiry_interval: int | None = _kind(17, _BOTH | Place.DISCONNECT, _FOUR)
+    assigned_client_identifier: str | None = _kind(18, Place.CONNACK, _TEXT)
+    server_keep_alive: int | None = _kind(19, Place.CONNACK, _TWO)
+    authentication_method: str | None = _kind(21, _BOTH | Place.AUTH, _TEXT)
+    authentication_data: bytes | None = _kind(22, _BOTH | Place.AUTH, _BINARY)
+    request_problem_information: int | None = _kind(23, Place.CONNECT, _SWITCH)
+    will_delay_interval: int | None = _kind(24, Place.WILL, _FOUR)
+    request_response_information: int | None = _kind(25, Place.CONNECT, _SWITCH)
+    response_information: str | None = _kind(26, Place.CONNACK, _TEXT)
+    server_reference: str | None = _kind(28, Place.CONNACK | Place.DISCONNECT, _TEXT)
+    reason_string: str | None = _kind(31, Place.CONNACK | _ACKS | _ENDS, _TEXT)
+    receive_maximum: int | None = _kind(33, _BOTH, _SOME)
+    topic_alias_maximum: int | None = _kind(34, _BOTH, _TWO)
+    topic_alias: int | None = _kind(35, Place.PUBLISH, _ALIAS)
+    maximum_qos: int | None = _kind(36, Place.CONNACK, _SWITCH)
+    retain_available: int | None = _kind(37, Place.CONNACK, _SWITCH)
+    user_properties: tuple[tuple[str, str], ...] = _kind(38, ~Place(0), _PAIR, ())
+    maximum_packet_size: int | None = _kind(39, _BOTH, _SIZE)
+    wildcard_subscription_available: int | None = _kind(40, Place.CONNACK, _SWITCH)
+    subscription_identifier_available: int | None = _kind(41, Place.CONNACK, _SWITCH)
+    shared_subscription_available: int | None = _kind(42, Place.CONNACK, _SWITCH)
+
+
+_KINDS: Final[dict[str, _Kind]] = {
+    each.name: each.metadata["kind"] for each in fields(Properties)
+}
+_BY_IDENTIFIER: Final = {kind.identifier: (name, kind) for name, kind in _KINDS.items()}
+_UNKNOWN: Final = "an unknown property", _Kind(0, Place(0), _BINARY)
 _REPEATED: Final = {"user_properties", "subscription_identifiers"}
 _NONE: Final = Properties()
-
-assert [kind.name for kind in _KINDS] == [field.name for field in fields(Properties)]
 
 
 def read_properties(reader: Reader, place: Place) -> Properties:
@@ -197,20 +177,19 @@ def read_properties(reader: Reader, place: Place) -> Properties:
     inner = Reader(reader.take(length))
     values: dict[str, Any] = {}
     while inner.left:
-        kind = _BY_IDENTIFIER.get(inner.variable())
-        if kind is None or not kind.places & place:
-            what = "an unknown property" if kind is None else kind.name
-            message = f"{what} in a {place.name}"
+        name, kind = _BY_IDENTIFIER.get(inner.variable(), _UNKNOWN)
+        if not kind.places & place:
+            message = f"{name} in a {place.name}"
             raise MalformedPacket(message)
         value = kind.type.read(inner)
-        kind.type.check(value, kind.name)
-        if kind.name in _REPEATED:
-            values.setdefault(kind.name, []).append(value)
-        elif kind.name in values:
-            message = f"{kind.name} twice in a {place.name}"
+        kind.type.check(value, name)
+        if name in _REPEATED:
+            values.setdefault(name, []).append(value)
+        elif name in values:
+            message = f"{name} twice in a {place.name}"
             raise ProtocolViolation(message)
         else:
-            values[kind.name] = value
+            values[name] = value
     for name in _REPEATED & values.keys():
         values[name] = tuple(values[name])
     properties = Properties(**values)
@@ -246,13 +225,13 @@ def write_properties(properties: Properties | None, place: Place) -> bytes:
 
 def _parts(properties: Properties, place: Place) -> Iterable[bytes]:
     """Return each property as it is written."""
-    for kind in _KINDS:
-        value = getattr(properties, kind.name)
+    for name, kind in _KINDS.items():
+        value = getattr(properties, name)
         if value is None or value == ():
             continue
         if not kind.places & place:
-            message = f"{kind.name} may not stand in a {place.name}"
+            message = f"{name} may not stand in a {place.name}"
             raise InvalidPacket(message)
-        for each in value if kind.name in _REPEATED else (value,):
-            kind.type.check(each, kind.name)
-            yield bytes((kind.identifier,)) + kind.type.write(each, kind.name)
+        for each in value if name in _REPEATED else (value,):
+            kind.type.check(each, name)
+            yield bytes((kind.identifier,)) + kind.type.write(each, name)

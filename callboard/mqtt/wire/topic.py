@@ -6,6 +6,7 @@ for the parent and everything below. A name that begins with `$` is matched by n
 begins with a wildcard.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 
@@ -93,65 +94,51 @@ class _Branch(Generic[T]):
     __slots__ = ("below", "value")
 
     def __init__(self) -> None:
-        self.below: dict[str, _Branch[T]] = {}
+        self.below: defaultdict[str, _Branch[T]] = defaultdict(_Branch)
         self.value: T | None = None
 
 
 class _Tree(Generic[T]):
-    """Values at ends of ways through levels; ways that lead nowhere are forgotten."""
+    """Values by names or filters, and once more at the ends of the ways of their levels.
+
+    Ways that lead nowhere are forgotten.
+    """
 
     def __init__(self) -> None:
+        self.values: dict[str, T] = {}
         self._root: _Branch[T] = _Branch()
 
-    def _put(self, way: str, value: T) -> bool:
-        """Set the value at the end of a way; returns whether there was none."""
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def set(self, way: str, value: T) -> None:
+        """Set the value of a name or filter."""
+        self.values[way] = value
         branch = self._root
         for level in way.split("/"):
-            following = branch.below.get(level)
-            if following is None:
-                following = branch.below[level] = _Branch()
-            branch = following
-        is_fresh = branch.value is None
+            branch = branch.below[level]
         branch.value = value
-        return is_fresh
 
-    def _clear(self, way: str) -> bool:
-        """Forget the value at the end of a way; returns whether there was one."""
+    def remove(self, way: str) -> bool:
+        """Forget a name or filter; returns whether it was there."""
+        if self.values.pop(way, None) is None:
+            return False
         steps: list[tuple[_Branch[T], str]] = []
         branch = self._root
         for level in way.split("/"):
             steps.append((branch, level))
-            following = branch.below.get(level)
-            if following is None:
-                return False
-            branch = following
-        was_there = branch.value is not None
+            branch = branch.below[level]
         branch.value = None
         for parent, level in reversed(steps):
             child = parent.below[level]
             if child.below or child.value is not None:
                 break
             del parent.below[level]
-        return was_there
+        return True
 
 
 class FilterTree(_Tree[T]):
     """Plain filters with a value each; finds those that match a name, in O(levels)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def add(self, topic_filter: str, value: T) -> None:
-        """Set the value of a filter."""
-        self._count += self._put(topic_filter, value)
-
-    def remove(self, topic_filter: str) -> None:
-        """Forget a filter, and the levels that nothing needs any more."""
-        self._count -= self._clear(topic_filter)
 
     def match(self, topic: str) -> list[T]:
         """Return the values of all filters that match a name."""
@@ -184,23 +171,6 @@ class FilterTree(_Tree[T]):
 
 class TopicTree(_Tree[T]):
     """Names with a value each; finds those that a filter matches, without a look at others."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.values: dict[str, T] = {}
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def set(self, topic: str, value: T) -> None:
-        """Set the value of a name."""
-        self.values[topic] = value
-        self._put(topic, value)
-
-    def remove(self, topic: str) -> None:
-        """Forget a name."""
-        if self.values.pop(topic, None) is not None:
-            self._clear(topic)
 
     def match(self, topic_filter: str) -> list[T]:
         """Return the values of all names that a plain filter matches."""

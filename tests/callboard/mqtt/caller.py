@@ -1,6 +1,7 @@
 """A client on a socket that blocks: it says and hears packets, and nothing by itself."""
 
 import socket
+from dataclasses import replace
 
 from callboard.mqtt.wire.codec import decode_all, encode
 from callboard.mqtt.wire.framing import Deframer
@@ -30,10 +31,7 @@ class Caller:
         written = []
         for each in packets:
             if self.version == V5 and getattr(each, "properties", 0) is None:
-                each = type(each)(
-                    **{name: getattr(each, name) for name in each.__slots__}
-                    | {"properties": Properties()}
-                )
+                each = replace(each, properties=Properties())
             written.append(encode(each, self.version))
         self.socket.sendall(b"".join(written))
 

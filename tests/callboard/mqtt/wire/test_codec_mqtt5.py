@@ -93,7 +93,7 @@ def equal(ours, theirs):
 
 
 def compare(packet, theirs):
-    for field in packet.__slots__:
+    for field in packet.__dataclass_fields__:
         value = getattr(packet, field)
         if field in {"properties", "version", "will", "subscriptions"}:
             continue

@@ -43,7 +43,7 @@ FILTERS = (
 )
 def test_filters_match_as_the_standard_says(topic, topic_filter, expected) -> None:
     tree: FilterTree[str] = FilterTree()
-    tree.add(topic_filter, "found")
+    tree.set(topic_filter, "found")
 
     assert matches(topic, topic_filter) is expected
     assert tree.match(topic) == (["found"] if expected else [])
@@ -84,7 +84,7 @@ def test_trees_find_what_plain_matching_finds(filters, topics) -> None:
     tree: FilterTree[str] = FilterTree()
     names: TopicTree[str] = TopicTree()
     for topic_filter in filters:
-        tree.add(topic_filter, topic_filter)
+        tree.set(topic_filter, topic_filter)
     for topic in topics:
         names.set(topic, topic)
 
@@ -100,7 +100,7 @@ def test_trees_are_empty_when_everything_is_removed(filters, topics) -> None:
     tree: FilterTree[str] = FilterTree()
     names: TopicTree[str] = TopicTree()
     for topic_filter in filters:
-        tree.add(topic_filter, topic_filter)
+        tree.set(topic_filter, topic_filter)
     for topic in topics:
         names.set(topic, topic)
 
