@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from callboard.commitlog.batch import BYTES, Batch, Layout, layout_of, malformed
+from callboard.commitlog.batch import BYTES, Batch, Buffer, Layout, layout_of, malformed
 from callboard.commitlog.columns import BatchNames
 from callboard.commitlog.errors import ExtraMissing, LogCorrupt
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 #: Records after which a piece is handed over, unless the caller says otherwise.
 ROWS: Final = 1 << 16
 
-Buffer = bytes | memoryview
 _NAMED: Final = ("topic", "key", "headers", "sender")
 _NEVER: Final = 1 << 63
 _ALL_COMMON: Final[list[int | None]] = [None] * len(_NAMED)

@@ -72,32 +72,41 @@ def one_record(
     return Columns((data,), is_bytes, b"", names, None, None, None, None)
 
 
+def rows_of(column: Any, count: int) -> Sequence[Any]:
+    """Return what was given for a column as a list: one value for all, or one for each.
+
+    Raises:
+        InvalidRecord: a list has another length.
+    """
+    if column is None or isinstance(column, str | bytes | Mapping):
+        return [column]
+    _check_length(column, count)
+    return column  # type: ignore[no-any-return]
+
+
 def many_records(
     payloads: Sequence[Any],
-    topics: str | Sequence[str],
-    keys: Key | Sequence[Key],
-    headers: Headers | Sequence[Headers],
-    senders: str | Sequence[str],
+    topics: Sequence[str],
+    keys: Sequence[Key],
+    headers: Sequence[Headers],
+    senders: Sequence[str],
     times: Sequence[int] | None,
 ) -> Columns:
-    """Return the columns of a run of records.
+    """Return the columns of a run of records; lists have one value for all, or one for each.
 
     Raises:
         InvalidRecord: some record cannot be stored, or a list has another length.
     """
     count = len(payloads)
     data, all_bytes, kinds = encode_payloads(payloads)
-    if keys is headers is None and isinstance(topics, str) and isinstance(senders, str):
-        names = plain_names(topics, senders)
+    is_alike = len(topics) == len(keys) == len(headers) == len(senders) == 1
+    if is_alike and keys[0] is None and headers[0] is None:
+        names = plain_names(topics[0], senders[0])
         return Columns(data, all_bytes, kinds, names, times, None, None, None)
-    topic_rows = [topics] if isinstance(topics, str) else topics
-    key_rows = [keys] if keys is None or isinstance(keys, str | bytes) else keys
-    header_rows = [headers] if headers is None or isinstance(headers, Mapping) else headers
-    sender_rows = [senders] if isinstance(senders, str) else senders
-    topic_names, topic_column = interned(topic_rows, count)
-    key_names, key_column = interned(key_rows, count)
-    header_names, header_column = interned([header_pairs(row) for row in header_rows], count)
-    sender_names, sender_column = interned(sender_rows, count)
+    topic_names, topic_column = interned(topics, count)
+    key_names, key_column = interned(keys, count)
+    header_names, header_column = interned([header_pairs(row) for row in headers], count)
+    sender_names, sender_column = interned(senders, count)
     mappings = [dict(row) for row in header_names]
     names = encode_names(topic_names, key_names, mappings, sender_names)
     columns = (topic_column, key_column, header_column, sender_column)
@@ -130,12 +139,17 @@ def interned(values: Sequence[T], count: int) -> tuple[list[T], list[int] | None
     """Return the distinct values, and for each record the number of its own."""
     if len(values) == 1:
         return list(values), None
-    if len(values) != count:
-        what = f"{count} payloads, but {len(values)} of another column; give one for each"
-        raise InvalidRecord(what)
+    _check_length(values, count)
     numbers: dict[T, int] = {}
     column = [numbers.setdefault(value, len(numbers)) for value in values]
     return list(numbers), column if len(numbers) > 1 else None
+
+
+def _check_length(column: Sequence[Any], count: int) -> None:
+    """Raise `InvalidRecord` unless a column has a value for each record."""
+    if len(column) != count:
+        what = f"{count} payloads, but {len(column)} of another column; give one for each"
+        raise InvalidRecord(what)
 
 
 # --- values ---
@@ -174,12 +188,12 @@ def check_times(times: Iterable[int], count: int) -> list[int]:
     return checked
 
 
-def _topic(topic: Any) -> str:
-    """Return a topic; raise `InvalidRecord` unless it is text."""
-    if not isinstance(topic, str):
-        what = f"a topic is a text, not {type(topic).__name__}"
+def _text(text: Any, kind: str) -> str:
+    """Return a topic or a sender; raise `InvalidRecord` unless it is text."""
+    if not isinstance(text, str):
+        what = f"a {kind} is a text, not {type(text).__name__}"
         raise InvalidRecord(what)
-    return topic
+    return text
 
 
 def _key(key: Any) -> Key:
@@ -197,14 +211,6 @@ def header_pairs(headers: Headers) -> tuple[tuple[str, str], ...]:
         InvalidRecord: they are none.
     """
     return tuple(sorted(_headers(headers).items()))
-
-
-def _sender(sender: Any) -> str:
-    """Return a sender; raise `InvalidRecord` unless it is text."""
-    if not isinstance(sender, str):
-        what = f"a sender is a text, not {type(sender).__name__}"
-        raise InvalidRecord(what)
-    return sender
 
 
 def _headers(headers: Any) -> Mapping[str, str]:
@@ -237,12 +243,12 @@ def encode_names(
         InvalidRecord: one of them is none.
     """
     names: list[Any] = [
-        [_topic(topic) for topic in topics],
+        [_text(topic, "topic") for topic in topics],
         [_key(key) for key in keys],
         [dict(_headers(row)) for row in headers],
     ]
     if list(senders) != NO_SENDERS:
-        names.append([_sender(sender) for sender in senders])
+        names.append([_text(sender, "sender") for sender in senders])
     try:
         return dumps(names)
     except (CBOREncodeError, ValueError) as error:  # lone surrogates in a text

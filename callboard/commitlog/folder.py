@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from callboard.commitlog.disk import Disk, DiskFile
-from callboard.commitlog.errors import LogLocked
+from callboard.commitlog.errors import LogFailed, LogLocked
 
 SEGMENT: Final = ".log"
 INDEX: Final = ".index"
@@ -39,17 +39,29 @@ class Folder:
         """Return the path of a segment or of its index; a name is the first offset."""
         return self.file(f"{base:0{_DIGITS}}{kind}")
 
-    def bases(self) -> list[int]:
-        """Return the first offsets of all segments, in order.
+    def bases(self, kind: str = SEGMENT) -> list[int]:
+        """Return the first offsets of all segments, or of files beside them, in order.
 
         Raises:
             FileNotFoundError: there is no such folder.
         """
         return [
-            int(name.removesuffix(SEGMENT))
+            int(name.removesuffix(kind))
             for name in self.disk.listdir(self.path)
-            if name.endswith(SEGMENT) and name.removesuffix(SEGMENT).isdecimal()
+            if name.endswith(kind) and name.removesuffix(kind).isdecimal()
         ]
+
+    def log_bases(self) -> list[int]:
+        """Return the first offsets of all segments of a log, of which there is at least one.
+
+        Raises:
+            LogFailed: there is no log.
+        """
+        with suppress(OSError):
+            if bases := self.bases():
+                return bases
+        what = f"there is no log in {self.path}; make one with CommitLog(folder)"
+        raise LogFailed(what)
 
     def make(self) -> None:
         """Make the folder and those above it where they are missing."""

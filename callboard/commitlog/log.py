@@ -1,10 +1,9 @@
 """The log that programs append to."""
 
 import time as clocks
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, get_args
 
 from callboard.commitlog.arrow import load_pyarrow
 from callboard.commitlog.batch import MAX_BODY
@@ -15,6 +14,7 @@ from callboard.commitlog.columns import (
     check_times,
     many_records,
     one_record,
+    rows_of,
 )
 from callboard.commitlog.disk import Disk, MemoryDisk
 from callboard.commitlog.errors import InvalidRecord, LogError, LogFailed
@@ -88,27 +88,24 @@ class CommitLog(LogReader):
         if columns:
             load_pyarrow()
         retain = retain or Retention()
+        is_shared = folder is not None and disk is None
         self._sync: Sync = "none" if folder is None else sync
         self._lock: WriterLock | None = None
         place = Folder(MemoryDisk(), "") if folder is None else open_folder(folder, disk)
         try:
             place.make()
-            if folder is not None and disk is None:
+            if is_shared:
                 self._lock = WriterLock(place.path)
             limits = SegmentLimits.fitting(retain, segment_bytes)
             self._writer = Writer(place, limits, retain, clock)
-        except OSError as error:
+        except BaseException as error:
             self._release()
-            if isinstance(error, LogError):
+            if isinstance(error, LogError) or not isinstance(error, OSError):
                 raise
             why = error.strerror or error
             what = f"the log {place.path} cannot be opened: {why}; see its folder"
             raise LogFailed(what) from error
-        except BaseException:
-            self._release()
-            raise
         self._table = self._writer.table
-        is_shared = folder is not None and disk is None
         self.growth = growth_of(place.path) if is_shared else Growth()
         self._runs = RunReader(self._table)
         self._sealing: Sealing | None = None
@@ -176,20 +173,14 @@ class CommitLog(LogReader):
             LogClosed: the log was closed.
         """
         count = len(payloads)
-        for column in (topic, key, headers, sender):
-            if column is None or isinstance(column, str | bytes | Mapping):
-                continue
-            if len(column) != count:
-                what = (
-                    f"{count} payloads, but {len(column)} of another column; give one for each"
-                )
-                raise InvalidRecord(what)
+        named = [rows_of(column, count) for column in (topic, key, headers, sender)]
         times = None if time is None else check_times(time, count)
-        rows = _Rows(payloads, topic, key, headers, sender, times)
         runs = [
             columns
             for start in range(0, count, MAX_BATCH_RECORDS)
-            for columns in rows.columns(start, min(start + MAX_BATCH_RECORDS, count))
+            for columns in _runs(
+                payloads, named, times, start, min(start + MAX_BATCH_RECORDS, count)
+            )
         ]
         first = self._append(runs) if runs else self.end
         return range(first, first + count)
@@ -270,46 +261,34 @@ class CommitLog(LogReader):
             self._lock.release()
             self._lock = None
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the log."""
         self.close()
 
 
-class _Rows(NamedTuple):
-    """The arguments of `append_batch`."""
-
-    payloads: Sequence[Any]
-    topic: str | Sequence[str]
-    key: Key | Sequence[Key]
-    headers: Headers | Sequence[Headers]
-    sender: str | Sequence[str]
-    times: Sequence[int] | None
-
-    def columns(self, start: int, stop: int) -> Iterator[Columns]:
-        """Return a part of them as columns, halved until each half fits into a batch."""
-        part, topic, key = slice(start, stop), self.topic, self.key
-        headers, sender = self.headers, self.sender
-        columns = many_records(
-            self.payloads[part],
-            topic if isinstance(topic, str) else topic[part],
-            key if key is None or isinstance(key, str | bytes) else key[part],
-            headers if headers is None or isinstance(headers, Mapping) else headers[part],
-            sender if isinstance(sender, str) else sender[part],
-            self.times and self.times[part],
-        )
-        if sum(map(len, columns.payloads)) <= MAX_RECORD:
-            yield columns
-        elif stop - start == 1:
-            _refuse_large(columns)
-        else:
-            middle = (start + stop) // 2
-            yield from self.columns(start, middle)
-            yield from self.columns(middle, stop)
+def _runs(
+    payloads: Sequence[Any],
+    named: Sequence[Sequence[Any]],
+    times: Sequence[int] | None,
+    start: int,
+    stop: int,
+) -> Iterator[Columns]:
+    """Iterate over a part of a run as columns, halved until each half fits into a batch."""
+    part = slice(start, stop)
+    topics, keys, headers, senders = (
+        column if len(column) == 1 else column[part] for column in named
+    )
+    columns = many_records(
+        payloads[part], topics, keys, headers, senders, times and times[part]
+    )
+    if sum(map(len, columns.payloads)) <= MAX_RECORD:
+        yield columns
+    elif stop - start == 1:
+        _refuse_large(columns)
+    else:
+        middle = (start + stop) // 2
+        yield from _runs(payloads, named, times, start, middle)
+        yield from _runs(payloads, named, times, middle, stop)
 
 
 def _refuse_large(columns: Columns) -> None:

@@ -5,12 +5,12 @@ once. A reader of another process's log looks at it: each millisecond at first, 
 often.
 """
 
+import math
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 from weakref import WeakValueDictionary
 
@@ -253,12 +253,7 @@ class LogReader:
         """Return the log."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Do nothing: a reader holds nothing."""
 
 
@@ -312,12 +307,12 @@ class Follower:
         records = self.poll(max_records)
         if records:
             return records
-        pause, growth = _Pause(timeout, self._log.is_written_here), self._log.growth
+        pauses, growth = _pauses(timeout, self._log.is_written_here), self._log.growth
         grown = threading.Event()
         try:
             growth.add(grown.set)  # before the look: what comes behind it wakes
-            while not (records := self.poll(max_records)) and pause.goes_on():
-                if grown.wait(pause.seconds()):
+            while not (records := self.poll(max_records)) and (pause := next(pauses, 0.0)):
+                if grown.wait(pause):
                     grown.clear()
                     growth.add(grown.set)
         finally:
@@ -333,7 +328,7 @@ class Follower:
             return records
         from asyncio import Event, get_running_loop  # here: who only reads starts sooner
 
-        pause, growth = _Pause(timeout, self._log.is_written_here), self._log.growth
+        pauses, growth = _pauses(timeout, self._log.is_written_here), self._log.growth
         loop, grown = get_running_loop(), Event()
 
         def wake() -> None:
@@ -342,8 +337,8 @@ class Follower:
 
         try:
             growth.add(wake)
-            while not (records := self.poll(max_records)) and pause.goes_on():
-                timer = loop.call_later(pause.seconds(), grown.set)
+            while not (records := self.poll(max_records)) and (pause := next(pauses, 0.0)):
+                timer = loop.call_later(pause, grown.set)
                 await grown.wait()
                 timer.cancel()
                 grown.clear()
@@ -364,21 +359,11 @@ class Follower:
                 yield record
 
 
-class _Pause:
-    """How long to wait before the next look: longer the longer nothing came."""
-
-    def __init__(self, timeout: float | None, is_written_here: bool) -> None:  # noqa: FBT001
-        self._deadline = None if timeout is None else time.monotonic() + timeout
-        self._longest = _LONGEST_OWN if is_written_here else _LONGEST
-        self._next = self._longest if is_written_here else _SHORTEST
-
-    def goes_on(self) -> bool:
-        """Whether there is time left."""
-        return self._deadline is None or time.monotonic() < self._deadline
-
-    def seconds(self) -> float:
-        """Return how long to wait."""
-        pause, self._next = self._next, min(2 * self._next, self._longest)
-        if self._deadline is None:
-            return pause
-        return max(0.0, min(pause, self._deadline - time.monotonic()))
+def _pauses(timeout: float | None, is_written_here: bool) -> Iterator[float]:  # noqa: FBT001
+    """Iterate over how long to wait before each look: longer the longer nothing came."""
+    deadline = math.inf if timeout is None else time.monotonic() + timeout
+    longest = _LONGEST_OWN if is_written_here else _LONGEST
+    pause = longest if is_written_here else _SHORTEST
+    while (left := deadline - time.monotonic()) > 0:
+        yield min(pause, left)
+        pause = min(2 * pause, longest)

@@ -14,13 +14,14 @@ ones; `time_ns` has the nanoseconds as a number. Its metadata tell `callboard.ba
 import io
 import logging
 import os
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 from callboard.commitlog.arrow import arrow_schema, load_pyarrow, record_batches
+from callboard.commitlog.background import Background
 from callboard.commitlog.disk import Disk
 from callboard.commitlog.errors import LogCorrupt, LogError, LogFailed
 from callboard.commitlog.folder import COLUMNS, Folder
@@ -92,20 +93,11 @@ def sealed_segments_in(folder: Folder) -> list[SealedSegment]:
     Raises:
         LogFailed: there is no log.
     """
-    try:
-        bases = folder.bases()
-        names = set(folder.disk.listdir(folder.path))
-    except OSError:
-        bases, names = [], set()
-    if not bases:
-        what = f"there is no log in {folder.path}; make one with CommitLog(folder)"
-        raise LogFailed(what)
-    found = []
-    for base, end in zip(bases, bases[1:], strict=False):
-        columns = folder.segment(base, COLUMNS)
-        there = columns.rpartition("/")[2] in names
-        path = folder.segment(base)
-        found.append(SealedSegment(path, columns if there else None, base, end))
+    bases = folder.log_bases()
+    kept, found = set(folder.bases(COLUMNS)), []
+    for base, end in pairwise(bases):
+        columns = folder.segment(base, COLUMNS) if base in kept else None
+        found.append(SealedSegment(folder.segment(base), columns, base, end))
     return found
 
 
@@ -199,57 +191,37 @@ def columns_to_arrow(file: str | BinaryIO) -> "pa.Table":
 _log = logging.getLogger("callboard.commitlog")
 
 
-class Sealing:
+class Sealing(Background):
     """Writes what is missing when it begins and after each `wake`; sleeps in between."""
 
     def __init__(self, folder: Folder) -> None:
         """Start the thread."""
         self._folder = folder
         self._left: set[int] = set()  # damaged segments
-        self._wanted, self._ended = threading.Event(), threading.Event()
-        self._wanted.set()
-        self._thread = threading.Thread(
-            target=self._run, name="callboard-log-columns", daemon=True
-        )
-        self._thread.start()
+        super().__init__("callboard-log-columns")
+        self.wake()
 
-    def wake(self) -> None:
-        """Tell that a segment was sealed."""
-        self._wanted.set()
-
-    def end(self) -> None:
-        """End the thread, behind the segment that it is at; the next opening goes on."""
-        self._ended.set()
-        self._wanted.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        """Write what is missing each time a segment was sealed, until the end."""
+    def work(self) -> bool:
+        """Write what is missing; what was not is tried again when a segment is sealed."""
         try:
             self._sweep()
-            while True:
-                self._wanted.wait()
-                if self._ended.is_set():
-                    return
-                self._wanted.clear()
-                self._write_missing()
+            self._write_missing()
         except OSError as error:
             _log.error("the columns of %s are not written: %s", self._folder.path, error)
+            return False
+        return True
 
     def _sweep(self) -> None:
         """Remove columns whose segment is gone."""
-        bases = {self._folder.segment(base, COLUMNS) for base in self._folder.bases()}
-        for name in self._folder.disk.listdir(self._folder.path):
-            path = self._folder.file(name)
-            if name.endswith(COLUMNS) and path not in bases:
-                self._folder.remove(path)
+        for base in {*self._folder.bases(COLUMNS)} - {*self._folder.bases()}:
+            self._folder.remove(self._folder.segment(base, COLUMNS))
 
     def _write_missing(self) -> None:
         """Write the columns of all sealed segments that have none."""
         for segment in sealed_segments_in(self._folder):
             if segment.columns is not None or segment.base in self._left:
                 continue
-            if self._ended.is_set():
+            if self.is_ended:
                 return
             try:
                 write_segment(self._folder, segment)

@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from callboard.commitlog.batch import Batch
-from callboard.commitlog.errors import LogFailed
 from callboard.commitlog.folder import INDEX, Folder
 from callboard.commitlog.integrity import Scan
 
@@ -159,15 +158,10 @@ class LogSegmentTable:
         """
         if self._is_kept:
             return
-        try:
-            bases = self.folder.bases()
-        except OSError:
-            bases = []
-        if not bases:
-            what = f"there is no log in {self.folder.path}; make one with CommitLog(folder)"
-            raise LogFailed(what)
         known = {segment.base: segment for segment in self.segments}
-        self.segments = [known.get(base) or LogSegment(base) for base in bases]
+        self.segments = [
+            known.get(base) or LogSegment(base) for base in self.folder.log_bases()
+        ]
 
     def holding(self, offset: int) -> LogSegment:
         """Return the segment with this record, or the oldest one for an older record."""

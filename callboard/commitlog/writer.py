@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
+from callboard.commitlog.background import Background
 from callboard.commitlog.batch import encode_batch
 from callboard.commitlog.columns import Columns
 from callboard.commitlog.disk import DiskFile
@@ -42,12 +43,10 @@ class Writer:
         Raises:
             OSError: the disk refuses.
         """
-        self._folder, self._limits, self._retention, self._clock = (
-            folder,
-            limits,
-            retention,
-            clock,
-        )
+        self._folder = folder
+        self._limits = limits
+        self._retention = retention
+        self._clock = clock
         self._sync_lock, self._lock = threading.Lock(), threading.Lock()
         self._trouble: OSError | None = None
         self._is_closed = False
@@ -59,17 +58,14 @@ class Writer:
         if bases:
             segments[-1].index, self.recovery = recover(folder, bases[-1])
         self._marks = Marks(folder)
-        self._file: DiskFile
         if not segments or self.recovery.damaged:
-            segments = [*segments, LogSegment(self.recovery.end)]
-            self._file = folder.disk.open(folder.segment(self.recovery.end), append=True)
-        else:
-            self._file = folder.disk.open(folder.segment(segments[-1].base), append=True)
+            segments.append(LogSegment(self.recovery.end))
+        self._active = segments[-1]
+        self._file = folder.disk.open(folder.segment(self._active.base), append=True)
         # BatchNames may have been left by a writer that failed before it had synced them.
         folder.disk.sync_folder(folder.path)
         if not folder.read(folder.file(MARKS)):
             folder.sync_above()
-        self._active = segments[-1]
         self._active.is_covered = True
         self.table = LogSegmentTable(folder, segments)
         self._index = self._active.index
@@ -274,41 +270,19 @@ def _encode(
 _log = logging.getLogger("callboard.commitlog")
 
 
-class Grouping:
+class Grouping(Background):
     """Syncs all that was appended in an interval at once; sleeps while nothing is."""
 
     def __init__(self, writer: Writer, interval: float) -> None:
         """Start the thread; `interval` is in seconds."""
-        self._writer, self._interval = writer, interval
-        self._is_due = False
-        self._wanted, self._ended = threading.Event(), threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, name="callboard-log-sync", daemon=True
-        )
-        self._thread.start()
+        self._writer = writer
+        super().__init__("callboard-log-sync", interval)
 
-    def wake(self) -> None:
-        """Tell that something was appended."""
-        if not self._is_due:
-            self._is_due = True
-            self._wanted.set()
-
-    def end(self) -> None:
-        """End the thread; the writer syncs what is left."""
-        self._ended.set()
-        self._wanted.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        """Sync after each interval in which something was appended."""
-        while not self._ended.is_set():
-            self._wanted.wait()
-            if self._ended.wait(self._interval):
-                return
-            self._wanted.clear()
-            self._is_due = False  # before the sync: what comes during it is for the next one
-            try:
-                self._writer.sync()
-            except LogError as error:
-                _log.error("%s", error)  # appends and flushes of this log raise from here on
-                return
+    def work(self) -> bool:
+        """Sync; after a failure, appends and flushes of this log raise."""
+        try:
+            self._writer.sync()
+        except LogError as error:
+            _log.error("%s", error)
+            return False
+        return True

@@ -24,7 +24,7 @@ def journal(folder):
 
 def stage(journal, *payloads):
     batches = [
-        (encode_batch(0, 0, many_records([each], "/t", None, None, "", None))[0], 1)
+        (encode_batch(0, 0, many_records([each], ["/t"], [None], [None], [""], None))[0], 1)
         for each in payloads
     ]
     return journal.stage(batches)
