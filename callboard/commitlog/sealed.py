@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 from callboard.commitlog.arrow import arrow_schema, load_pyarrow, record_batches
-from callboard.commitlog.background import Background
 from callboard.commitlog.disk import Disk
 from callboard.commitlog.errors import LogCorrupt, LogError, LogFailed
 from callboard.commitlog.folder import COLUMNS, Folder
@@ -29,6 +28,7 @@ from callboard.commitlog.reader import open_folder
 from callboard.commitlog.reading import LogReading
 from callboard.commitlog.record import Cursor
 from callboard.commitlog.segment import LogSegmentTable
+from callboard.commitlog.writer import Background
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-not-found,import-untyped,unused-ignore]
