@@ -149,18 +149,6 @@ class RunnerLoop(asyncio.SelectorEventLoop):
         assert isinstance(handle, _LoopTimer)
         handle.timer.cancel()
 
-    def watch(self, descriptor: int, callback: Callable[[int], object]) -> None:
-        """Call with the events whenever a descriptor can be read, until `unwatch`.
-
-        The runner calls it within its poll, with the role lock held: no handle is made, and no
-        turn of the run queue is taken. It must not block, unless the runner may.
-        """
-        self._runner.selector.register(descriptor, selectors.EVENT_READ, callback)
-
-    def unwatch(self, descriptor: int) -> None:
-        """Call no more."""
-        self._runner.selector.unregister(descriptor)
-
     def _process_events(self, event_list: Any) -> None:
         """Take what a poll found for asyncio's own transports."""
         super()._process_events(event_list)  # type: ignore[misc]

@@ -154,9 +154,9 @@ def test_an_error_of_a_callback_is_told(run, caplog):
     assert "pop from empty list" in caplog.text
 
 
-def test_who_watches_a_descriptor_is_called_by_the_poll_until_it_does_not(run):
+def test_who_watches_a_descriptor_is_called_by_the_poll_until_it_does_not(runtime, run):
     async def go():
-        loop, told, polled = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+        selector, told, polled = runtime.runner.selector, asyncio.Event(), asyncio.Event()
         reading, writing = os.pipe()
         later_reading, later_writing = os.pipe()
         events = []
@@ -165,15 +165,15 @@ def test_who_watches_a_descriptor_is_called_by_the_poll_until_it_does_not(run):
             events.append((mask, os.read(reading, 1)))
             told.set()
 
-        loop.watch(reading, ready)
+        selector.register(reading, selectors.EVENT_READ, ready)
         os.write(writing, b"a")
         await told.wait()
-        loop.unwatch(reading)
+        selector.unregister(reading)
         os.write(writing, b"b")
-        loop.watch(later_reading, lambda _: polled.set())
+        selector.register(later_reading, selectors.EVENT_READ, lambda _: polled.set())
         os.write(later_writing, b"c")
         await polled.wait()  # the poll that saw this would have seen "b"
-        loop.unwatch(later_reading)
+        selector.unregister(later_reading)
         for descriptor in (reading, writing, later_reading, later_writing):
             os.close(descriptor)
         return events

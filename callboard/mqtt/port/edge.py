@@ -1,4 +1,4 @@
-"""The edge of a router on an event loop: its listeners, its door, and the one timer of all."""
+"""The edge of a router on its runner: its listeners, its door, and the one timer of all."""
 
 import asyncio
 import contextlib
@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
+from callboard.actors.runner.runner import Runner
 from callboard.mqtt.access.acl import Ruled
 from callboard.mqtt.access.auth import AuthGate, Security
 from callboard.mqtt.port.hooks import Hooks, HookScreen
 from callboard.mqtt.port.limits import NetworkLimits
 from callboard.mqtt.port.listener import Listener, ListenerSettings, listen
-from callboard.mqtt.port.poller import make_poller
 from callboard.mqtt.port.remote_link import Door
 from callboard.mqtt.router.link import RouterMailbox
 from callboard.mqtt.wire.errors import ListenError
@@ -30,20 +30,20 @@ class Edge:
     def __init__(
         self,
         mailbox: RouterMailbox,
-        loop: asyncio.AbstractEventLoop,
+        runner: Runner,
         limits: NetworkLimits,
         gate: AuthGate,
         hooks: Hooks,
     ) -> None:
         self.gate = gate
-        self.door = Door(mailbox, loop.time, limits, gate)
+        self.door = Door(mailbox, runner.now, limits, gate)
         self.door.authenticate = gate.authenticate
         if hooks.publish or hooks.deliver:
             self.door.make_screen = partial(HookScreen, hooks)
         self.listeners: list[Listener] = []
-        self.loop = loop
-        self._poller = make_poller(loop)
-        self._timer = loop.call_later(CHECK_INTERVAL, self._check)
+        self.loop = runner.loop
+        self._runner = runner
+        self._timer = self.loop.call_later(CHECK_INTERVAL, self._check)
 
     async def open(self, listeners: Iterable[ListenerSettings]) -> None:
         """Open ports, all or none.
@@ -57,7 +57,7 @@ class Edge:
         try:
             for settings in listeners:
                 self._refuse_unguarded(settings)
-                opened.append(await listen(self.door, settings, self._poller))
+                opened.append(await listen(self.door, settings, self._runner))
         except BaseException:
             for listener in opened:
                 listener.close()
@@ -114,7 +114,6 @@ class Edge:
         self._close_ports()
         for remote in list(self.door.links):
             remote.cut()
-        self._poller.close()
         self.gate.close()
 
     def _close_ports(self) -> None:

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from callboard.mqtt.port.poller import Poller
+from callboard.actors.runner.runner import Runner
 from callboard.mqtt.port.remote_link import Door
 from callboard.mqtt.port.socket_stream import SocketServer
 from callboard.mqtt.port.stream import Entrance, TransportStream
@@ -102,7 +102,7 @@ class Listener:
                 Path(self._path).unlink()
 
 
-async def listen(door: Door, settings: ListenerSettings, poller: Poller) -> Listener:
+async def listen(door: Door, settings: ListenerSettings, runner: Runner) -> Listener:
     """Open a port.
 
     Raises:
@@ -116,7 +116,7 @@ async def listen(door: Door, settings: ListenerSettings, poller: Poller) -> List
         if scheme == "unix":
             _remove_socket(Path(where))
             sock = _bound(socket.socket(socket.AF_UNIX), where)
-            return Listener(settings, SocketServer(door, entrance, sock, poller), where)
+            return Listener(settings, SocketServer(door, entrance, sock, runner), where)
         context: ssl.SSLContext | None = None
         if _SCHEMES[scheme]:
             assert settings.tls is not None
@@ -126,7 +126,7 @@ async def listen(door: Door, settings: ListenerSettings, poller: Poller) -> List
             opened = socket.socket(found[0][0])
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock = _bound(opened, found[0][4])
-            return Listener(settings, SocketServer(door, entrance, sock, poller), "")
+            return Listener(settings, SocketServer(door, entrance, sock, runner), "")
         make = partial(TransportStream, door, entrance, loop)
         if scheme in {"ws", "wss"}:
             make = partial(_web_stream(settings), door, entrance, loop, settings.origins)

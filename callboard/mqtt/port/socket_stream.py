@@ -1,4 +1,4 @@
-"""The driver of a connection over a plain socket, TCP or Unix: nothing between it and the loop.
+"""The driver of a connection over a plain socket, TCP or Unix: nothing between it and the poll.
 
 A router has thousands of them, most of which wait. So a connection is one object and a file
 descriptor, which reads into what it hands on, writes at once, and keeps only what the system
@@ -11,10 +11,11 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
+from selectors import EVENT_READ, EVENT_WRITE
 from typing import Final
 
+from callboard.actors.runner.runner import Runner
 from callboard.mqtt.access.admission import Peer
-from callboard.mqtt.port.poller import READABLE, WRITABLE, Poller
 from callboard.mqtt.port.remote_link import Door, RemoteLink
 from callboard.mqtt.port.stream import WRITE_BUFFER, Entrance, host_of
 
@@ -41,22 +42,27 @@ class SocketStream:
     door: InitVar[Door]
     peer: InitVar[Peer]
     _descriptor: int
-    _poller: Poller
+    _runner: Runner
     _buffer: bytearray | None = None
     _is_closing: bool = False
-    _is_reading: bool = True
+    #: Events that the poller is asked for.
+    _watched: int = 0
     is_full: bool = False
     remote: RemoteLink = field(init=False)
 
     def __post_init__(self, door: Door, peer: Peer) -> None:
         self.remote = RemoteLink(door, self, peer)
-        self.readable()
-        self._watch()
+        self._watch(EVENT_READ)
+        self._ready(EVENT_READ)
 
-    # --- what the poller calls ---
+    # --- what the poll calls ---
 
-    def readable(self) -> None:
-        """Hand a read on."""
+    def _ready(self, events: int) -> None:
+        """Hand a read on, unless another connection of the same poll has ended this one."""
+        if events & self._watched & EVENT_WRITE:
+            self._write_rest()
+        if not events & self._watched & EVENT_READ:
+            return
         try:
             data = os.read(self._descriptor, READ_SIZE)
         except (BlockingIOError, InterruptedError):
@@ -69,11 +75,10 @@ class SocketStream:
         else:
             self.close()
 
-    def writable(self) -> None:
+    def _write_rest(self) -> None:
         """Write what waits."""
         buffer = self._buffer
-        if buffer is None:
-            return
+        assert buffer is not None
         try:
             sent = os.write(self._descriptor, buffer)
         except (BlockingIOError, InterruptedError):
@@ -87,29 +92,31 @@ class SocketStream:
             if self._is_closing:
                 self._end()
                 return
-            self._watch()
+            self._watch(self._watched & ~EVENT_WRITE)
         if self.is_full and len(buffer) < WRITE_BUFFER // 4:
             self.is_full = False
             self.remote.drained()
 
-    def _watch(self) -> None:
-        """Tell the poller what is waited for."""
-        if self._descriptor >= 0:
-            events = READABLE if self._is_reading else 0
-            if self._buffer is not None:
-                events |= WRITABLE
-            self._poller.watch(self._descriptor, self, events)
+    def _watch(self, events: int) -> None:
+        """Ask the poller for these events from here on; without any it forgets the socket."""
+        before, self._watched = self._watched, events
+        selector = self._runner.selector
+        if not before and events:
+            selector.register(self._descriptor, events, self._ready)
+        elif before and not events:
+            selector.unregister(self._descriptor)
+        elif events != before:
+            selector.modify(self._descriptor, events, self._ready)
 
     def _end(self) -> None:
         """Close the socket, and tell the link; a second call does nothing."""
         descriptor = self._descriptor
         if descriptor < 0:
             return
-        self._poller.watch(descriptor, self, 0)
+        self._watch(0)
         self._descriptor = -1
         self._buffer = None
         self._is_closing = True
-        self._is_reading = False
         with contextlib.suppress(OSError):  # the other side has reset it
             os.close(descriptor)
         self.remote.lost()
@@ -131,25 +138,22 @@ class SocketStream:
                 sent = 0
             except OSError:  # the link is in the middle of something
                 self._is_closing = True
-                self._poller.loop.call_soon(self._end)
+                self._runner.loop.call_soon(self._end)
                 return
             if sent == len(data):
                 return
             buffer = self._buffer = bytearray(memoryview(data)[sent:])
-            self._watch()
+            self._watch(self._watched | EVENT_WRITE)
         self.is_full = len(buffer) > WRITE_BUFFER
 
     def pause(self) -> None:
         """Stop reading."""
-        if self._is_reading:
-            self._is_reading = False
-            self._watch()
+        self._watch(self._watched & ~EVENT_READ)
 
     def resume(self) -> None:
         """Read on."""
-        if not self._is_reading and not self._is_closing:
-            self._is_reading = True
-            self._watch()
+        if not self._is_closing:
+            self._watch(self._watched | EVENT_READ)
 
     def close(self) -> None:
         """Close once everything has left."""
@@ -157,7 +161,7 @@ class SocketStream:
             self._is_closing = True
             self.pause()
             if self._buffer is None:
-                self._poller.loop.call_soon(self._end)
+                self._runner.loop.call_soon(self._end)
 
     def abort(self) -> None:
         """Close at once: there may be no loop any more that would do it later."""
@@ -166,37 +170,38 @@ class SocketStream:
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         """Call something once, in a while."""
         if seconds > 0:
-            self._poller.loop.call_later(seconds, call)
+            self._runner.loop.call_later(seconds, call)
         else:
-            self._poller.loop.call_soon(call)
+            self._runner.loop.call_soon(call)
 
 
 class SocketServer:
     """Accepts connections of one port."""
 
     def __init__(
-        self, door: Door, entrance: Entrance, sock: socket.socket, poller: Poller
+        self, door: Door, entrance: Entrance, sock: socket.socket, runner: Runner
     ) -> None:
         """Listen on a socket that is bound."""
         self.sockets = [sock]
         self._door = door
         self._entrance = entrance
-        self._poller = poller
+        self._runner = runner
         sock.setblocking(False)  # noqa: FBT003
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if hasattr(socket, "TCP_DEFER_ACCEPT"):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, SILENCE)
-        poller.watch(sock.fileno(), self, READABLE)
+        self._go_on()
 
     def close(self) -> None:
         """Accept no connection any more."""
         sockets, self.sockets = self.sockets, []
         for sock in sockets:
-            self._poller.watch(sock.fileno(), self, 0)
+            if sock in self._runner.selector.get_map():
+                self._runner.selector.unregister(sock)
             sock.close()
 
-    def readable(self) -> None:
+    def _accept(self, _: int) -> None:
         """Accept a run of connections."""
         for _ in range(ACCEPTS):
             if not self.sockets:
@@ -215,17 +220,14 @@ class SocketServer:
                 continue
             os.set_blocking(descriptor, False)
             peer = Peer(*host_of(address), self._entrance.address)
-            SocketStream(self._door, peer, descriptor, self._poller)
-
-    def writable(self) -> None:
-        """Nothing is written here."""
+            SocketStream(self._door, peer, descriptor, self._runner)
 
     def _rest(self) -> None:
         """Accept no connection for a second."""
-        self._poller.watch(self.sockets[0].fileno(), self, 0)
-        self._poller.loop.call_later(1.0, self._go_on)
+        self._runner.selector.unregister(self.sockets[0])
+        self._runner.loop.call_later(1.0, self._go_on)
 
     def _go_on(self) -> None:
-        """Accept connections again."""
+        """Accept connections from here on."""
         if self.sockets:
-            self._poller.watch(self.sockets[0].fileno(), self, READABLE)
+            self._runner.selector.register(self.sockets[0], EVENT_READ, self._accept)

@@ -151,7 +151,7 @@ class RouterActor(SystemActor):
             config.security, config.authenticator, config.hooks.subscribe, config.methods
         )
         network = config.network_limits()
-        self.edge = Edge(self._mailbox, self._runner.loop, network, gate, config.hooks)
+        self.edge = Edge(self._mailbox, self._runner, network, gate, config.hooks)
         group = self.node.group(ROUTERS)
         make_name = partial(secrets.token_hex, 12)
         claims = self._claims = Claims(
