@@ -1,26 +1,25 @@
 """Making masters and clones on a node."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
 from callboard.actors.errors import NotRegistered
 from callboard.actors.future import Future
-from callboard.actors.reference import ActorRef, Down
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.topic import checked_topic
 from callboard.model.errors import InvalidData
 from callboard.store.backend.interface import Backend, StoreBackend
 from callboard.store.backend.memory import MemoryBackend
 from callboard.store.backend.sqlite import SqliteBackend, SqliteOptions
-from callboard.store.errors import MasterExists, StoreClosed
+from callboard.store.errors import MasterExists
 from callboard.store.machine.clone import Clone
 from callboard.store.machine.command import EntityId
 from callboard.store.machine.master import Master
 from callboard.store.options import CloneOptions, StoreOptions
-from callboard.store.port import Port
 from callboard.store.store import Store
 from callboard.store.store_actor import StoreActor
 from callboard.store.store_metrics import count_store
@@ -84,33 +83,23 @@ def attach_clone(hub: Hub, name: str, *, store_options: CloneOptions | None = No
         name: of the store.
         store_options: times.
     """
-    port = Port(hub, name)
-    options = store_options or CloneOptions()
-    endpoint = UUID(bytes=hub.endpoint_id)
-
-    def make_entity() -> EntityId:
-        return EntityId(endpoint, hub.make_object())
+    make_entity = partial(_make_entity, hub)
 
     def make_clone(now: float) -> Clone:
-        return Clone(make_entity(), make_entity, now, options)
+        return Clone(make_entity(), make_entity, now, store_options)
 
-    ref = hub.node.runtime.start_actor(StoreActor, (port, make_clone, None))
-    return _watched(port, ref, None, options)
+    return Store(_start(hub, name, make_clone, None))
 
 
 def _start_master(
     hub: Hub, name: str, backend: StoreBackend, options: StoreOptions | None
 ) -> Store:
     """Open the backend and start the actor of a master."""
-    node = hub.node
-    now = node.runtime.now
-    contents = backend.open(time.time_ns() / 1e9 - now())
-    port = Port(hub, name)
-    options = options or StoreOptions()
+    contents = backend.open(time.time_ns() / 1e9 - hub.runtime.now())
 
     def make_master(_now: float) -> Master:
         return Master(
-            EntityId(UUID(bytes=hub.endpoint_id), hub.make_object()),
+            _make_entity(hub),
             options,
             rows=contents.rows,
             writers=contents.writers,
@@ -118,28 +107,31 @@ def _start_master(
         )
 
     try:
-        ref = node.runtime.start_actor(StoreActor, (port, make_master, backend))
+        actor = _start(hub, name, make_master, backend)
     except BaseException:
         backend.close()
         raise
-    node.register(_master_name(name), ref)
-    return _watched(port, ref, backend, options)
+    hub.node.register(_master_name(name), actor.me)
+    return Store(actor)
 
 
-def _watched(
-    port: Port, ref: ActorRef[StoreActor], backend: StoreBackend | None, options: StoreOptions
-) -> Store:
-    """Return what users hold of a store, which is closed when its actor ends."""
-    ref.target.monitor(("store", port.name), lambda down: _ended(port, backend, down))
-    count_store(port.hub, port)
-    return Store(port, ref, is_master=backend is not None, options=options)
+def _make_entity(hub: Hub) -> EntityId:
+    """Return a sender of commands that was not there before."""
+    return EntityId(UUID(bytes=hub.endpoint_id), hub.make_object())
 
 
-def _ended(port: Port, backend: StoreBackend | None, down: Down) -> None:
-    """The actor of a store ended: by itself, or with its node."""
-    port.close(StoreClosed(f"the store {port.name!r} ended: {down.detail or down.reason}"))
-    if backend is not None:
-        backend.close()
+def _start(
+    hub: Hub,
+    name: str,
+    make_machine: Callable[[float], Master | Clone],
+    backend: StoreBackend | None,
+) -> StoreActor:
+    """Start the actor of a store."""
+    runtime = hub.node.runtime
+    ref = runtime.start_actor(StoreActor, (hub, name, make_machine, backend))
+    actor: StoreActor = runtime.contexts[ref.actor_id].actor
+    count_store(actor)
+    return actor
 
 
 def make_backend(

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from callboard.actors.closing import Closing
 from callboard.actors.errors import ResultTimeout, WouldBlock
 from callboard.actors.future import Future
-from callboard.actors.reference import ActorRef, current_cell
+from callboard.actors.reference import current_cell
 from callboard.endpoint.message_queue import MessageQueue
 from callboard.model.data import DataType
 from callboard.model.errors import InvalidData
@@ -37,6 +37,7 @@ from callboard.store.machine.command import (
     SUBTRACT,
     Action,
 )
+from callboard.store.machine.master import Master
 from callboard.store.machine.stored import (
     Stored,
     Token,
@@ -46,9 +47,7 @@ from callboard.store.machine.stored import (
     stored_of,
     token_of,
 )
-from callboard.store.options import CloneOptions, StoreOptions
-from callboard.store.port import Port
-from callboard.store.store_actor import Detach, StoreActor
+from callboard.store.store_actor import StoreActor
 
 #: Seconds that `await_idle` waits.
 AWAIT_IDLE_TIMEOUT: Final = 15.0
@@ -74,34 +73,24 @@ class Store(Closing):
     once; `await_idle` tells when they have arrived.
     """
 
-    def __init__(
-        self,
-        port: Port,
-        ref: "ActorRef[StoreActor]",
-        *,
-        is_master: bool,
-        options: StoreOptions,
-    ) -> None:
+    def __init__(self, actor: StoreActor) -> None:
         """Use `attach_master` or `attach_clone`."""
-        self._port = port
-        self._ref = ref
+        self._actor = actor
         #: Whether this is the master.
-        self.is_master = is_master
-        self._options = options
-        self._who = port.machine.entity.who
+        self.is_master = isinstance(actor.machine, Master)
 
     def name(self) -> str:
         """Return the name of the store."""
-        return self._port.name
+        return self._actor.name
 
     def node_id(self) -> str:
         """Return the id of the endpoint that it lives on."""
-        return str(self._port.machine.entity.endpoint)
+        return str(self._actor.machine.entity.endpoint)
 
     @property
     def is_closed(self) -> bool:
         """Whether the store has ended."""
-        return self._port.error is not None
+        return self._actor.error is not None
 
     # --- reading ---
 
@@ -158,13 +147,12 @@ class Store(Closing):
 
     def _entries(self) -> dict[Token, Stored]:
         """Return the entries, after a wait where one is needed."""
-        port = self._port
         if asyncio._get_running_loop() is not None and current_cell.get() is None:  # noqa: SLF001
             msg = "reading a store may block the running event loop; await the twins: aget …"
             raise WouldBlock(msg)
         if not self._can_read():
             try:
-                port.settle().result(self._patience())
+                self._actor.settle().result(self._patience())
             except ResultTimeout as cause:
                 raise self._unreachable() from cause
         return self._checked_entries()
@@ -172,9 +160,9 @@ class Store(Closing):
     async def _aentries(self) -> dict[Token, Stored]:
         """Return the entries; the awaitable twin of `_entries`."""
         if not self._can_read():
-            settled = self._port.settle()
+            settled = self._actor.settle()
             try:
-                await self._port.within(settled, self._patience())
+                await self._actor.within(settled, self._patience())
             except TimeoutError as cause:
                 raise self._unreachable() from cause
         return self._checked_entries()
@@ -184,25 +172,25 @@ class Store(Closing):
         if self._can_read():
             read()
             return
-        settled = self._port.settle()
-        self._port.expire_in(settled, self._patience())
+        settled = self._actor.settle()
+        self._actor.expire_in(settled, self._patience())
         settled._add(lambda _: read())  # noqa: SLF001
 
     def _can_read(self) -> bool:
         """Return whether a read needs no waiting."""
-        machine = self._port.machine
+        machine = self._actor.machine
         if isinstance(machine, Clone):
             return machine.has_copy
-        return self._port.is_settled()
+        return self._actor.is_settled()
 
     def _patience(self) -> float:
         """Return the seconds that a read may wait."""
-        options = self._options
-        return options.max_get_delay if isinstance(options, CloneOptions) else SETTLE_TIMEOUT
+        machine = self._actor.machine
+        return machine.options.max_get_delay if isinstance(machine, Clone) else SETTLE_TIMEOUT
 
     def _unreachable(self) -> Exception:
         """Return the error of a read that waited in vain."""
-        name = self._port.name
+        name = self._actor.name
         if self.is_master:
             return RequestTimeout(f"the master of the store {name!r} does not come to its turn")
         msg = (
@@ -213,15 +201,15 @@ class Store(Closing):
 
     def _checked_entries(self) -> dict[Token, Stored]:
         """Return the entries, unless they are too old or the store has ended."""
-        port = self._port
-        if port.error is not None:
-            raise port.error
-        machine = port.machine
+        actor = self._actor
+        if actor.error is not None:
+            raise actor.error
+        machine = actor.machine
         if isinstance(machine, Clone) and machine.lost_at is not None:
-            now = port.now()
+            now = actor.now()
             if machine.is_stale(now):
                 msg = (
-                    f"the clone of the store {port.name!r} has been without its master for "
+                    f"the clone of the store {actor.name!r} has been without its master for "
                     f"{now - machine.lost_at:.0f} s"
                 )
                 raise StaleData(msg)
@@ -241,7 +229,7 @@ class Store(Closing):
             EndpointError: the data model has no such key, value or expiry.
             StoreError: the store is closed, or its backend failed.
         """
-        self._port.write(_put(key, value, expiry))
+        self._actor.write(_put(key, value, expiry))
 
     async def aput(self, key: Any, value: Any, expiry: Expiry = None) -> None:
         """Set the value of a key."""
@@ -264,13 +252,13 @@ class Store(Closing):
         """Set the value of a key that has none; False when it has one."""
         request, future = self._ask_unique(key, value, expiry)
         try:
-            return await self._port.within(future, ANSWER_TIMEOUT)
+            return await self._actor.within(future, ANSWER_TIMEOUT)
         except TimeoutError as cause:
             raise self._no_answer(request) from cause
 
     def erase(self, key: Any) -> None:
         """Remove a key. Raises as `put`."""
-        self._port.write((ERASE, token_of(key)))
+        self._actor.write((ERASE, token_of(key)))
 
     async def aerase(self, key: Any) -> None:
         """Remove a key."""
@@ -278,7 +266,7 @@ class Store(Closing):
 
     def clear(self) -> None:
         """Remove all keys. Raises as `put`."""
-        self._port.write((CLEAR,))
+        self._actor.write((CLEAR,))
 
     async def aclear(self) -> None:
         """Remove all keys."""
@@ -290,7 +278,7 @@ class Store(Closing):
         Like all that changes values this happens at the master: what does not fit the type of
         the value changes nothing, is logged, and is an event `CommandsRefused` of its node.
         """
-        self._port.write(_add(key, amount, None, expiry))
+        self._actor.write(_add(key, amount, None, expiry))
 
     async def aincrement(self, key: Any, amount: Any = 1, expiry: Expiry = None) -> None:
         """Add to a number, or a timespan to a time."""
@@ -298,7 +286,7 @@ class Store(Closing):
 
     def decrement(self, key: Any, amount: Any = 1, expiry: Expiry = None) -> None:
         """Subtract from a number or a time; a missing key is refused, see `increment`."""
-        self._port.write(_subtract(key, amount, expiry))
+        self._actor.write(_subtract(key, amount, expiry))
 
     async def adecrement(self, key: Any, amount: Any = 1, expiry: Expiry = None) -> None:
         """Subtract from a number or a time."""
@@ -306,7 +294,7 @@ class Store(Closing):
 
     def append(self, key: Any, text: str, expiry: Expiry = None) -> None:
         """Append to a string; a missing key starts from an empty one."""
-        self._port.write(_add(key, text, DataType.String, expiry))
+        self._actor.write(_add(key, text, DataType.String, expiry))
 
     async def aappend(self, key: Any, text: str, expiry: Expiry = None) -> None:
         """Append to a string."""
@@ -314,7 +302,7 @@ class Store(Closing):
 
     def insert_into(self, key: Any, index: Any, *value: Any, expiry: Expiry = None) -> None:
         """Insert a member into a set or, given a value too, an entry into a table."""
-        self._port.write(_insert(key, index, value, expiry))
+        self._actor.write(_insert(key, index, value, expiry))
 
     async def ainsert_into(
         self, key: Any, index: Any, *value: Any, expiry: Expiry = None
@@ -324,7 +312,7 @@ class Store(Closing):
 
     def remove_from(self, key: Any, index: Any, expiry: Expiry = None) -> None:
         """Remove a member of a set, or the entry of a table."""
-        self._port.write(_subtract(key, index, expiry))
+        self._actor.write(_subtract(key, index, expiry))
 
     async def aremove_from(self, key: Any, index: Any, expiry: Expiry = None) -> None:
         """Remove a member of a set, or the entry of a table."""
@@ -332,7 +320,7 @@ class Store(Closing):
 
     def push(self, key: Any, value: Any, expiry: Expiry = None) -> None:
         """Append an element to a vector; a missing key starts from an empty one."""
-        self._port.write(_add(key, value, DataType.Vector, expiry))
+        self._actor.write(_add(key, value, DataType.Vector, expiry))
 
     async def apush(self, key: Any, value: Any, expiry: Expiry = None) -> None:
         """Append an element to a vector."""
@@ -340,7 +328,7 @@ class Store(Closing):
 
     def pop(self, key: Any, expiry: Expiry = None) -> None:
         """Remove the last element of a vector."""
-        self._port.write(_subtract(key, None, expiry))
+        self._actor.write(_subtract(key, None, expiry))
 
     async def apop(self, key: Any, expiry: Expiry = None) -> None:
         """Remove the last element of a vector."""
@@ -348,9 +336,9 @@ class Store(Closing):
 
     async def _awrite(self, action: tuple[Any, ...]) -> None:
         """Write, after what waits has become less."""
-        while not self._port.has_room():
-            await self._port.settle()
-        self._port.write(action)
+        while not self._actor.has_room():
+            await self._actor.settle()
+        self._actor.write(action)
 
     def ask_unique(self, key: Any, value: Any, expiry: Expiry = None) -> Future[bool]:
         """Begin a `put_unique`; the future has its answer."""
@@ -359,18 +347,15 @@ class Store(Closing):
     def _ask_unique(self, key: Any, value: Any, expiry: Expiry) -> tuple[int, Future[bool]]:
         """Begin a `put_unique`; returns its request and the future of its answer."""
         _, *fields = _put(key, value, expiry)  # what is wrong is said before anything is asked
-        request, future = self._port.question()
-        self._port.write((PUT_UNIQUE, *fields, self._who, request))
+        request, future = self._actor.question()
+        self._actor.write((PUT_UNIQUE, *fields, self._actor.machine.entity.who, request))
         return request, future
 
     def _no_answer(self, request: int) -> RequestTimeout:
         """Forget a request, and return the error that it gets."""
-        self._port.questions.pop(request, None)
-        machine = self._port.machine
-        if isinstance(machine, Clone):
-            machine.forget(request)
+        self._actor.forget(request)
         msg = (
-            f"the master of the store {self._port.name!r} did not answer within "
+            f"the master of the store {self._actor.name!r} did not answer within "
             f"{ANSWER_TIMEOUT:g} s; it may have put the value or not"
         )
         return RequestTimeout(msg)
@@ -392,10 +377,10 @@ class Store(Closing):
         With a callback it returns None at once, and `callback(result)` is called later, on
         the node's thread.
         """
-        future = self._port.idle()
+        future = self._actor.idle()
         if callback is not None:
             told = callback
-            self._port.expire_in(future, timeout)
+            self._actor.expire_in(future, timeout)
             # On the node's thread, also if a loop runs here.
             future._add(lambda done: told(done.exception() is None and done.result(0)))  # noqa: SLF001
             return None
@@ -414,7 +399,7 @@ class Store(Closing):
         if callback is not None:
             return self.await_idle(timeout, callback)
         try:
-            return await self._port.within(self._port.idle(), timeout)
+            return await self._actor.within(self._actor.idle(), timeout)
         except (TimeoutError, StoreClosed):
             return False
 
@@ -434,11 +419,11 @@ class Store(Closing):
     @contextmanager
     def changes(self, prefix: str = "") -> Iterator[MessageQueue[StoreEvent]]:
         """Keep a queue of such changes, for threads: `queue.get(timeout)`."""
-        queue = self._port.watch(prefix)
+        queue = self._actor.watch(prefix)
         try:
             yield queue
         finally:
-            self._port.unwatch(queue)
+            self._actor.unwatch(queue)
 
     def mapping(self) -> "StoreMapping":
         """Return the store as a mutable mapping."""
@@ -458,27 +443,23 @@ class Store(Closing):
         try:
             future.result(CLOSE_TIMEOUT)
         except ResultTimeout:
-            self._ref.kill()
+            self._actor.me.kill()
 
     async def aclose(self) -> None:
         """Detach: end this master or clone, after all that was written."""
         future = self._detach()
         if future is not None:
             try:
-                await self._port.within(future, CLOSE_TIMEOUT)
+                await self._actor.within(future, CLOSE_TIMEOUT)
             except TimeoutError:
-                self._ref.kill()
+                self._actor.me.kill()
 
     def _detach(self) -> Future[None] | None:
         """Let the actor end; the future is done when it has. None if it has already."""
-        if self._port.error is not None:
-            return None
-        future: Future[None] = Future(self)
-        self._ref.tell(Detach(future))
-        return future
+        return self._actor.detach() if self._actor.error is None else None
 
     def __repr__(self) -> str:
-        return f"<{self._port.machine.role} of store {self._port.name!r}>"
+        return f"<{self._actor.machine.role} of store {self._actor.name!r}>"
 
 
 def _element(entries: dict[Token, Stored], key: Any, index: Any) -> Any:

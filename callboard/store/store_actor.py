@@ -1,29 +1,48 @@
-"""The actor that runs the machine of a master or a clone on a node.
+"""A store on a node: the machine of a master or a clone, in an actor that threads may call.
 
-Commands of frontends are taken from the port in runs, commands of other nodes arrive from the
-hub in runs; both become steps of the machine, whose effects are carried out in order. Effects
-behind a `Persist` wait until the backend says that it is durable; later steps go on meanwhile,
-and what they want to persist shares the next transaction.
+    threads ──write──> inputs ──> machine ──> stores of other nodes, a backend
+    stores of other nodes ──────> machine ──> entries, answers, watchers
+
+Frontends live on the threads of users. What they write waits in `inputs` until the actor's turn
+and is carried out as one run; reads look at the entries directly, which is right whenever
+nothing that was written here still waits. No lock is taken for either. Commands of other nodes
+arrive from the hub in runs. Both become steps of the machine, whose effects are carried out in
+order. Effects behind a `Persist` wait until the backend says that it is durable; later steps go
+on meanwhile, and what they want to persist shares the next transaction.
 """
 
+import itertools
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from callboard.actors.dispatch import handler
+from callboard.actors.errors import ResultTimeout
+from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import Future
 from callboard.actors.system_actor import SystemActor
+from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item, PeerEvent, PeerEventKind
 from callboard.endpoint.machine.run import PackedType
 from callboard.endpoint.machine.topic import STORE_EVENTS, clone_topic, master_topic
+from callboard.endpoint.message_queue import MessageQueue
 from callboard.model.errors import InvalidData
 from callboard.store.backend.interface import StoreBackend
-from callboard.store.errors import BackendFailure, MasterExists, StoreError
-from callboard.store.machine.change import Change, event_data, event_of
+from callboard.store.errors import BackendFailure, MasterExists, StoreClosed, StoreError
+from callboard.store.machine.change import Change, StoreEvent, event_data, event_of
 from callboard.store.machine.clone import Clone
-from callboard.store.machine.command import NIL, CommandRun, encode_run, read_run
+from callboard.store.machine.command import (
+    NIL,
+    Action,
+    CommandRun,
+    EntityId,
+    encode_run,
+    read_run,
+)
 from callboard.store.machine.master import Master
 from callboard.store.machine.step import (
     Answer,
@@ -37,9 +56,19 @@ from callboard.store.machine.step import (
     StoreEffect,
     StoreInput,
 )
-from callboard.store.port import DrainPort, IdleWanted, Port, SettleWanted
 
 _LOG: Final = logging.getLogger("callboard.store")
+
+T = TypeVar("T")
+
+#: Commands that wait for the actor's turn: a thread that writes more waits for it.
+INPUT_LIMIT: Final = 16_384
+
+#: Seconds that such a thread waits at most; then clones that are too slow must begin anew.
+WAIT_FOR_ROOM: Final = 5.0
+
+#: Events that wait for one watcher; older ones are dropped beyond it.
+WATCH_LIMIT: Final = 65_536
 
 #: Commands that one turn takes: the node's other actors have their turns too.
 TURN_LENGTH: Final = 512
@@ -51,27 +80,19 @@ CONGESTION: Final = 16_384
 RELIEF: Final = CONGESTION // 2
 
 
-@dataclass(frozen=True, slots=True)
-class Arrived:
-    """Commands came from other stores."""
-
-    items: list[Item]
+class DrainInputs:
+    """Take what waits."""
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A write is durable, or failed."""
-
-    number: int
-    rows: int
-    failure: BackendFailure | None
+_DRAIN: Final = DrainInputs()
 
 
 @dataclass(frozen=True, slots=True)
-class Detach:
-    """End the store; the future is done when its backend is closed."""
+class StoreCall:
+    """Call a function in a turn of the store's actor."""
 
-    future: Future[None]
+    function: Callable[..., object]
+    args: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,45 +110,45 @@ class CommandsRefused:
     reason: str
 
 
-class CommandReceiver:
-    """Takes runs of the hub, as mail for the actor."""
-
-    def __init__(self, post: Callable[[object], None]) -> None:
-        self._post = post
-
-    def take(self, items: list[Item], /) -> None:
-        """Take a run."""
-        self._post(Arrived(items))
-
-
 class StoreActor(SystemActor):
-    """Runs a machine."""
-
-    remote_methods = frozenset()
+    """Runs the machine of one store, for frontends on any thread and for other nodes."""
 
     def __init__(
         self,
-        port: Port,
+        hub: Hub,
+        name: str,
         make_machine: Callable[[float], Master | Clone],
         backend: StoreBackend | None,
     ) -> None:
         """Run a machine.
 
         Args:
-            port: shared with the frontends.
+            hub: of the node.
+            name: of the store.
             make_machine: makes the machine, at a time of the node's clock.
             backend: of a master; a clone has none.
         """
-        self.port = port
-        self._hub = port.hub
-        self._now = self.runtime.now
-        self.machine = port.machine = make_machine(self._now())
-        port.post = self.post_self
+        self.hub = hub
+        self.name = name
+        self.machine = make_machine(self.now())
+        self.inputs: deque[Action] = deque()
+        self.is_poked = False
+        #: True while the actor carries out what it took; set before it takes.
+        self.is_busy = False
+        self.is_congested = False
+        #: Notified when threads that wait for room may go on.
+        self._room = threading.Condition()
+        #: Why the store has ended; None while it has not.
+        self.error: StoreError | None = None
+        self._questions: dict[int, Future[bool]] = {}
+        self._numbers = itertools.count(1)
+        self._watchers: tuple[tuple[str, MessageQueue[StoreEvent]], ...] = ()
+        self._watchers_lock = threading.Lock()
         self._backend = backend
         self._interval = self.machine.options.tick_interval
-        self._to_clones = clone_topic(port.name)
-        self._to_masters = master_topic(port.name)
-        self._events = f"{STORE_EVENTS}/{port.name}"
+        self._to_clones = clone_topic(name)
+        self._to_masters = master_topic(name)
+        self._events = f"{STORE_EVENTS}/{name}"
         #: Effects that wait for the backend, each with the number of the write before it.
         self._held: deque[tuple[int, StoreEffect]] = deque()
         self._written = 0
@@ -136,69 +157,195 @@ class StoreActor(SystemActor):
         #: When the first key expires, as far as there is a timer for it.
         self._timer: Any = None
         self._timer_at = 0.0
-        self._idle_wanted: list[Future[bool]] = []
-        self._settled_wanted: list[SettleWanted] = []
-        self._leaving: Detach | None = None
-        self._receiver = CommandReceiver(self.post_self)
+        self._idle_awaited: list[Future[bool]] = []
+        self._settled_awaited: list[Future[None]] = []
+        #: Done when the store has ended, once that is wanted.
+        self._left: Future[None] | None = None
         topic = self._to_clones if backend is None else self._to_masters
-        self._hub.add_receiver(
-            self._receiver, [topic], kind=PackedType.COMMAND, sees_own=True
+        hub.add_receiver(
+            self, [topic], kind=PackedType.COMMAND, sees_own=True
         ).add_done_callback(self._subscribed)
-        self._hub.on_peer_event(self._peer_event)
+        hub.on_peer_event(self._peer_event)
         self.after(self._interval, Occasion.TICK)
         self._arm_timer()
+
+    def __repr__(self) -> str:
+        return f"<store {self.name!r}>"
+
+    # --- for threads of users ---
+
+    def write(self, action: Action) -> None:
+        """Carry out a command in the next turn; waits while too much waits.
+
+        Raises:
+            StoreError: the store is closed, or its backend failed.
+        """
+        if self.error is not None:
+            raise self.error
+        self.inputs.append(action)
+        if not self.is_poked:
+            self._poke()
+        if self.is_congested or len(self.inputs) > INPUT_LIMIT:
+            self._wait_for_room()
+
+    def _poke(self) -> None:
+        """Take what waits in the next turn."""
+        self.is_poked = True
+        self.post_self(_DRAIN)
+
+    def is_settled(self) -> bool:
+        """Return whether all that was written here so far can be read."""
+        # In this order: the actor says that it is busy before it takes.
+        return not self.inputs and not self.is_busy
+
+    def settle(self) -> Future[None]:
+        """Return a future that is done when all that was written so far can be read.
+
+        A clone has a copy then.
+        """
+        future: Future[None] = Future(self)
+        self._call(self._settle, future)
+        return self._fail_late(future)
+
+    def idle(self) -> Future[bool]:
+        """Return a future that is done when the store is idle."""
+        future: Future[bool] = Future(self)
+        self._call(self._await_idle, future)
+        return self._fail_late(future)
+
+    def question(self) -> tuple[int, Future[bool]]:
+        """Return a new request, and the future of its answer."""
+        request = next(self._numbers)
+        future = self._questions[request] = Future(self)
+        return request, self._fail_late(future)
+
+    def forget(self, request: int) -> None:
+        """Nobody waits for the answer to a request any more."""
+        self._questions.pop(request, None)
+        if isinstance(self.machine, Clone):
+            self.machine.forget(request)
+
+    def detach(self) -> Future[None]:
+        """End the store behind what was written; the future is done when it has ended."""
+        future: Future[None] = Future(self)
+        self._call(self._detach, future)
+        return future
+
+    def _call(self, function: Callable[..., object], *args: Any) -> None:
+        """Call a function in a turn of this actor, behind all mail that is there."""
+        self.post_self(StoreCall(function, args))
+
+    def _fail_late(self, future: Future[T]) -> Future[T]:
+        """Fail what was asked after the end: nobody will answer."""
+        if self.error is not None:
+            future.set_exception(self.error)
+        return future
+
+    def _wait_for_room(self) -> None:
+        """Let a thread outside of the node wait until less waits."""
+        if self.runtime.is_runner_thread():
+            return  # a handler never waits; its node goes on when it returns
+        with self._room:
+            self._room.wait_for(self.has_room, WAIT_FOR_ROOM)
+
+    def has_room(self) -> bool:
+        """Return whether a write would not wait."""
+        is_full = self.is_congested or len(self.inputs) > INPUT_LIMIT
+        return not is_full or self.error is not None
+
+    async def within(self, future: Future[T], timeout: float) -> T:
+        """Await a future for some time at most, by the node's clock.
+
+        Raises:
+            ResultTimeout: the time is over.
+        """
+        self.expire_in(future, timeout)
+        return await future
+
+    def expire_in(self, future: Future[Any], timeout: float) -> None:
+        """Fail a future with `ResultTimeout` when the time is over."""
+
+        def arm() -> None:
+            error = ResultTimeout(f"{self!r} did not answer within {timeout:g} s")
+            timer = self.runtime.call_later(timeout, future.set_exception, error)
+            future._add(lambda _: timer.cancel())  # noqa: SLF001
+
+        self.runtime.post(arm)
+
+    def watch(self, prefix: str) -> MessageQueue[StoreEvent]:
+        """Return a queue of the changes of keys that start with a text."""
+        queue: MessageQueue[StoreEvent] = MessageQueue(WATCH_LIMIT)
+        with self._watchers_lock:
+            self._watchers = (*self._watchers, (prefix, queue))
+        return queue
+
+    def unwatch(self, queue: MessageQueue[StoreEvent]) -> None:
+        """Stop filling a queue."""
+        with self._watchers_lock:
+            self._watchers = tuple(one for one in self._watchers if one[1] is not queue)
 
     # --- mail ---
 
     @handler
-    def drain(self, _: DrainPort) -> None:
+    def drain(self, _: DrainInputs) -> None:
         """Take what frontends wrote, as one run."""
-        port = self.port
-        port.is_busy = True
-        port.is_poked = False
-        inputs = port.inputs
+        self.is_busy = True
+        self.is_poked = False
+        inputs = self.inputs
         count = min(len(inputs), TURN_LENGTH)
         take = inputs.popleft
         actions = [take() for _index in range(count)]
         if actions:
             self._look_for_watchers()
-            self._carry_out(self.machine.local(actions, self._now()))
+            self._carry_out(self.machine.local(actions, self.now()))
             self._look_around()
-        port.is_busy = False
-        if inputs and not port.is_poked:
-            port.poke()
+        self.is_busy = False
+        if inputs and not self.is_poked:
+            self._poke()
         self._look_for_congestion()
 
-    def drain_all(self) -> None:
+    def _drain_all(self) -> None:
         """Take all that waits."""
-        while self.port.inputs:
-            self.drain(DrainPort())
+        while self.inputs:
+            self.drain(_DRAIN)
 
     @handler
-    def settled(self, wanted: SettleWanted) -> None:
+    def call(self, order: StoreCall) -> None:
+        """Do what a thread or the backend wants done in a turn."""
+        order.function(*order.args)
+
+    def _settle(self, future: Future[None]) -> None:
         """Say that there is a copy to read, and that what was written is on its way."""
-        self.drain_all()
-        self._settled_wanted.append(wanted)
+        self._drain_all()
+        self._settled_awaited.append(future)
         self._look_around()
 
-    @handler
-    def idle_wanted(self, wanted: IdleWanted) -> None:
+    def _await_idle(self, future: Future[bool]) -> None:
         """Say so when the store is idle."""
-        self.drain_all()
-        self._idle_wanted.append(wanted.future)
+        self._drain_all()
+        self._idle_awaited.append(future)
         self._look_for_idleness()
 
-    @handler
-    def arrived(self, arrived: Arrived) -> None:
+    def _detach(self, future: Future[None]) -> None:
+        """End, when all that was written is durable."""
+        self._drain_all()
+        self.step(Occasion.LEAVE)
+        self._left = future
+        self._release(self._durable)
+
+    def take(self, items: list[Item], /) -> None:
+        """Take a run of the hub: commands of other stores; on the node's thread."""
+        self._call(self._take, items)
+
+    def _take(self, items: list[Item]) -> None:
         """Take commands of other stores."""
         self._look_for_watchers()
-        now = self._now()
-        for _, content in arrived.items:
+        now = self.now()
+        for _, content in items:
             try:
                 run = read_run(content)
             except InvalidData as error:
-                name = self.port.name
-                _LOG.warning("store %r was sent what is not a command: %s", name, error)
+                _LOG.warning("store %r was sent what is not a command: %s", self.name, error)
                 continue
             self._carry_out(self.machine.receive(run, now))
         self._look_around()
@@ -211,27 +358,18 @@ class StoreActor(SystemActor):
         elif event is Occasion.KEY_EXPIRES:
             self._timer = None
         self._look_for_watchers()
-        self._carry_out(self.machine.step(event, self._now()))
+        self._carry_out(self.machine.step(event, self.now()))
         self._look_around()
 
-    @handler
-    def written(self, written: Written) -> None:
-        """A write is durable: go on with what waited for it."""
-        self._rows_under_way -= written.rows
-        if written.failure is None:
-            self._release(written.number)
+    def _write_ended(self, number: int, rows: int, failure: BackendFailure | None) -> None:
+        """A write is durable, or failed: go on with what waited for it, or end."""
+        self._rows_under_way -= rows
+        if failure is None:
+            self._release(number)
             return
-        _LOG.error("the master of store %r ends: %s", self.port.name, written.failure)
+        _LOG.error("the master of store %r ends: %s", self.name, failure)
         self._held.clear()
-        self.stop_store(written.failure)
-
-    @handler
-    def detach(self, order: Detach) -> None:
-        """End, when all that was written is durable."""
-        self.drain_all()
-        self.step(Occasion.LEAVE)
-        self._leaving = order
-        self._release(self._durable)
+        self._stop(failure)
 
     def _peer_event(self, event: PeerEvent) -> None:
         """Hear of other endpoints, as the hub tells it: on the node's thread, in any turn."""
@@ -246,7 +384,7 @@ class StoreActor(SystemActor):
 
     def _subscribed(self, _: Future[None]) -> None:
         """Begin: other endpoints know that there is a store here."""
-        if self.port.error is None:
+        if self.error is None:
             self.step(Occasion.ENDPOINT_FOUND)
 
     # --- effects ---
@@ -267,8 +405,7 @@ class StoreActor(SystemActor):
         self._written += 1
         number, rows = self._written, len(changes.rows)
         self._rows_under_way += rows
-        post = self.post_self
-        self._backend.write(changes, lambda failure: post(Written(number, rows, failure)))
+        self._backend.write(changes, partial(self._call, self._write_ended, number, rows))
 
     def _release(self, number: int) -> None:
         """Carry out what waited for a write."""
@@ -277,9 +414,8 @@ class StoreActor(SystemActor):
         while held and held[0][0] <= self._durable:
             self._carry_out_one(held.popleft()[1])
         self._look_around()
-        if self._leaving is not None and self._durable == self._written:
-            self.stop_store(None)
-            self._leaving.future.set_result(None)
+        if self._left is not None and self._durable == self._written:
+            self._stop(None)
 
     def _carry_out_one(self, effect: StoreEffect) -> None:
         """Carry out an effect that nothing holds back."""
@@ -287,80 +423,106 @@ class StoreActor(SystemActor):
             case SendRun(run, to_master):
                 self._send(run, to_master=to_master)
             case Answer(request, value):
-                self.port.answer(request, value)
+                self._answer(request, value)
             case ReportChanges(changes):
                 self._tell(changes)
             case ReportRefused(count, reason):
-                name = self.port.name
-                self.runtime.report(CommandsRefused(name, count, reason))
-                _LOG.warning("store %r: %d commands had no effect: %s", name, count, reason)
-            case Resign():
-                self._resign(effect)
+                self.runtime.report(CommandsRefused(self.name, count, reason))
+                text = "store %r: %d commands had no effect: %s"
+                _LOG.warning(text, self.name, count, reason)
+            case Resign(rival):
+                self._resign(rival)
 
     def _send(self, run: CommandRun, *, to_master: bool) -> None:
         """Send a run to one store, or to all masters or clones."""
         topic = self._to_masters if to_master else self._to_clones
         endpoint = run.receiver.endpoint.bytes if run.receiver else None
-        self._hub.command(topic, encode_run(run), endpoint)
+        self.hub.command(topic, encode_run(run), endpoint)
+
+    def _answer(self, request: int, value: object) -> None:
+        """Answer a question, if somebody still wants to know."""
+        future = self._questions.pop(request, None)
+        if future is not None and isinstance(value, StoreError):
+            future.set_exception(value)
+        elif future is not None:
+            future.set_result(bool(value))
 
     def _tell(self, changes: list[Change]) -> None:
         """Tell watchers and the topic of store events what changed."""
-        name = self.port.name
-        if self.port.watchers:
-            self.port.tell([event_of(name, change) for change in changes])
-        if self._hub.wants(self._events):
+        name = self.name
+        events = [event_of(name, change) for change in changes] if self._watchers else []
+        for prefix, queue in self._watchers:
+            wanted = [
+                event
+                for event in events
+                if not prefix or (isinstance(event.key, str) and event.key.startswith(prefix))
+            ]
+            if wanted:
+                queue.take(wanted)
+        if self.hub.wants(self._events):
             who = self.machine.author or NIL
             for change in changes:
-                self._hub.deliver_here(self._events, event_data(name, change, who))
+                self.hub.deliver_here(self._events, event_data(name, change, who))
 
-    def _resign(self, effect: Resign) -> None:
+    def _resign(self, rival: EntityId) -> None:
         """End after a partition: of two masters that meet, the smaller name stays."""
-        if self.port.error is not None:
+        if self.error is not None:
             return
         msg = (
-            f"another master of the store {self.port.name!r} was made at {effect.rival} while "
+            f"another master of the store {self.name!r} was made at {rival} while "
             "it was out of reach; this one ends, what it holds is still in its backend"
         )
         _LOG.error(msg)
-        self._carry_out(self.machine.step(Occasion.LEAVE, self._now()))
-        self.stop_store(MasterExists(msg))
+        self._carry_out(self.machine.step(Occasion.LEAVE, self.now()))
+        self._stop(MasterExists(msg))
 
     # --- after each step ---
 
     def _look_around(self) -> None:
         """Look for what a step may have made true."""
-        if self._settled_wanted and self.machine.has_copy:
-            wanted, self._settled_wanted = self._settled_wanted, []
-            for one in wanted:
-                one.future.set_result(None)
-        if self._idle_wanted:
+        if self._settled_awaited and self.machine.has_copy:
+            settled, self._settled_awaited = self._settled_awaited, []
+            for future in settled:
+                future.set_result(None)
+        if self._idle_awaited:
             self._look_for_idleness()
-        if self.port.is_congested:
+        if self.is_congested:
             self._look_for_congestion()
         self._arm_timer()
 
     def _look_for_watchers(self) -> None:
-        self.machine.wants_changes = bool(self.port.watchers) or self._hub.wants(self._events)
+        self.machine.wants_changes = bool(self._watchers) or self.hub.wants(self._events)
 
     def _look_for_idleness(self) -> None:
         """Tell those who wait for it that the store is idle, or work towards it."""
         is_durable = self._durable == self._written
-        if is_durable and not self.port.inputs and self.machine.is_idle:
-            wanted, self._idle_wanted = self._idle_wanted, []
-            for future in wanted:
-                future.set_result(True)
+        if is_durable and not self.inputs and self.machine.is_idle:
+            self._tell_idle(is_idle=True)
         else:
-            self._idle_wanted = [one for one in self._idle_wanted if not one.done()]
-            if self._idle_wanted:
-                self._carry_out(self.machine.step(Occasion.HASTEN, self._now()))
+            self._idle_awaited = [one for one in self._idle_awaited if not one.done()]
+            if self._idle_awaited:
+                self._carry_out(self.machine.step(Occasion.HASTEN, self.now()))
+
+    def _tell_idle(self, *, is_idle: bool) -> None:
+        """Tell those who wait for it whether the store is idle."""
+        awaited, self._idle_awaited = self._idle_awaited, []
+        for future in awaited:
+            future.set_result(is_idle)
 
     def _look_for_congestion(self) -> None:
-        """Let threads that write wait while too much is on the way."""
+        """Let threads that write wait while too much is on the way, or go on."""
         machine = self.machine
         # Without a master nobody waits: a clone keeps its writes, and refuses too many.
         unacknowledged = machine.unacknowledged if machine.is_connected else 0
-        limit = RELIEF if self.port.is_congested else CONGESTION
-        self.port.set_congested(max(unacknowledged, self._rows_under_way) > limit)
+        limit = RELIEF if self.is_congested else CONGESTION
+        self.is_congested = max(unacknowledged, self._rows_under_way) > limit
+        if not self.is_congested:
+            self._wake_writers()
+
+    def _wake_writers(self) -> None:
+        """Let threads that wait for room look whether there is some."""
+        with self._room:
+            self._room.notify_all()
 
     def _arm_timer(self) -> None:
         """Have one timer, for the key that expires first."""
@@ -370,16 +532,34 @@ class StoreActor(SystemActor):
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = due
-        self._timer = self.after(max(due - self._now(), 0.0), Occasion.KEY_EXPIRES)
+        self._timer = self.after(max(due - self.now(), 0.0), Occasion.KEY_EXPIRES)
 
     # --- the end ---
 
-    def stop_store(self, error: StoreError | None) -> None:
+    def _stop(self, error: StoreError | None) -> None:
         """End the store and its actor."""
-        self.port.close(error)
-        for future in self._idle_wanted:
-            future.set_result(False)
-        self._idle_wanted = []
-        self._hub.off_peer_event(self._peer_event)
-        self._hub.remove_receiver(self._receiver, kind=PackedType.COMMAND)
+        self._close(error or StoreClosed(f"the store {self.name!r} was closed"))
+        self.hub.off_peer_event(self._peer_event)
+        self.hub.remove_receiver(self, kind=PackedType.COMMAND)
         self.stop_self()
+
+    def on_end(self, reason: ExitReason, detail: str) -> None:
+        """Release everything, also when the actor ends by itself or with its node."""
+        self._close(StoreClosed(f"the store {self.name!r} ended: {detail or reason}"))
+        if self._backend is not None:
+            self._backend.close()
+        if self._left is not None:
+            self._left.set_result(None)
+
+    def _close(self, error: StoreError) -> None:
+        """Take no more commands: all that wait get the error."""
+        if self.error is not None:
+            return
+        self.error = error
+        questions, self._questions = self._questions, {}
+        for future in questions.values():
+            future.set_exception(error)
+        for _, queue in self._watchers:
+            queue.close()
+        self._wake_writers()
+        self._tell_idle(is_idle=False)

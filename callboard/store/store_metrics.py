@@ -7,15 +7,17 @@ from weakref import WeakSet
 
 from callboard.endpoint.hub import Hub
 from callboard.figures import Figure, Labels, Metric, metrics_of
-from callboard.store.port import Port
+from callboard.store.store_actor import StoreActor
 
-Stores = dict[Labels, list[Port]]
+Stores = dict[Labels, list[StoreActor]]
 
 
 def _sum(attribute: str) -> Callable[[Stores], list[tuple[Labels, float]]]:
     """Return how to add up an attribute of the machines of stores with the same labels."""
     read = attrgetter(f"machine.{attribute}")
-    return lambda stores: [(labels, sum(map(read, ports))) for labels, ports in stores.items()]
+    return lambda stores: [
+        (labels, sum(map(read, actors))) for labels, actors in stores.items()
+    ]
 
 
 _FIGURES: Final[tuple[Figure[Stores], ...]] = (
@@ -53,23 +55,24 @@ class StoreMeter:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self.ports: WeakSet[Port] = WeakSet()
+        self.actors: WeakSet[StoreActor] = WeakSet()
 
     def __call__(self) -> list[Metric]:
         """Return their metrics; none without stores."""
         stores: Stores = {}
-        for port in sorted(self.ports, key=lambda port: port.name):
-            if port.error is None:
-                own = (("name", port.name), ("type", port.machine.role))
-                stores.setdefault((("endpoint", self._hub.name), *own), []).append(port)
+        for actor in sorted(self.actors, key=lambda actor: actor.name):
+            if actor.error is None:
+                own = (("name", actor.name), ("type", actor.machine.role))
+                stores.setdefault((("endpoint", self._hub.name), *own), []).append(actor)
         return metrics_of(_FIGURES, stores) if stores else []
 
 
-def count_store(hub: Hub, port: Port) -> None:
+def count_store(actor: StoreActor) -> None:
     """Let a store appear among the metrics of its endpoint until it ends."""
+    hub = actor.hub
     with hub.lock:
         meter = next((one for one in hub.meters if isinstance(one, StoreMeter)), None)
         if meter is None:
             meter = StoreMeter(hub)
             hub.meters.append(meter)
-        meter.ports.add(port)
+        meter.actors.add(actor)

@@ -197,9 +197,9 @@ class StoreLife:
             self._compare_with_clones(keeper)
 
     def _compare_with_clones(self, master: Keeper) -> None:
-        machine: Any = master.store._port.machine
+        machine: Any = master.store._actor.machine
         for clone in self._alive():
-            other: Any = clone.store._port.machine
+            other: Any = clone.store._actor.machine
             if clone is not master and other.reader in machine.output.consumers:
                 self._compare(machine, other, clone)
 
@@ -296,17 +296,17 @@ class StoreLife:
     def _is_whole(self) -> bool:
         """Return whether all clones have found the master."""
         assert self.master is not None
-        entity = self.master.store._port.machine.entity
+        entity = self.master.store._actor.machine.entity
         return all(
-            keeper is self.master or keeper.store._port.machine.author == entity
+            keeper is self.master or keeper.store._actor.machine.author == entity
             for keeper in self._alive()
         )
 
     def _check_end(self) -> None:
         assert self.master is not None
-        entries = dict(self.master.store._port.machine.entries)
+        entries = dict(self.master.store._actor.machine.entries)
         for keeper in self._alive():
-            if keeper.store._port.machine.entries != entries:
+            if keeper.store._actor.machine.entries != entries:
                 raise Violation(f"clone {keeper.number} differs from its master at the end")
         for keeper in self.keepers:
             for number in range(1, keeper.acknowledged + 1):

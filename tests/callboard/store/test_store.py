@@ -114,7 +114,7 @@ def test_put_unique_has_one_winner(pair: tuple[Store, Store]) -> None:
 def test_what_does_not_fit_is_an_event(pair: tuple[Store, Store]) -> None:
     master, clone = pair
     heard: list[Any] = []
-    with master._port.hub.node.subscribed(heard.append):
+    with master._actor.hub.node.subscribed(heard.append):
         master.put("k", "text")
         clone.increment("k")
         settle(clone, master)
@@ -126,17 +126,17 @@ def test_what_does_not_fit_is_an_event(pair: tuple[Store, Store]) -> None:
 def test_there_is_one_master_for_each_name(pair: tuple[Store, Store]) -> None:
     _, clone = pair
     with pytest.raises(MasterExists, match="things"):
-        attach_master(clone._port.hub, "things")
-    with attach_master(clone._port.hub, "others") as other:
+        attach_master(clone._actor.hub, "things")
+    with attach_master(clone._actor.hub, "others") as other:
         other.put("k", 1)
         assert other.get("k") == 1
-    with attach_master(clone._port.hub, "others"):
+    with attach_master(clone._actor.hub, "others"):
         pass
 
 
 def test_a_master_that_was_closed_is_replaced(pair: tuple[Store, Store]) -> None:
     master, clone = pair
-    hub = clone._port.hub
+    hub = clone._actor.hub
     master.put("old", 1)
     settle(master)
     master.close()
@@ -176,7 +176,7 @@ def test_events_on_the_local_topic(pair: tuple[Store, Store]) -> None:
             if len(heard) == 4:
                 done.set()
 
-    clone._port.hub.add_receiver(Receiver(), [f"{STORE_EVENTS}/things"]).result(5)
+    clone._actor.hub.add_receiver(Receiver(), [f"{STORE_EVENTS}/things"]).result(5)
     master.put("k", 1)
     master.put("k", 2)
     master.erase("k")
@@ -184,7 +184,7 @@ def test_events_on_the_local_topic(pair: tuple[Store, Store]) -> None:
     assert done.wait(30) or heard
     settle(clone, master)
 
-    who = (master.node_id(), master._port.machine.entity.object)
+    who = (master.node_id(), master._actor.machine.entity.object)
     assert heard[:3] == [
         ("insert", "things", "k", 1, None, *who),
         ("update", "things", "k", 1, 2, None, *who),
@@ -234,7 +234,7 @@ def test_twins_are_awaited_and_the_others_would_block(pair: tuple[Store, Store])
         with pytest.raises(WouldBlock, match="aget"):
             clone.get("k")
         with pytest.raises(MasterExists):
-            await aattach_master(clone._port.hub, "things")
+            await aattach_master(clone._actor.hub, "things")
         return [await clone.aget("k"), await clone.aexists("x"), await clone.akeys()]
 
     assert asyncio.run(program()) == [(1,), False, {"k", "u"}]
@@ -324,8 +324,8 @@ def test_of_two_masters_that_meet_one_ends() -> None:
         masters = [attach_master(Hub.of(node), "things") for node in (a, b)]
         b.connect(a.address)
         cluster.advance(5.0)
-        ended = [master for master in masters if master._port.error is not None]
-        assert [type(master._port.error) for master in ended] == [MasterExists]
+        ended = [master for master in masters if master._actor.error is not None]
+        assert [type(master._actor.error) for master in ended] == [MasterExists]
     finally:
         cluster.close()
 
