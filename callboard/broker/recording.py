@@ -56,6 +56,9 @@ RETRY: Final = (0.1, 4.0)
 #: Seconds between looks whether the node has ended.
 LOOK: Final = 1.0
 
+#: Seconds that the core may take to hand over what was published before the end.
+STOP_LIMIT: Final = 5.0
+
 
 class Run(NamedTuple):
     """Messages that came together.
@@ -75,50 +78,50 @@ class Run(NamedTuple):
     lost: int = 0
 
 
-class Recorder(RunReceiver):
-    """Takes runs and writes them, on a thread of its own.
+class Recording(Closing, RunReceiver):
+    """Records what topics bring into a log, until it is closed. Made by an endpoint.
+
+    Each message is a record: topic, the time when it came, the id of the node that published
+    it as sender, and the value. A recording into a log that exists goes on at its end.
 
     Attributes:
-        log: where they go.
-        recorded: messages that are in the log.
-        error: why the last attempt to write failed; "" if it did not.
+        topics: What is recorded: every topic that begins with one of these.
+        folder: The directory of the log.
+        start: The offset of the first record of this recording.
+        resumed: Time of the last record that was there before, or None; in nanoseconds.
+        recorded: Messages that this recording has put into the log.
+        error: Why the disk refuses just now; "" while it does not.
     """
 
     def __init__(
         self,
         hub: Hub,
+        topics: tuple[str, ...],
         make_log: Callable[[], CommitLog],
-        wants: Callable[[str], bool],
-        *,
-        mark: tuple[int, int] = MARK,
-        limit: tuple[int, int] = LIMIT,
+        closed: Callable[[Any], object] = lambda _: None,
     ) -> None:
-        """Open the log and start the thread.
-
-        Args:
-            hub: slowed when the disk is.
-            make_log: opens the log, again after the disk had failed.
-            wants: whether a topic with the component `<$>` is recorded.
-            mark: messages and bytes that may wait before publishers are slowed.
-            limit: messages and bytes that may wait at all.
-
-        Raises:
-            LogError: the log cannot be opened.
-        """
-        self.log = make_log()
+        """Use `Endpoint.record`."""
+        self.topics = tuple(map(checked_topic, topics))
         self.recorded = 0
         self.error = ""
-        self._hub, self._make_log, self._wants = hub, make_log, wants
-        self._mark, self._limit = mark, limit
+        self._hub, self._make_log, self._closed_told = hub, make_log, closed
+        self._log = make_log()
+        self.folder = Path(self._log.folder)
+        self.start = self._log.end
+        self.resumed = _latest_time(self._log)
         self._runs: deque[Run | threading.Event] = deque()
         # Each of these is changed by one thread only: the node's, then the writer's.
         self._taken, self._taken_bytes, self._gap, self._refused = 0, 0, 0, 0
         self._done, self._done_bytes, self._dropped = 0, 0, 0
-        self._is_holding = False
+        self._is_holding = self._is_closed = False
         self._wake, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="callboard-recording")
         self._thread.daemon = True  # a program that forgets to close still ends
         self._thread.start()
+        hub.add_receiver(self, self.topics, sees_own=True)
+
+    def __repr__(self) -> str:
+        return f"<Recording of {', '.join(self.topics)} in {self.folder}>"
 
     # --- the node's side ---
 
@@ -126,13 +129,13 @@ class Recorder(RunReceiver):
         """Let a run wait to be written."""
         waiting = self._taken + len(items) - self._done
         octets = self._taken_bytes + size - self._done_bytes
-        if waiting > self._mark[0] or octets > self._mark[1]:
-            if waiting > self._limit[0] or octets > self._limit[1]:
+        if waiting > MARK[0] or octets > MARK[1]:
+            if waiting > LIMIT[0] or octets > LIMIT[1]:
                 self._refuse(len(items))
                 return
             # Before it is appended: the thread that finds it then also finds this.
             self._is_holding = True
-            fullness = max(waiting / self._limit[0], octets / self._limit[1])
+            fullness = max(waiting / LIMIT[0], octets / LIMIT[1])
             self._hub.hold(self, sender, PAUSE * (1 + 3 * fullness))
         gap, self._gap = self._gap, 0
         self._taken += len(items)
@@ -142,7 +145,7 @@ class Recorder(RunReceiver):
 
     def _refuse(self, count: int) -> None:
         if not self._gap:
-            log.warning("recording into %s is too slow: messages are lost", self.log.folder)
+            log.warning("recording into %s is too slow: messages are lost", self._log.folder)
         self._gap += count
         self._refused += count
         self._tell_missing(count)
@@ -154,35 +157,92 @@ class Recorder(RunReceiver):
 
     def _tell_missing(self, count: int) -> None:
         if count:
-            self._hub.node.runtime.report(NotRecorded(self.log.folder, count))
+            self._hub.node.runtime.report(NotRecorded(self._log.folder, count))
 
     # --- seeing ---
 
     @property
+    def end(self) -> int:
+        """The offset behind the newest record."""
+        return self._log.end
+
+    @property
+    def durable(self) -> int:
+        """The offset behind all records that outlive the machine."""
+        return self._log.durable
+
+    @property
     def lost(self) -> int:
-        """Messages that came and are not in the log."""
+        """Messages that came and are not in the log: the disk was too slow, or refused."""
         return self._refused + self._dropped
 
     @property
     def waiting(self) -> int:
-        """Messages that are not written yet."""
+        """Messages that came and are not written yet."""
         return self._taken - self._done
 
-    def reach(self, timeout: float | None) -> bool:
-        """Wait until all that was taken before is in the log; False after `timeout` seconds."""
-        marker = threading.Event()
-        self._runs.append(marker)
-        self._wake.set()
-        return not self._thread.is_alive() or marker.wait(timeout)
+    # --- waiting ---
 
-    def end(self) -> None:
-        """Write what waits, and close the log; what the disk refuses once more is lost."""
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until all that came or was published here before is durable.
+
+        Returns False when that was not so within `timeout` seconds.
+
+        Raises:
+            WouldBlock: called on the thread of a running event loop.
+            LogFailed: the disk refuses.
+        """
+        refuse_loop("flush()", "recording.aflush()")
+        self._take_published(STOP_LIMIT if timeout is None else timeout)
+        if not self._reach(timeout):
+            return False
+        self._log.flush()
+        return True
+
+    async def aflush(self, timeout: float | None = None) -> bool:
+        """Awaitable twin of `flush`."""
+        return await on_a_thread(self.flush, timeout)
+
+    # --- the end ---
+
+    def close(self) -> None:
+        """Write what came before, make it durable, and close the log. Idempotent.
+
+        Raises:
+            WouldBlock: called on the thread of a running event loop.
+        """
+        if self._is_closed:
+            return
+        refuse_loop("close()", "recording.aclose()")
+        self._is_closed = True
+        self._take_published(STOP_LIMIT)
+        removed = self._hub.remove_receiver(self)
+        if not self._hub.runtime.is_runner_thread():
+            with suppress(CallboardError):  # the node has ended
+                removed.result(STOP_LIMIT)
+        # What the disk refuses once more is lost.
         if self._gap:
             own = self._hub.node.node_id
             self._runs.append(Run(own, time.time_ns(), [], 0, self._gap))
         self._ended.set()
         self._wake.set()
         self._thread.join()
+        self._hub.relax(self)
+        self._closed_told(self)
+
+    def _take_published(self, timeout: float) -> None:
+        """Let the core hand over what was published; not where its node would stand still."""
+        runtime = self._hub.runtime
+        if not runtime.is_runner_thread() and not runtime.is_closed:
+            with suppress(CallboardError):
+                self._hub.flushed(timeout)
+
+    def _reach(self, timeout: float | None) -> bool:
+        """Wait until all that was taken before is in the log; False after `timeout` seconds."""
+        marker = threading.Event()
+        self._runs.append(marker)
+        self._wake.set()
+        return not self._thread.is_alive() or marker.wait(timeout)
 
     # --- the thread ---
 
@@ -199,7 +259,7 @@ class Recorder(RunReceiver):
                 if self._hub.node.runtime.is_closed:
                     self._ended.set()
         try:
-            self.log.close()
+            self._log.close()
         except LogError as error:
             self._tell(error)
 
@@ -224,7 +284,7 @@ class Recorder(RunReceiver):
                 rows.add(run, [(LOST_TOPIC, run.lost)])
             items = run.items
             if any(RESERVED in topic for topic, _ in items):
-                items = [one for one in items if RESERVED not in one[0] or self._wants(one[0])]
+                items = [item for item in items if self._wants(item[0])]
             rows.add(run, items)
         if max(map(len, rows.payloads), default=0) > MAX_RECORD:
             self._drop(rows.drop_large())
@@ -232,7 +292,7 @@ class Recorder(RunReceiver):
             self._store(rows)
         self._done += sum(len(run.items) for run in runs)
         self._done_bytes += sum(run.size for run in runs)
-        if self._is_holding and self.waiting <= self._mark[0] // 2:
+        if self._is_holding and self.waiting <= MARK[0] // 2:
             self._is_holding = False
             self._hub.relax(self)
 
@@ -243,13 +303,13 @@ class Recorder(RunReceiver):
         pause, longest = RETRY
         while True:
             try:
-                self.log.append_batch(payloads, topic=topics, sender=senders, time=times)
+                self._log.append_batch(payloads, topic=topics, sender=senders, time=times)
             except LogError as error:
                 self._tell(error)
             else:
                 self.recorded += count
                 if self.error:
-                    log.warning("recording into %s goes on", self.log.folder)
+                    log.warning("recording into %s goes on", self._log.folder)
                     self.error = ""
                 return
             if self._ended.wait(pause):
@@ -260,15 +320,15 @@ class Recorder(RunReceiver):
 
     def _open_again(self) -> None:
         """Open the log again: after some errors it takes nothing before that."""
-        end = self.log.end
+        end = self._log.end
         try:
             with suppress(LogError):
-                self.log.close()
-            self.log = self._make_log()
+                self._log.close()
+            self._log = self._make_log()
         except LogError as error:
             self._tell(error)
             return
-        cut = max(0, end - self.log.end)  # was never durable
+        cut = max(0, end - self._log.end)  # was never durable
         self.recorded -= cut
         self._drop(cut)
 
@@ -276,6 +336,11 @@ class Recorder(RunReceiver):
         if not self.error:
             log.error("recording: %s", error)
         self.error = str(error)
+
+    def _wants(self, topic: str) -> bool:
+        """Return whether a topic is recorded: those of the endpoints themselves by name."""
+        by_name = [wanted for wanted in self.topics if RESERVED in wanted]
+        return RESERVED not in topic or topic.startswith(tuple(by_name))
 
 
 class Rows(NamedTuple):
@@ -315,132 +380,6 @@ def _encode_special(encoder: cbor2.CBOREncoder, value: Any) -> None:
             encoder.encode(value.total_seconds())
         case _:  # ports and enum values
             encoder.encode(str(value))
-
-
-#: Seconds that the core may take to hand over what was published before the end.
-STOP_LIMIT: Final = 5.0
-
-
-class Recording(Closing):
-    """Records what topics bring into a log, until it is closed. Made by an endpoint.
-
-    Each message is a record: topic, the time when it came, the id of the node that published
-    it as sender, and the value. A recording into a log that exists goes on at its end.
-
-    Attributes:
-        topics: What is recorded: every topic that begins with one of these.
-        folder: The directory of the log.
-        start: The offset of the first record of this recording.
-        resumed: Time of the last record that was there before, or None; in nanoseconds.
-    """
-
-    def __init__(
-        self,
-        hub: Hub,
-        topics: tuple[str, ...],
-        make_log: Callable[[], CommitLog],
-        closed: Callable[[Any], object] = lambda _: None,
-    ) -> None:
-        """Use `Endpoint.record`."""
-        self.topics = tuple(map(checked_topic, topics))
-        self._hub = hub
-        self._closed_told = closed
-        self._is_closed = False
-        self._recorder = Recorder(hub, make_log, self._wants_reserved)
-        log = self._recorder.log
-        self.folder = Path(log.folder)
-        self.start = log.end
-        self.resumed = _latest_time(log)
-        hub.add_receiver(self._recorder, self.topics, sees_own=True)
-
-    def _wants_reserved(self, topic: str) -> bool:
-        """Whether a topic of the endpoints themselves was asked for by name."""
-        return any(RESERVED in wanted and topic.startswith(wanted) for wanted in self.topics)
-
-    # --- seeing ---
-
-    @property
-    def end(self) -> int:
-        """The offset behind the newest record."""
-        return self._recorder.log.end
-
-    @property
-    def durable(self) -> int:
-        """The offset behind all records that outlive the machine."""
-        return self._recorder.log.durable
-
-    @property
-    def recorded(self) -> int:
-        """Messages that this recording has put into the log."""
-        return self._recorder.recorded
-
-    @property
-    def lost(self) -> int:
-        """Messages that came and are not in the log: the disk was too slow, or refused."""
-        return self._recorder.lost
-
-    @property
-    def waiting(self) -> int:
-        """Messages that came and are not written yet."""
-        return self._recorder.waiting
-
-    @property
-    def error(self) -> str:
-        """Why the disk refuses just now; "" while it does not."""
-        return self._recorder.error
-
-    def __repr__(self) -> str:
-        return f"<Recording of {', '.join(self.topics)} in {self.folder}>"
-
-    # --- waiting ---
-
-    def flush(self, timeout: float | None = None) -> bool:
-        """Wait until all that came or was published here before is durable.
-
-        Returns False when that was not so within `timeout` seconds.
-
-        Raises:
-            WouldBlock: called on the thread of a running event loop.
-            LogFailed: the disk refuses.
-        """
-        refuse_loop("flush()", "recording.aflush()")
-        self._take_published(STOP_LIMIT if timeout is None else timeout)
-        if not self._recorder.reach(timeout):
-            return False
-        self._recorder.log.flush()
-        return True
-
-    async def aflush(self, timeout: float | None = None) -> bool:
-        """Awaitable twin of `flush`."""
-        return await on_a_thread(self.flush, timeout)
-
-    # --- the end ---
-
-    def close(self) -> None:
-        """Write what came before, make it durable, and close the log. Idempotent.
-
-        Raises:
-            WouldBlock: called on the thread of a running event loop.
-        """
-        if self._is_closed:
-            return
-        refuse_loop("close()", "recording.aclose()")
-        self._is_closed = True
-        self._take_published(STOP_LIMIT)
-        removed = self._hub.remove_receiver(self._recorder)
-        if not self._hub.runtime.is_runner_thread():
-            with suppress(CallboardError):  # the node has ended
-                removed.result(STOP_LIMIT)
-        self._recorder.end()
-        self._hub.relax(self._recorder)
-        self._closed_told(self)
-
-    def _take_published(self, timeout: float) -> None:
-        """Let the core hand over what was published; not where its node would stand still."""
-        runtime = self._hub.runtime
-        if not runtime.is_runner_thread() and not runtime.is_closed:
-            with suppress(CallboardError):
-                self._hub.flushed(timeout)
 
 
 def _latest_time(log: CommitLog) -> int | None:

@@ -124,7 +124,7 @@ def test_a_recording_ends_with_its_node(tmp_path, monkeypatch):
     monkeypatch.setattr("callboard.broker.recording.LOOK", 0.01)
     with Node() as node:
         recording = Endpoint(node=node).record("/a", tmp_path)
-    wait_for(lambda: not recording._recorder._thread.is_alive())
+    wait_for(lambda: not recording._thread.is_alive())
 
     CommitLog(tmp_path).close()
     recording.close()
