@@ -12,6 +12,7 @@ from typing import Any
 import cbor2
 
 from callboard.mqtt.journal.journal import RouterJournal
+from callboard.mqtt.router.datalog import Shelf
 from callboard.mqtt.router.limits import Limits
 from callboard.mqtt.router.message import Run
 from callboard.mqtt.router.record import RECORDS as KINDS
@@ -70,7 +71,7 @@ def shown(value: Any) -> Any:
     if isinstance(value, Copied | Retained):
         return [type(value).__name__, shown(value.run) if value.run else value.topic]
     if isinstance(value, Shelved):
-        columns = value.starts, value.counts, value.numbers, value.places
+        columns = value.starts, *value.shelf
         return [value.topic_filter, value.span, *map(list, columns)]
     return plain(value)
 
@@ -111,7 +112,7 @@ RECORDS: dict[str, JournalRecord] = {
     "released": Released("s", (3,)),
     "releasing": Releasing("s", (4, 5)),
     "returned": Returned("$share/g/a/+", (41, 42)),
-    "shelved": Shelved("a/#", 9, [0, 4], [4, 5], [100, 2**40], [7, 8]),
+    "shelved": Shelved("a/#", 9, [0, 4], Shelf([4, 5], [100, 2**40], [7, 8])),
     "will": WillKept("s", WILL, 7.5),
     "will of 3.1.1": WillKept("s", Will("w", b"gone"), None),
     "will dropped": WillKept("s"),

@@ -60,9 +60,10 @@ def say_yes(self: Any, order: Any) -> SessionConfirmed:
     return SessionConfirmed(Verdict.YES)
 
 
-def forget_received(self: Any, records: Any) -> Any:
+def forget_received(self: Any, session: Any, since: int, about: Any = ()) -> Any:
     """Leave out the identifiers of QoS 2 messages that a client has not released."""
-    return ENCODED(self, [each for each in records if type(each).__name__ != "Received"])
+    kept = [each for each in about if type(each).__name__ != "Received"]
+    return ENCODED(self, session, since, kept)
 
 
 OFFER = Claims._offer

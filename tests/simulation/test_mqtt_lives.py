@@ -10,7 +10,7 @@ from callboard.mqtt.router import delivery
 from callboard.mqtt.router.brake import Brakes
 from callboard.mqtt.router.datalog import Segment, Shelf
 from callboard.mqtt.router.delivery import Delivery
-from callboard.mqtt.router.saved_state import SavedState
+from callboard.mqtt.router.record import SavedState
 from callboard.mqtt.router.session import Connection, Tracker
 from callboard.mqtt.router.subscribing import Subscriptions
 from callboard.mqtt.router.wills import Wills

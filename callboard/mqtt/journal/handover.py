@@ -16,6 +16,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import accumulate
 
 from callboard.commitlog import LogCorrupt
 from callboard.mqtt.journal.recovery import fill_window, set_places
@@ -25,13 +26,15 @@ from callboard.mqtt.router.message import Run
 from callboard.mqtt.router.record import (
     Acknowledged,
     Adopted,
+    EncodedRecords,
     HandedOver,
     JournalRecord,
     Published,
     Returned,
+    SavedSession,
+    SavedState,
     read_record,
 )
-from callboard.mqtt.router.saved_state import EncodedRecords, Handed, SavedSession, SavedState
 from callboard.mqtt.router.session import Session, SessionSubscription
 from callboard.mqtt.router.sessions import opened
 from callboard.mqtt.router.share import ShareGroup
@@ -53,13 +56,7 @@ class Handover:
     def export(self, session: Session) -> EncodedRecords:
         """Return all of a session whose client is away; it goes on here."""
         self._delivery.tell_jumps(session)
-        return self._encoded(
-            [
-                *map(Published, _unread(session, 0, self._lone_groups(session))),
-                *session_records(session, self._logs.number),
-                *_left_to_nobody(self._lone_groups(session), 0),
-            ]
-        )
+        return self._encoded(session, 0, session_records(session, self._logs.number))
 
     def weight_of(self, session: Session) -> int:
         """Return the bytes of the messages that would go along, estimated.
@@ -71,25 +68,19 @@ class Handover:
             return sys.maxsize
         return sum(run.weight for run in _unread(session, 0, self._lone_groups(session)))
 
-    def hand_over(self, session: Session) -> Handed:
+    def hand_over(self, session: Session) -> HandedOver:
         """End a session here whose offer was taken; return what came behind the offer."""
         offer, effects, sessions = session.offer, self._effects, self._sessions
         assert offer is not None
-        client_id, since = session.client_id, offer.number
-        groups = self._lone_groups(session)
-        late: list[JournalRecord] = [
-            *map(Published, _unread(session, since, groups)),
-            *_left_to_nobody(groups, since),
-        ]
-        expires_at = effects.now + session.expiry
-        handed = Handed(offer.name, session.stamp, self._encoded(late), expires_at)
+        client_id, expires_at = session.client_id, effects.now + session.expiry
+        late = self._encoded(session, offer.number)
+        handed = HandedOver(client_id, offer.name, session.stamp, late, expires_at)
         del sessions.graveyard[client_id]
         sessions.wills.cancel(client_id)  # its client is back, though not here
         if session.is_durable:
             # The new router sends it again, not the other members of a group.
             ids = (*session.window.inflight, *session.window.resend)
-            acknowledged = Acknowledged(client_id, PUBACK, ids)
-            effects.records += (acknowledged, HandedOver(client_id, *handed))
+            effects.records += (Acknowledged(client_id, PUBACK, ids), handed)
         session.window_or_none = None
         sessions.end(session)
         sessions.handed[client_id] = handed
@@ -97,8 +88,16 @@ class Handover:
         sessions.arm(expires_at, client_id)
         return handed
 
-    def _encoded(self, records: Iterable[JournalRecord]) -> EncodedRecords:
-        """Return records as they are written, with times from now on."""
+    def _encoded(
+        self, session: Session, since: int, about: Iterable[JournalRecord] = ()
+    ) -> EncodedRecords:
+        """Return the messages of a session from a number on, and records that name them.
+
+        All as they are written, with times from now on.
+        """
+        groups = self._lone_groups(session)
+        messages = map(Published, _unread(session, since, groups))
+        records = (*messages, *about, *_left_to_nobody(groups, since))
         return tuple(record.write(-self._effects.now) for record in records)
 
     def _lone_groups(self, session: Session) -> list[ShareGroup]:
@@ -184,35 +183,28 @@ class Handover:
         return state, returned
 
     def _renumber(self, runs: list[Run], saved: SavedSession) -> None:
-        """Give messages and the places between them numbers of this router, in their order."""
+        """Give messages and the places between them numbers of this router, in their order.
+
+        A message moves on by those of the others and the borders of subscriptions before it.
+        """
         subscriptions = (*saved.subscriptions.values(), *saved.leaving)
         borders = {each.since for each in subscriptions}
         borders |= {each.until for each in subscriptions if each.until is not None}
-        starts = [run.number for run in runs]
-        fresh: list[int] = []
-        border_at: dict[int, int] = {}
-        following = self._logs.number
-        left = sorted(borders, reverse=True)
-        for run in runs:
-            while left and left[-1] <= run.number:
-                border_at[left.pop()] = following
-                following += 1
-            fresh.append(following)
-            following += run.count
-        for border in reversed(left):
-            border_at[border] = following
-            following += 1
-        self._logs.number = following
+        ordered, starts = sorted(borders), [run.number for run in runs]
+        counts = [0, *accumulate(run.count for run in runs)]
+        base = self._logs.number
+        self._logs.number += counts[-1] + len(ordered)
 
         def moved(number: int) -> int:
+            following = base + bisect_right(ordered, number)
             index = bisect_right(starts, number) - 1
-            if index >= 0 and number < starts[index] + runs[index].count:
-                return fresh[index] + number - starts[index]
-            return fresh[index + 1] if index + 1 < len(fresh) else following
+            if index < 0:
+                return following
+            return following + counts[index] + min(number - starts[index], runs[index].count)
 
         def at_borders(each: SessionSubscription) -> SessionSubscription:
-            until = None if each.until is None else border_at[each.until]
-            return replace(each, since=border_at[each.since], until=until)
+            until = None if each.until is None else moved(each.until)
+            return replace(each, since=moved(each.since), until=until)
 
         saved.places = {name: moved(place) for name, place in saved.places.items()}
         saved.subscriptions = {name: at_borders(e) for name, e in saved.subscriptions.items()}
@@ -220,11 +212,11 @@ class Handover:
             at_borders(each): moved(place) for each, place in saved.leaving.items()
         }
         saved.inflight = {
-            packet_id: sent._replace(number=moved(sent.number))
+            packet_id: replace(sent, number=moved(sent.number_of(packet_id)), first=packet_id)
             for packet_id, sent in saved.inflight.items()
         }
-        for run, number in zip(runs, fresh, strict=True):
-            run.number = number
+        for run in runs:
+            run.number = moved(run.number)
 
     def _put_in_logs(self, session: Session, run: Run, places: dict[str, int]) -> None:
         """Append messages for one client alone to the logs in which it has not read them."""

@@ -208,5 +208,5 @@ def _weight(record: JournalRecord) -> int:
     if isinstance(record, Published | Retained) and record.run is not None:
         return RECORD_BYTES + record.run.weight
     if isinstance(record, Shelved):
-        return RECORD_BYTES + 32 * len(record.places)
+        return RECORD_BYTES + 32 * len(record.shelf.places)
     return RECORD_BYTES

@@ -7,8 +7,14 @@ away.
 import sys
 
 from callboard.mqtt.router.machine import RouterMachine
-from callboard.mqtt.router.record import JournalRecord, SnapshotBegun, SnapshotEnded
-from callboard.mqtt.router.saved_state import SavedGroup, SavedSession, SavedState
+from callboard.mqtt.router.record import (
+    JournalRecord,
+    SavedGroup,
+    SavedSession,
+    SavedState,
+    SnapshotBegun,
+    SnapshotEnded,
+)
 from callboard.mqtt.router.session import Session
 from callboard.mqtt.router.wills import delay_of
 from callboard.mqtt.router.window import LAST_ID, Sent
@@ -72,12 +78,12 @@ class Recovery:
     def _fill_logs(self, machine: RouterMachine) -> None:
         """Put messages into the logs of sessions: those that are shelved, then the others."""
         behind: dict[str, int] = {}
-        for topic_filter, span, starts, shelf in self.state.shelved:
-            log = machine.logs.get(topic_filter)
+        for each in self.state.shelved:
+            log = machine.logs.get(each.topic_filter)
             if log is not None:
-                log.restore_shelved(span, starts, shelf)
-                if shelf.numbers:
-                    behind[topic_filter] = shelf.numbers[-1]
+                log.restore_shelved(each.span, each.starts, each.shelf)
+                if each.shelf.numbers:
+                    behind[each.topic_filter] = each.shelf.numbers[-1]
         for run in self.state.runs:
             for topic_filter in run.filters:
                 log = machine.logs.get(topic_filter)
@@ -122,11 +128,13 @@ def set_places(session: Session, saved: SavedSession, *, reads_all: bool = False
 def fill_window(session: Session, saved: SavedSession, state: SavedState) -> None:
     """Let a session send again what was in flight."""
     window = session.window
-    for packet_id, before in saved.inflight.items():
-        message = state.find(before.number)
+    for packet_id, sent in saved.inflight.items():
+        message = state.find(sent.number_of(packet_id))
         if message is None:
             continue  # damaged, and told when the journal was read
         run, start = message
-        window.resend[packet_id] = Sent(run, start, packet_id, *before[1:])
+        about = sent.qos, sent.extra, sent.retain, sent.topic_filter
+        again = Sent(run, start, packet_id, *about, sent.is_shared, sent.is_retained)
+        window.resend[packet_id] = again
         window.following = packet_id % LAST_ID + 1
     window.releasing = saved.releasing

@@ -7,7 +7,6 @@ from callboard.mqtt.router.machine import RouterMachine
 from callboard.mqtt.router.message import Run
 from callboard.mqtt.router.record import (
     Adopted,
-    HandedOver,
     JournalRecord,
     Published,
     Received,
@@ -46,7 +45,7 @@ def take_snapshot(machine: RouterMachine) -> list[JournalRecord]:
             records.append(Returned(name, numbers))
     records += sessions.wills.records(sessions.connections.values())
     records += [Adopted(*each) for each in sessions.adopted.items()]
-    records += [HandedOver(name, *each) for name, each in sessions.handed.items()]
+    records += sessions.handed.values()
     records.append(SnapshotEnded(is_whole=True))
     return records
 

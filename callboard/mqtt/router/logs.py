@@ -258,8 +258,8 @@ class Logs:
                 for part, (base, end) in enumerate(pairwise(borders)):
                     runs = slice(part * PART, (part + 1) * PART)
                     starts = [start - base for start in segment.starts[runs]]
-                    columns = (column[runs] for column in shelf)
-                    yield Shelved(log.topic_filter, end - base, starts, *columns)
+                    columns = Shelf(*(column[runs] for column in shelf))
+                    yield Shelved(log.topic_filter, end - base, starts, columns)
 
     def oldest_place(self, otherwise: int) -> int:
         """Return the oldest record of the journal that is on a shelf."""

@@ -4,6 +4,9 @@ They are about messages with QoS 1 and 2 that a lasting session reads, retained 
 lasting sessions with their acknowledgements, and wills. Times are on the router's clock;
 numbers count messages over all the router's life.
 
+Records add up to a `SavedState`; they are applied in their order. A record about a session that
+is not there (it ended, or stood before the oldest snapshot that is kept) changes nothing.
+
 In the journal the topic of a record is its kind, the payload a list of fields:
 
 | kind | fields |
@@ -36,21 +39,15 @@ get them. A kind is 1 for shared messages, 2 for retained ones.
 
 import sys
 from array import array
+from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, ClassVar, Final, Self, dataclass_transform
 
 from callboard.commitlog import LogCorrupt
 from callboard.mqtt.router.datalog import Shelf
 from callboard.mqtt.router.message import Run
-from callboard.mqtt.router.saved_state import (
-    EncodedRecords,
-    Handed,
-    SavedGroup,
-    SavedMessage,
-    SavedSession,
-    SavedState,
-)
 from callboard.mqtt.router.session import SessionSubscription
 from callboard.mqtt.router.window import PUBCOMP, PUBREC, Sent
 from callboard.mqtt.wire.errors import MqttError
@@ -61,8 +58,98 @@ from callboard.mqtt.wire.topic import split_share
 
 #: A kind and fields, which CBOR can hold.
 Written = tuple[str, Sequence[Any]]
+#: Records as they are written.
+EncodedRecords = tuple[Written, ...]
 #: The classes of records by their kinds.
 RECORDS: "Final[dict[str, type[JournalRecord]]]" = {}
+
+
+_number_of = attrgetter("number")
+
+
+# --- what records add up to ---
+
+
+@dataclass(slots=True)
+class SavedSession:
+    """A lasting session as the journal has it; places are numbers of messages."""
+
+    expiry: float
+    expires_at: float | None
+    subscriptions: dict[str, SessionSubscription] = field(default_factory=dict)
+    places: dict[str, int] = field(default_factory=dict)
+    leaving: dict[SessionSubscription, int] = field(default_factory=dict)
+    inflight: "dict[int, SentOut]" = field(default_factory=dict)
+    releasing: dict[int, None] = field(default_factory=dict)
+    received: set[int] = field(default_factory=set)
+    stamp: int = 0
+
+
+@dataclass(slots=True)
+class SavedGroup:
+    """A shared subscription as the journal has it."""
+
+    place: int
+    members: set[str] = field(default_factory=set)
+    returned: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class SavedState:
+    """All that the journal has; `adopted` are the offers of copied sessions, by client id."""
+
+    number: int = 0
+    sessions: dict[str, SavedSession] = field(default_factory=dict)
+    groups: dict[str, SavedGroup] = field(default_factory=dict)
+    retained: dict[bytes, Run] = field(default_factory=dict)
+    runs: list[Run] = field(default_factory=list)
+    shelved: "list[Shelved]" = field(default_factory=list)
+    wills: dict[str, tuple[Will, float | None]] = field(default_factory=dict)
+    adopted: dict[str, str] = field(default_factory=dict)
+    handed: "dict[str, HandedOver]" = field(default_factory=dict)
+
+    def count(self, *following: int) -> None:
+        """Take note of numbers that later messages are not to have."""
+        self.number = max(self.number, *following)
+
+    def copy(self, run: Run) -> None:
+        """Keep a message that is in flight, in its place, if it is not there."""
+        if self.find(run.number) is None:
+            self.runs.insert(bisect_right(self.runs, run.number, key=_number_of), run)
+        self.count(run.number + run.count)
+
+    def find(self, number: int) -> tuple[Run, int] | None:
+        """Return the run with a message, and its place there; None if it is in none."""
+        at = bisect_right(self.runs, number, key=_number_of)
+        run = self.runs[at - 1] if at else None
+        if run is None or number >= run.number + run.count:
+            return None
+        return run, number - run.number
+
+    def places_on_the_way(self) -> list[int]:
+        """Return where the journal has messages that are on their way, and on a shelf."""
+        inflight = [each for s in self.sessions.values() for each in s.inflight.items()]
+        numbers = {sent.number_of(packet_id) for packet_id, sent in inflight}
+        for group in self.groups.values():
+            numbers.update(group.returned)
+        places = set()
+        for shelf in [each.shelf for each in self.shelved]:
+            for number in numbers:
+                at = bisect_right(shelf.numbers, number) - 1
+                if at >= 0 and number < shelf.numbers[at] + shelf.counts[at]:
+                    places.add(shelf.places[at])
+        return sorted(places)
+
+    def leave(self, client_id: str, topic_filter: str) -> None:
+        """Take a session out of a group; the last one ends it."""
+        group = self.groups.get(topic_filter)
+        if group is not None:
+            group.members.discard(client_id)
+            if not group.members:
+                del self.groups[topic_filter]
+
+
+# --- any record ---
 
 
 @dataclass_transform(frozen_default=True)
@@ -267,10 +354,10 @@ class SessionClosed(JournalRecord, kind="close"):
         state.adopted.pop(self.client_id, None)
         if session is None:
             return
-        for sent in session.inflight.values():
+        for packet_id, sent in session.inflight.items():
             group = state.groups.get(sent.topic_filter) if sent.is_shared else None
             if group is not None and sent.qos == 1:
-                group.returned.append(sent.number)
+                group.returned.append(sent.number_of(packet_id))
         for topic_filter in session.subscriptions:
             state.leave(self.client_id, topic_filter)
 
@@ -374,17 +461,28 @@ class SentOut(SessionRecord, kind="sent"):
         first, qos, extra, retain = sent.first, sent.qos, sent.extra, sent.retain
         return cls(client_id, number, first, count, qos, extra, retain, name, origin)
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether the subscription is a shared one."""
+        return bool(self.origin & 1)
+
+    @property
+    def is_retained(self) -> bool:
+        """Whether they were sent because they were retained."""
+        return bool(self.origin & 2)
+
+    def number_of(self, packet_id: int) -> int:
+        """Return the number of the message with a packet identifier."""
+        return self.number + packet_id - self.first
+
     def change(self, session: SavedSession, state: SavedState) -> None:
         """Have the messages in flight, and read on behind them."""
         name, number = self.topic_filter, self.number
-        is_shared, is_retained = bool(self.origin & 1), bool(self.origin & 2)
-        about = self.qos, self.extra, self.retain, name, is_shared, is_retained
-        for step in range(self.count):
-            session.inflight[self.first + step] = SavedMessage(number + step, *about)
+        session.inflight |= dict.fromkeys(range(self.first, self.first + self.count), self)
         following = number + self.count
-        if is_retained:
+        if self.is_retained:
             return
-        if is_shared:
+        if self.is_shared:
             group = state.groups.get(name)
             if group is not None:
                 group.place = max(group.place, following)
@@ -474,33 +572,29 @@ class Shelved(JournalRecord, kind="shelved"):
         topic_filter: of the log.
         span: how many offsets it covers.
         starts: of its runs, from its beginning.
-        counts: messages of each run.
-        numbers: of their first messages.
-        places: of their records in the journal; these stand before the snapshot.
+        shelf: the rest of them; their records stand before the snapshot.
     """
 
     topic_filter: str
     span: int
     starts: Sequence[int]
-    counts: Sequence[int]
-    numbers: Sequence[int]
-    places: Sequence[int]
+    shelf: Shelf
 
     def write(self, epoch: float) -> Written:
         """Return kind and fields."""
-        columns = self.starts, self.counts, self.numbers, self.places
-        packed = [_numbers(each).tobytes() for each in columns]
+        packed = [_numbers(each).tobytes() for each in (self.starts, *self.shelf)]
         return "shelved", (self.topic_filter, self.span, *packed)
 
     @classmethod
     def read(cls, fields: Sequence[Any], epoch: float) -> Self:
         """Return the record with these fields."""
-        return cls(*fields[:2], *map(_numbers, fields[2:]))
+        topic_filter, span, *packed = fields
+        starts, *columns = map(_numbers, packed)
+        return cls(topic_filter, span, starts, Shelf(*columns))
 
     def apply(self, state: SavedState) -> None:
         """Put the runs on the shelf."""
-        shelf = Shelf(self.counts, self.numbers, self.places)
-        state.shelved.append((self.topic_filter, self.span, self.starts, shelf))
+        state.shelved.append(self)
 
 
 # --- wills ---
@@ -590,8 +684,7 @@ class HandedOver(JournalRecord, kind="handed"):
     def apply(self, state: SavedState) -> None:
         """Keep what the other router may still ask for."""
         if self.offer:
-            handed = Handed(self.offer, self.stamp, self.records, self.expires_at)
-            state.handed[self.client_id] = handed
+            state.handed[self.client_id] = self
         else:
             state.handed.pop(self.client_id, None)
 

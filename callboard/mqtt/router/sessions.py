@@ -14,8 +14,12 @@ from callboard.mqtt.router.ingress import Ending, Ingress
 from callboard.mqtt.router.link import Disconnected, Link
 from callboard.mqtt.router.logs import Logs
 from callboard.mqtt.router.message import PACKET_IDS
-from callboard.mqtt.router.record import HandedOver, SessionClosed, SessionOpened
-from callboard.mqtt.router.saved_state import Handed, SavedSession
+from callboard.mqtt.router.record import (
+    HandedOver,
+    SavedSession,
+    SessionClosed,
+    SessionOpened,
+)
 from callboard.mqtt.router.session import (
     Cause,
     Connection,
@@ -75,7 +79,7 @@ class Sessions:
         self.graveyard: dict[str, Session] = {}
         self.wills = Wills(logs, effects)
         self.adopted: dict[str, str] = {}
-        self.handed: dict[str, Handed] = {}
+        self.handed: dict[str, HandedOver] = {}
         self.deadlines: list[tuple[float, int, str]] = []
         self.make_stamp = make_stamp
         self._make_client_id = make_client_id

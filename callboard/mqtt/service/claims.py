@@ -35,7 +35,7 @@ from callboard.commitlog import LogCorrupt
 from callboard.mqtt.journal.handover import Handover
 from callboard.mqtt.router.ingress import Ending
 from callboard.mqtt.router.machine import RouterMachine
-from callboard.mqtt.router.saved_state import EncodedRecords
+from callboard.mqtt.router.record import EncodedRecords
 from callboard.mqtt.router.session import Offer, Session
 from callboard.mqtt.wire.reason_code import ReasonCode
 from callboard.proxies.messages import message
