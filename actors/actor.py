@@ -1,7 +1,6 @@
 """The actor class that users derive from."""
 
 import contextlib
-import traceback
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, ClassVar, Final, Self, TypeVar
@@ -16,7 +15,7 @@ from thespian.actors import (
 from callboard.actors.cell import Cell, Handlers, Monitor, Reminder
 from callboard.actors.dispatch import check_handlers
 from callboard.actors.envelope import COMPANY, Envelope
-from callboard.actors.errors import CallboardError, RemoteError, ReservedName
+from callboard.actors.errors import CallboardError, ReservedName, remote_error
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import Future
 from callboard.actors.mailbox import ALWAYS_FIT, ClassWithOptions, Mailbox, options_of
@@ -297,6 +296,5 @@ class Promise:
         its type and text, on this node as on every other.
         """
         if not isinstance(error, CallboardError):
-            trace = "".join(traceback.format_exception(error))
-            error = RemoteError(type(error).__qualname__, str(error), trace)
+            error = remote_error(error)
         return self._asker is not None and self._asker.set_exception(error)

@@ -31,7 +31,6 @@ comes later goes to the dead letters: asks fail at once with `ActorDown`, tells 
 
 import contextvars
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
@@ -48,6 +47,7 @@ from callboard.actors.errors import (
     RemoteError,
     UnexpectedMessage,
     WouldDeadlock,
+    remote_error,
 )
 from callboard.actors.events import Expired, Unexpected
 from callboard.actors.exit_reason import ExitReason
@@ -64,7 +64,7 @@ from callboard.actors.reference import (
 )
 from callboard.actors.request import Call
 from callboard.actors.runner.loop import current_task_cleared
-from callboard.actors.runner.runner import Runner
+from callboard.actors.runner.runner import Runnable, Runner
 from callboard.actors.runner.timers import Timer
 from callboard.actors.signals import (
     ChildDown,
@@ -75,6 +75,7 @@ from callboard.actors.signals import (
     Urgent,
 )
 from callboard.actors.task import ConcurrentTask, HandlerTask
+from callboard.text import said
 
 #: Messages that one actor handles before the next one gets its turn.
 MESSAGES_A_TURN: Final = 128
@@ -120,6 +121,12 @@ class ActorHost(MailboxHost, Protocol):
 
     def post(self, callback: Callable[..., object], /, *args: Any) -> None:
         """Call `callback(*args)` soon on the node's thread; from any thread."""
+
+    #: The errands that are under way.
+    errands: set[Any]
+
+    def schedule(self, runnable: Runnable, /) -> None:
+        """Let something take its turn as an actor does; from any thread."""
 
     def start_actor(
         self,
@@ -601,7 +608,7 @@ class Cell:
         except TypeError as error:
             if sender is None or not sender.expects or not _is_refused_call(error):
                 raise
-            sender.set_exception(RemoteError("TypeError", str(error)))
+            sender.set_exception(RemoteError("TypeError", said(error)))
             return
         if isinstance(result, Coroutine):
             self.start_task(result, sender)
@@ -921,14 +928,14 @@ class Cell:
     def failed(self, error: BaseException, sender: Sender | None) -> None:
         """End the actor because its handler raised; an asker is told what."""
         reason = ExitReason.NORMAL if isinstance(error, SystemExit) else ExitReason.ERROR
-        trace = "".join(traceback.format_exception(error))
-        name, said = type(error).__qualname__, _text_of(error)
-        text = f"{name}: {said}"
+        name, what = type(error).__qualname__, said(error)
+        text = f"{name}: {what}"
+        # First: whatever those do who are told, the actor ends.
+        self.end = self.end or (reason, text if reason is ExitReason.ERROR else "")
         if sender is not None and sender.expects:
-            sender.set_exception(RemoteError(name, said, trace))
+            sender.set_exception(remote_error(error))
         if reason is ExitReason.ERROR:
             self.runtime.note_failure(self, text, error)
-        self.end = self.end or (reason, text if reason is ExitReason.ERROR else "")
 
     def terminate(self, reason: ExitReason, detail: str) -> None:
         """End: fail what waits for an answer, end children, tell the watchers."""
@@ -957,7 +964,7 @@ class Cell:
         if self.parent is not None:  # first: a watcher may ask the supervisor at once
             self.parent.child_ended(self, down)
         for watcher in (watchers or {}).values():
-            watcher(down)
+            self._guard("while its end was told", watcher, down)
         self.actor = None
 
     def _guard(self, where: str, callback: Callable[..., object], *args: Any) -> None:
@@ -965,7 +972,7 @@ class Cell:
         try:
             callback(*args)
         except BaseException as error:  # noqa: BLE001  # the actor ends all the same
-            self.runtime.note_failure(self, f"{where}: {_text_of(error)}", error)
+            self.runtime.note_failure(self, f"{where}: {said(error)}", error)
 
     def _cancel_tasks(self) -> list[Asker]:
         """Cancel the handlers that are under way; return the askers that wait."""
@@ -1042,11 +1049,3 @@ def _wants_no_answer(sender: Asker) -> bool:
 def _only_counts(sender: Asker) -> bool:
     """Return whether it is a tell from another node: it is counted, and no asker waits."""
     return bool(getattr(sender, "only_counts", False))
-
-
-def _text_of(error: BaseException) -> str:
-    """Return the text of an error, whatever its `__str__` does."""
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001  # a user's __str__ must not keep its actor from ending
-        return "<its text could not be made>"

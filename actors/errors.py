@@ -19,6 +19,8 @@ CallboardError                    everything a user of callboard has to catch
 └── InvalidAddress                a text that is no actor or node address    (ValueError)
 """
 
+from callboard.text import said, trace_of
+
 
 class CallboardError(Exception):
     """Root of everything that callboard raises at its users."""
@@ -71,6 +73,11 @@ class RemoteError(CallboardError):
         self.type_name = type_name
         self.text = text
         self.traceback = traceback
+
+
+def remote_error(error: BaseException) -> RemoteError:
+    """Return an exception of user code as the error that an asker gets."""
+    return RemoteError(type(error).__qualname__, said(error), trace_of(error))
 
 
 class WouldBlock(CallboardError, RuntimeError):

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
 from callboard.actors.errors import AskTimeout, ResultTimeout, WouldBlock
+from callboard.text import logged, shown
 
 log = logging.getLogger("callboard.actors")
 
@@ -194,7 +195,9 @@ class Future(Generic[T]):
         return self._value
 
     def __repr__(self) -> str:
-        state = "pending" if not self.done_ else repr(self._error or self._value)
+        state = "pending"
+        if self.done_:
+            state = shown(self._value if self._error is None else self._error)
         what = "" if self.asked is None else f" of {self.asked}"
         return f"<Future{what}: {state}>"
 
@@ -236,8 +239,8 @@ class Future(Generic[T]):
         for callback in callbacks or ():
             try:
                 callback(self)
-            except Exception:  # a waiter's trouble is not the answering actor's
-                log.exception("a callback of %r failed", self)
+            except BaseException as error:  # noqa: BLE001  # not the answering actor's trouble
+                logged(log, "a callback of %s failed", shown(self), error=error)
 
     def _wait(self, timeout: float | None) -> None:
         """Block this thread until the future is done or the time is over."""

@@ -49,6 +49,7 @@ from callboard.actors.reference import (
     current_cell,
 )
 from callboard.actors.runner.runner import Runner
+from callboard.text import logged, shown
 
 log = logging.getLogger("callboard.actors")
 
@@ -125,6 +126,8 @@ class Runtime:
         self.now = self.runner.now
         #: Calls `callback(*args)` soon on the node's thread; from any thread.
         self.post = self.runner.post
+        #: Lets something take its turn as an actor does; from any thread.
+        self.schedule = self.runner.schedule
         #: Calls on the node's thread at a time of `now()`; from any thread.
         self.call_at = self.runner.call_at
         #: Calls on the node's thread in so many seconds; from any thread.
@@ -147,6 +150,8 @@ class Runtime:
         self.contexts: dict[int, Cell] = {}
         #: Whether the end of the node has begun.
         self.is_closed = False
+        #: The errands that are under way, see `callboard.actors.errand`.
+        self.errands: set[Any] = set()
         #: The object that actors see as `self.node`.
         self.node: Any = None
         #: How children of supervisors start on other nodes: (class, args, kwargs, where); None
@@ -392,9 +397,8 @@ class Runtime:
     def note_failure(self, cell: Cell, text: str, error: BaseException) -> None:
         """Count and log an exception that ends an actor."""
         self.counters.failures += 1
-        log.error(
-            "%s (%s) failed: %s", type(cell.actor).__name__, cell.ref, text, exc_info=error
-        )
+        name = type(cell.actor).__name__
+        logged(log, "%s (%s) failed: %s", name, cell.ref, text, error=error)
         self.report(ActorFailed(cell.ref, text))
 
     def _note_slow(self, cell: Cell, handler: str, seconds: float) -> None:
@@ -414,8 +418,8 @@ class Runtime:
         for subscriber in self._subscribers:
             try:
                 subscriber(event)
-            except Exception:  # an onlooker must not break what it sees
-                log.exception("a subscriber failed at %r", event)
+            except BaseException as error:  # noqa: BLE001  # nor break what it sees
+                logged(log, "a subscriber failed at %s", shown(event), error=error)
 
     @contextlib.contextmanager
     def subscribed(self, subscriber: Callable[[object], None]) -> Iterator[None]:

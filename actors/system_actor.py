@@ -5,10 +5,12 @@ A user's actor has the methods of `Actor` and no more. The actors that rooms abo
 run handlers, and a last word when they end. They derive from `SystemActor`.
 """
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, Self
 
 from callboard.actors.actor import Actor
 from callboard.actors.cell import ActorHost, Cell
+from callboard.actors.errand import Errand
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import Running, Sender
 from callboard.actors.runner.runner import Runner
@@ -102,6 +104,11 @@ class SystemActor(Actor):
     def post_self(self, message: Any) -> None:
         """Send a message to this actor without a sender; from any thread, never blocks."""
         self._cell.post(message, None)
+
+    def answer_apart(self, function: Callable[[], object]) -> None:
+        """Answer the current ask with what code of a user returns, or raises; it may block."""
+        runtime = self._cell.runtime
+        runtime.schedule(Errand(runtime, self.promise(), function))
 
     def on_end(self, reason: ExitReason, detail: str) -> None:
         """Do what has to be done before others learn that this actor has ended.

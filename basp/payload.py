@@ -48,7 +48,7 @@ from callboard.basp.options import (
     split_deadline,
     write_deadline,
 )
-from callboard.basp.registry import MessageRegistry, RecordType
+from callboard.basp.registry import MessageRegistry, RecordType, refused
 
 #: Deep enough for any message a person designs, shallow enough for any stack.
 DEFAULT_DEPTH_LIMIT: Final = 64
@@ -165,8 +165,8 @@ def read_flat_record(  # noqa: C901
         return _NOT_FLAT
     try:
         return kind.cls(*values)
-    except Exception as cause:  # a constructor of the user
-        raise kind.refused(cause) from cause
+    except BaseException as cause:  # a constructor of the user
+        raise refused(kind.name, cause) from cause
 
 
 class PayloadCodec:

@@ -32,6 +32,7 @@ from callboard.basp.errors import (
     NotSerializable,
     UnknownMessageType,
 )
+from callboard.text import describe
 
 #: A type name travels with every message of its type; 255 characters hide no abuse.
 NAME_LIMIT: Final = 255
@@ -146,6 +147,8 @@ class FlagType(MessageType):
             made = self.cls(content)
         except ValueError:
             made = None
+        except BaseException as cause:  # `_missing_` of the user
+            raise refused(self.name, cause) from cause
         # Depending on its boundary, a flag drops bits that it does not know.
         if getattr(made, "value", None) != content:
             msg = (
@@ -268,19 +271,14 @@ class RecordType(MessageType):
             kind = type(content).__name__
             msg = f"message {self.name!r}: fields must be a map, not {kind}"
             raise MalformedPayload(msg)
-        if content.keys() != self._defaults.keys():
-            content = self._fit(content, note_dropped)
         try:
+            if content.keys() != self._defaults.keys():
+                content = self._fit(content, note_dropped)
             return self._build_late(content) if self._late else self.cls(**content)
-        except Exception as cause:  # a constructor of the user
-            raise self.refused(cause) from cause
-
-    def refused(self, cause: Exception) -> MessageRefused:
-        """Return the error for a constructor that raised."""
-        return MessageRefused(
-            f"message {self.name!r} is refused by its class on this node: "
-            f"{type(cause).__name__}: {cause}"
-        )
+        except MessageVersion:
+            raise
+        except BaseException as cause:  # a constructor of the user, or a maker of a default
+            raise refused(self.name, cause) from cause
 
     def _fit(
         self, content: dict[object, object], note_dropped: NoteDropped | None
@@ -313,6 +311,12 @@ class RecordType(MessageType):
             # object.__setattr__ because the class may be frozen.
             object.__setattr__(built, name, content[name])
         return built
+
+
+def refused(name: str, cause: BaseException) -> MessageRefused:
+    """Return the error for a class whose own code raised."""
+    what = f"message {name!r} is refused by its class on this node: {describe(cause)}"
+    return MessageRefused(what)
 
 
 def _type_of(name: str, cls: type) -> MessageType:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from callboard.actors.closing import Closing
 from callboard.figures import CONTENT_TYPE, Metric, exposition
+from callboard.text import logged, printable
 
 if TYPE_CHECKING:
     from http.server import ThreadingHTTPServer
@@ -161,6 +162,6 @@ def _get(pages: Pages, target: str) -> Page:
 def _made(page: Callable[[], Page], target: str) -> Page:
     try:
         return page()
-    except Exception:  # noqa: BLE001  # what the page shows may have ended meanwhile
-        _log.exception("the page %s could not be made", target)
+    except BaseException as error:  # noqa: BLE001  # what it shows may have ended meanwhile
+        logged(_log, "the page %s could not be made", printable(target), error=error)
         return text_page("see the log", HTTPStatus.INTERNAL_SERVER_ERROR)

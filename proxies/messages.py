@@ -21,6 +21,7 @@ from callboard.proxies.errors import (
     NotSerializable,
     UnknownMessageType,
 )
+from callboard.text import TEXT_LIMIT, said
 
 T = TypeVar("T", bound=type)
 
@@ -200,9 +201,6 @@ _KINDS: dict[str, type[CallboardError]] = {
     )
 }
 
-#: Characters of an error's text or traceback that travel: enough to read, never too large.
-TEXT_LIMIT: Final = 65_536
-
 
 def failure_of(error: BaseException) -> Failure:
     """Turn an error into its form for the wire."""
@@ -212,11 +210,11 @@ def failure_of(error: BaseException) -> Failure:
         )
     if isinstance(error, ActorDown):
         detail = _clean(error.detail)
-        return Failure("ActorDown", _clean(str(error)), str(error.reason), detail)
+        return Failure("ActorDown", _clean(said(error)), str(error.reason), detail)
     kind = type(error).__name__
     if kind in _KINDS or isinstance(error, BaspError):
-        return Failure(kind, _clean(str(error)))
-    return Failure("RemoteError", _clean(str(error)), type(error).__qualname__)
+        return Failure(kind, _clean(said(error)))
+    return Failure("RemoteError", _clean(said(error)), type(error).__qualname__)
 
 
 def _clean(text: str) -> str:

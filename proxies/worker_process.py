@@ -27,6 +27,7 @@ from callboard.proxies.events import LinkUp
 from callboard.proxies.link.limits import Limits
 from callboard.proxies.node import Node
 from callboard.proxies.workers.class_source import ClassSource, load_class
+from callboard.text import describe
 
 #: Seconds after which the process ends even if a handler does not return.
 LAST_SECONDS: Final = 2.0
@@ -96,7 +97,7 @@ def load(key: str, source: Sequence[str], say: _Voice) -> Any:
     try:
         return load_class(ClassSource(*source))
     except BaseException as error:  # noqa: BLE001  # whatever a user's module raises
-        say(refused=key, why=f"{type(error).__name__}: {error}")
+        say(refused=key, why=describe(error))
         return None
 
 

@@ -32,6 +32,7 @@ from callboard.actors.runner.poller import WakeUp, best_selector
 from callboard.actors.runner.slow_handlers import Stuck, TimeSheet
 from callboard.actors.runner.timers import Timer, Timers
 from callboard.actors.runner.watcher import WATCHER
+from callboard.text import logged, shown
 
 log = logging.getLogger("callboard.runner")
 
@@ -264,8 +265,8 @@ class Runner:
                 return self.holder == me
             try:
                 runnable.run()
-            except BaseException:  # sys.exit() in a task ends no node
-                log.exception("a turn of %r failed", runnable)
+            except BaseException as error:  # noqa: BLE001  # sys.exit() in a task ends no node
+                logged(log, "a turn of %s failed", shown(runnable), error=error)
             if self.holder != me:
                 return False
             left -= 1
@@ -289,8 +290,8 @@ class Runner:
         """Call a callback with the role lock held; an error is logged."""
         try:
             callback(*args)
-        except BaseException:  # the role lock is held: nothing may get past here
-            log.exception("%r failed", callback)
+        except BaseException as error:  # noqa: BLE001  # the role lock is held
+            logged(log, "%s failed", shown(callback), error=error)
 
     def _poll(self, now: float) -> None:
         """Wait for sockets and take what they bring.
@@ -331,8 +332,8 @@ class Runner:
             if callable(key.data):
                 try:
                     key.data(mask)
-                except BaseException:  # as in `_call`
-                    log.exception("%r failed", key.data)
+                except BaseException as error:  # noqa: BLE001  # as in `_call`
+                    logged(log, "%s failed", shown(key.data), error=error)
             else:
                 self.loop._process_events([(key, mask)])
 

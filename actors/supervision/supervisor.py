@@ -4,7 +4,6 @@ The rules are in `callboard.actors.supervision`; here they are carried out on ac
 """
 
 import logging
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from callboard.actors.actor import Actor
 from callboard.actors.cell import Cell, Reminder
 from callboard.actors.dispatch import DispatchTable, handler
-from callboard.actors.errors import RemoteError
+from callboard.actors.errors import remote_error
 from callboard.actors.events import ActorRestarted, RestartsExhausted
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import Future
@@ -21,6 +20,7 @@ from callboard.actors.reference import ActorRef, Sender
 from callboard.actors.signals import ChildDown, Exit, Restarted, Stop
 from callboard.actors.supervision.child import Child
 from callboard.actors.supervision.rules import BACKOFF, Phase, Slot, Supervision
+from callboard.text import describe
 
 log = logging.getLogger("callboard.actors")
 
@@ -138,11 +138,9 @@ class Supervisor(Actor):
             return None
         try:
             return self._start(slot)
-        except Exception as error:  # noqa: BLE001  # it is the caller's, not the supervisor's
+        except BaseException as error:  # noqa: BLE001  # the caller's, not the supervisor's
             self._plan.remove(slot)
-            trace = "".join(traceback.format_exception(error))
-            failure = RemoteError(type(error).__qualname__, str(error), trace)
-            self.promise().set_exception(failure)
+            self.promise().set_exception(remote_error(error))
             return None
 
     def remove(self, which: ActorRef[Any] | str) -> bool:
@@ -201,8 +199,8 @@ class Supervisor(Actor):
             ref = outcome.future.result()
             self._begin(slot, ref)
             self.link(ref)
-        elif not self._plan.not_started(slot, _text_of(error), self._now()):
-            self._give_up(slot, _text_of(error))
+        elif not self._plan.not_started(slot, describe(error), self._now()):
+            self._give_up(slot, describe(error))
         self._proceed()
 
     @handler
@@ -238,9 +236,9 @@ class Supervisor(Actor):
         while (slot := plan.next_to_start(self._now())) is not None:
             try:
                 self._start(slot)
-            except Exception as error:  # noqa: BLE001  # a failed start is one more end
-                if not plan.not_started(slot, _text_of(error), self._now()):
-                    self._give_up(slot, _text_of(error))
+            except BaseException as error:  # noqa: BLE001  # a failed start is one more end
+                if not plan.not_started(slot, describe(error), self._now()):
+                    self._give_up(slot, describe(error))
         if plan.is_over:
             self.stop_self(self._last_words.reason, self._last_words.detail)
             return
@@ -302,8 +300,3 @@ def _wants_to_know(ref: ActorRef[Any], actor_class: Any) -> bool:
     if isinstance(ref.target, Cell):
         return Restarted in ref.target.table.declared
     return Restarted in DispatchTable(options_of(actor_class)[0]).declared
-
-
-def _text_of(error: BaseException) -> str:
-    """Return the class and the text of an error."""
-    return f"{type(error).__name__}: {error}"

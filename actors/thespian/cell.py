@@ -8,7 +8,6 @@ meanwhile is a dead letter.
 import copy
 import logging
 import selectors
-import traceback
 import types
 from dataclasses import dataclass
 from typing import Any, Final
@@ -31,6 +30,7 @@ from callboard.actors.reference import ActorRef, Down, Sender
 from callboard.actors.request import Call
 from callboard.actors.signals import LinkExit, Stop, Urgent
 from callboard.actors.thespian.failed import FailedChild
+from callboard.text import logged, shown, trace_of
 
 log = logging.getLogger("callboard.thespian")
 
@@ -178,12 +178,12 @@ class PlainCell(Cell):
         while True:
             try:
                 result = self.actor.receiveMessage(given, address or self.runtime.nobody)
-            except Exception:  # noqa: BLE001  # Thespian's rule: once more, then it is poison
+            except Exception as error:  # noqa: BLE001  # Thespian's rule: once more, then poison
                 if attempt < ATTEMPTS:
                     # Only a second attempt needs a copy that the first has not touched.
                     attempt, given = attempt + 1, _copied(message)
                     continue
-                self._return_poison(message, address)
+                self._return_poison(message, address, error)
                 return
             if result is not None or self.watch_of_files is not None:
                 self._take_result(result)
@@ -199,9 +199,11 @@ class PlainCell(Cell):
         elif isinstance(result, types.CoroutineType):
             self.start_task(result, None)
 
-    def _return_poison(self, message: Any, address: ActorRef[Any] | None) -> None:
-        details = traceback.format_exc()
-        log.warning("%r could not handle %r twice:\n%s", self, message, details)
+    def _return_poison(
+        self, message: Any, address: ActorRef[Any] | None, error: Exception
+    ) -> None:
+        details = trace_of(error)
+        log.warning("%r could not handle %s twice:\n%s", self, shown(message), details)
         self.runtime.counters.failures += 1
         if address is not None and not isinstance(message, PoisonMessage):
             address.target.post(PoisonMessage(message, details), self)
@@ -213,8 +215,9 @@ class PlainCell(Cell):
         address = sender.reference(self.runtime) if sender is not None else None
         try:
             self.actor.receiveMessage(request, address or self.runtime.nobody)
-        except Exception:
-            log.exception("%r failed in its exit request; it ends all the same", self)
+        except BaseException as error:  # noqa: BLE001  # also with sys.exit()
+            text = "%r failed in its exit request; it ends all the same"
+            logged(log, text, self, error=error)
         if request.isRecursive:
             self.awaited = {child.ref for child in self.children or ()} | self.abroad
             for child in self.awaited:

@@ -22,6 +22,7 @@ from callboard.actors.thespian.failed import FailedChild
 from callboard.actors.thespian.names import GlobalNames
 from callboard.actors.thespian.neighbors import Neighbors
 from callboard.actors.thespian.sources import Sources
+from callboard.text import logged, said, shown
 
 log = logging.getLogger("callboard.thespian")
 
@@ -64,11 +65,12 @@ class Creator:
             if creation.global_name:
                 return self._create_named(actor_class, creation, creation.global_name, parent)
             return self._create(actor_class, creation, parent)
-        except Exception as error:
+        except BaseException as error:
             if parent is None:
                 raise
-            log.warning("creating %s failed: %s", actor_class, error)
-            failed = FailedChild(self.neighbors.runtime, str(error)).ref
+            why = said(error)
+            log.warning("creating %s failed: %s", shown(actor_class), why)
+            failed = FailedChild(self.neighbors.runtime, why).ref
             parent.post(ChildActorExited(failed), None)
             return failed
 
@@ -166,6 +168,7 @@ def is_compatible(
         return True
     try:
         return bool(check(capabilities, requirements or {}))
-    except Exception:
-        log.exception("%s could not check capabilities; it counts as incompatible", actor_class)
+    except BaseException as error:  # noqa: BLE001  # a class of the user
+        text = "%s could not check capabilities; it counts as incompatible"
+        logged(log, text, shown(actor_class), error=error)
         return False

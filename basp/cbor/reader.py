@@ -23,6 +23,7 @@ import cbor2
 from callboard.basp.cbor import tags
 from callboard.basp.cbor.collisions import SAME_HASH_LIMIT, check_hashes
 from callboard.basp.errors import MalformedPayload, RemoteProtocolError
+from callboard.text import describe
 
 #: Makes a value of a tag's content; also told whether a map key is being read. What it raises
 #: becomes a `RemoteProtocolError`.
@@ -37,7 +38,7 @@ _SENTINEL: Final = hash("end of payload") & 0x3FFF_FFFF_FFFF_FFFF | 1 << 62
 _SENTINEL_BYTES: Final = b"\x1b" + _SENTINEL.to_bytes(8, "big")
 
 
-def remote_error(cause: Exception) -> RemoteProtocolError:
+def remote_error(cause: BaseException) -> RemoteProtocolError:
     """Find the typed error in what cbor2 raised, or make one.
 
     cbor2 wraps what a tag's function raises once for each tag around it.
@@ -49,7 +50,7 @@ def remote_error(cause: Exception) -> RemoteProtocolError:
         if last.__cause__ is None:
             break
         last = last.__cause__
-    return MalformedPayload(f"payload cannot be read: {type(last).__name__}: {last}")
+    return MalformedPayload(f"payload cannot be read: {describe(last)}")
 
 
 def bad_content(content: object, what: str) -> MalformedPayload:
@@ -119,7 +120,9 @@ class CborReader:
         """
         try:
             item, end = self._loads(b"\x82" + payload + _SENTINEL_BYTES)
-        except Exception as cause:  # constructors of users run in there
+        except KeyboardInterrupt:  # of the one who reads a file
+            raise
+        except BaseException as cause:  # code of users runs in there, and cbor2 may panic
             raise remote_error(cause) from cause
         _check_end(end, payload)
         return item
@@ -133,7 +136,9 @@ class CborReader:
         try:
             items: list[Any]
             *items, end = self._loads(bytes((0x81 + count,)) + payload + _SENTINEL_BYTES)
-        except Exception as cause:  # constructors of users run in there
+        except KeyboardInterrupt:  # of the one who reads a file
+            raise
+        except BaseException as cause:  # code of users runs in there, and cbor2 may panic
             raise remote_error(cause) from cause
         _check_end(end, payload)
         return items

@@ -11,6 +11,7 @@ from typing import Any
 
 from callboard import Actor
 from callboard.cli.problem import Misuse, Problem
+from callboard.text import describe
 
 
 def load_app(path: Path) -> ModuleType:
@@ -123,7 +124,7 @@ def _module_name(path: Path) -> str:
 
 
 def _name_of(error: Exception) -> str:
-    return f"{type(error).__qualname__}: {error}" if str(error) else type(error).__qualname__
+    return describe(error)
 
 
 def _where(error: Exception, path: Path) -> str:

@@ -17,10 +17,12 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from callboard.actors.actor import Actor
 from callboard.actors.dispatch import handler
+from callboard.actors.errand import Errand
 from callboard.actors.errors import CallboardError, InvalidAddress, NotSpawnable, RemoteError
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import Future
@@ -190,13 +192,11 @@ class Administrator(Actor):
     # --- creating ---
 
     @handler
-    def create(self, order: Create) -> ActorRef[Any] | None:
+    def create(self, order: Create) -> None:
         """Create an actor for another system."""
-        try:
-            return self._membership.create_here(order)
-        except Exception as error:  # noqa: BLE001  # the failure of __init__ is the asker's
-            self.promise().set_exception(error)
-            return None
+        membership = self._membership
+        make = partial(membership.create_here, order)
+        membership.runtime.schedule(Errand(membership.runtime, self.promise(), make))
 
 
 class Seeker(Actor):

@@ -23,8 +23,12 @@ from callboard.node import Node
 from callboard.proxies.errors import NoMembers
 from callboard.proxies.messages import message
 from callboard.proxies.names.group import Group
+from callboard.text import describe, said
 
 _log = logging.getLogger("callboard.flow")
+
+#: Characters of an error's text that the other side of a flow is told.
+REASON_LIMIT: Final = 500
 
 #: Seconds after which a factory is named in the log: all flows wait for it.
 SLOW_FACTORY: Final = 0.1
@@ -135,10 +139,11 @@ def call_factory(factory: Factory, bot: Bot, now: Callable[[], float]) -> str:
     try:
         outcome = factory(bot)
     except FlowRefused as error:
-        return str(error)
-    except Exception as error:  # noqa: BLE001  # a user's factory must not end the broker
-        _log.warning("the factory raised for %r: %s", bot, text_of(error))
-        return text_of(error)
+        return said(error, REASON_LIMIT)
+    except BaseException as error:  # noqa: BLE001  # a user's factory must not end the broker
+        reason = describe(error, REASON_LIMIT)
+        _log.warning("the factory raised for %r: %s", bot, reason)
+        return reason
     finally:
         _IN_FACTORY.reset(token)
     took = now() - started
@@ -148,12 +153,6 @@ def call_factory(factory: Factory, bot: Bot, now: Callable[[], float]) -> str:
         outcome.close()
         return "the factory is a coroutine function; it has to be a plain one that returns soon"
     return "" if outcome else "no handler takes this flow"
-
-
-def text_of(error: BaseException) -> str:
-    """Return the text about an error that the other side of a flow is told."""
-    text = str(error)
-    return f"{type(error).__name__}: {text}"[:500] if text else type(error).__name__
 
 
 class Spawn:
@@ -195,7 +194,7 @@ def _give(bot: Bot, spawned: Future[ActorRef[Any]]) -> None:
     if error is None:
         bot.hand_to(spawned.result(), then_stop=True)
     else:
-        bot.refuse(f"no handler could be spawned: {error}")
+        bot.refuse(f"no handler could be spawned: {said(error, REASON_LIMIT)}")
 
 
 class Pool:

@@ -26,11 +26,12 @@ from callboard.flow.errors import (
     MalformedMessage,
     RemoteFlowError,
 )
-from callboard.flow.factories import refuse_in_factory, text_of
+from callboard.flow.factories import REASON_LIMIT, refuse_in_factory
 from callboard.flow.link import NAME, ActorLink, FlowLink, FlowTaker
 from callboard.flow.protocol.machine import Dat, End, FlowMachine, FlowState, Opened
 from callboard.flow.protocol.message import as_frames
 from callboard.node import Node
+from callboard.text import describe, said
 
 #: Seconds to reach a broker's node when a flow sets no limit.
 CONNECT_TIME: Final = 10.0
@@ -361,7 +362,7 @@ class Flow:
         self._is_closed = True
         try:
             if error is not None:
-                self._give_up(text_of(error))
+                self._give_up(describe(error, REASON_LIMIT))
             elif self._machine.state is not FlowState.IDLE:
                 self.eot()
         finally:
@@ -379,7 +380,7 @@ class Flow:
         self._is_closed = True
         try:
             if error is not None:
-                self._give_up(text_of(error))
+                self._give_up(describe(error, REASON_LIMIT))
             elif self._machine.state is not FlowState.IDLE:
                 await self.aeot()
         finally:
@@ -445,20 +446,22 @@ class Flow:
         if self._error is None:
             self._error = error
         if self._machine.state in (FlowState.BOTSEND, FlowState.FLOWING):
-            self._answer(self._machine.end({"reason": str(error)}))
+            self._answer(self._machine.end({"reason": said(error, REASON_LIMIT)}))
 
     def _answer(self, data: bytes) -> None:
         """Send an answer of the machine; a link that takes nothing more ends the flow."""
         try:
             self._send(data)
         except CallboardError as error:
-            self._error = self._error or FlowAborted(str(error))
+            self._error = self._error or FlowAborted(said(error))
 
     def lost(self, error: Exception) -> None:
         """Nothing will come any more; called by the link."""
         with self._lock:
             if self._error is None and self._machine.state is not FlowState.FIN:
-                self._error = error if isinstance(error, FlowError) else FlowAborted(str(error))
+                self._error = (
+                    error if isinstance(error, FlowError) else FlowAborted(said(error))
+                )
             waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             waiter.set_result(None)

@@ -7,11 +7,12 @@ from callboard.actors.actor import Actor
 from callboard.actors.dispatch import handler
 from callboard.actors.errors import AskTimeout
 from callboard.flow.errors import FlowAborted, FlowError, FlowRefused, FlowTimeout
-from callboard.flow.factories import Bot, Serve
+from callboard.flow.factories import REASON_LIMIT, Bot, Serve
 from callboard.flow.flow import DEFAULT_TIMEOUT, Flow, open_link
 from callboard.flow.link import ActorLink
 from callboard.flow.protocol.machine import FlowMachine
 from callboard.flow.protocol.message import Message
+from callboard.text import said
 
 
 class FlowHandler(Actor):
@@ -62,7 +63,7 @@ class FlowHandler(Actor):
         try:
             about, reason = self.opening(bot), ""
         except FlowRefused as error:
-            about, reason = {}, str(error)
+            about, reason = {}, said(error, REASON_LIMIT)
         credit = bot.credit if self.credit is None else min(bot.credit, self.credit)
         machine = FlowMachine(bot.direction, credit, {**about, **own})
         flow = Flow(machine, self.flow_timeout)

@@ -47,6 +47,7 @@ from callboard.gateway.module import Module
 from callboard.gateway.remote import MakeAgent, RemoteHost
 from callboard.gateway.wire.message import Message
 from callboard.node import Node
+from callboard.text import describe, said
 
 #: As the source of a link: every other module.
 ANY: Final = "*"
@@ -245,7 +246,7 @@ class ModuleBroker:
         except Exception as error:
             self._forget(handle)
             self._end_removal(handle)
-            msg = f"module {handle.name!r} was not created: {type(error).__name__}: {error}"
+            msg = f"module {handle.name!r} was not created: {describe(error)}"
             raise ModuleFailed(msg) from error
         with self._lock:
             self._route([handle])
@@ -285,7 +286,7 @@ class ModuleBroker:
         except (ResultTimeout, WouldBlock):
             raise
         except Exception as error:
-            msg = f"module {module.name!r} did not start: {error}"
+            msg = f"module {module.name!r} did not start: {said(error)}"
             raise ModuleFailed(msg) from error
 
     async def astart(self, module: ModuleHandle, timeout: float = START_TIMEOUT) -> None:

@@ -35,6 +35,7 @@ from callboard.gateway.module import Module
 from callboard.gateway.modules import READY_MADE
 from callboard.gateway.outprocess import OutProcess, ProcessEntrypoint
 from callboard.gateway.remote import read_place
+from callboard.text import describe, logged
 
 LOADER_TYPES: Final = ("python", "outprocess", "remote")
 
@@ -137,8 +138,8 @@ def find_module(text: str) -> Callable[[], Module]:
         raise InvalidEntrypoint(msg, MODULE_PATH)
     try:
         found: Any = importlib.import_module(path)
-    except Exception as error:
-        msg = f"{path} cannot be imported: {type(error).__name__}: {error}"
+    except (Exception, SystemExit) as error:
+        msg = f"{path} cannot be imported: {describe(error)}"
         raise InvalidEntrypoint(msg, MODULE_PATH) from error
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -409,8 +410,8 @@ class FileWatch:
             self._seen = found
             try:
                 self._changed(self._path)
-            except Exception:  # noqa: BLE001  # the watch goes on
-                _log.exception("%s changed, and that failed", self._path)
+            except BaseException as error:  # noqa: BLE001  # the watch goes on
+                logged(_log, "%s changed, and that failed", self._path, error=error)
 
 
 def mark_of(path: Path) -> Mark:

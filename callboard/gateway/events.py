@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
 from callboard.gateway.handle import DeadLetter, ModuleCounters
+from callboard.text import logged
 
 _log = logging.getLogger("callboard.gateway")
 
@@ -140,5 +141,6 @@ class EventDispatcher:
         for callback, args in self._callbacks[event.kind]:
             try:
                 callback(event, *args)
-            except Exception:  # noqa: BLE001  # the next callback follows
-                _log.exception("a callback for %r of gateway %s failed", event.kind, self._name)
+            except BaseException as error:  # noqa: BLE001  # the next callback follows
+                text = "a callback for %r of gateway %s failed"
+                logged(_log, text, event.kind, self._name, error=error)

@@ -5,6 +5,7 @@ module that ends, however it ends, is destroyed in its actor's own turn; its sup
 whether another one is created. Frames wait meanwhile.
 """
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from callboard.gateway.errors import MalformedMessage
 from callboard.gateway.handle import CORRUPT, FAILED, TOPIC_SIZE, ModuleHandle
 from callboard.gateway.module import CallBack, EndBy, Module, make_module
 from callboard.gateway.wire.message import Message
+from callboard.text import describe, logged
 
 _log = logging.getLogger("callboard.gateway")
 
@@ -67,7 +69,7 @@ class ModuleActor(SystemActor):
         """Call what the module wanted to be called."""
         try:
             order.function()
-        except Exception as error:
+        except BaseException as error:
             self.note(error, "a callback")
             if self.crashes:
                 raise
@@ -77,12 +79,10 @@ class ModuleActor(SystemActor):
         """End with what a thread of the module found."""
         raise order.error
 
-    def note(self, error: Exception, where: str) -> None:
+    def note(self, error: BaseException, where: str) -> None:
         """Log an error of the module."""
-        kind = type(error).__name__
-        _log.error(
-            "%s of module %r raised %s: %s", where, self.name, kind, error, exc_info=error
-        )
+        text = "%s of module %r raised %s"
+        logged(_log, text, where, self.name, describe(error), error=error)
 
 
 class ModuleHost(ModuleActor):
@@ -135,7 +135,7 @@ class ModuleHost(ModuleActor):
             self._is_destroyed = True
             try:
                 self.module.destroy()
-            except Exception as error:  # noqa: BLE001  # it ends all the same
+            except BaseException as error:  # noqa: BLE001  # it ends all the same
                 self.note(error, "destroy()")
 
     @handler
@@ -175,7 +175,7 @@ class ModuleHost(ModuleActor):
             try:
                 receive(read(frame, TOPIC_SIZE))
                 counted.received += 1
-            except Exception as error:
+            except BaseException as error:
                 self._failed(frame, error)
                 if self.crashes:
                     raise
@@ -193,7 +193,9 @@ class ModuleHost(ModuleActor):
                 try:
                     await self.module.receive(Message.of_frame(frame, TOPIC_SIZE))
                     self._handle.counted.received += 1
-                except Exception as error:
+                except asyncio.CancelledError:
+                    raise
+                except BaseException as error:
                     self._failed(frame, error)
                     if self.crashes:
                         raise
@@ -210,14 +212,14 @@ class ModuleHost(ModuleActor):
         elif not inbox.is_open and inbox.is_drained():
             self.post_self(Quit())
 
-    def _failed(self, frame: bytes, error: Exception) -> None:
+    def _failed(self, frame: bytes, error: BaseException) -> None:
         """Count a message that `receive` did not take, and log why."""
         if isinstance(error, MalformedMessage) and _is_corrupt(frame):
             _log.warning("module %r was sent what is no message: %s", self.name, error)
             self._handle.lose(frame, CORRUPT, str(error))
             return
         self.note(error, "receive()")
-        self._handle.lose(frame, FAILED, f"{type(error).__name__}: {error}")
+        self._handle.lose(frame, FAILED, describe(error))
 
 
 def _is_corrupt(frame: bytes) -> bool:

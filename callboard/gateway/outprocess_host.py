@@ -71,7 +71,7 @@ class ProcessHost(ModuleActor):
             self._messages = channel = message_channel(listen=order.uri)
             self.make("module", self._factory, args, lambda sent: channel.send(sent.data))
             self._is_made = True
-        except Exception as error:  # noqa: BLE001  # a module may raise anything
+        except BaseException as error:  # noqa: BLE001  # a module may raise anything
             self.note(error, "create()")
             self._reply(FAILED)
             return
@@ -134,7 +134,7 @@ class ProcessHost(ModuleActor):
         """Log what the module raises; the next message follows."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001  # a module may raise anything
+        except BaseException as error:  # noqa: BLE001  # a module may raise anything
             self.note(error, where)
 
     def _reply(self, status: int) -> None:

@@ -26,6 +26,7 @@ from callboard.gateway.wire.message import Message
 from callboard.node import Node
 from callboard.proxies.address import parse_node_address
 from callboard.proxies.messages import message
+from callboard.text import describe
 
 _log = logging.getLogger("callboard.gateway")
 
@@ -224,9 +225,9 @@ class ModuleAgent(ModuleActor):
                 await self._outgoing.when_room()
             try:
                 self.module.receive(Message.decode(data))
-            except Exception as error:  # noqa: BLE001  # a module may raise anything
+            except BaseException as error:  # noqa: BLE001  # a module may raise anything
                 self.note(error, "receive()")
-                failures.append((place, f"{type(error).__name__}: {error}"))
+                failures.append((place, describe(error)))
         return tuple(failures)
 
     @handler(concurrent=True)

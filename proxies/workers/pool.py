@@ -28,6 +28,7 @@ from callboard.proxies.errors import WorkerFailed
 from callboard.proxies.events import LinkUp, NodeDown, WorkerEnded, WorkerStarted
 from callboard.proxies.messages import Drained, DrainNode, Spawn
 from callboard.proxies.workers.class_source import ClassSource, source_of
+from callboard.text import said
 
 A = TypeVar("A", bound=Actor)
 
@@ -151,7 +152,7 @@ class Worker:
                 self._listen(lines)
             reason = self._reap()
         except OSError as error:
-            reason = f"it could not be started: {error}"
+            reason = f"it could not be started: {said(error)}"
         finally:
             failed = WorkerFailed(f"worker {self.name} ended: {reason}")
             with self._lock:

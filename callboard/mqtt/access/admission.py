@@ -4,6 +4,7 @@ Functions of the user's may decide, too: what they raise is logged, and never en
 a connection.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from callboard.mqtt.router.link import Access
 from callboard.mqtt.wire.packet import Connect
 from callboard.mqtt.wire.reason_code import ReasonCode
+from callboard.text import logged
 
 T = TypeVar("T")
 _log: Final = logging.getLogger("callboard.mqtt")
@@ -97,8 +99,8 @@ def call_function(what: str, function: Callable[..., T], *arguments: object) -> 
     """
     try:
         return function(*arguments)
-    except Exception:  # noqa: BLE001  (a function of the user's)
-        _log.exception("%s failed", what)
+    except BaseException as error:  # noqa: BLE001  (a function of the user's)
+        logged(_log, "%s failed", what, error=error)
         return ReasonCode.UNSPECIFIED_ERROR
 
 
@@ -106,6 +108,8 @@ async def await_answer(what: str, answer: Awaitable[T]) -> T | ReasonCode:
     """Return what an async function answers; UNSPECIFIED_ERROR if it raises."""
     try:
         return await answer
-    except Exception:  # noqa: BLE001  (a function of the user's)
-        _log.exception("%s failed", what)
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001  (a function of the user's)
+        logged(_log, "%s failed", what, error=error)
         return ReasonCode.UNSPECIFIED_ERROR

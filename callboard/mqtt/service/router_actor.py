@@ -37,6 +37,7 @@ from callboard.mqtt.service.cluster import ROUTERS, ClusterGate
 from callboard.mqtt.service.config import RouterConfig
 from callboard.mqtt.wire.errors import JournalFailed
 from callboard.mqtt.wire.reason_code import ReasonCode
+from callboard.text import logged
 
 _log = logging.getLogger("callboard.mqtt")
 T = TypeVar("T")
@@ -229,7 +230,7 @@ class RouterActor(SystemActor):
         """Call a function here."""
         try:
             return True, order.function(*order.arguments)
-        except Exception as error:  # noqa: BLE001  # goes to the caller
+        except BaseException as error:  # noqa: BLE001  # goes to the caller
             return False, error
 
     @handler
@@ -241,8 +242,8 @@ class RouterActor(SystemActor):
             raise self._failure
         try:
             turn = machine.run_turn(self._runner.now())
-        except Exception:  # noqa: BLE001  (one client must not end the router for all)
-            _log.exception("a turn of the MQTT router failed")
+        except BaseException as error:  # noqa: BLE001  (one client must not end the router)
+            logged(_log, "a turn of the MQTT router failed", error=error)
             self._blame()
             mailbox.poke()
             return

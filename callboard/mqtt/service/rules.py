@@ -16,6 +16,7 @@ from callboard.mqtt.router.link import RouterMailbox
 from callboard.mqtt.wire.client import Message
 from callboard.mqtt.wire.errors import InvalidPacket, LinkClosed
 from callboard.mqtt.wire.topic import matches
+from callboard.text import logged
 
 _log: Final = logging.getLogger(__name__)
 CLIENT_ID: Final = "$rules"
@@ -85,9 +86,9 @@ class RuleRunner:
         except InvalidPacket as error:
             self.failures += 1
             _log.warning("the rule for %s made no message: %s", rule.topic_filter, error)
-        except Exception:  # noqa: BLE001  (a function of the user's)
+        except BaseException as error:  # noqa: BLE001  (a function of the user's)
             self.failures += 1
-            _log.exception("the rule for %s failed", rule.topic_filter)
+            logged(_log, "the rule for %s failed", rule.topic_filter, error=error)
 
 
 def _messages(rule: Rule, message: Message, result: Any) -> Iterable[Message]:

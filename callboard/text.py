@@ -1,0 +1,82 @@
+"""Texts about what is not ours: errors of user code, its values, names that came from outside.
+
+The lowest file of the house: every room may import it. An exception's `__str__` and a message's
+`__repr__` are code of the user: they may raise anything, `SystemExit` too, or return megabytes.
+Such texts are made here, where neither happens to the caller.
+"""
+
+import contextlib
+import logging
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any, Final
+
+#: Characters of an error's text or traceback: enough to read, never too large.
+TEXT_LIMIT: Final = 65_536
+
+#: Characters of a value as logs and errors quote it.
+SHOWN_LIMIT: Final = 500
+
+
+def said(error: BaseException, limit: int = TEXT_LIMIT) -> str:
+    """Return the text of an error, cut to a limit, whatever its `__str__` does."""
+    return _made(str, error, limit, "<its text could not be made>")
+
+
+def describe(error: BaseException, limit: int = TEXT_LIMIT) -> str:
+    """Return the class of an error and its text, cut to a limit."""
+    text = said(error, limit)
+    name = type(error).__qualname__
+    return f"{name}: {text}" if text else name
+
+
+def trace_of(error: BaseException) -> str:
+    """Return the formatted traceback of an error; cut in the middle if it is long."""
+    try:
+        text = "".join(traceback.format_exception(error))
+    except BaseException:  # noqa: BLE001  # its notes and causes may be properties
+        return describe(error)
+    half = TEXT_LIMIT // 2
+    return text if len(text) <= TEXT_LIMIT else f"{text[: half - 1]}…{text[-half:]}"
+
+
+def shown(value: object, limit: int = SHOWN_LIMIT) -> str:
+    """Return the `repr` of a value, cut to a limit, whatever its `__repr__` does."""
+    return _made(repr, value, limit, f"<a {type(value).__qualname__} without a repr>")
+
+
+def logged(log: logging.Logger, text: str, *args: object, error: BaseException) -> None:
+    """Log an error of user code with its traceback; also where a log handler raises."""
+    try:
+        log.error(text, *args, exc_info=error)
+    except BaseException:  # noqa: BLE001  # the log is the user's, too
+        if sys.__stderr__ is not None:
+            with contextlib.suppress(Exception):
+                sys.__stderr__.write(f"{describe(error)}, which could not be logged\n")
+
+
+def printable(text: str, kept: str = "") -> str:
+    r"""Return a text with what a terminal would obey or hide written as escapes.
+
+    Control characters, those that turn the direction of text, invisible ones and lone
+    surrogates become `\x1b`, `\u202e` …; a text without them is returned as it is.
+
+    Args:
+        text: from a file, another node or a client.
+        kept: characters that stay, such as a line break where lines are printed.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each in kept else ascii(each)[1:-1] for each in text
+    )
+
+
+def _made(make: Callable[[Any], str], value: object, limit: int, instead: str) -> str:
+    """Return a text that code of a user makes, cut to a limit."""
+    try:
+        text = make(value)
+        return text if len(text) <= limit else f"{text[: limit - 1]}…"
+    except BaseException:  # noqa: BLE001  # sys.exit() in a __str__ ends nothing
+        return instead

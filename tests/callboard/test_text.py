@@ -1,0 +1,78 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from callboard.text import TEXT_LIMIT, describe, printable, said, shown, trace_of
+
+
+class Speechless(Exception):
+    """An error of a user whose texts raise."""
+
+    def __init__(self, raised: BaseException) -> None:
+        self.raised = raised
+
+    def __str__(self) -> str:
+        raise self.raised
+
+    __repr__ = __str__
+
+
+RAISED = [
+    ValueError("no"),
+    SystemExit(3),
+    KeyboardInterrupt(),
+    GeneratorExit(),
+    RecursionError(),
+]
+
+
+@pytest.mark.parametrize("raised", RAISED, ids=lambda raised: type(raised).__name__)
+def test_a_text_that_raises_is_replaced(raised):
+    error = Speechless(raised)
+
+    assert said(error) == "<its text could not be made>"
+    assert describe(error) == "Speechless: <its text could not be made>"
+    assert shown(error) == "<a Speechless without a repr>"
+    assert "Speechless" in trace_of(error)
+
+
+def test_texts_are_bounded():
+    error = ValueError("x" * 10_000_000)
+
+    assert len(said(error)) == TEXT_LIMIT
+    assert len(trace_of(error)) <= TEXT_LIMIT
+    assert len(shown("y" * 10_000_000)) == 500
+    assert describe(ValueError()) == "ValueError"
+    assert describe(ValueError("why")) == "ValueError: why"
+
+
+def test_a_trace_whose_notes_raise_is_replaced():
+    class Noted(Exception):
+        @property
+        def __notes__(self):
+            raise SystemExit
+
+    assert trace_of(Noted("why")) == f"{Noted.__qualname__}: why"
+
+
+@given(st.text())
+def test_what_is_printable_shows_as_one_line_without_controls(text):
+    made = printable(text)
+
+    assert made.isprintable()
+    assert made == text or not text.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("Käse 奶酪", "Käse 奶酪"),
+        ("\x1b]0;owned\x07", "\\x1b]0;owned\\x07"),
+        ("a\u202eb\u2066", "a\\u202eb\\u2066"),
+        ("a\nb\rc\x9b", "a\\nb\\rc\\x9b"),
+        ("\ud800\U000e0041", "\\ud800\\U000e0041"),
+    ],
+)
+def test_what_a_terminal_would_obey_is_escaped(text, made):
+    assert printable(text) == made
+    assert printable("a\nb\x1b", kept="\n") == "a\nb\\x1b"
