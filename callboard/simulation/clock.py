@@ -20,10 +20,6 @@ class Clock:
         self._events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._numbers = itertools.count()
 
-    def time(self) -> float:
-        """Return the time, as `time.monotonic` does for real nodes."""
-        return self.now
-
     def plan(self, delay: float, event: Callable[..., object], *args: Any) -> None:
         """Let `event(*args)` happen in `delay` seconds."""
         self.plan_at(self.now + max(delay, 0.0), event, *args)

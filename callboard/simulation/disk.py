@@ -414,9 +414,8 @@ class SimulatedFile:
 
     def _check(self, *, is_write: bool = False) -> None:
         """Raise unless the file is open, and open to write if that is wanted."""
-        if not self._is_open or self._life != self._disk.crashes:
-            raise _error(errno.EBADF, "")
-        if is_write and not self._is_writable:
+        is_open = self._is_open and self._life == self._disk.crashes
+        if not is_open or (is_write and not self._is_writable):
             raise _error(errno.EBADF, "")
 
 

@@ -117,9 +117,9 @@ class SimulatedSocket:
         self.error = self.error or code
         self.touched()
 
-    def reset(self, code: int = errno.ECONNRESET) -> None:
+    def reset(self) -> None:
         """Break the connection."""
-        self.error = code
+        self.error = errno.ECONNRESET
         self.touched()
 
     def vanish(self) -> None:
@@ -298,11 +298,6 @@ class SimulatedNetwork:
         self._silent: set[str] = set()
         self._ports = FIRST_PORT
 
-    @property
-    def now(self) -> float:
-        """The simulation's time."""
-        return self._clock.now
-
     def way(self, one: str, other: str) -> Way:
         """Return the direction from one host to another."""
         way = self._ways.get((one, other))
@@ -405,13 +400,9 @@ class SimulatedNetwork:
         if both:
             self.way(other, one).is_cut = True
 
-    def heal(self, one: str | None = None, other: str | None = None) -> None:
-        """Let everything through again, between two hosts or everywhere."""
-        if one is None or other is None:
-            ways = list(self._ways.values())
-        else:
-            ways = [self.way(one, other), self.way(other, one)]
-        for way in ways:
+    def heal(self) -> None:
+        """Let everything through again."""
+        for way in self._ways.values():
             way.is_cut = False
         held, self._held = self._held, []
         for waiting in held:

@@ -8,6 +8,7 @@ short ones are taken. A test that fails with a cluster leaves its events in
 import os
 import zlib
 from collections.abc import Generator, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,12 +44,9 @@ def callboard_cluster(request: pytest.FixtureRequest) -> "Iterator[Cluster]":
     seed = request.config.getoption("--callboard-seed")
     if seed is None:
         seed = int(os.environ.get(SEED_VARIABLE, zlib.crc32(request.node.nodeid.encode())))
-    made = Cluster(seed)
-    request.node.stash[_CLUSTER] = made
-    try:
+    with closing(Cluster(seed)) as made:
+        request.node.stash[_CLUSTER] = made
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture
@@ -62,11 +60,8 @@ def callboard_processes() -> "Iterator[Processes]":
     """A maker of node processes: `a, b = processes(2, spawnable={"echo": Echo})`."""
     from callboard.simulation.processes import Processes
 
-    made = Processes()
-    try:
+    with closing(Processes()) as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture

@@ -131,18 +131,14 @@ class NodeProcess:
     def close(self) -> None:
         """End the process and the test's own node."""
         self._client.close()
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGCONT)
+        with self._process:  # waits for it, and closes its pipes
+            self.resume()
             assert self._process.stdin is not None
             self._process.stdin.close()
             try:
                 self._process.wait(5.0)
             except subprocess.TimeoutExpired:
                 self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
 
 
 class Processes:

@@ -5,6 +5,7 @@ a quiet node is its timers, however many nodes there are.
 """
 
 from collections.abc import Callable
+from operator import attrgetter
 
 from callboard.simulation.clock import Clock
 from callboard.simulation.runner import SimulatedRunner
@@ -41,11 +42,6 @@ class Schedule:
         """Let every node that is awake take a turn, the oldest first."""
         awake, self._awake = self._awake, []
         if len(awake) > 1:
-            awake.sort(key=_number)
+            awake.sort(key=attrgetter("number"))
         for runner in awake:
             runner.turn()
-
-
-def _number(runner: SimulatedRunner) -> int:
-    """Return a node's place among those that are awake."""
-    return runner.number

@@ -39,10 +39,6 @@ class EventTrace:
         else:
             self._checksum = zlib.crc32(_line((when, where, what)).encode(), self._checksum)
 
-    def note_event(self, when: float, where: str, event: object) -> None:
-        """Note an event of a node, one of the dataclasses that `node.events()` gives."""
-        self.note(when, where, describe(event))
-
     def lines(self) -> list[str]:
         """Return the events as text, one line each; the last line tells of those not kept."""
         found = [_line(event) for event in self._kept]
@@ -58,7 +54,7 @@ def _line(event: tuple[float, str, tuple[Any, ...]]) -> str:
 
 
 def describe(event: object) -> str:
-    """Return an event as text that is the same in each run: no addresses of objects in it."""
+    """Return an event of a node as text that is the same in each run: no addresses in it."""
     kind: Any = type(event)
     parts = [f"{name}={_text(getattr(event, name))}" for name in _field_names(kind)]
     return f"{kind.__name__} {' '.join(parts)}"
