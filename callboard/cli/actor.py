@@ -1,19 +1,21 @@
 """`callboard actor …`: talk to actors."""
 
-import dataclasses
+import contextlib
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from callboard import ActorRef, CallboardError, Node
-from callboard.basp.registry import DEFAULT_REGISTRY
 from callboard.cli.loading import load_app
 from callboard.cli.options import AccessOptions, command, flag, noun, option
 from callboard.cli.output import from_text, to_json
 from callboard.cli.problem import Misuse, Problem
+
+if TYPE_CHECKING:
+    from callboard import ActorRef, Node
 
 #: What the short-lived node of these commands calls itself.
 NAME: Final = "callboard actor"
@@ -40,6 +42,16 @@ class ActorOptions(AccessOptions):
         elif value is not None:
             typer.echo(value if isinstance(value, str) else repr(value))
 
+    @contextlib.contextmanager
+    def reach(self, address: str) -> "Iterator[Exchange]":
+        """Link with the node of an actor; what follows has to be over in time."""
+        deadline = time.monotonic() + self.timeout
+        with self.open_node(NAME) as node:
+            ref = node.remote_actor(address, self.timeout)
+            why = f"{address} did not answer within {self.timeout:g} s"
+            late = Problem(why=why, step="give it longer with --timeout SECONDS")
+            yield Exchange(node, ref, deadline, late)
+
 
 @dataclass(frozen=True, kw_only=True)
 class CallOptions(ActorOptions):
@@ -48,6 +60,11 @@ class CallOptions(ActorOptions):
     app: Path | None = option(
         None, "File that registers the message types.", "--app", metavar="APP.py"
     )
+
+    def load(self) -> None:
+        """Load the file."""
+        if self.app is not None:
+            load_app(self.app)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +100,11 @@ def call(
       callboard actor call basp://127.0.0.1:4222/till add 5
       callboard actor call basp://127.0.0.1:4222/till greet '"5"' --json
     """  # noqa: D301
-    _load(options.app)
+    options.load()
     values = [from_text(argument) for argument in arguments or ()]
-    with _Call(address, options) as under_way:
-        future = getattr(under_way.ref.proxy(), method)(*values)
-        options.show(under_way.result(future))
+    with options.reach(address) as exchange:
+        future = getattr(exchange.ref.proxy(), method)(*values)
+        options.show(exchange.result(future))
 
 
 @command(app)
@@ -100,9 +117,9 @@ def ask(address: Address, message: Message, options: MessageOptions) -> None:
       callboard actor ask basp://127.0.0.1:4222/till '{}' --type shop.Total --app shop.py
     """  # noqa: D301
     value = _read_message(message, options)
-    with _Call(address, options) as under_way:
-        future = under_way.ref.ask(value, timeout=under_way.left())
-        options.show(under_way.result(future))
+    with options.reach(address) as exchange:
+        future = exchange.ref.ask(value, timeout=exchange.left())
+        options.show(exchange.result(future))
 
 
 @command(app)
@@ -115,9 +132,9 @@ def tell(address: Address, message: Message, options: MessageOptions) -> None:
       callboard actor tell basp://127.0.0.1:4222/till '{"by": 5}' --type shop.Add --app shop.py
     """  # noqa: D301
     value = _read_message(message, options)
-    with _Call(address, options) as under_way:
-        under_way.ref.tell(value)
-        under_way.confirm()
+    with options.reach(address) as exchange:
+        exchange.ref.tell(value)
+        exchange.confirm()
     if options.as_json:
         options.show({"delivered": True})
 
@@ -133,15 +150,15 @@ def stop(address: Address, options: StopOptions) -> None:
       callboard actor stop basp://127.0.0.1:4222/till
       callboard actor stop basp://127.0.0.1:4222/till --kill --json
     """  # noqa: D301
-    with _Call(address, options) as under_way:
-        ref = under_way.ref
-        down = under_way.node.monitor(ref)
+    with options.reach(address) as exchange:
+        ref = exchange.ref
+        down = exchange.node.monitor(ref)
         if options.kill:
             ref.kill()
         else:
             ref.stop()
         try:
-            found = down.result(under_way.left())
+            found = down.result(exchange.left())
         except TimeoutError as error:
             step = "give it longer with --timeout SECONDS, or say --kill"
             why = f"{address} did not end within {options.timeout:g} s"
@@ -154,32 +171,25 @@ def stop(address: Address, options: StopOptions) -> None:
     options.show({"reason": reason} if options.as_json else f"ended: {reason}")
 
 
-class _Call:
-    """A node for one exchange with an actor, which has a time limit."""
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One exchange with an actor, which has a time limit.
 
-    node: Node
-    ref: ActorRef[Any]
+    Attributes:
+        node: of the command.
+        ref: the actor.
+        deadline: on the monotonic clock.
+        late: what is raised when it is over.
+    """
 
-    def __init__(self, address: str, options: ActorOptions) -> None:
-        self._address = address
-        self._options = options
-        self._deadline = time.monotonic() + options.timeout
-
-    def __enter__(self) -> Self:
-        self.node = self._options.open_node(NAME)
-        try:
-            self.ref = self.node.remote_actor(self._address, self._options.timeout)
-        except BaseException:
-            self.node.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.node.close()
+    node: "Node"
+    ref: "ActorRef[Any]"
+    deadline: float
+    late: Problem
 
     def left(self) -> float:
         """Return the seconds that are left."""
-        return max(self._deadline - time.monotonic(), 0.001)
+        return max(self.deadline - time.monotonic(), 0.001)
 
     def result(self, future: Any) -> Any:
         """Return a future's result, in time.
@@ -190,7 +200,7 @@ class _Call:
         try:
             return future.result(self.left())
         except TimeoutError as error:
-            raise self._too_late() from error
+            raise self.late from error
 
     def confirm(self) -> None:
         """Wait until the actor's node confirms what was sent.
@@ -200,8 +210,8 @@ class _Call:
         """
         ref = self.ref
         while (account := self.node.accounts()[ref.node_id]).in_flight:
-            if time.monotonic() > self._deadline:
-                raise self._too_late()
+            if time.monotonic() > self.deadline:
+                raise self.late
             time.sleep(LOOK_INTERVAL)
         if account.lost:
             raise Problem(
@@ -211,10 +221,6 @@ class _Call:
         if account.dead_letters:
             raise Problem(why=f"{ref} has ended", step="see the log of its node for the reason")
 
-    def _too_late(self) -> Problem:
-        why = f"{self._address} did not answer within {self._options.timeout:g} s"
-        return Problem(why=why, step="give it longer with --timeout SECONDS")
-
 
 def _read_message(text: str, options: MessageOptions) -> Any:
     """Return the message that a text stands for: plain, or of a registered type.
@@ -222,7 +228,10 @@ def _read_message(text: str, options: MessageOptions) -> Any:
     Raises:
         Problem: nobody registered the type, or the fields do not fit.
     """
-    _load(options.app)
+    from callboard import CallboardError
+    from callboard.basp.registry import DEFAULT_REGISTRY
+
+    options.load()
     type_name, value = options.type_name, from_text(text)
     if not type_name:
         return value
@@ -234,7 +243,7 @@ def _read_message(text: str, options: MessageOptions) -> Any:
             else "say --app APP.py with the file that registers it"
         )
         raise Misuse(why=f"no message type {type_name!r} is registered", step=step)
-    if isinstance(value, dict) and dataclasses.is_dataclass(kind.cls):
+    if isinstance(value, dict) and is_dataclass(kind.cls):
         try:
             return kind.cls(**value)
         except TypeError as error:
@@ -248,8 +257,3 @@ def _read_message(text: str, options: MessageOptions) -> Any:
     except Exception as error:
         text = f"{text!r} is no {type_name!r} ({error})"
         raise Problem(why=text, step="write the fields as a JSON object") from error
-
-
-def _load(app: Path | None) -> None:
-    if app is not None:
-        load_app(app)

@@ -2,11 +2,10 @@
 
 import contextlib
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
 import typer
 
@@ -14,10 +13,10 @@ from callboard.cli.options import AccessOptions, JsonOptions, command, flag, nou
 from callboard.cli.output import from_text, to_json
 from callboard.cli.own_node import catch_signals, opening, parse_listen
 from callboard.cli.problem import FAILED, Misuse, Problem
-from callboard.flow import Flow, FlowBroker, FlowEnded, FlowError
-from callboard.flow.errors import InvalidRule, RecordError
-from callboard.flow.file_handlers import FileFactory, FileRule, load_rules
-from callboard.flow.file_service import FileService, open_format
+
+if TYPE_CHECKING:
+    from callboard.flow import Flow
+    from callboard.flow.file_handlers import FileRule
 
 #: What the node of these commands calls itself.
 NAME: Final = "callboard flow"
@@ -53,12 +52,14 @@ class FlowOptions(AccessOptions):
     @contextlib.contextmanager
     def connect(
         self, address: str, direction: str, attributes: dict[str, Any]
-    ) -> Iterator[Flow]:
+    ) -> "Iterator[Flow]":
         """Open a flow.
 
         Raises:
             Problem: the broker refuses or ends it.
         """
+        from callboard.flow import Flow, FlowEnded, FlowError
+
         proof = self.proof()
         try:
             with Flow.connect(
@@ -113,6 +114,11 @@ def serve(
       callboard flow serve rules.toml --root data
       callboard flow serve rules.toml --listen 127.0.0.1:4222 --format hdf5
     """  # noqa: D301
+    from callboard.flow import FlowBroker
+    from callboard.flow.errors import RecordError
+    from callboard.flow.file_handlers import FileFactory
+    from callboard.flow.file_service import FileService, open_format
+
     host, port = parse_listen(options.listen)
     known = _rules(rules)
     try:
@@ -121,8 +127,7 @@ def serve(
         raise Misuse(why=str(error), step="say --format records") from None
     root = options.root
     root.mkdir(parents=True, exist_ok=True)
-    stop = threading.Event()
-    with catch_signals(stop), options.open_node(NAME) as node:
+    with catch_signals() as stop, options.open_node(NAME) as node:
         service = node.spawn(FileService, str(root), options.file_format)
         broker = FlowBroker(node, factory=FileFactory(node, service, known, root))
         with opening(options.listen):
@@ -132,12 +137,10 @@ def serve(
             f"{len(known)} rules, files in {root.resolve()}\n"
             f"  try: callboard flow send {broker.address} FILE   (Ctrl-C stops it)",
         )
-        sys.stdout.flush()
         stop.wait()
         broker.close()
         counters = broker.counters
-    text = f"{counters.ended} flows ended"
-    options.say(counters, text, err=options.as_json)
+    options.say(counters, f"{counters.ended} flows ended", err=options.as_json)
 
 
 @command(app)
@@ -231,8 +234,10 @@ def _attributes(pairs: Sequence[str] | None) -> dict[str, Any]:
     return found
 
 
-def _outcome(rule: FileRule, about: dict[str, Any]) -> dict[str, Any]:
+def _outcome(rule: "FileRule", about: dict[str, Any]) -> dict[str, Any]:
     """Return whether a rule fits some attributes, and the file that it names."""
+    from callboard.flow.errors import InvalidRule
+
     root = Path.cwd().resolve()
     path, error = "", ""
     try:
@@ -242,8 +247,11 @@ def _outcome(rule: FileRule, about: dict[str, Any]) -> dict[str, Any]:
     return {"holds": rule.holds(about), "rw": rule.rw, "path": path, "error": error}
 
 
-def _rules(path: Path) -> list[FileRule]:
+def _rules(path: Path) -> "list[FileRule]":
     """Read the file of rules."""
+    from callboard.flow.errors import InvalidRule
+    from callboard.flow.file_handlers import load_rules
+
     try:
         return load_rules(path)
     except InvalidRule as error:

@@ -1,11 +1,9 @@
 """`callboard gateway …`: run gateways, modules that are linked by a configuration."""
 
-import sys
-import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,16 +11,10 @@ from callboard.cli.options import JsonOptions, command, flag, noun, option
 from callboard.cli.output import columns, to_json
 from callboard.cli.own_node import catch_signals
 from callboard.cli.problem import FAILED, MISUSED, Misuse, Problem, Problems
-from callboard.gateway import (
-    ConfigurationError,
-    Gateway,
-    MalformedMessage,
-    Message,
-    ModuleFailed,
-    ModuleStatus,
-)
-from callboard.gateway.configuration import Configuration, read_configuration, read_file
-from callboard.gateway.wire.message import message_of, read_line
+
+if TYPE_CHECKING:
+    from callboard.gateway import Gateway, Message, ModuleStatus
+    from callboard.gateway.configuration import Configuration
 
 app = noun()
 
@@ -56,14 +48,11 @@ def run(config: Config, options: RunGatewayOptions) -> int:
     """  # noqa: D301
     if options.given is not None:
         return _run_dry(config, options.given, options)
-    stop = threading.Event()
-    with catch_signals(stop), _made(config, watch=options.watch) as gateway:
+    with catch_signals() as stop, _made(config, watch=options.watch) as gateway:
         gateway.on("destroyed", lambda _: stop.set())
         names = ", ".join(status.name for status in gateway.modules())
         about = {"url": gateway.url, "modules": len(gateway.modules())}
-        text = f"{config} runs: {names}   (Ctrl-C stops it)"
-        options.say(about, text)
-        sys.stdout.flush()
+        options.say(about, f"{config} runs: {names}   (Ctrl-C stops it)")
         gateway.start()
         stop.wait()
         gateway.settle(1.0)
@@ -144,16 +133,21 @@ def _run_dry(config: Path, given: Path, options: RunGatewayOptions) -> int:
     return FAILED if any(each.counters.failed or each.counters.lost for each in statuses) else 0
 
 
-def _read(config: Path) -> Configuration:
+def _read(config: Path) -> "Configuration":
     """Return a configuration, or raise a problem with a line for each mistake."""
+    from callboard.gateway.configuration import read_configuration, read_file
+    from callboard.gateway.errors import ConfigurationError
+
     try:
         return read_configuration(read_file(config), source=str(config), folder=config.parent)
     except ConfigurationError as error:
         raise Problems(error.lines, code=MISUSED) from None
 
 
-def _made(config: Path, *, watch: bool) -> Gateway:
+def _made(config: Path, *, watch: bool) -> "Gateway":
     """Make the gateway of a configuration; nothing is started."""
+    from callboard.gateway import ConfigurationError, Gateway, ModuleFailed
+
     try:
         return Gateway.from_file(config, start=False, watch=watch)
     except ConfigurationError as error:
@@ -162,8 +156,11 @@ def _made(config: Path, *, watch: bool) -> Gateway:
         raise Problem(why=f"{config}: {error}", step="correct its args; nothing runs") from None
 
 
-def _lines(given: Path) -> list[tuple[str, Message]]:
+def _lines(given: Path) -> "list[tuple[str, Message]]":
     """Read the messages of a dry run, with their sources."""
+    from callboard.gateway.errors import MalformedMessage
+    from callboard.gateway.wire.message import message_of, read_line
+
     found: list[tuple[str, Message]] = []
     try:
         for number, text in enumerate(given.read_bytes().splitlines(), 1):
@@ -183,27 +180,14 @@ def _lines(given: Path) -> list[tuple[str, Message]]:
     return found
 
 
-def _print(statuses: Sequence[ModuleStatus], options: JsonOptions) -> None:
+def _print(statuses: "Sequence[ModuleStatus]", options: JsonOptions) -> None:
     """Print what became of the messages of each module."""
-    rows = []
-    for status in statuses:
-        counters = status.counters
-        numbers = (counters.received, counters.failed, sum(counters.lost.values()))
-        rows.append((status.name, *map(str, numbers), str(status.waiting)))
-    head = ("MODULE", "RECEIVED", "FAILED", "LOST", "WAITING")
-    table = columns(head, rows, right=range(1, 5))
-    options.say([_fields(status) for status in statuses], table)
-
-
-def _fields(status: ModuleStatus) -> dict[str, Any]:
-    """Return the figures of a module."""
-    counters = status.counters
-    return {
-        "name": status.name,
-        "received": counters.received,
-        "failed": counters.failed,
-        "lost": counters.lost,
-        "waiting": status.waiting,
-        "restarts": counters.restarts,
-        "unlinked": counters.unlinked,
-    }
+    told: list[dict[str, Any]] = [
+        {"name": each.name, "waiting": each.waiting, **asdict(each.counters)}
+        for each in statuses
+    ]
+    head = ("name", "received", "failed", "lost", "waiting")
+    shown = [each | {"lost": sum(each["lost"].values())} for each in told]
+    rows = [[str(each[key]) for key in head] for each in shown]
+    titles = ["MODULE", *map(str.upper, head[1:])]
+    options.say(told, columns(titles, rows, right=range(1, 5)))

@@ -4,14 +4,17 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from callboard import Actor
 from callboard.cli.problem import Misuse, Problem
 from callboard.text import describe
+
+if TYPE_CHECKING:
+    from callboard import Actor
 
 
 def load_app(path: Path) -> ModuleType:
@@ -45,12 +48,14 @@ def load_app(path: Path) -> ModuleType:
     return module
 
 
-def spawnable_classes(module: ModuleType) -> dict[str, type[Actor]]:
+def spawnable_classes(module: ModuleType) -> "dict[str, type[Actor]]":
     """Return what other nodes may spawn: the module's `spawnable`, or its public actor classes.
 
     Raises:
         Problem: `spawnable` is something else than a mapping of names to actor classes.
     """
+    from callboard import Actor
+
     given: Any = getattr(module, "spawnable", None)
     if given is None:
         return {
@@ -72,7 +77,7 @@ def spawnable_classes(module: ModuleType) -> dict[str, type[Actor]]:
     return dict(given)
 
 
-def find_class(text: str, module: ModuleType | None) -> type[Actor]:
+def find_class(text: str, module: ModuleType | None) -> "type[Actor]":
     """Return the actor class `module:Class`, or `Class` of the app's module.
 
     Raises:
@@ -129,9 +134,6 @@ def _name_of(error: Exception) -> str:
 
 def _where(error: Exception, path: Path) -> str:
     """Return the deepest line of the user's file that the error came through."""
-    found, trace = "", error.__traceback__
-    while trace is not None:
-        if Path(trace.tb_frame.f_code.co_filename).name == path.name:
-            found = f" at line {trace.tb_lineno}"
-        trace = trace.tb_next
-    return found
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if Path(frame.filename).name == path.name]
+    return f" at line {lines[-1]}" if lines else ""

@@ -4,9 +4,9 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -16,7 +16,7 @@ import typer
 from callboard.cli.options import JsonOptions, command, flag, noun, option
 from callboard.cli.output import columns as columns_text
 from callboard.cli.output import to_json
-from callboard.cli.problem import FAILED, Misuse, Problem, problem_of
+from callboard.cli.problem import FAILED, Misuse, Problem, explained
 from callboard.commitlog import LogError, LogReader, Record, sealed_segments, write_columns
 from callboard.commitlog.verify import verify as verify_log
 
@@ -27,6 +27,8 @@ _NANOSECONDS: Final = 10**9
 _NUMBERS: Final = (int, float)
 
 app = noun()
+
+_explained = partial(explained, LogError, "try: callboard log verify")
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The directory of the log.")]
 
@@ -77,7 +79,7 @@ def list_logs(options: LogOptions, folder: Folder = Path()) -> None:
         raise Misuse(why=f"{folder} is no directory", step="give one that holds logs")
     found = sorted({path.parent for path in folder.rglob("*.log") if path.stem.isdecimal()})
     for path in found:
-        with explained():
+        with _explained():
             log = LogReader(path)
             row = {
                 "path": str(path),
@@ -105,7 +107,7 @@ def cat(folder: Folder, options: CatOptions) -> None:
     start, since = options.start, options.since
     if since and start is not None:
         raise Misuse(why="--from and --since are two beginnings", step="give one")
-    with explained():
+    with _explained():
         log = LogReader(folder)
         begin = log.offset_at(_time(since)) if since else (start or 0)
         reading = log.read(begin)
@@ -123,7 +125,7 @@ def tail(folder: Folder, options: TailOptions) -> None:
       callboard log tail metrics -n 3
       callboard log tail metrics -f --topic /cpu
     """  # noqa: D301
-    with explained():
+    with _explained():
         log = LogReader(folder)
         end = log.end
         _print_all(_newest(log, end, options.count, options.topic), options)
@@ -151,7 +153,7 @@ def verify(folder: Folder, options: LogOptions) -> int:
       callboard log verify metrics
       callboard log verify metrics --json | jq .lost
     """  # noqa: D301
-    with explained():
+    with _explained():
         report = verify_log(folder)
     text = f"{report.records:,} records from {report.start} to {report.end} are intact"
     lines = [*report.damage, text + (f", {report.lost:,} are lost" if report.lost else "")]
@@ -170,7 +172,7 @@ def stats(folder: Folder, options: LogOptions) -> None:
       callboard log stats metrics
       callboard log stats metrics --json | jq .topics
     """  # noqa: D301
-    with explained():
+    with _explained():
         log = LogReader(folder)
         segments = log.segments
         topics = Counter(record.topic for record in log)
@@ -206,7 +208,7 @@ def columns(folder: Folder, options: LogOptions) -> None:
       callboard log columns metrics
       callboard log columns metrics --json | jq -r .columns
     """  # noqa: D301
-    with explained():
+    with _explained():
         made = {each.base for each in write_columns(folder)}
         segments = sealed_segments(folder)
     for each in segments:
@@ -240,7 +242,7 @@ def sql(
     """  # noqa: D301, E501
     from callboard.commitlog.sql import load_duckdb, open_sql
 
-    with explained():
+    with _explained():
         duckdb = load_duckdb()
         try:
             with open_sql(_tables(duckdb, query, folder)) as connection:
@@ -306,15 +308,6 @@ def _time(text: str) -> int:
         ) from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return int(moment.timestamp() * 1_000_000) * 1000
-
-
-@contextmanager
-def explained() -> Iterator[None]:
-    """Turn errors of logs into one line."""
-    try:
-        yield
-    except LogError as error:
-        raise problem_of(error, "try: callboard log verify") from None
 
 
 # --- SQL ---

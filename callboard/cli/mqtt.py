@@ -2,51 +2,18 @@
 
 import contextlib
 import json
-import logging
-import signal
 import sys
-import threading
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, ModuleType
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import typer
-from pydantic import ValidationError
 
-from callboard import Node
-from callboard.actors.errors import CallboardError
-from callboard.cli.loading import load_app
-from callboard.cli.options import JsonOptions, command, flag, noun, option, read_secret
+from callboard.cli.options import JsonOptions, LookOptions, command, flag, noun, option
 from callboard.cli.output import columns, screen, to_json
-from callboard.cli.own_node import catch_signals, open_port
-from callboard.cli.problem import Misuse, Problem, Problems
-from callboard.mqtt import Router, RouterConfig
-from callboard.mqtt.access.scram import make_keys
-from callboard.mqtt.access.scrypt import hash_password
-from callboard.mqtt.service.config_file import (
-    ConfigTable,
-    ListenerTable,
-    MqttConfigError,
-    find_function,
-    find_missing_files,
-    make_config,
-    make_limits,
-    make_maps,
-    make_security,
-    read_config_file,
-)
-from callboard.mqtt.service.hub_door import MqttDoor
-from callboard.mqtt.service.router import tune_collector
-from callboard.mqtt.wire.errors import MqttError
-from callboard.operation.logs import set_up_logging
-
-_log = logging.getLogger("callboard.mqtt")
+from callboard.cli.problem import Misuse, Problem
 
 #: Seconds that the console has to answer.
 PATIENCE: Final = 5.0
@@ -87,15 +54,6 @@ class PasswordOptions(JsonOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopRouterOptions(JsonOptions):
-    """How often a router is looked at."""
-
-    interval: float = option(1.0, "Seconds between looks.", min=0.05)
-    count: int = option(0, "Looks; 0 goes on until Ctrl-C.", min=0)
-    as_json: bool = flag("Print a line of JSON a look.", "--json")
-
-
-@dataclass(frozen=True, kw_only=True)
 class TraceOptions(JsonOptions):
     """Whose packets are printed, and how long."""
 
@@ -128,31 +86,9 @@ def run(
       callboard mqtt run --listen ws://127.0.0.1:9001
       callboard mqtt run mqtt.toml --json
     """  # noqa: D301
-    table, config = _default_config(options.listen) if file is None else _load_config(file)
-    folder = Path() if file is None else file.parent
-    set_up_logging(table.log_level)
-    stop = threading.Event()
-    with catch_signals(stop), contextlib.ExitStack() as stack:
-        node = stack.enter_context(_node(table, folder))
-        try:
-            router = Router(config, node=node).start()
-        except (CallboardError, OSError) as error:
-            step = "choose another --listen" if file is None else f"correct {file}"
-            raise Problem(why=str(error), step=f"{step} and run it again") from error
-        stack.callback(router.close)
-        tune_collector()
-        ended = node.monitor(router.ref)
-        ended.add_done_callback(lambda _: stop.set())
-        maps = make_maps(table)
-        if maps:
-            stack.enter_context(MqttDoor(router, node, maps))
-        if file is not None:
-            stack.enter_context(_reloads(file, router))
-        _introduce(router, options)
-        stop.wait()
-        if ended.done():
-            why = f"the router ended: {ended.result(0).detail or ended.result(0).reason}"
-            raise Problem(why=why, step="see the log, mend the cause and run it again")
+    from callboard.cli.router import route
+
+    route(file, options.listen, options)
 
 
 @command(app)
@@ -169,125 +105,10 @@ def check(
       callboard mqtt check mqtt.toml
       callboard mqtt check mqtt.toml --json && callboard mqtt run mqtt.toml
     """  # noqa: D301
-    _load_config(file)
+    from callboard.cli.router import load_config
+
+    load_config(file)
     options.say({"valid": True}, f"{file} is valid")
-
-
-def _load_config(file: Path) -> tuple[ConfigTable, RouterConfig]:
-    """Return what a file says, and the configuration that it makes.
-
-    Raises:
-        Problem: with a line for each mistake.
-    """
-    try:
-        table = read_config_file(file)
-    except MqttConfigError as error:
-        raise Problems(error.lines) from error
-    lines = find_missing_files(table, file.parent)
-    module, finds_names = None, True
-    try:
-        module = None if table.app is None else load_app(file.parent / table.app)
-    except Problem as failure:
-        lines.append(f"app = {table.app!r}: {failure}")
-        finds_names = False
-    config = None
-    try:
-        config = make_config(table, file.parent, _finder(module, finds_names=finds_names))
-    except MqttConfigError as error:
-        lines += error.lines
-    if config is None or lines:
-        raise Problems([f"{file}: {line}" for line in lines])
-    return table, config
-
-
-def _finder(
-    module: ModuleType | None, *, finds_names: bool
-) -> Callable[[str], Callable[..., Any]]:
-    """Return what finds functions: by module, or by name in the app."""
-
-    def find(text: str) -> Callable[..., Any]:
-        if ":" in text:
-            return find_function(text)
-        if not finds_names:  # the app is a mistake already, its functions are none
-            return find
-        found: Callable[..., Any] | None = getattr(module, text, None)
-        if not callable(found):
-            place = "no app is set" if module is None else f"{module.__name__} has none"
-            msg = f"there is no function {text}: {place}; set app, or write module:function"
-            raise MqttConfigError([msg])
-        return found
-
-    return find
-
-
-def _default_config(listen: str) -> tuple[ConfigTable, RouterConfig]:
-    """Return the configuration of a router without a file.
-
-    Raises:
-        Problem: the address is none.
-    """
-    try:
-        table = ConfigTable(listeners=[ListenerTable(address=listen)])
-        return table, make_config(table, Path())
-    except (ValidationError, MqttConfigError) as error:
-        why = f"{listen!r} is no address that a router can have without a file"
-        step = "write --listen 127.0.0.1:1883, ws://HOST:PORT or unix:/PATH"
-        raise Misuse(why=why, step=step) from error
-
-
-def _node(table: ConfigTable, folder: Path) -> Node:
-    """Return the router's node, linked with the cluster that the file names."""
-    settings = table.node
-    path = None if settings.secret_file is None else folder / settings.secret_file
-    try:
-        node = Node(table.name, join=settings.join, secret=read_secret(path))
-    except CallboardError as error:
-        raise Problem(why=str(error), step="correct [node] join") from error
-    if settings.listen is not None:
-        try:
-            open_port(node, settings.listen, insecure=False)
-        except BaseException:
-            node.close()
-            raise
-    return node
-
-
-@contextlib.contextmanager
-def _reloads(file: Path, router: Router) -> Iterator[None]:
-    """Let SIGHUP take over users, topic rules, bans and limits."""
-
-    def reload() -> None:
-        try:
-            table = read_config_file(file)
-            limits, network = make_limits(table)
-            router.reload(make_security(table), limits=limits, network=network)
-        except MqttConfigError as error:
-            for line in error.lines:
-                _log.error("%s; nothing was changed", line)
-        except MqttError as error:
-            _log.error("%s: %s; nothing was changed", file, error)
-        else:
-            _log.warning("%s: users, topic rules, bans and limits were read again", file)
-
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        threading.Thread(target=reload, name="mqtt-reload", daemon=True).start()
-
-    before = signal.signal(signal.SIGHUP, on_signal)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
-def _introduce(router: Router, options: JsonOptions) -> None:
-    """Tell where the router is reached."""
-    console = router.console_url
-    lines = [f"MQTT on {address}" for address in router.addresses]
-    if console is not None:
-        lines.append(f"  see into it: callboard mqtt top {console}   (Ctrl-C stops it)")
-    about = {"addresses": router.addresses, "console": console}
-    options.say(about, "\n".join(lines))
-    sys.stdout.flush()
 
 
 # --- passwd ---
@@ -308,6 +129,9 @@ def passwd(
       callboard mqtt passwd ann >> mqtt.toml
       pass show mqtt/ann | callboard mqtt passwd ann --json
     """  # noqa: D301
+    from callboard.mqtt.access.scram import make_keys
+    from callboard.mqtt.access.scrypt import hash_password
+
     password = _ask_password() if options.password is None else options.password
     try:
         name.encode()
@@ -355,7 +179,7 @@ def _toml_text(text: str) -> str:
 
 
 @command(app)
-def top(options: TopRouterOptions, url: ConsoleUrl = "http://127.0.0.1:9465") -> None:
+def top(options: LookOptions, url: ConsoleUrl = "http://127.0.0.1:9465") -> None:
     """Watch a router: rates, and the clients that are furthest behind.
 
     In a terminal the table is drawn in place; elsewhere each look is printed.
@@ -367,17 +191,12 @@ def top(options: TopRouterOptions, url: ConsoleUrl = "http://127.0.0.1:9465") ->
     """  # noqa: D301
     before: dict[str, Any] | None = None
     with contextlib.suppress(KeyboardInterrupt), screen(options) as show:
-        seen = 0
-        while not options.count or seen < options.count:
-            if seen:
-                time.sleep(options.interval)
+        for _ in options.looks():
             told = _ask(url, "/router")
             devices = _ask(url, "/devices")["devices"]
             lines = _lines(told, before, options.interval, devices)
             show({"router": told, "devices": devices}, "\n".join(lines))
-            sys.stdout.flush()
             before = told
-            seen += 1
 
 
 @command(app)
@@ -403,7 +222,6 @@ def trace(options: TraceOptions, url: ConsoleUrl = "http://127.0.0.1:9465") -> N
             was_connected = told["connected"]
             for packet in told["packets"]:
                 typer.echo(to_json(packet) if options.as_json else _packet_line(packet))
-            sys.stdout.flush()
             since = told["count"]
             if end is not None and time.monotonic() >= end:
                 return
@@ -416,6 +234,9 @@ def _ask(url: str, path: str) -> Any:
     Raises:
         Problem: nobody answers there, or it is no console.
     """
+    import urllib.error
+    import urllib.request
+
     target = url.rstrip("/") + path
     if not target.startswith(("http://", "https://")):
         raise Misuse(why=f"{url!r} is no URL", step="write http://HOST:PORT")

@@ -1,42 +1,29 @@
 """`callboard node …`: run nodes, see into them, end them."""
 
 import contextlib
-import itertools
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from callboard import Actor, ActorRef, Child, Limits, Node, Tls
-from callboard.basp.header import INSPECTOR
-from callboard.cli.loading import find_class, load_app, set_up, spawnable_classes
+from callboard.cli.loading import load_app
 from callboard.cli.options import (
     AccessOptions,
     JsonOptions,
-    Proof,
+    LookOptions,
     command,
     flag,
     noun,
     option,
-    read_secret,
 )
 from callboard.cli.output import age_text, columns, screen, to_json
-from callboard.cli.own_node import catch_signals, open_port, opening
-from callboard.cli.problem import FAILED, MISUSED, Problem, Problems
-from callboard.configuration.host_port import parse_host_port
-from callboard.operation.health import HealthServer
-from callboard.operation.logs import set_up_logging
-from callboard.operation.notify import ServiceManager
-from callboard.proxies.inspection import ActorInfo, Inspect, Inspection
-from callboard.proxies.messages import Drained, DrainNode
 
 if TYPE_CHECKING:
-    from callboard.operation.configuration import NodeConfiguration
+    from callboard import ActorRef
+    from callboard.proxies.inspection import ActorInfo, Inspection
 
 #: What the short-lived node of these commands calls itself.
 NAME: Final = "callboard node"
@@ -98,13 +85,10 @@ class PsOptions(AccessOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopOptions(AccessOptions):
+class TopOptions(LookOptions, AccessOptions):
     """How often a node is looked at, and how much is shown."""
 
-    interval: float = option(1.0, "Seconds between looks.", min=0.05)
-    count: int = option(0, "Looks; 0 goes on until Ctrl-C.", min=0)
     limit: int = option(40, "Actors at most.", min=1, max=10_000)
-    as_json: bool = flag("Print a line of JSON a look.", "--json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +127,9 @@ def run(
     """  # noqa: D301
     if file is None and options.config is None:
         raise typer.BadParameter("name an APP.py, or a file with --config")  # noqa: EM101
-    return host(_configure(options.config, options.given(file)), options)
+    from callboard.cli.host import configure, host
+
+    return host(configure(options.config, options.given(file)), options)
 
 
 @command(app)
@@ -160,10 +146,12 @@ def check(
       callboard node check node.toml
       callboard node check node.toml --json && callboard node run --config node.toml
     """  # noqa: D301
-    config = _configure(file, {})
+    from callboard.cli.host import children, configure, spawnable
+
+    config = configure(file, {})
     module = None if config.app is None else load_app(config.app)
-    _spawnable(config, module)
-    _children(config, module)
+    spawnable(config, module)
+    children(config, module)
     options.say({"valid": True}, f"{file} is valid")
 
 
@@ -177,6 +165,8 @@ def ps(address: Address, options: PsOptions) -> None:
       callboard node ps basp://127.0.0.1:4222 --system --limit 1000
       callboard node ps basp://127.0.0.1:4222 --json | jq '.actors[].depth'
     """  # noqa: D301
+    from callboard.proxies.inspection import Inspect
+
     with _inspector(address, options.timeout, options) as inspector:
         question = Inspect(options.limit, options.system)
         told: Inspection = inspector.ask(question, timeout=options.timeout).result()
@@ -195,6 +185,8 @@ def top(address: Address, options: TopOptions) -> None:
       callboard node top basp://127.0.0.1:4222
       callboard node top basp://127.0.0.1:4222 --interval 5 --count 12 --json
     """  # noqa: D301
+    from callboard.proxies.inspection import Inspect
+
     before: dict[str, int] = {}
     spent: dict[str, float] = {}
     since = time.monotonic()
@@ -202,7 +194,7 @@ def top(address: Address, options: TopOptions) -> None:
         _inspector(address, ANSWER_TIME, options) as inspector,
         screen(options) as show,
     ):
-        for look in itertools.count(1):
+        for look in options.looks():
             told: Inspection = inspector.ask(Inspect(), timeout=ANSWER_TIME).result()
             since, passed = time.monotonic(), time.monotonic() - since
             rated = rates(told, before, passed)
@@ -210,12 +202,9 @@ def top(address: Address, options: TopOptions) -> None:
             shares = busy_shares(told, spent, passed) if look > 1 else {}
             spent = told.handler_seconds
             rated = rated[: options.limit]
-            actors = [{**_fields(actor), "rate": rate} for actor, rate in rated]
-            row = {**_fields(told), "busy": shares, "actors": actors}
+            actors = [asdict(actor) | {"rate": rate} for actor, rate in rated]
+            row = asdict(told) | {"busy": shares, "actors": actors}
             show(row, f"{summary(told, shares)}\n{_table(list(_CELLS), rated)}")
-            if look == options.count:
-                return
-            time.sleep(options.interval)
 
 
 @command(app)
@@ -229,190 +218,29 @@ def drain(address: Address, options: DrainOptions) -> None:
       callboard node drain basp://127.0.0.1:4222
       callboard node drain basp://127.0.0.1:4222 --timeout 120 --json
     """  # noqa: D301
+    from callboard.cli.host import complain_unless_clean, ending
+    from callboard.proxies.messages import DrainNode
+
     timeout = options.timeout
     with _inspector(address, ANSWER_TIME, options) as inspector:
         report = inspector.ask(DrainNode(timeout), timeout=timeout + ANSWER_TIME).result()
-    text = f"{report.finished:,} messages finished, {report.left:,} left"
-    told = f"{address} was drained in {report.seconds:.1f} s: {text}"
-    options.say(report, told)
-    if not report.is_clean:
-        raise Problem(
-            why=f"{address} was closed at its deadline, {text}",
-            step="see the log of that node for what was cut short",
-        )
-
-
-# --- a node that runs ---
-
-
-def _configure(file: Path | None, options: dict[str, Any]) -> "NodeConfiguration":
-    """Return the configuration of a file, the environment and the options.
-
-    Raises:
-        Problem: with a line for each mistake.
-    """
-    from callboard.operation.configuration import InvalidConfiguration, load_configuration
-
-    try:
-        return load_configuration(file, options)
-    except InvalidConfiguration as error:
-        raise Problems(error.lines, code=MISUSED if error.is_misuse else FAILED) from error
-
-
-def host(config: "NodeConfiguration", options: AccessOptions) -> int:
-    """Run a node until a signal comes or somebody drains it; returns the exit code.
-
-    The first SIGTERM or SIGINT drains the node, a second one ends it at once. The code is 0
-    when nothing was cut short.
-    """
-    proof = options.proof()
-    set_up_logging(config.log_level)
-    stop = threading.Event()
-    manager = ServiceManager.from_environment()
-    with catch_signals(stop), contextlib.ExitStack() as stack:
-        module = None if config.app is None else load_app(config.app)
-        classes = _spawnable(config, module)
-        node = _make_node(config, classes, proof)
-        reports: list[Drained] = []
-
-        def note(event: object) -> None:
-            if isinstance(event, Drained):
-                reports.append(event)
-                stop.set()
-
-        try:
-            stack.enter_context(node.subscribed(note))
-            health = stack.enter_context(_health(node, config))
-            _start(node, config, module)
-            if health is not None:
-                health.set_ready()
-            _introduce(node, sorted(classes), health, options)
-            manager.ready(node)
-            stop.wait()
-            manager.stopping(config.drain_timeout)
-            if not reports:
-                if not options.as_json:
-                    limit = f"{config.drain_timeout:g} s at most"
-                    typer.echo(f"{node.name} drains, {limit}; a second signal ends it at once")
-                node.drain(config.drain_timeout)
-            node.runtime.stopped.wait()  # somebody else may be closing it
-            return _conclude(node, reports[0], options)
-        except BaseException:
-            node.close()
-            raise
-
-
-def _make_node(
-    config: "NodeConfiguration", classes: dict[str, type[Actor]], proof: Proof
-) -> Node:
-    """Make the node of a configuration; options stand above its secret and TLS."""
-    name = config.name or ("node" if config.app is None else config.app.stem)
-    secret, tls = proof.secret, proof.tls
-    if secret is None:
-        secret = read_secret(config.secret_file)
-    if tls is None and config.tls is not None:
-        tls = Tls(**dict(config.tls))
-    return Node(
-        name=name,
-        spawnable=classes,
-        join=config.join,
-        secret=secret,
-        tls=tls,
-        limits=Limits(**dict(config.limits)),
-    )
-
-
-def _spawnable(
-    config: "NodeConfiguration", module: ModuleType | None
-) -> dict[str, type[Actor]]:
-    """Return the classes that other nodes may spawn."""
-    if config.spawnable is not None:
-        return {name: find_class(text, module) for name, text in config.spawnable.items()}
-    return {} if module is None else spawnable_classes(module)
-
-
-def _children(config: "NodeConfiguration", module: ModuleType | None) -> list[Any]:
-    """Return the actors that the node supervises."""
-    return [
-        Child(
-            find_class(entry.actor_class, module),
-            *entry.args,
-            restart=entry.restart,
-            name=entry.name,
-            **entry.options,
-        )
-        for entry in config.children
-    ]
-
-
-def _start(node: Node, config: "NodeConfiguration", module: ModuleType | None) -> None:
-    """Start the children, call `setup`, and open the port."""
-    children = _children(config, module)
-    if children:
-        node.supervise(children)
-    if module is not None and config.app is not None:
-        set_up(module, node, config.app)
-    open_port(node, config.listen, insecure=config.insecure)
+    options.say(report, f"{address} was drained in {ending(report)}")
+    complain_unless_clean(report, address, "see the log of that node for what was cut short")
 
 
 @contextlib.contextmanager
-def _health(node: Node, config: "NodeConfiguration") -> Iterator[HealthServer | None]:
-    """Serve the health of a node while the block runs, if it is configured."""
-    if config.health is None:
-        yield None
-        return
-    with opening(config.health, what="serve health on", option="--health"):
-        server = HealthServer(node, *parse_host_port(config.health), joins=bool(config.join))
-    with server:
-        yield server
-
-
-def _introduce(
-    node: Node, classes: list[str], health: HealthServer | None, options: JsonOptions
-) -> None:
-    """Tell how the node is reached."""
-    where = None if health is None else health.url
-    about = {
-        "address": node.address,
-        "name": node.name,
-        "node_id": node.node_id.hex(),
-        "spawnable": classes,
-        "health": where,
-    }
-    lines = [
-        f"{node.name} listens on {node.address}",
-        f"  spawnable: {', '.join(classes) or 'nothing'}",
-        *([f"  health: {where}/readyz, {where}/metrics"] if where else []),
-        f"  try: callboard actor call {node.address}/NAME METHOD   (Ctrl-C stops the node)",
-    ]
-    options.say(about, "\n".join(lines))
-
-
-def _conclude(node: Node, report: Drained, options: JsonOptions) -> int:
-    """Tell how the drain ended; returns the exit code."""
-    text = f"{report.finished:,} messages finished, {report.left:,} left"
-    told = f"{node.name} stops after {report.seconds:.1f} s: {text}"
-    options.say({"drained": report}, told)
-    if report.is_clean:
-        return 0
-    raise Problem(
-        why=f"{node.name} was closed at its deadline, {text}",
-        step="give it longer with --drain-timeout SECONDS",
-    )
-
-
-# --- looks at a node ---
-
-
-@contextlib.contextmanager
-def _inspector(address: str, timeout: float, access: AccessOptions) -> Iterator[ActorRef[Any]]:
+def _inspector(
+    address: str, timeout: float, access: AccessOptions
+) -> "Iterator[ActorRef[Any]]":
     """Yield the actor of a running node that tells about it."""
+    from callboard.basp.header import INSPECTOR
+
     with access.open_node(NAME) as node:
         yield node.runtime.ref_of(node.connect(address, timeout), INSPECTOR)
 
 
 #: What tables show of an actor, and of the messages a second that it handles.
-_CELLS: Final[dict[str, Callable[[ActorInfo, float], str]]] = {
+_CELLS: "Final[dict[str, Callable[[ActorInfo, float], str]]]" = {
     "ACTOR": lambda actor, _: _number(actor),
     "CLASS": lambda actor, _: actor.actor_class,
     "NAME": lambda actor, _: actor.name or "-",
@@ -425,13 +253,13 @@ _CELLS: Final[dict[str, Callable[[ActorInfo, float], str]]] = {
 }
 
 
-def _table(head: Sequence[str], rated: Iterable[tuple[ActorInfo, float]]) -> str:
+def _table(head: Sequence[str], rated: "Iterable[tuple[ActorInfo, float]]") -> str:
     """Return actors as a table; from the depth on, figures stand at their right edge."""
     rows = [[_CELLS[title](actor, rate) for title in head] for actor, rate in rated]
     return columns(head, rows, right=range(head.index("DEPTH"), len(head)))
 
 
-def _actors_text(told: Inspection) -> str:
+def _actors_text(told: "Inspection") -> str:
     """Return the actors of a node as a table."""
     head = [title for title in _CELLS if title not in ("WAITED", "MSG/S")]
     text = _table(head, ((actor, 0.0) for actor in told.actors))
@@ -441,7 +269,7 @@ def _actors_text(told: Inspection) -> str:
     return text
 
 
-def _parts_text(told: Inspection) -> str:
+def _parts_text(told: "Inspection") -> str:
     """Return the actors, the links and the routes of a node as tables."""
     links = [
         (
@@ -469,15 +297,15 @@ def _parts_text(told: Inspection) -> str:
     return f"{text}\n\n{columns(('ROUTE TO', 'NODE', 'HOPS', 'VIA'), routes, right=(2,))}"
 
 
-def _number(actor: ActorInfo) -> str:
+def _number(actor: "ActorInfo") -> str:
     """Return the actor's number and, shortened, its node: that tells proxies apart."""
     number, _, node = actor.address.rpartition("/")[2].partition("@")
     return f"{number}@{node[:6]}"
 
 
 def rates(
-    told: Inspection, before: dict[str, int], seconds: float
-) -> list[tuple[ActorInfo, float]]:
+    told: "Inspection", before: dict[str, int], seconds: float
+) -> "list[tuple[ActorInfo, float]]":
     """Return the actors with their rates, the busiest first.
 
     Args:
@@ -493,7 +321,9 @@ def rates(
     return sorted(rated, key=lambda row: (-row[1], -row[0].depth, -row[0].handled))
 
 
-def busy_shares(told: Inspection, before: dict[str, float], seconds: float) -> dict[str, float]:
+def busy_shares(
+    told: "Inspection", before: dict[str, float], seconds: float
+) -> dict[str, float]:
     """Return the classes whose handlers took time, with its share, the busiest first.
 
     Args:
@@ -509,12 +339,7 @@ def busy_shares(told: Inspection, before: dict[str, float], seconds: float) -> d
     return {name: share for name, share in busiest[:MOST_SHARES] if share >= LEAST_SHARE}
 
 
-def _fields(record: Any) -> dict[str, Any]:
-    """Return the fields of a record; those inside stay records."""
-    return {name: getattr(record, name) for name in record.__dataclass_fields__}
-
-
-def summary(told: Inspection, shares: dict[str, float]) -> str:
+def summary(told: "Inspection", shares: dict[str, float]) -> str:
     """Return the lines above the table; `shares` as of `busy_shares`."""
     state = "draining" if told.is_draining else "up"
     busy = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())

@@ -7,8 +7,10 @@ derive from.
 
 import functools
 import inspect
+import itertools
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
@@ -126,6 +128,23 @@ class JsonOptions:
         from callboard.commitlog.json_text import to_json
 
         typer.echo(to_json(row) if self.as_json else text, err=err)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookOptions(JsonOptions):
+    """How often a command looks at what runs."""
+
+    interval: float = option(1.0, "Seconds between looks.", min=0.05)
+    count: int = option(0, "Looks; 0 goes on until Ctrl-C.", min=0)
+    as_json: bool = flag("Print a line of JSON a look.", "--json")
+
+    def looks(self) -> Iterator[int]:
+        """Yield the number of each look, from 1, when it is due."""
+        for look in itertools.count(1):
+            yield look
+            if look == self.count:
+                return
+            time.sleep(self.interval)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -7,13 +7,14 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from callboard import Node
 from callboard.cli.options import AccessOptions, flag, option
 from callboard.cli.problem import FAILED, Misuse, Problem
-from callboard.configuration import host_port
-from callboard.endpoint.hub import Hub
+
+if TYPE_CHECKING:
+    from callboard import Node
+    from callboard.endpoint.hub import Hub
 
 #: What the node of commands about topics calls itself.
 TOPIC_NODE: Final = "callboard topic"
@@ -22,12 +23,13 @@ SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextlib.contextmanager
-def catch_signals(stop: threading.Event) -> Iterator[None]:
-    """Let the first signal set `stop`, also during the set-up, and the next one end all.
+def catch_signals() -> Iterator[threading.Event]:
+    """Yield an event that the first signal sets, also during the set-up; the next ends all.
 
     That end is at once: nothing is closed, whatever some handler does, and the others see the
     links break.
     """
+    stop = threading.Event()
 
     def ask_to_stop(_number: int, _frame: FrameType | None) -> None:
         if stop.is_set():
@@ -37,13 +39,13 @@ def catch_signals(stop: threading.Event) -> Iterator[None]:
 
     before = {number: signal.signal(number, ask_to_stop) for number in SIGNALS}
     try:
-        yield
+        yield stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def open_port(node: Node, listen: str, *, insecure: bool) -> None:
+def open_port(node: "Node", listen: str, *, insecure: bool) -> None:
     """Let a node listen.
 
     Raises:
@@ -60,6 +62,8 @@ def parse_listen(text: str) -> tuple[str, int]:
     Raises:
         Problem: the text is something else.
     """
+    from callboard.configuration import host_port
+
     try:
         return host_port.parse_listen(text)
     except ValueError as error:
@@ -107,7 +111,7 @@ class JoinOptions(AccessOptions):
     as_json: bool = flag("Print JSON lines.", "--json")
 
     @contextlib.contextmanager
-    def hub(self) -> Iterator[Hub]:
+    def hub(self) -> Iterator["Hub"]:
         """Run a node with topics, without links so far.
 
         Raises:
@@ -120,6 +124,8 @@ class JoinOptions(AccessOptions):
             )
         if self.listen:
             parse_listen(self.listen)
+        from callboard.endpoint.hub import Hub
+
         with self.open_node(TOPIC_NODE) as node:
             hub = Hub.of(node)
             if self.listen:
@@ -128,7 +134,7 @@ class JoinOptions(AccessOptions):
                 self.say(about, text, err=True)
             yield hub
 
-    def link(self, hub: Hub) -> None:
+    def link(self, hub: "Hub") -> None:
         """Make the links; they are made again when they are lost."""
         for address in self.peer or ():
             hub.node.connect(address, self.timeout or 1.0)

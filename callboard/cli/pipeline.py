@@ -3,13 +3,13 @@
 import json
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -18,9 +18,6 @@ from callboard.cli.own_node import JoinOptions, catch_signals, opening, parse_li
 from callboard.cli.problem import FAILED, MISUSED, Problem, one_line, problem_of
 from callboard.cli.topic import parse_retention
 from callboard.commitlog import LogError, LogReader
-from callboard.endpoint.hub import Hub
-from callboard.pages import PageServer, metrics_page
-from callboard.pipeline.bridge import Bridge
 from callboard.pipeline.errors import InvalidSetting, PipelineError, SparkMissing
 from callboard.pipeline.job import Job
 from callboard.pipeline.progress import (
@@ -34,8 +31,10 @@ from callboard.pipeline.progress import (
 )
 from callboard.pipeline.queries import Settings, seconds_of
 from callboard.pipeline.state import Detection
-from callboard.store.attach import attach_clone, attach_master
-from callboard.store.errors import MasterExists
+
+if TYPE_CHECKING:
+    from callboard.endpoint.hub import Hub
+    from callboard.pages import PageServer
 
 #: Seconds between two looks whether a query has ended.
 _LOOK: Final = 0.1
@@ -255,8 +254,7 @@ def explained() -> Iterator[None]:
 
 def _run_batch(job: Job, options: QueryOptions) -> int:
     """Run a query once over what there is; returns the exit code."""
-    stop = threading.Event()
-    with explained(), _spark(job, options.master) as spark, catch_signals(stop):
+    with explained(), _spark(job, options.master) as spark, catch_signals() as stop:
         begun, before = time.monotonic(), _end_of(job.to)
         try:
             with _interrupted(spark, stop):
@@ -278,9 +276,9 @@ def _run_batch(job: Job, options: QueryOptions) -> int:
 
 
 @contextmanager
-def _interrupted(spark: Any, stop: threading.Event) -> Iterator[None]:
+def _interrupted(spark: Any, stop: Event) -> Iterator[None]:
     """Let a signal end what Spark does."""
-    ended = threading.Event()
+    ended = Event()
 
     def watch() -> None:
         while not ended.is_set():
@@ -288,7 +286,7 @@ def _interrupted(spark: Any, stop: threading.Event) -> Iterator[None]:
                 spark.sparkContext.cancelAllJobs()
                 return
 
-    watcher = threading.Thread(target=watch, daemon=True)
+    watcher = Thread(target=watch, daemon=True)
     watcher.start()
     try:
         yield
@@ -299,14 +297,13 @@ def _interrupted(spark: Any, stop: threading.Event) -> Iterator[None]:
 
 def _run_stream(job: Job, options: StreamOptions) -> int:
     """Run a query until a signal, or with `ends` until all was read; returns the exit code."""
-    stop = threading.Event()
     with ExitStack() as stack:
         stack.enter_context(explained())
         hub = stack.enter_context(options.hub()) if options.publishes else None
         if hub is not None:  # before Java takes its time
             options.link(hub)
         spark = stack.enter_context(_spark(job, options.master))
-        stack.enter_context(catch_signals(stop))
+        stop = stack.enter_context(catch_signals())
         status = StatusFile(job.folder, job.title, job.log)
         if hub is not None:
             stack.enter_context(_bridge(job, hub, options.store))
@@ -339,7 +336,7 @@ def _run_stream(job: Job, options: StreamOptions) -> int:
 
 
 def _follow(
-    job: Job, spark: Any, stop: threading.Event, tell: Callable[[Progress], None]
+    job: Job, spark: Any, stop: Event, tell: Callable[[Progress], None]
 ) -> tuple[str, Exception | None]:
     """Run a query to its end; returns how that came, and why."""
     try:
@@ -414,7 +411,7 @@ def _stderr_in(path: Path) -> Iterator[None]:
 class HubPublisher:
     """Publishes results on the topics of a node."""
 
-    hub: Hub
+    hub: "Hub"
 
     def publish_batch(self, *batch: tuple[str, Any]) -> None:
         """Publish pairs of topic and value."""
@@ -422,8 +419,12 @@ class HubPublisher:
 
 
 @contextmanager
-def _bridge(job: Job, hub: Hub, store: str) -> Iterator[None]:
+def _bridge(job: Job, hub: "Hub", store: str) -> Iterator[None]:
     """Hand results on as messages, and as entries of a store, while the block runs."""
+    from callboard.pipeline.bridge import Bridge
+    from callboard.store.attach import attach_clone, attach_master
+    from callboard.store.errors import MasterExists
+
     with ExitStack() as stack:
         entries = None
         if store:
@@ -443,8 +444,10 @@ def _bridge(job: Job, hub: Hub, store: str) -> Iterator[None]:
         yield
 
 
-def _serve_metrics(address: str, status: StatusFile) -> PageServer:
+def _serve_metrics(address: str, status: StatusFile) -> "PageServer":
     """Open the page with the figures of a query."""
+    from callboard.pages import PageServer, metrics_page
+
     pages = {"/metrics": lambda: metrics_page(query_metrics(status.status))}
     with opening(address, what="serve metrics on", option="--metrics"):
         server = PageServer(pages, *parse_listen(address))

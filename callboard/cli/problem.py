@@ -3,7 +3,8 @@
 0 fine · 1 failed · 2 wrong use.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 FAILED: Final = 1
@@ -38,6 +39,17 @@ def problem_of(error: object, step: str, code: int = FAILED) -> Problem:
     """Return the problem that `WHY; STEP` tells; `step` is the next one where it has none."""
     why, _, own = str(error).partition(";")
     return Problem(why=why, step=own.strip() or step, code=code)
+
+
+@contextmanager
+def explained(
+    kinds: type[Exception] | tuple[type[Exception], ...], step: str, code: int = FAILED
+) -> Iterator[None]:
+    """Turn errors of some kinds into one line, as `problem_of` does."""
+    try:
+        yield
+    except kinds as error:
+        raise problem_of(error, step, code) from None
 
 
 def one_line(text: str) -> str:

@@ -1,22 +1,20 @@
 """`callboard store …`: read and write stores through a clone as long as the command runs."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from callboard import Node
-from callboard.broker.options import Configuration
-from callboard.broker.tls import tls_context
 from callboard.cli.options import AccessOptions, command, noun, option
 from callboard.cli.output import from_text, to_json
 from callboard.cli.own_node import catch_signals
 from callboard.cli.problem import Misuse, Problem
-from callboard.endpoint.hub import Hub
-from callboard.store import Store, StoreEvent, attach_clone
+
+if TYPE_CHECKING:
+    from callboard import Node
+    from callboard.store import Store, StoreEvent
 
 #: What the short-lived node of these commands calls itself.
 NAME: Final = "callboard store"
@@ -50,7 +48,7 @@ class StoreOptions(AccessOptions):
     timeout: float = option(10.0, "Seconds to reach peer and master.", min=0.0)
 
     @contextmanager
-    def clone(self, name: str) -> Iterator[Store]:
+    def clone(self, name: str) -> "Iterator[Store]":
         """Attach a clone of a store.
 
         Raises:
@@ -58,6 +56,9 @@ class StoreOptions(AccessOptions):
         """
         if not self.peer:
             raise Misuse(why="no node was named", step="say --peer basp://HOST:PORT")
+        from callboard.endpoint.hub import Hub
+        from callboard.store import attach_clone
+
         with self._node(self.peer) as node:
             for peer in self.peer:
                 address = peer if _is_url(peer) else f"basp://{peer}"
@@ -70,7 +71,7 @@ class StoreOptions(AccessOptions):
                     )
                 yield clone
 
-    def _node(self, peers: list[str]) -> Node:
+    def _node(self, peers: list[str]) -> "Node":
         """Make a node that speaks to the peers as they want it."""
         kinds = set(map(_is_url, peers))
         if len(kinds) > 1:
@@ -78,6 +79,10 @@ class StoreOptions(AccessOptions):
                 why="some peers are basp:// addresses, some HOST:PORT of encrypted endpoints",
                 step="name one of them: stores are found over any number of nodes",
             )
+        from callboard import Node
+        from callboard.broker.options import Configuration
+        from callboard.broker.tls import tls_context
+
         proof = self.proof()
         encrypts = proof.tls is None and kinds == {False}
         tls = tls_context(Configuration(), listens=False) if encrypts else proof.tls
@@ -171,8 +176,7 @@ def watch(
       callboard store watch things --peer basp://127.0.0.1:4222
       callboard store watch things sensors/ --json --peer basp://127.0.0.1:4222 | jq .value
     """  # noqa: D301
-    stop = threading.Event()
-    with catch_signals(stop), options.clone(store) as clone, clone.changes(prefix) as queue:
+    with catch_signals() as stop, options.clone(store) as clone, clone.changes(prefix) as queue:
         seen = 0
         while not stop.is_set() and not (options.count and seen >= options.count):
             event = queue.get(LOOK_INTERVAL)
@@ -181,7 +185,7 @@ def watch(
                 typer.echo(to_json(event._asdict()) if options.as_json else _line(event))
 
 
-def _line(event: StoreEvent) -> str:
+def _line(event: "StoreEvent") -> str:
     """Return a change as a line of text."""
     words = [event.kind, _text(event.key)]
     if event.kind in ("insert", "update"):

@@ -1,7 +1,6 @@
 """`callboard topic …`: publish, subscribe, record."""
 
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Iterable, Sequence
@@ -10,20 +9,22 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any, Final, cast, get_args
+from threading import Event
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_args
 
 import typer
 
-from callboard.broker.recording import Recording
 from callboard.cli.options import JsonOptions, command, flag, noun, option
 from callboard.cli.output import from_text, to_json
 from callboard.cli.own_node import JoinOptions, catch_signals
-from callboard.cli.problem import FAILED, Misuse, Problem, problem_of
+from callboard.cli.problem import FAILED, Misuse, Problem, explained
 from callboard.commitlog import CommitLog, LogError, Retention
 from callboard.commitlog.log import Sync
-from callboard.endpoint.hub import Hub
-from callboard.endpoint.machine.topic import RESERVED, is_reserved
-from callboard.endpoint.message_queue import MessageQueue
+
+if TYPE_CHECKING:
+    from callboard.broker.recording import Recording
+    from callboard.endpoint.hub import Hub
+    from callboard.endpoint.message_queue import MessageQueue
 
 #: Seconds between two looks for subscribers or confirmations.
 PUBLISH_LOOK: Final = 0.01
@@ -43,8 +44,8 @@ ANSWER_LIMIT: Final = 2.0
 #: First part of a ping: `[PING, topic of the answer, number]`.
 PING: Final = "callboard ping"
 
-#: Where the topic of an answer begins: no user's subscription to a name of theirs sees it.
-PONGS: Final = f"{RESERVED}/pong/"
+#: Where the topic of an answer begins: it is reserved, so users' subscriptions do not see it.
+PONGS: Final = "<$>/pong/"
 
 app = noun()
 
@@ -146,6 +147,8 @@ def _measure_round_trips(topic: str, options: PubOptions) -> None:
     Raises:
         Problem: no answer came.
     """
+    from callboard.endpoint.message_queue import MessageQueue
+
     answers: MessageQueue[Any] = MessageQueue()
     back = f"{PONGS}{uuid.uuid4().hex}"
     times: list[float] = []
@@ -170,7 +173,7 @@ def _measure_round_trips(topic: str, options: PubOptions) -> None:
 
 
 def _round_trip(
-    hub: Hub, topic: str, back: str, number: int, answers: MessageQueue[Any]
+    hub: "Hub", topic: str, back: str, number: int, answers: "MessageQueue[Any]"
 ) -> float | None:
     """Return the seconds until the first answer; None when none came in time."""
     sent = time.monotonic()
@@ -196,7 +199,7 @@ def _sum_up(count: int, times: list[float], options: JsonOptions) -> None:
     options.say(row, text.format(**row))
 
 
-def _wait_for_subscribers(hub: Hub, topic: str, timeout: float) -> None:
+def _wait_for_subscribers(hub: "Hub", topic: str, timeout: float) -> None:
     """Wait until some node in reach wants a topic; with `timeout` 0 do not care.
 
     Raises:
@@ -212,7 +215,7 @@ def _wait_for_subscribers(hub: Hub, topic: str, timeout: float) -> None:
         time.sleep(PUBLISH_LOOK)
 
 
-def _confirm(hub: Hub) -> None:
+def _confirm(hub: "Hub") -> None:
     """Wait until every node has confirmed what went to it.
 
     Raises:
@@ -256,15 +259,17 @@ def subscribe(
       callboard topic sub /metrics /log --peer basp://127.0.0.1:4222 --json | jq .data
       callboard topic sub --rate --peer basp://127.0.0.1:4222
     """  # noqa: D301
-    stop = threading.Event()
+    from callboard.endpoint.machine.topic import is_reserved
+    from callboard.endpoint.message_queue import MessageQueue
+
     queue: MessageQueue[Any] = MessageQueue(on_drop=_tell_dropped)
-    with catch_signals(stop), options.hub() as hub:
+    with catch_signals() as stop, options.hub() as hub:
         hub.add_receiver(queue, tuple(topics or ("",))).result(options.timeout or 1.0)
         options.link(hub)
         lines = Lines(hub, options)
         while not stop.is_set() and not (options.count and lines.seen >= options.count):
             item = queue.get(SIGNAL_LOOK)
-            if item is not None:
+            if item is not None and not is_reserved(item[0]):
                 lines.take(*item)
             lines.tell_rate(time.monotonic())
 
@@ -272,7 +277,7 @@ def subscribe(
 class Lines:
     """What is printed, and what is answered."""
 
-    def __init__(self, hub: Hub, options: SubOptions) -> None:
+    def __init__(self, hub: "Hub", options: SubOptions) -> None:
         self._hub = hub
         self._options = options
         self._told = (time.monotonic(), 0)
@@ -281,8 +286,6 @@ class Lines:
 
     def take(self, topic: str, value: Any) -> None:
         """Take a message."""
-        if is_reserved(topic):
-            return
         self.seen += 1
         if self._options.ping:
             match value:
@@ -345,12 +348,11 @@ def record(
         retain=parse_retention(options.retain),
         columns=options.columns,
     )
-    stop = threading.Event()
-    with catch_signals(stop), options.hub() as hub:
-        try:
+    from callboard.broker.recording import Recording
+
+    with catch_signals() as stop, options.hub() as hub:
+        with explained(LogError, "callboard log ls"):
             recording = Recording(hub, wanted, make_log)
-        except LogError as error:
-            raise problem_of(error, "callboard log ls") from None
         with recording:
             _tell_begin(recording, options)
             options.link(hub)
@@ -359,9 +361,7 @@ def record(
     return FAILED if recording.lost else 0
 
 
-def _follow_recording(
-    recording: Recording, stop: threading.Event, options: RecordOptions
-) -> None:
+def _follow_recording(recording: "Recording", stop: Event, options: RecordOptions) -> None:
     """Wait until a signal comes or enough was recorded."""
     told, before = time.monotonic(), 0
     while not stop.wait(SIGNAL_LOOK):
@@ -424,7 +424,7 @@ def parse_retention(text: str) -> Retention | None:
         ) from None
 
 
-def _tell_begin(recording: Recording, options: JsonOptions) -> None:
+def _tell_begin(recording: "Recording", options: JsonOptions) -> None:
     """Say where the recording begins; on the standard error, beside what is printed."""
     if options.as_json:
         row = {"log": str(recording.folder), "start": recording.start}
@@ -437,7 +437,7 @@ def _tell_begin(recording: Recording, options: JsonOptions) -> None:
     typer.echo(f"records into {recording.folder} from {recording.start}{since}", err=True)
 
 
-def _tell_end(recording: Recording, options: JsonOptions) -> None:
+def _tell_end(recording: "Recording", options: JsonOptions) -> None:
     """Print what was recorded."""
     row = {
         "log": str(recording.folder),
@@ -449,6 +449,6 @@ def _tell_end(recording: Recording, options: JsonOptions) -> None:
         typer.echo(recording.error, err=True)
 
 
-def _figures(recording: Recording, *names: str) -> dict[str, Any]:
+def _figures(recording: "Recording", *names: str) -> dict[str, Any]:
     """Return figures of a recording by name."""
     return {name: getattr(recording, name) for name in names}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from callboard.cli import main
-from callboard.cli.app import whole
+from callboard.cli.app import NOUNS, whole
 
 ROOT = Path(__file__).parents[3]
 
@@ -26,6 +26,12 @@ def walk(command, path=()):
 
 
 COMMANDS = sorted(walk(whole()))
+#: The first command of each noun.
+FIRST = {path[0]: path[1] for path in reversed(COMMANDS) if len(path) > 1}
+
+#: Modules that the help of a command may load beside those of the command line itself; with a
+#: node they would be more than four hundred.
+MODULES_LIMIT = 200
 
 
 def test_the_commands_are_found():
@@ -95,6 +101,24 @@ def test_what_commands_need_is_loaded_by_them_alone():
     )
 
     assert (done.stdout.strip(), done.returncode) == ("", 0), done.stderr
+
+
+@pytest.mark.parametrize("noun", [*NOUNS])
+def test_the_help_of_a_command_loads_no_node_and_few_modules(noun):
+    """What `callboard NOUN VERB --help` costs is what it imports."""
+    code = (
+        f"import sys; from callboard.cli.app import main; before = len(sys.modules); "
+        f"main([{noun!r}, {FIRST[noun]!r}, '--help']); "
+        "heavy = {'asyncio', 'ssl', 'thespian', 'callboard.proxies.node'}; "
+        "print(len(sys.modules) - before, *sorted(heavy & {*sys.modules}), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT
+    )
+
+    count, *heavy = done.stderr.split()
+    assert (heavy, done.returncode) == ([], 0)
+    assert int(count) < MODULES_LIMIT
 
 
 def test_the_configuration_on_the_page_is_valid(tmp_path):

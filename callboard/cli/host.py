@@ -1,0 +1,180 @@
+"""The work of `callboard node run`: a node with its actors, its health, and its end."""
+
+import contextlib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import typer
+
+from callboard import Actor, Child, Limits, Node, Tls
+from callboard.cli.loading import find_class, load_app, set_up, spawnable_classes
+from callboard.cli.options import AccessOptions, JsonOptions, Proof, read_secret
+from callboard.cli.own_node import catch_signals, open_port, opening
+from callboard.cli.problem import FAILED, MISUSED, Problem, Problems
+from callboard.configuration.host_port import parse_host_port
+from callboard.operation.configuration import (
+    InvalidConfiguration,
+    NodeConfiguration,
+    load_configuration,
+)
+from callboard.operation.health import HealthServer
+from callboard.operation.logs import set_up_logging
+from callboard.operation.notify import ServiceManager
+from callboard.proxies.messages import Drained
+
+
+def configure(file: Path | None, options: dict[str, Any]) -> NodeConfiguration:
+    """Return the configuration of a file, the environment and the options.
+
+    Raises:
+        Problem: with a line for each mistake.
+    """
+    try:
+        return load_configuration(file, options)
+    except InvalidConfiguration as error:
+        raise Problems(error.lines, code=MISUSED if error.is_misuse else FAILED) from error
+
+
+def host(config: NodeConfiguration, options: AccessOptions) -> int:
+    """Run a node until a signal comes or somebody drains it; returns the exit code.
+
+    The first SIGTERM or SIGINT drains the node, a second one ends it at once. The code is 0
+    when nothing was cut short.
+    """
+    proof = options.proof()
+    set_up_logging(config.log_level)
+    manager = ServiceManager.from_environment()
+    with catch_signals() as stop, contextlib.ExitStack() as stack:
+        module = None if config.app is None else load_app(config.app)
+        classes = spawnable(config, module)
+        node = _make_node(config, classes, proof)
+        reports: list[Drained] = []
+
+        def note(event: object) -> None:
+            if isinstance(event, Drained):
+                reports.append(event)
+                stop.set()
+
+        try:
+            stack.enter_context(node.subscribed(note))
+            health = _health(node, config)
+            if health is not None:
+                stack.enter_context(health)
+            _start(node, config, module)
+            if health is not None:
+                health.set_ready()
+            _introduce(node, sorted(classes), health, options)
+            manager.ready(node)
+            stop.wait()
+            manager.stopping(config.drain_timeout)
+            if not reports:
+                if not options.as_json:
+                    limit = f"{config.drain_timeout:g} s at most"
+                    typer.echo(f"{node.name} drains, {limit}; a second signal ends it at once")
+                node.drain(config.drain_timeout)
+            node.runtime.stopped.wait()  # somebody else may be closing it
+            report, step = reports[0], "give it longer with --drain-timeout SECONDS"
+            options.say({"drained": report}, f"{node.name} stops after {ending(report)}")
+            complain_unless_clean(report, node.name, step)
+            return 0
+        except BaseException:
+            node.close()
+            raise
+
+
+def _make_node(
+    config: NodeConfiguration, classes: dict[str, type[Actor]], proof: Proof
+) -> Node:
+    """Make the node of a configuration; options stand above its secret and TLS."""
+    name = config.name or ("node" if config.app is None else config.app.stem)
+    tls = proof.tls
+    if tls is None and config.tls is not None:
+        tls = Tls(**dict(config.tls))
+    return Node(
+        name=name,
+        spawnable=classes,
+        join=config.join,
+        secret=proof.secret or read_secret(config.secret_file),
+        tls=tls,
+        limits=Limits(**dict(config.limits)),
+    )
+
+
+def spawnable(config: NodeConfiguration, module: ModuleType | None) -> dict[str, type[Actor]]:
+    """Return the classes that other nodes may spawn."""
+    if config.spawnable is not None:
+        return {name: find_class(text, module) for name, text in config.spawnable.items()}
+    return {} if module is None else spawnable_classes(module)
+
+
+def children(config: NodeConfiguration, module: ModuleType | None) -> list[Any]:
+    """Return the actors that the node supervises."""
+    return [
+        Child(
+            find_class(entry.actor_class, module),
+            *entry.args,
+            restart=entry.restart,
+            name=entry.name,
+            **entry.options,
+        )
+        for entry in config.children
+    ]
+
+
+def _start(node: Node, config: NodeConfiguration, module: ModuleType | None) -> None:
+    """Start the children, call `setup`, and open the port."""
+    supervised = children(config, module)
+    if supervised:
+        node.supervise(supervised)
+    if module is not None and config.app is not None:
+        set_up(module, node, config.app)
+    open_port(node, config.listen, insecure=config.insecure)
+
+
+def _health(node: Node, config: NodeConfiguration) -> HealthServer | None:
+    """Return what serves the health of a node, if it is configured."""
+    if config.health is None:
+        return None
+    with opening(config.health, what="serve health on", option="--health"):
+        return HealthServer(node, *parse_host_port(config.health), joins=bool(config.join))
+
+
+def _introduce(
+    node: Node, classes: list[str], health: HealthServer | None, options: JsonOptions
+) -> None:
+    """Tell how the node is reached."""
+    where = None if health is None else health.url
+    about = {
+        "address": node.address,
+        "name": node.name,
+        "node_id": node.node_id.hex(),
+        "spawnable": classes,
+        "health": where,
+    }
+    lines = [
+        f"{node.name} listens on {node.address}",
+        f"  spawnable: {', '.join(classes) or 'nothing'}",
+        *([f"  health: {where}/readyz, {where}/metrics"] if where else []),
+        f"  try: callboard actor call {node.address}/NAME METHOD   (Ctrl-C stops the node)",
+    ]
+    options.say(about, "\n".join(lines))
+
+
+def ending(report: Drained) -> str:
+    """Return how long a drain took, and what came of the messages."""
+    return f"{report.seconds:.1f} s: {_counts(report)}"
+
+
+def complain_unless_clean(report: Drained, who: str, step: str) -> None:
+    """Tell of a drain that cut something short.
+
+    Raises:
+        Problem: it did.
+    """
+    if not report.is_clean:
+        raise Problem(why=f"{who} was closed at its deadline, {_counts(report)}", step=step)
+
+
+def _counts(report: Drained) -> str:
+    return f"{report.finished:,} messages finished, {report.left:,} left"
