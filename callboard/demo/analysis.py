@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,75 +24,6 @@ SIZE: Final = (960, 360)
 _MARGIN: Final = 24
 
 
-Levels = Sequence[tuple[float, float]]
-Quantiles = Sequence[tuple[float, float, float]]
-
-
-def chart_lines(
-    title: str, levels: Levels, quantiles: Quantiles, strange: Sequence[float]
-) -> list[str]:
-    """Return the chart as lines of text."""
-    if not levels:
-        return [f"{title}: no records"]
-    scale = _Scale(levels, WIDTH - 1, len(BARS) - 1)
-    rows = {
-        "level": levels,
-        "p50": [(start, median) for start, median, _ in quantiles],
-        "p99": [(start, high) for start, _, high in quantiles],
-    }
-    lines = [f"{title}: {scale.low:.0f} to {scale.high:.0f}, {scale.seconds:.0f} s"]
-    for name, points in rows.items():
-        cells = [" "] * WIDTH
-        for time, value in points:
-            x, y = scale.place(time, value)
-            cells[x] = BARS[y]
-        if name != "level":
-            cells = _filled(cells)
-        lines.append(f"{name:>9} {''.join(cells)}")
-    marks = [" "] * WIDTH
-    for time in strange:
-        marks[scale.place(time, scale.low)[0]] = "!"
-    lines.append(f"{'anomalies':>9} {''.join(marks)} {len(strange)}")
-    return lines
-
-
-def chart_page(
-    title: str, levels: Levels, quantiles: Quantiles, strange: Sequence[float]
-) -> str:
-    """Return the chart as a page of HTML.
-
-    The level is gray, the median blue, the 99th percentile orange; anomalies are red dots.
-    """
-    width, height = SIZE
-    shapes = []
-    if levels:
-        scale = _Scale(levels, width - 2 * _MARGIN, height - 2 * _MARGIN)
-
-        def point(time: float, value: float) -> str:
-            x, y = scale.place(time, value)
-            return f"{_MARGIN + x},{height - _MARGIN - y}"
-
-        def curve(points: Iterable[str], color: str) -> str:
-            return f'<polyline points="{" ".join(points)}" stroke="{color}" fill="none"/>'
-
-        ends = [start for start, _, _ in quantiles[1:]] + [levels[-1][0]]
-        shapes.append(curve((point(*level) for level in levels), "#8ca0b4"))
-        for (start, median, high), end in zip(quantiles, ends, strict=False):
-            for value, color in ((median, "#145ac8"), (high, "#e68c14")):
-                shapes.append(curve((point(start, value), point(end, value)), color))
-        at = dict(levels)
-        for time in strange:
-            x, y = point(time, at.get(time, scale.low)).split(",")
-            shapes.append(f'<circle cx="{x}" cy="{y}" r="4" fill="#d21e28"/>')
-    drawing = "\n".join(shapes)
-    name = html.escape(title)
-    return (
-        f'<!doctype html><meta charset="utf-8"><title>{name}</title><h1>{name}</h1>\n'
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">\n'
-        f"{drawing}\n</svg>\n"
-    )
-
-
 def _filled(cells: list[str]) -> list[str]:
     """Return a row in which each value stays until the next one."""
     last, found = " ", []
@@ -105,7 +36,7 @@ def _filled(cells: list[str]) -> list[str]:
 class _Scale:
     """Where times and values are on a surface."""
 
-    def __init__(self, levels: Levels, width: int, height: int) -> None:
+    def __init__(self, levels: Sequence[tuple[float, float]], width: int, height: int) -> None:
         times, values = [time for time, _ in levels], [value for _, value in levels]
         self.first, self.seconds = min(times), max(max(times) - min(times), 1e-9)
         self.low, self.high = min(values), max(values)
@@ -138,6 +69,7 @@ class AnalysisResult:
         quantiles: For each window its start, the median and the 99th percentile.
         strange: Times of the anomalies of that metric.
         picture: The path of a page with the chart.
+        title: What the chart is called.
     """
 
     missing: str = ""
@@ -145,6 +77,68 @@ class AnalysisResult:
     quantiles: list[tuple[float, float, float]] = field(default_factory=list)
     strange: list[float] = field(default_factory=list)
     picture: str = ""
+    title: str = METRIC
+
+    def lines(self) -> list[str]:
+        """Return the chart as lines of text."""
+        if not self.levels:
+            return [f"{self.title}: no records"]
+        scale = _Scale(self.levels, WIDTH - 1, len(BARS) - 1)
+        rows = {
+            "level": self.levels,
+            "p50": [(start, median) for start, median, _ in self.quantiles],
+            "p99": [(start, high) for start, _, high in self.quantiles],
+        }
+        lines = [f"{self.title}: {scale.low:.0f} to {scale.high:.0f}, {scale.seconds:.0f} s"]
+        for name, points in rows.items():
+            cells = [" "] * WIDTH
+            for time, value in points:
+                x, y = scale.place(time, value)
+                cells[x] = BARS[y]
+            if name != "level":
+                cells = _filled(cells)
+            lines.append(f"{name:>9} {''.join(cells)}")
+        marks = [" "] * WIDTH
+        for time in self.strange:
+            marks[scale.place(time, scale.low)[0]] = "!"
+        lines.append(f"{'anomalies':>9} {''.join(marks)} {len(self.strange)}")
+        return lines
+
+    def page(self) -> str:
+        """Return the chart as a page of HTML.
+
+        The level is gray, the median blue, the 99th percentile orange; anomalies are red dots.
+        """
+        width, height = SIZE
+        drawing = "\n".join(self._shapes(width, height) if self.levels else [])
+        name = html.escape(self.title)
+        return (
+            f'<!doctype html><meta charset="utf-8"><title>{name}</title><h1>{name}</h1>\n'
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">\n'
+            f"{drawing}\n</svg>\n"
+        )
+
+    def _shapes(self, width: int, height: int) -> Iterator[str]:
+        """Yield the curves and dots of the page."""
+        scale = _Scale(self.levels, width - 2 * _MARGIN, height - 2 * _MARGIN)
+
+        def point(time: float, value: float) -> tuple[int, int]:
+            x, y = scale.place(time, value)
+            return _MARGIN + x, height - _MARGIN - y
+
+        def curve(points: Iterable[tuple[float, float]], color: str) -> str:
+            places = " ".join("{},{}".format(*point(*each)) for each in points)
+            return f'<polyline points="{places}" stroke="{color}" fill="none"/>'
+
+        yield curve(self.levels, "#8ca0b4")
+        ends = [start for start, _, _ in self.quantiles[1:]] + [self.levels[-1][0]]
+        for (start, median, high), end in zip(self.quantiles, ends, strict=False):
+            for value, color in ((median, "#145ac8"), (high, "#e68c14")):
+                yield curve([(start, value), (end, value)], color)
+        at = dict(self.levels)
+        for time in self.strange:
+            x, y = point(time, at.get(time, scale.low))
+            yield f'<circle cx="{x}" cy="{y}" r="4" fill="#d21e28"/>'
 
     def summary(self) -> dict[str, Any]:
         """Return the figures as plain values."""
@@ -160,9 +154,7 @@ class AnalysisResult:
         if self.missing:
             print(f"no analysis with Spark: {self.missing}", flush=True)  # noqa: T201
             return
-        for line in chart_lines(METRIC, self.levels, self.quantiles, self.strange):
-            print(line)  # noqa: T201
-        print(f"chart: {self.picture}", flush=True)  # noqa: T201
+        print(*self.lines(), f"chart: {self.picture}", sep="\n", flush=True)  # noqa: T201
 
 
 class Analysis:
@@ -227,8 +219,7 @@ class Analysis:
             return AnalysisResult(missing="it had no result in time; the machine may be busy")
         found = _evaluate(results, _records(folder / "metrics"))
         picture = Path(tempfile.gettempdir()) / "callboard-demo.html"
-        page = chart_page(METRIC, found.levels, found.quantiles, found.strange)
-        picture.write_text(page, encoding="utf-8")
+        picture.write_text(found.page(), encoding="utf-8")
         found.picture = str(picture)
         return found
 

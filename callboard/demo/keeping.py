@@ -14,9 +14,10 @@ shows whether every write was carried out, once.
 import threading
 import time
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from callboard.actors.errors import CallboardError
+from callboard.demo.sensor import Note
 from callboard.demo.window import Peak
 from callboard.endpoint.hub import Hub
 from callboard.store import Backend, BackendOptions, Store, attach_clone, attach_master
@@ -34,24 +35,32 @@ IDLE_LIMIT: Final = 5.0
 
 
 class Keeping:
-    """A master or clone, and what the parent is told of it."""
+    """A master or clone, and what the parent is told of it; what was told last stays."""
 
-    def __init__(self, hub: Hub, note: Any) -> None:
-        self._hub = hub
-        self._note = note
+    role: ClassVar[str]
+
+    def __init__(self) -> None:
         self._store: Store | None = None
         self._is_closed = False
+        self._last: dict[str, Any] | None = None
+
+    def _figures(self, store: Store) -> dict[str, Any]:
+        """Return what there is to tell."""
+        raise NotImplementedError
 
     def report(self) -> dict[str, Any] | None:
         """Return what the parent has to know; None as long as there is nothing."""
-        raise NotImplementedError
+        if self._store is not None and not self._is_closed:
+            self._last = {"role": self.role, "parted": False, **self._figures(self._store)}
+        return self._last
 
     def keep(self, sensor: str, level: float) -> None:
         """Keep a reading, where there are sensors; on the node's thread."""
-        raise NotImplementedError
 
     def close(self) -> None:
-        """Detach; what was reported last stays."""
+        """Detach."""
+        last = self.report()
+        self._last = last and {**last, "parted": True}
         self._is_closed = True
         if self._store is not None:
             self._store.close()
@@ -60,39 +69,25 @@ class Keeping:
 class MasterKeeping(Keeping):
     """The master on C."""
 
-    def __init__(self, hub: Hub, note: Any, path: str) -> None:
-        """Open the file in a thread: looking for another master takes a moment."""
-        super().__init__(hub, note)
-        self._last: dict[str, Any] | None = None
-        threading.Thread(target=self._open, args=(path,), daemon=True).start()
+    role = "master"
 
-    def _open(self, path: str) -> None:
+    def __init__(self, hub: Hub, note: Note, path: str) -> None:
+        """Open the file in a thread: looking for another master takes a moment."""
+        super().__init__()
+        threading.Thread(target=self._open, args=(hub, note, path), daemon=True).start()
+
+    def _open(self, hub: Hub, note: Note, path: str) -> None:
         """Open the file, and report what it holds."""
-        options = BackendOptions(path=path)
         try:
-            store = attach_master(self._hub, NAME, Backend.SQLite, options)
+            store = attach_master(hub, NAME, Backend.SQLite, BackendOptions(path=path))
         except CallboardError as error:  # or the node was closed meanwhile
-            self._note("failed", actor=f"the master of {NAME}", reason=str(error))
+            note("failed", actor=f"the master of {NAME}", reason=str(error))
             return
         found = self._figures(store)
-        self._note("master_open", writes=sum(found["kept"].values()), **found)
+        note("master_open", writes=sum(found["kept"].values()), **found)
         self._store = store
 
-    def report(self) -> dict[str, Any] | None:
-        """Return the number of entries, and all counters."""
-        if self._store is not None and not self._is_closed:
-            self._last = {"role": "master", "parted": False, **self._figures(self._store)}
-        return self._last
-
-    def close(self) -> None:
-        """Detach; the figures of the last moment stay."""
-        last = self.report()
-        super().close()
-        if last is not None:
-            self._last = {**last, "parted": True}
-
-    @staticmethod
-    def _figures(store: Store) -> dict[str, Any]:
+    def _figures(self, store: Store) -> dict[str, Any]:
         """Return the number of entries, and the counters by life."""
         keys = store.keys()
         kept = {key: store.get(key) for key in keys if key.endswith(COUNTER)}
@@ -105,60 +100,58 @@ class MasterKeeping(Keeping):
 class CloneKeeping(Keeping):
     """A clone on a node with sensors, which write through it."""
 
-    def __init__(self, hub: Hub, note: Any) -> None:
+    role = "clone"
+
+    def __init__(self, hub: Hub) -> None:
         """Attach the clone; its master may come later."""
-        super().__init__(hub, note)
+        super().__init__()
         self._life = f"{hub.node.name}-{hub.node.node_id.hex()[:8]}"
         self._written = 0
         self._acknowledged = 0
         self._is_asking = False
         self._peaks: dict[str, Peak] = {}
         self._shown: dict[str, float] = {}
-        self._results: dict[str, dict[str, Any]] = {}
+        self._results: dict[str, float | None] = {}
         self._store = self.store = attach_clone(hub, NAME)
         self._watching = ExitStack()
-        self._changes = self._watching.enter_context(self._store.changes())
+        self._changes = self._watching.enter_context(self.store.changes())
 
     def keep(self, sensor: str, level: float) -> None:
         """Keep a reading and what follows from it."""
-        store = self._store
-        if store is None or self._is_closed:
+        if self._is_closed:
             return
         peak = self._peaks.setdefault(sensor, Peak(PEAK_SECONDS))
-        store.put(f"{sensor} latest", level)
+        self.store.put(f"{sensor} latest", level)
         if peak.add(time.monotonic(), level):
-            store.put(f"{sensor} peak", peak.value)
-        store.increment(self._life + COUNTER)
+            self.store.put(f"{sensor} peak", peak.value)
+        self.store.increment(self._life + COUNTER)
         self._written += 1
 
     def _ask(self) -> None:
         """Ask how far writes are acknowledged, one question at a time."""
-        store, written = self._store, self._written
-        if store is None or self._is_asking or self._is_closed:
+        if self._is_asking:
             return
-        self._is_asking = True
+        self._is_asking, written = True, self._written
 
         def answered(is_idle: bool) -> None:  # noqa: FBT001
             if is_idle:
                 self._acknowledged = max(self._acknowledged, written)
             self._is_asking = False
 
-        store.await_idle(IDLE_LIMIT, answered)
+        self.store.await_idle(IDLE_LIMIT, answered)
 
-    def report(self) -> dict[str, Any] | None:
+    def _figures(self, _: Store) -> dict[str, Any]:
         """Return how far this life is, and what the copy here shows."""
         self._ask()
         for event in self._changes.poll():
             if event.key.startswith("/"):  # what Spark found, under its topic
-                self._results[event.key] = event.value
+                self._results[event.key] = event.value.get("p50")
             elif not event.key.endswith(COUNTER):
                 self._shown[event.key] = event.value
         return {
-            "role": "clone",
-            "parted": self._is_closed,
             "life": self._life,
             "written": self._written,
             "acknowledged": self._acknowledged,
             "shown": self._shown,
-            "results": {key: value.get("p50") for key, value in self._results.items()},
+            "results": self._results,
         }

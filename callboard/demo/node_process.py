@@ -33,7 +33,6 @@ from callboard.actors.events import ActorFailed, ActorStarted, ActorStopped
 from callboard.demo.aggregator import Aggregator, TakeSnapshot
 from callboard.demo.options import ANALYSIS
 from callboard.endpoint.hub import Hub
-from callboard.endpoint.machine.effect import PeerEvent, PeerEventKind
 from callboard.proxies.events import LinkDown, LinkUp, NodeDown, NodeUp
 
 if TYPE_CHECKING:
@@ -46,105 +45,6 @@ NOTES_KEPT: Final = 1000
 
 #: Seconds that the aggregator on this node may take to answer the desk.
 SNAPSHOT_LIMIT: Final = 2.0
-
-
-class Desk:
-    """What one process of the demo knows about its node."""
-
-    def __init__(self, node: Node, hub: Hub) -> None:
-        self._node = node
-        self._hub = hub
-        self._peers: set[bytes] = set()
-        hub.on_peer_event(self._on_peer_event)
-        self._notes: deque[dict[str, Any]] = deque(maxlen=NOTES_KEPT)
-        self._aggregator: ActorRef[Any] | None = None
-        self._snapshot: dict[str, Any] | None = None
-        self._is_serving = False
-        self._last_passage_ns = 0
-        # Of a node that is no neighbour the name is known a moment after the way to it.
-        self._unnamed: dict[bytes, dict[str, Any]] = {}
-        #: Tells the overseer, where there is one, of nodes that come in reach.
-        self.overseer: ActorRef[Any] | None = None
-
-    def note(self, kind: str, /, **fields: Any) -> None:
-        """Keep a note for the next report; from any thread."""
-        self._notes.append({"kind": kind, "at": time.monotonic_ns(), **fields})
-
-    def on_event(self, event: object) -> None:
-        """Keep an event of the node as a note: its class and its fields."""
-        match event:
-            case ActorStarted(ref, Aggregator.__qualname__):
-                self._aggregator, self._snapshot, self._is_serving = ref, None, False
-            case ActorStopped(ref) if ref == self._aggregator:
-                self._aggregator = self._snapshot = None
-            case NodeUp(node_id, _, hops):
-                note = {"kind": "NodeUp", "at": time.monotonic_ns(), "hops": hops}
-                self._unnamed[node_id] = note
-                if self.overseer is not None:
-                    from callboard.demo.overseer import NodeAppeared
-
-                    self.overseer.tell(NodeAppeared(node_id))
-            case NodeDown() | LinkUp() | LinkDown() | ActorFailed():
-                self.note(type(event).__name__, **_fields(event))
-
-    def _on_peer_event(self, event: PeerEvent) -> None:
-        """Keep who is a peer: an endpoint with a link of its own to this one."""
-        if event.endpoint is None:
-            return
-        if event.kind is PeerEventKind.PEER_CONNECTED:
-            self._peers.add(event.endpoint)
-        elif event.kind is not PeerEventKind.PEER_DISCOVERED:
-            self._peers.discard(event.endpoint)
-
-    def report(self) -> dict[str, Any]:
-        """Return everything that the parent has to know: what the node tells of itself."""
-        node = self._node
-        for known in node.nodes():
-            if known.name and known.node_id in self._unnamed:
-                self._notes.append({**self._unnamed.pop(known.node_id), "name": known.name})
-        notes = [self._notes.popleft() for _ in range(len(self._notes))]
-        self._ask_aggregator()
-        return {
-            "notes": notes,
-            "nodes": node.nodes(),
-            "links": node.links(),
-            "accounts": list(node.accounts().values()),
-            "topics": {
-                "peers": len(self._peers),
-                "published": self._hub.counters.data_published,
-                "received": self._hub.counters.received,
-            },
-            "passages": self._fresh_passages(),
-            "snapshot": self._snapshot,
-        }
-
-    def _fresh_passages(self) -> list[list[Any]]:
-        """Return [who asked, message id, nanoseconds] of each passage since the last report."""
-        fresh = [
-            passage for passage in self._node.passages() if passage.at > self._last_passage_ns
-        ]
-        if fresh:
-            self._last_passage_ns = max(passage.at for passage in fresh)
-        return [
-            [(p.destination if p.is_response else p.source).hex(), p.message_id, p.at]
-            for p in fresh
-        ]
-
-    def _ask_aggregator(self) -> None:
-        """Ask the aggregator here for its figures; its answer goes into a later report."""
-        aggregator = self._aggregator
-        if aggregator is None:
-            return
-        future = aggregator.ask(TakeSnapshot(), timeout=SNAPSHOT_LIMIT)
-
-        def answered(_: object) -> None:
-            if future.exception() is None and aggregator is self._aggregator:
-                self._snapshot = snapshot = future.result()
-                if snapshot["first_handled_ns"] and not self._is_serving:
-                    self._is_serving = True
-                    self._notes.append({"kind": "serving", "at": snapshot["first_handled_ns"]})
-
-        future.add_done_callback(answered)
 
 
 #: Seconds between two reports.
@@ -164,7 +64,7 @@ MQTT_ON: Final = "A"
 
 
 class NodeProcess:
-    """A node, its desk, and the pipes to the parent."""
+    """A node, what the process knows about it, and the pipes to the parent."""
 
     def __init__(self, name: str, node: Node, path: str) -> None:
         self._name = name
@@ -175,14 +75,22 @@ class NodeProcess:
         self._mqtt: MqttSide | None = None
         self._node = node
         self._hub = Hub.of(node)
-        self._desk = Desk(node, self._hub)
         self._resting: list[ActorRef[Any]] = []
         self._round = 0
         self._is_closing = False
+        self._notes: deque[dict[str, Any]] = deque(maxlen=NOTES_KEPT)
+        self._aggregator: ActorRef[Any] | None = None
+        self._snapshot: dict[str, Any] | None = None
+        self._is_serving = False
+        self._last_passage_ns = 0
+        # Of a node that is no neighbour the name is known a moment after the way to it.
+        self._unnamed: dict[bytes, dict[str, Any]] = {}
+        # Is told, where there is one, of nodes that come in reach.
+        self._overseer: ActorRef[Any] | None = None
 
     def run(self, port: int) -> None:
         """Spawn the actors, then serve the parent until it says close or is gone."""
-        with self._node.subscribed(self._desk.on_event):
+        with self._node.subscribed(self._on_event):
             self._spawn()
             self._node.listen("127.0.0.1", port)
             self._report(ready=self._node.node_id.hex(), port=port)
@@ -202,7 +110,7 @@ class NodeProcess:
         from callboard.demo.overseer import Overseer
         from callboard.demo.sensor import SUBJECTS, Sensor, machine_samplers
 
-        note, sensors = self._desk.note, {}
+        note, sensors = self._note, {}
         for subject, sample in machine_samplers().items():
             name = f"{self._name}.{subject}"
             is_followed = name == f"{OVERSEER_ON}.cpu"
@@ -217,17 +125,17 @@ class NodeProcess:
                 for node in SENSORS_ON
                 if node != self._name
             }
-            self._desk.overseer = self._node.spawn(Overseer, note, sensors, elsewhere)
-            self._resting.append(self._desk.overseer)
+            self._overseer = self._node.spawn(Overseer, note, sensors, elsewhere)
+            self._resting.append(self._overseer)
 
     def _attach(self) -> None:
         """Take part in the store; imported late, the line stands sooner without it."""
         from callboard.demo.keeping import CloneKeeping, MasterKeeping
 
         if self._name == MASTER_ON:
-            self._keeping = MasterKeeping(self._hub, self._desk.note, self._path)
+            self._keeping = MasterKeeping(self._hub, self._note, self._path)
         elif self._name in SENSORS_ON:
-            clone = CloneKeeping(self._hub, self._desk.note)
+            clone = CloneKeeping(self._hub)
             self._keeping = clone
             if analysis := os.environ.get(ANALYSIS):
                 from callboard.demo.handing import Counting, Handing
@@ -244,14 +152,14 @@ class NodeProcess:
             folder = Path(self._path).parent / f"readings-{os.getpid()}"
             self._mqtt = MqttSide(self._node, self._name, folder)
         else:
-            self._desk.note("mqtt_missing")
+            self._note("mqtt_missing")
 
     def _detach_mqtt(self) -> None:
         """Let the MQTT client publish the rest, and report it."""
         mqtt = self._mqtt
         if mqtt is not None and mqtt.published is None:
             mqtt.close()
-            self._desk.note("mqtt_over", **mqtt.report())
+            self._note("mqtt_over", **mqtt.report())
 
     def _publish(self, topic: str, reading: list[Any]) -> None:
         """Publish a reading as a topic, and by MQTT where that is possible."""
@@ -294,9 +202,24 @@ class NodeProcess:
             self._handing = None
 
     def _report(self, **more: Any) -> None:
-        """Write a report to the parent."""
+        """Write everything that the parent has to know: what the node tells of itself."""
+        node = self._node
+        for known in node.nodes():
+            if known.name and known.node_id in self._unnamed:
+                self._notes.append({**self._unnamed.pop(known.node_id), "name": known.name})
+        self._ask_aggregator()
         report = {
-            **self._desk.report(),
+            "notes": [self._notes.popleft() for _ in range(len(self._notes))],
+            "nodes": node.nodes(),
+            "links": node.links(),
+            "accounts": list(node.accounts().values()),
+            "topics": {
+                "peers": len(self._hub.core.peers()),
+                "published": self._hub.counters.data_published,
+                "received": self._hub.counters.received,
+            },
+            "passages": self._fresh_passages(),
+            "snapshot": self._snapshot,
             "at": time.monotonic_ns(),
             "round": self._round,
             "mqtt": None if self._mqtt is None else self._mqtt.report(),
@@ -306,6 +229,55 @@ class NodeProcess:
         }
         sys.stdout.write(json.dumps(report, default=_plain) + "\n")
         sys.stdout.flush()
+
+    def _note(self, kind: str, /, **fields: Any) -> None:
+        """Keep a note for the next report; from any thread."""
+        self._notes.append({"kind": kind, "at": time.monotonic_ns(), **fields})
+
+    def _on_event(self, event: object) -> None:
+        """Keep an event of the node as a note: its class and its fields."""
+        match event:
+            case ActorStarted(ref, Aggregator.__qualname__):
+                self._aggregator, self._snapshot, self._is_serving = ref, None, False
+            case ActorStopped(ref) if ref == self._aggregator:
+                self._aggregator = self._snapshot = None
+            case NodeUp(node_id, _, hops):
+                note = {"kind": "NodeUp", "at": time.monotonic_ns(), "hops": hops}
+                self._unnamed[node_id] = note
+                if self._overseer is not None:
+                    from callboard.demo.overseer import NodeAppeared
+
+                    self._overseer.tell(NodeAppeared(node_id))
+            case NodeDown() | LinkUp() | LinkDown() | ActorFailed():
+                self._note(type(event).__name__, **_fields(event))
+
+    def _fresh_passages(self) -> list[list[Any]]:
+        """Return [who asked, message id, nanoseconds] of each passage since the last report."""
+        fresh = [
+            passage for passage in self._node.passages() if passage.at > self._last_passage_ns
+        ]
+        if fresh:
+            self._last_passage_ns = max(passage.at for passage in fresh)
+        return [
+            [(p.destination if p.is_response else p.source).hex(), p.message_id, p.at]
+            for p in fresh
+        ]
+
+    def _ask_aggregator(self) -> None:
+        """Ask the aggregator here for its figures; its answer goes into a later report."""
+        aggregator = self._aggregator
+        if aggregator is None:
+            return
+        future = aggregator.ask(TakeSnapshot(), timeout=SNAPSHOT_LIMIT)
+
+        def answered(_: object) -> None:
+            if future.exception() is None and aggregator is self._aggregator:
+                self._snapshot = snapshot = future.result()
+                if snapshot["first_handled_ns"] and not self._is_serving:
+                    self._is_serving = True
+                    self._notes.append({"kind": "serving", "at": snapshot["first_handled_ns"]})
+
+        future.add_done_callback(answered)
 
 
 def _fields(record: Any) -> dict[str, Any]:

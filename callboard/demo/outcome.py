@@ -11,7 +11,7 @@ acknowledged must be in the master's counters, also when the master's node was k
 and came back from its file.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self
 
@@ -26,17 +26,10 @@ class Balance:
     in_flight: int = 0
 
     @classmethod
-    def of_accounts(cls, accounts: Iterable[Mapping[str, int]]) -> Self:
-        """Add up what a node tells of its `accounts()`."""
+    def of(cls, accounts: Sequence[Mapping[str, int]]) -> Self:
+        """Add up what nodes tell of their `accounts()`."""
         names = ("sent", "confirmed", "lost", "in_flight")
-        held = list(accounts)
-        return cls(*(sum(account[name] for account in held) for name in names))
-
-    @classmethod
-    def of(cls, nodes: Iterable["Balance"]) -> Self:
-        """Add up the balances of several nodes."""
-        held = [(node.sent, node.delivered, node.lost, node.in_flight) for node in nodes]
-        return cls(*map(sum, zip(*held, strict=True)))
+        return cls(*(sum(account[name] for account in accounts) for name in names))
 
     @property
     def is_exact(self) -> bool:

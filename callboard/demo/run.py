@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import FrameType
 from typing import Any, Final
 
@@ -100,13 +100,9 @@ class Show:
 
     def summary(self, outcome: RunOutcome) -> dict[str, Any]:
         """Return the figures of the run as plain values."""
-        balance = outcome.balance
         return {
-            "sent": balance.sent,
-            "delivered": balance.delivered,
-            "lost": balance.lost,
-            "in_flight": balance.in_flight,
-            "exact": balance.is_exact,
+            **asdict(outcome.balance),
+            "exact": outcome.balance.is_exact,
             "topics": self._scene.topics(),
             "store": self._scene.holdings.summary(),
             "mqtt": self._scene.mqtt,

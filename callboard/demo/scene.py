@@ -200,7 +200,7 @@ class NodeView:
     reach: dict[str, int] = field(default_factory=dict)
     links: dict[str, int] = field(default_factory=dict)
     link_rates: dict[str, Rate] = field(default_factory=dict)
-    balance: Balance = field(default_factory=Balance)
+    accounts: list[dict[str, int]] = field(default_factory=list)
     peers: int = 0
     published_rate: Rate = field(default_factory=Rate)
     received_rate: Rate = field(default_factory=Rate)
@@ -228,7 +228,7 @@ class NodeView:
         }
         for peer, frames in self.links.items():
             self.link_rates.setdefault(peer, Rate()).update(now, frames)
-        self.balance = Balance.of_accounts(report["accounts"])
+        self.accounts = report["accounts"]
         topics = report["topics"]
         self.peers = topics["peers"]
         self.published_rate.update(now, topics["published"])
@@ -364,7 +364,8 @@ class Scene:
 
     def balance(self) -> Balance:
         """Return the sums of the accounts of all nodes that are alive."""
-        return Balance.of(view.balance for view in self.nodes.values() if view.is_alive)
+        alive = [view for view in self.nodes.values() if view.is_alive]
+        return Balance.of([account for view in alive for account in view.accounts])
 
     def topics(self) -> dict[str, int]:
         """Return how many messages of each topic reached the aggregator that is at work."""

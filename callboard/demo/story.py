@@ -101,18 +101,19 @@ class Incident:
         return None if at_ns is None else (at_ns - self.at_ns) / 1e6
 
 
-#: (reporting node, kind of note) → milestone, where that is all one has to know.
+#: Kind of note: its milestone, the node that has to report it, and the one that it has to be
+#: about; "" is any.
 _MILESTONES: Final = {
-    ("A", "sensor_down"): "down",
-    (FAR, "overseer_down"): "down_far",
-    ("A", "aggregator_down"): "lost",
-    ("A", "spawned"): "respawned",
-    ("A", "sensors_found"): "resumed",
+    "sensor_down": ("down", "A", FAR),
+    "overseer_down": ("down_far", FAR, ""),
+    "NodeDown": ("unreachable", "A", FAR),
+    "NodeUp": ("rejoined", "A", FAR),
+    "aggregator_down": ("lost", "A", ""),
+    "spawned": ("respawned", "A", ""),
+    "sensors_found": ("resumed", "A", ""),
+    "serving": ("serving", "", ""),
+    "master_open": ("reopened", "", ""),
 }
-
-#: Kinds of notes that are milestones whoever reports them, and those of A about D.
-_OF_ANYBODY: Final = {"serving": "serving", "master_open": "reopened"}
-_OF_FAR: Final = {"NodeDown": "unreachable", "NodeUp": "rejoined"}
 
 
 class Chronicle:
@@ -131,9 +132,10 @@ class Chronicle:
 
     def note(self, reporter: str, note: dict[str, Any]) -> None:
         """Take a note of a node in."""
-        milestone = _milestone(reporter, note)
+        milestone, by, about = _MILESTONES.get(note["kind"], ("", "", ""))
+        subject = note.get("sensor") or note.get("name") or ""
         incident = self.at(note["at"])
-        if milestone is not None and incident is not None:
+        if milestone and incident and by in ("", reporter) and subject.startswith(about):
             incident.reach(milestone, note["at"])
 
     def at(self, at_ns: int) -> Incident | None:
@@ -145,12 +147,3 @@ class Chronicle:
         measured = [incident for incident in self.incidents if "down" in incident.milestones]
         scripted = [incident for incident in measured if incident.is_scripted]
         return next(reversed(scripted or measured), None)
-
-
-def _milestone(reporter: str, note: dict[str, Any]) -> str | None:
-    kind = note["kind"]
-    if kind == "sensor_down" and not note["sensor"].startswith(FAR):
-        return None
-    if kind in _OF_FAR and reporter == "A" and note.get("name") == FAR:
-        return _OF_FAR[kind]
-    return _OF_ANYBODY.get(kind) or _MILESTONES.get((reporter, kind))

@@ -5,7 +5,7 @@ Pure: the time of each value is an argument, in seconds of any clock that rises.
 
 import math
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 #: Values that a window holds at most; the oldest go first. Ten seconds of 400 a second fit.
@@ -61,22 +61,19 @@ class Peak:
         self._seconds = seconds
         # Falling values, each with its time: what is lower and older will never be the peak.
         self._candidates: deque[tuple[float, float]] = deque()
-
-    @property
-    def value(self) -> float:
-        """The peak at the time of the last `add`."""
-        return self._candidates[0][1]
+        #: The peak at the time of the last `add`.
+        self.value = -math.inf
 
     def add(self, at: float, value: float) -> bool:
         """Take a value in; times must not fall. True when the peak is another one."""
-        candidates = self._candidates
-        before = candidates[0][1] if candidates else None
+        candidates, before = self._candidates, self.value
         while candidates and candidates[-1][1] <= value:
             candidates.pop()
         candidates.append((at, value))
         while candidates[0][0] <= at - self._seconds:
             candidates.popleft()
-        return candidates[0][1] != before
+        self.value = candidates[0][1]
+        return self.value != before
 
 
 class History:
@@ -194,9 +191,7 @@ class Tally:
             },
             "subjects": {
                 name: {
-                    "mean": (figures := subject.long.summary(now)).mean,
-                    "p95": figures.p95,
-                    "max": figures.max,
+                    **asdict(subject.long.summary(now)),
                     "history": [round(mean, 2) for mean in subject.history.means()],
                     "parts": subject.parts,
                 }

@@ -15,8 +15,6 @@ from callboard.demo.analysis import (
     Analysis,
     AnalysisResult,
     _evaluate,
-    chart_lines,
-    chart_page,
 )
 from callboard.demo.options import DemoOptions
 from callboard.demo.outcome import Findings
@@ -25,6 +23,10 @@ from callboard.pipeline import SparkMissing
 SECOND = 10**9
 LEVELS = [(float(second), second % 10.0) for second in range(20)]
 QUANTILES = [(0.0, 4.0, 9.0), (10.0, 5.0, 9.0)]
+
+
+def chart_of(title, strange):
+    return AnalysisResult(levels=LEVELS, quantiles=QUANTILES, strange=strange, title=title)
 
 
 def test_a_short_story_or_one_without_end_has_no_analysis():
@@ -82,7 +84,7 @@ def test_the_lines_of_the_chart_are_those_of_one_metric(tmp_path):
 
 
 def test_the_chart_of_a_terminal_has_a_row_for_each_thing():
-    title, *rows = chart_lines("/cpu", LEVELS, QUANTILES, [0.0, 19.0])
+    title, *rows = chart_of("/cpu", [0.0, 19.0]).lines()
 
     assert title == "/cpu: 0 to 9, 19 s"
     assert [row.split()[0] for row in rows] == ["level", "p50", "p99", "anomalies"]
@@ -91,7 +93,7 @@ def test_the_chart_of_a_terminal_has_a_row_for_each_thing():
 
 
 def test_the_picture_is_a_page_with_a_line_for_each_thing_and_a_dot_for_each_anomaly():
-    page = chart_page("/cpu <1>", LEVELS, QUANTILES, [3.0, 4.0])
+    page = chart_of("/cpu <1>", [3.0, 4.0]).page()
 
     assert page.startswith('<!doctype html><meta charset="utf-8"><title>/cpu &lt;1&gt;</title>')
     root = ElementTree.fromstring(page[page.index("<svg") :])
@@ -106,7 +108,7 @@ def test_the_picture_is_a_page_with_a_line_for_each_thing_and_a_dot_for_each_ano
 
 
 def test_a_chart_of_nothing_says_so():
-    assert chart_lines("/cpu", [], [], []) == ["/cpu: no records"]
+    assert AnalysisResult(title="/cpu").lines() == ["/cpu: no records"]
     assert AnalysisResult(missing="x").summary()["missing"] == "x"
 
 

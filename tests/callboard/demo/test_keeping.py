@@ -33,7 +33,7 @@ def test_what_was_acknowledged_is_there_when_the_master_comes_back(tmp_path):
             notes = Notes()
             master = MasterKeeping(Hub.of(c), notes, path)
             c.listen("127.0.0.1", 0)
-            clone = CloneKeeping(Hub.of(a), Notes())
+            clone = CloneKeeping(Hub.of(a))
             a.connect(c.address)
             for level in (50.0, 90.0, 10.0):
                 clone.keep("A.cpu", level)

@@ -4,7 +4,10 @@ from callboard.demo.outcome import Balance, RunOutcome
 
 
 def test_the_balance_is_the_sum_of_the_accounts():
-    accounts = [Balance(10, 7, 3, 0), Balance(5, 5, 0, 0)]
+    accounts = [
+        {"sent": 10, "confirmed": 7, "lost": 3, "in_flight": 0},
+        {"sent": 5, "confirmed": 5, "lost": 0, "in_flight": 0},
+    ]
 
     assert Balance.of(accounts) == Balance(15, 12, 3, 0)
     assert Balance.of([]) == Balance()
