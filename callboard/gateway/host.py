@@ -8,18 +8,16 @@ whether another one is created. Frames wait meanwhile.
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
 from callboard.actors.dispatch import handler
 from callboard.actors.exit_reason import ExitReason
-from callboard.actors.system_actor import SystemActor
 from callboard.gateway.errors import MalformedMessage
 from callboard.gateway.handle import CORRUPT, FAILED, TOPIC_SIZE, ModuleHandle
-from callboard.gateway.module import CallBack, EndBy, Module, make_module
+from callboard.gateway.module import Module, ModuleActor
 from callboard.gateway.wire.message import Message
-from callboard.text import describe, logged
+from callboard.text import describe
 
 _log = logging.getLogger("callboard.gateway")
 
@@ -45,44 +43,6 @@ class Settle:
 
 class Quit:
     """To the actor of a module: end, behind a start that waits."""
-
-
-class ModuleActor(SystemActor):
-    """Runs a module, here for its gateway or for one on another node."""
-
-    #: Whether an error of a callback ends the actor.
-    crashes = False
-
-    def make(
-        self,
-        name: str,
-        factory: Callable[[], object],
-        args: Mapping[str, Any],
-        publish: Callable[[Message], None],
-    ) -> None:
-        """Make and create the module."""
-        self.name, self.hand_out = name, publish
-        self.module: Module = make_module(factory, args, self)
-
-    @handler
-    def call_back(self, order: CallBack) -> None:
-        """Call what the module wanted to be called."""
-        try:
-            order.function()
-        except BaseException as error:
-            self.note(error, "a callback")
-            if self.crashes:
-                raise
-
-    @handler
-    def end_by(self, order: EndBy) -> None:
-        """End with what a thread of the module found."""
-        raise order.error
-
-    def note(self, error: BaseException, where: str) -> None:
-        """Log an error of the module."""
-        text = "%s of module %r raised %s"
-        logged(_log, text, where, self.name, describe(error), error=error)
 
 
 class ModuleHost(ModuleActor):
@@ -133,10 +93,8 @@ class ModuleHost(ModuleActor):
         """Destroy the module, once; an error is logged."""
         if not self._is_destroyed:
             self._is_destroyed = True
-            try:
+            with self.noted("destroy()"):
                 self.module.destroy()
-            except BaseException as error:  # noqa: BLE001  # it ends all the same
-                self.note(error, "destroy()")
 
     @handler
     def quit(self, _: Quit) -> Any:

@@ -22,7 +22,7 @@ find it any more; when it is empty, the actor of its module ends.
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from callboard.actors.errors import MailboxFull, ResultTimeout
@@ -66,6 +66,8 @@ class Inbox:
         self.is_poked = False
         #: The module's actor; None while there is none.
         self.context: ActorContext | None = None
+        #: The actor that is between two of its runs.
+        self._taker: ActorContext | None = None
         self._mark: Any = None
         self.on_lost = on_lost
         self._is_draining = False
@@ -216,6 +218,19 @@ class Inbox:
         self.pressure.make_room(len(self.items))
         return frames
 
+    def runs(self, most: int) -> Iterator[list[bytes]]:
+        """Take runs of up to so many frames until none waits; none while others are taken."""
+        self.is_poked = False
+        context = self.context
+        if self._taker is not context:
+            self._taker = context
+            try:
+                while frames := self.take_run(most):
+                    yield frames
+            finally:
+                if self._taker is context:
+                    self._taker = None
+
     def attach(self, context: ActorContext, mark: Any) -> None:
         """Let an actor take the frames from here on; it gets `mark` when some wait."""
         self._mark = mark
@@ -243,9 +258,9 @@ class Inbox:
             self.poke()
 
     def is_drained(self) -> bool:
-        """Return whether the queue is empty and no thread is about to append to it."""
+        """Return whether the queue is empty, and neither a thread nor a run is under way."""
         with self._lock:
-            if self.is_open or self.items or self._blocked:
+            if self.is_open or self.items or self._blocked or self._taker is not None:
                 return False
             self._is_draining = False
             return True

@@ -9,15 +9,23 @@ def shout(message):
     return message.content.upper()
 """
 
-from collections.abc import Callable, Mapping
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, Self, cast, overload
+from typing import Any, ClassVar, Self, cast, overload
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from callboard.actors.cell import Reminder
+from callboard.actors.dispatch import handler
 from callboard.actors.reference import ActorRef
+from callboard.actors.system_actor import SystemActor
 from callboard.gateway.errors import InvalidArguments
 from callboard.gateway.wire.message import Message
+from callboard.text import describe, logged
+
+_log = logging.getLogger("callboard.gateway")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,39 +42,6 @@ class EndBy:
     error: BaseException
 
 
-class Cancellable(Protocol):
-    """A callback that has been asked for."""
-
-    def cancel(self) -> None:
-        """Do not call back any more."""
-
-
-class Outlet(Protocol):
-    """What a module uses of its actor."""
-
-    name: str
-
-    #: Hand a message to all modules that are linked; from any thread.
-    hand_out: Callable[[Message], None]
-
-    @property
-    def me(self) -> ActorRef[Any]:
-        """The module's actor."""
-
-    @property
-    def node(self) -> Any:
-        """The node that the actor lives on."""
-
-    def after(self, seconds: float, message: Any, /) -> Cancellable:
-        """Let the actor have a message once."""
-
-    def every(self, seconds: float, message: Any, /) -> Cancellable:
-        """Let the actor have a message again and again."""
-
-    def post_self(self, message: Any, /) -> None:
-        """Let the actor have a message; from any thread."""
-
-
 class Module:
     """A part of a gateway: it receives messages and publishes some.
 
@@ -80,7 +55,8 @@ class Module:
     #: A pydantic model of `args`, so that a configuration is checked before it is used.
     Arguments: ClassVar[Any] = None
 
-    _outlet: Outlet
+    #: What the module uses of the runtime.
+    _actor: "ModuleActor"
 
     def create(self, args: Mapping[str, Any]) -> None:
         """Make ready with the configuration; what this raises, the gateway's user gets.
@@ -102,17 +78,17 @@ class Module:
     @property
     def name(self) -> str:
         """The module's name in its gateway."""
-        return self._outlet.name
+        return self._actor.name
 
     @property
     def me(self) -> ActorRef[Any]:
         """The module's actor, to be monitored, or told to others."""
-        return self._outlet.me
+        return self._actor.me
 
     @property
     def node(self) -> Any:
         """The node that the module lives on."""
-        return self._outlet.node
+        return self._actor.node
 
     def publish(self, content: Any, properties: Mapping[str, str] | None = None) -> None:
         """Publish a message, from any thread.
@@ -132,19 +108,19 @@ class Module:
             content = Message(content, properties)
         elif properties is not None:
             content = Message(content.content, properties)
-        self._outlet.hand_out(content)
+        self._actor.hand_out(content)
 
-    def after(self, seconds: float, callback: Callable[[], object]) -> Cancellable:
+    def after(self, seconds: float, callback: Callable[[], object]) -> Reminder:
         """Call a function once in `seconds`, never while `receive` runs."""
-        return self._outlet.after(seconds, CallBack(callback))
+        return self._actor.after(seconds, CallBack(callback))
 
-    def every(self, seconds: float, callback: Callable[[], object]) -> Cancellable:
+    def every(self, seconds: float, callback: Callable[[], object]) -> Reminder:
         """Call a function every so many seconds, never while `receive` runs."""
-        return self._outlet.every(seconds, CallBack(callback))
+        return self._actor.every(seconds, CallBack(callback))
 
     def fail(self, error: BaseException) -> None:
         """End this module because of an error; its restart policy says what follows."""
-        self._outlet.post_self(EndBy(error))
+        self._actor.post_self(EndBy(error))
 
 
 class ModuleArguments(BaseModel):
@@ -172,21 +148,64 @@ class ModuleArguments(BaseModel):
             raise InvalidArguments(msg) from error
 
 
-def make_module(
-    factory: Callable[[], object], args: Mapping[str, Any], outlet: Outlet
-) -> Module:
-    """Make a module, give it its outlet, and create it.
+class ModuleActor(SystemActor):
+    """Runs a module, here for its gateway or for one on another node."""
 
-    Raises:
-        TypeError: what the factory makes is not a module.
-    """
-    made = factory()
-    if not isinstance(made, Module):
-        msg = f"{factory!r} made {made!r}, which is no Module"
-        raise TypeError(msg)
-    made._outlet = outlet  # noqa: SLF001  # users' classes shall not meet another public name
-    made.create(args)
-    return made
+    #: Whether an error of a callback ends the actor.
+    crashes = False
+
+    def make(
+        self,
+        name: str,
+        factory: Callable[[], object],
+        args: Mapping[str, Any],
+        publish: Callable[[Message], None],
+    ) -> None:
+        """Make and create the module.
+
+        Args:
+            name: of the module.
+            factory: makes it.
+            args: for its `create`.
+            publish: hands a message to all modules that are linked; from any thread.
+
+        Raises:
+            TypeError: what the factory makes is not a module.
+        """
+        self.name, self.hand_out = name, publish
+        made = factory()
+        if not isinstance(made, Module):
+            msg = f"{factory!r} made {made!r}, which is no Module"
+            raise TypeError(msg)
+        made._actor = self  # noqa: SLF001  # users' classes shall not meet another public name
+        made.create(args)
+        self.module: Module = made
+
+    @handler
+    def call_back(self, order: CallBack) -> None:
+        """Call what the module wanted to be called."""
+        with self.noted("a callback", raises=self.crashes):
+            order.function()
+
+    @handler
+    def end_by(self, order: EndBy) -> None:
+        """End with what a thread of the module found."""
+        raise order.error
+
+    @contextlib.contextmanager
+    def noted(self, where: str, *, raises: bool = False) -> Iterator[None]:
+        """Log what the module raises; `raises` raises it again."""
+        try:
+            yield
+        except BaseException as error:
+            self.note(error, where)
+            if raises:
+                raise
+
+    def note(self, error: BaseException, where: str) -> None:
+        """Log an error of the module."""
+        text = "%s of module %r raised %s"
+        logged(_log, text, where, self.name, describe(error), error=error)
 
 
 class FunctionModule(Module):

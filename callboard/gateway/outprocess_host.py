@@ -12,7 +12,7 @@ import json
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 import pynng
@@ -22,8 +22,7 @@ from callboard.actors.exit_reason import ExitReason
 from callboard.actors.mailbox import Mailbox
 from callboard.gateway.configuration import find_module
 from callboard.gateway.errors import InvalidEntrypoint, MalformedControl, MalformedMessage
-from callboard.gateway.host import ModuleActor
-from callboard.gateway.module import EndBy, Module
+from callboard.gateway.module import EndBy, Module, ModuleActor
 from callboard.gateway.outprocess import MESSAGES_KEPT, channel_url, message_channel
 from callboard.gateway.wire.control import (
     FAILED,
@@ -84,7 +83,7 @@ class ProcessHost(ModuleActor):
     def start(self, _: ControlStart) -> None:
         """Start the module."""
         if self._is_made:
-            with self._noted("start()"):
+            with self.noted("start()"):
                 self.module.start()
 
     @handler
@@ -96,7 +95,7 @@ class ProcessHost(ModuleActor):
             _log.warning("the gateway sent what is no message: %s", error)
             return
         if self._is_made:
-            with self._noted("receive()"):
+            with self.noted("receive()"):
                 self.module.receive(message)
 
     @handler
@@ -128,14 +127,6 @@ class ProcessHost(ModuleActor):
         if self._is_made:
             self._is_made = False
             self.module.destroy()
-
-    @contextlib.contextmanager
-    def _noted(self, where: str) -> Iterator[None]:
-        """Log what the module raises; the next message follows."""
-        try:
-            yield
-        except BaseException as error:  # noqa: BLE001  # a module may raise anything
-            self.note(error, where)
 
     def _reply(self, status: int) -> None:
         """Reply to the gateway, if it is there."""

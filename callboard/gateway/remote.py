@@ -19,9 +19,9 @@ from callboard.actors.errors import CallboardError, MailboxFull
 from callboard.actors.reference import ActorRef, Down
 from callboard.gateway.errors import MalformedMessage, ModuleFailed, invalid_entry
 from callboard.gateway.handle import FAILED, TOPIC_SIZE, ModuleHandle, RemotePlace
-from callboard.gateway.host import BeginStart, FramesAwaited, ModuleActor, ModuleHost, Quit
+from callboard.gateway.host import BeginStart, FramesAwaited, ModuleHost, Quit
 from callboard.gateway.inbox import DEFAULT_QUEUE, Inbox
-from callboard.gateway.module import Module
+from callboard.gateway.module import Module, ModuleActor
 from callboard.gateway.wire.message import Message
 from callboard.node import Node
 from callboard.proxies.address import parse_node_address
@@ -97,7 +97,6 @@ class RemoteHost(ModuleHost):
 
     def __init__(self, handle: ModuleHandle) -> None:
         self._agent: ActorRef[Any] | None = None
-        self._is_sending = self._is_leaving = False
         super().__init__(handle)
         if handle.counted.restarts:
             self.post_self(MakeAgent())  # the first time the broker asks for it
@@ -132,7 +131,7 @@ class RemoteHost(ModuleHost):
     @handler
     def agent_ended(self, down: Down) -> None:
         """End too: the supervisor decides whether there is another one."""
-        if down.ref == self._agent and not self._is_leaving:
+        if down.ref == self._agent:
             place = self._handle.where
             assert isinstance(place, RemotePlace)
             msg = f"module {self.name!r} on {place.address} ended: {down.reason}"
@@ -141,18 +140,13 @@ class RemoteHost(ModuleHost):
     @handler(concurrent=True)
     async def receive_awaited(self, _: FramesAwaited) -> None:
         """Send runs of what waits, one after the other."""
-        inbox = self._inbox
-        inbox.is_poked = False
-        if self._is_sending or self._agent is None:
+        inbox, agent = self._inbox, self._agent
+        if agent is None:
             return
-        self._is_sending = True
-        try:
-            while inbox.items and not self._is_leaving:
-                frames = inbox.take_run(RUN)
-                if frames:
-                    await self._send(self._agent, frames)
-        finally:
-            self._is_sending = False
+        for frames in inbox.runs(RUN):
+            await self._send(agent, frames)
+            if self._agent is not agent:
+                break
         if not inbox.is_open and inbox.is_drained():
             self.post_self(Quit())
 
@@ -169,10 +163,10 @@ class RemoteHost(ModuleHost):
     @handler
     async def quit(self, order: Quit) -> None:
         """Let the agent destroy the module, and end."""
-        self._is_leaving = True
-        if self._agent is not None:
+        agent, self._agent = self._agent, None
+        if agent is not None:
             try:
-                await self._agent.ask(StopAgent(), timeout=None)
+                await agent.ask(StopAgent(), timeout=None)
             except CallboardError as error:
                 _log.warning("module %r was not destroyed there: %s", self.name, error)
         super().quit(order)
@@ -196,7 +190,6 @@ class ModuleAgent(ModuleActor):
 
     def __init__(self, host: ActorRef[Any], name: str, args: dict[str, Any]) -> None:
         self._host = host
-        self._is_sending = False
         self._outgoing = Inbox(name, DEFAULT_QUEUE, self._lost)
         self._outgoing.attach(self.context, FramesAwaited())
         if inspect.iscoroutinefunction(self.module_class.receive):
@@ -233,17 +226,9 @@ class ModuleAgent(ModuleActor):
     @handler(concurrent=True)
     async def send_out(self, _: FramesAwaited) -> None:
         """Send runs of what the module published, one after the other."""
-        self._outgoing.is_poked = False
-        if self._is_sending:
-            return
-        self._is_sending = True
-        try:
-            while self._outgoing.items:
-                frames = self._outgoing.take_run(RUN)
-                run = PublishRun(self.me, tuple(frames))
-                await _hand_on(self._host, run, frames, self._lost)
-        finally:
-            self._is_sending = False
+        for frames in self._outgoing.runs(RUN):
+            run = PublishRun(self.me, tuple(frames))
+            await _hand_on(self._host, run, frames, self._lost)
 
     def _lost(self, _frame: bytes, reason: str, detail: str = "") -> None:
         """Log that a message does not reach the gateway."""

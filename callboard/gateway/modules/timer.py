@@ -5,7 +5,8 @@ from typing import Any
 
 from pydantic import Field
 
-from callboard.gateway.module import Cancellable, Module, ModuleArguments
+from callboard.actors.cell import Reminder
+from callboard.gateway.module import Module, ModuleArguments
 
 
 class TimerArguments(ModuleArguments):
@@ -33,7 +34,7 @@ class TimerModule(Module):
         """Check the arguments."""
         self._args = TimerArguments.read(args)
         self._sent = 0
-        self._ticks: Cancellable | None = None
+        self._ticks: Reminder | None = None
 
     def start(self) -> None:
         """Begin to publish."""
