@@ -7,8 +7,9 @@ are random numbers of 32 bits, given to each port that wants or answers a flow.
 
 import re
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final, Generic, Self, TypeVar
 
 from callboard.actors.closing import Closing
 from callboard.actors.dispatch import handler
@@ -34,6 +35,11 @@ BROKER_NAME: Final = "flow"
 #: Seconds between looks for flows whose handler does not answer.
 TICK: Final = 1.0
 
+#: What the other sides are told when a broker is closed.
+CLOSED: Final = "the flow broker is closed"
+
+P = TypeVar("P")
+
 _ADDRESS: Final = re.compile(
     r"basp://(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\[\]:/@\s]+):(?P<port>\d{1,5})(?:/(?P<name>[\w.-]+))?"
 )
@@ -55,32 +61,109 @@ class ExpireFlows:
     """To the broker: refuse the flows whose handlers did not answer in time."""
 
 
-class FlowBrokerActor(SystemActor):
+class FlowSwitch(Generic[P]):
+    """Carries out what the table of associations decides, whatever its peers' ports are."""
+
+    #: Where handlers reach the broker: an actor, or an address.
+    broker: ActorRef[Any] | None = None
+    address = ""
+
+    def __init__(
+        self,
+        factory: Factory,
+        most_credit: int,
+        draw: Callable[[int], int],
+        now: Callable[[], float],
+    ) -> None:
+        """Begin without flows.
+
+        Args:
+            factory: finds a handler for each BOT.
+            most_credit: BOTs that ask for more are refused.
+            draw: returns so many random bits.
+            now: returns the time in seconds.
+        """
+        self.table = AssociationTable(lambda: f"{draw(128):032x}", most_credit=most_credit)
+        self._factory = factory
+        self._draw = draw
+        self._now = now
+        self._rids: dict[P, int] = {}
+        self._ports: dict[int, P] = {}
+
+    def rid_of(self, peer: P) -> int:
+        """Return the routing id of a peer: at first a random one that is free."""
+        rid = self._rids.get(peer, 0)
+        if not rid:
+            while not rid or rid in self._ports:
+                rid = self._draw(32)
+            self._rids[peer] = rid
+            self._ports[rid] = peer
+        return rid
+
+    def pass_on(self, rid: int, data: bytes) -> None:
+        """Take a message; a peer that has no flow behind it is forgotten."""
+        self.carry_out(self.table.receive(rid, data, self._now()))
+        if rid not in self.table:
+            self.forget(rid)
+
+    def carry_out(self, effects: list[Effect]) -> None:
+        """Do what the table has decided, in order."""
+        for effect in effects:
+            if isinstance(effect, Send):
+                self.send_to(effect.rid, effect.data)
+            elif isinstance(effect, CallFactory):
+                bot = Bot(effect.bot, self.broker, self.address, self.refuse_later)
+                reason = call_factory(self._factory, bot, self._now)
+                if reason:
+                    self.refuse(effect.cid, reason)
+            else:
+                self.forget(effect.rid)
+
+    def refuse(self, cid: int, reason: str) -> None:
+        """Tell a client that waits."""
+        self.carry_out(self.table.refuse(cid, reason))
+
+    def forget(self, rid: int) -> None:
+        """Free a routing id."""
+        peer = self._ports.pop(rid, None)
+        if peer is not None:
+            del self._rids[peer]
+
+    def send_to(self, rid: int, data: bytes) -> None:
+        """Send to a peer; one that takes nothing loses its flow."""
+        raise NotImplementedError
+
+    def refuse_later(self, cid: int, reason: str) -> None:
+        """Tell a client that waits; from any thread."""
+        raise NotImplementedError
+
+
+class FlowBrokerActor(FlowSwitch[ActorRef[Any]], SystemActor):
     """Runs the table of associations on a node."""
 
     def __init__(self, factory: Factory, most_credit: int) -> None:
-        self._factory = factory
-        self._now = self.runtime.now
-        draw = self.runtime.random.getrandbits
-        self.table = AssociationTable(lambda: f"{draw(128):032x}", most_credit=most_credit)
-        self._rids: dict[ActorRef[Any], int] = {}
-        self._ports: dict[int, tuple[ActorRef[Any], Any]] = {}
+        random = self.runtime.random.getrandbits
+        super().__init__(factory, most_credit, random, self.runtime.now)
+        self.broker = self.me
+        self._monitors: dict[int, Any] = {}
         self._is_ticking = False
         #: While a run is handled: what it lets go to each port.
         self._outputs: dict[ActorRef[Any], list[bytes]] | None = None
 
     @handler
     def receive(self, data: bytes) -> None:
-        """Pass a message on, or begin a flow."""
+        """Pass a message on, or begin a flow; peers that have one are watched."""
         sender = self.sender
         if sender is None:
             self.table.counters.unknown += 1
             return
-        known = self._rids.get(sender)
-        rid = known or self._new_rid(sender)
-        self._carry_out(self.table.receive(rid, data, self._now()))
-        if known is None:
-            self._settle(rid, sender)
+        rid = self.rid_of(sender)
+        self.pass_on(rid, data)
+        if rid not in self._monitors and rid in self._ports:
+            self._monitors[rid] = self.monitor(sender)
+            if self.table.is_waiting and not self._is_ticking:
+                self._is_ticking = True
+                self.after(TICK, ExpireFlows())
 
     @handler
     def receive_run(self, run: tuple[bytes, ...]) -> None:
@@ -95,91 +178,87 @@ class FlowBrokerActor(SystemActor):
             for ref, sent in outputs.items():
                 self._post(ref, sent[0] if len(sent) == 1 else tuple(sent))
 
+    def send_to(self, rid: int, data: bytes) -> None:
+        """Send to a peer, in a run with what else goes there."""
+        if self._outputs is None:
+            self._post(self._ports[rid], data)
+        else:
+            self._outputs.setdefault(self._ports[rid], []).append(data)
+
     def _post(self, ref: ActorRef[Any], sent: bytes | tuple[bytes, ...]) -> None:
         """Send to a peer; one that takes nothing loses its flow."""
         try:
             ref.target.post(sent, self.context)
         except CallboardError as error:  # its link is full, say: only that flow ends
-            rid = self._rids.get(ref)
-            if rid is not None:
-                self._carry_out(self.table.down(rid, str(error)))
+            self._lose(ref, str(error))
 
-    def _new_rid(self, sender: ActorRef[Any]) -> int:
-        """Give a peer a random routing id that is free."""
-        while not (rid := self.runtime.random.getrandbits(32)) or rid in self._ports:
-            pass
-        self._rids[sender] = rid
-        self._ports[rid] = sender, None
-        return rid
+    def _lose(self, ref: ActorRef[Any], reason: str) -> None:
+        """End the flow of a peer that is lost."""
+        rid = self._rids.get(ref)
+        if rid is not None:
+            self.carry_out(self.table.down(rid, reason))
 
-    def _settle(self, rid: int, sender: ActorRef[Any]) -> None:
-        """Watch a peer that has a flow since this message; forget the others."""
-        if rid in self.table:
-            self._ports[rid] = sender, self.monitor(sender)
-        else:
-            self._forget(rid)
-        if self.table.is_waiting and not self._is_ticking:
-            self._is_ticking = True
-            self.after(TICK, ExpireFlows())
+    def forget(self, rid: int) -> None:
+        """Free a routing id, and watch its peer no more."""
+        super().forget(rid)
+        monitor = self._monitors.pop(rid, None)
+        if monitor is not None:
+            monitor.cancel()
 
-    def _forget(self, rid: int) -> None:
-        """Free a routing id."""
-        found = self._ports.pop(rid, None)
-        if found is not None:
-            ref, monitor = found
-            del self._rids[ref]
-            if monitor is not None:
-                monitor.cancel()
+    def refuse_later(self, cid: int, reason: str) -> None:
+        """Tell a client that waits; from any thread."""
+        self.post_self(Refuse(cid, reason))
 
     @handler
     def port_down(self, down: Down) -> None:
         """A client or handler ended, or no path leads to it."""
-        rid = self._rids.get(down.ref)
-        if rid is not None:
-            self._carry_out(self.table.down(rid, down.detail or str(down.reason)))
+        self._lose(down.ref, down.detail or str(down.reason))
 
     @handler
     def expire_flows(self, order: ExpireFlows) -> None:
         """Refuse flows that waited too long for their handlers."""
-        self._carry_out(self.table.expire(self._now()))
+        self.carry_out(self.table.expire(self._now()))
         self._is_ticking = self.table.is_waiting
         if self._is_ticking:
             self.after(TICK, order)
 
-    def _carry_out(self, effects: list[Effect]) -> None:
-        """Do what the table has decided, in order."""
-        for effect in effects:
-            if isinstance(effect, Send):
-                ref = self._ports[effect.rid][0]
-                if self._outputs is None:
-                    self._post(ref, effect.data)
-                else:
-                    self._outputs.setdefault(ref, []).append(effect.data)
-            elif isinstance(effect, CallFactory):
-                bot = Bot(effect.bot, self.me, refuse=self._refuse)
-                reason = call_factory(self._factory, bot, self._now)
-                if reason:
-                    self._carry_out(self.table.refuse(effect.cid, reason))
-            else:
-                self._forget(effect.rid)
-
-    def _refuse(self, cid: int, reason: str) -> None:
-        """Refuse a flow later; from any thread."""
-        self.post_self(Refuse(cid, reason))
-
     @handler
-    def refuse(self, order: Refuse) -> None:
+    def refuse_flow(self, order: Refuse) -> None:
         """Tell a client that waits."""
-        self._carry_out(self.table.refuse(order.cid, order.reason))
+        self.refuse(order.cid, order.reason)
 
     @handler
     def close_flows(self, _: CloseFlows) -> None:
         """End all flows, then this actor."""
-        self._carry_out(self.table.close("the flow broker is closed"))
+        self.carry_out(self.table.close(CLOSED))
         self.stop_self(ExitReason.NORMAL)
 
 
-class FlowBroker(Closing):
+class BrokerView(Closing):
+    """What users see of a flow broker, whatever carries its messages."""
+
+    table: AssociationTable
+    _ended: threading.Event
+
+    @property
+    def counters(self) -> FlowCounters:
+        """What happened so far."""
+        return self.table.counters
+
+    def __len__(self) -> int:
+        """Return the number of flows in its table."""
+        return len(self.table)
+
+    def __bool__(self) -> bool:
+        """Be true also without flows."""
+        return True
+
+    def run(self, timeout: float | None = None) -> bool:
+        """Wait until the broker is closed, or for `timeout` seconds: then return False."""
+        return self._ended.wait(timeout)
+
+
+class FlowBroker(BrokerView):
     """Takes clients at an address and lets a factory find a handler for each.
 
     `FlowBroker.bind` opens a port; `FlowBroker(node, factory=…)` puts one on an existing node.
@@ -209,6 +288,7 @@ class FlowBroker(Closing):
         self._ended = threading.Event()
         self.ref = node.spawn(FlowBrokerActor, factory, most_credit)
         self._actor: FlowBrokerActor = node.runtime.contexts[self.ref.actor_id].actor
+        self.table = self._actor.table
         self.ref.target.monitor(self, lambda _: self._ended.set())
         node.register(name, self.ref)
 
@@ -263,23 +343,6 @@ class FlowBroker(Closing):
     def address(self) -> str:
         """Where clients reach it: `basp://HOST:PORT/NAME`."""
         return f"{self.node.address}/{self._name}"
-
-    @property
-    def counters(self) -> FlowCounters:
-        """What happened so far."""
-        return self._actor.table.counters
-
-    def __len__(self) -> int:
-        """Return the number of flows in its table."""
-        return len(self._actor.table)
-
-    def __bool__(self) -> bool:
-        """Be true also without flows."""
-        return True
-
-    def run(self, timeout: float | None = None) -> bool:
-        """Wait until the broker is closed, or for `timeout` seconds: then return False."""
-        return self._ended.wait(timeout)
 
     def close(self) -> None:
         """End all flows with EOT, the broker, and its node if it has its own. Idempotent."""

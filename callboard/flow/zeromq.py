@@ -19,22 +19,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import zmq
 
-from callboard.actors.closing import Closing
 from callboard.actors.future import Future
+from callboard.flow.broker import CLOSED, BrokerView, FlowSwitch
 from callboard.flow.errors import FlowAborted, FlowError, MalformedMessage
-from callboard.flow.factories import Bot, Factory, call_factory
+from callboard.flow.factories import Factory
 from callboard.flow.link import FlowTaker
-from callboard.flow.protocol.association import (
-    AssociationTable,
-    CallFactory,
-    Effect,
-    FlowCounters,
-    Send,
-)
 from callboard.flow.protocol.machine import CREDIT_LIMIT
 from callboard.flow.protocol.message import MESSAGE_LIMIT, decode_frames, encode_frames
 
@@ -201,7 +195,7 @@ class ZmqLink(_Loop):
         self.post(self._over.set)
 
 
-class ZmqFlowBroker(_Loop, Closing):
+class ZmqFlowBroker(_Loop, FlowSwitch[bytes], BrokerView):
     """A flow broker on a ROUTER or SERVER socket; handlers connect to it as clients do."""
 
     def __init__(
@@ -212,14 +206,11 @@ class ZmqFlowBroker(_Loop, Closing):
         Raises:
             FlowError: the address is of no use, or taken.
         """
-        super().__init__("callboard-flow-broker", address, "ROUTER", "SERVER")
+        _Loop.__init__(self, "callboard-flow-broker", address, "ROUTER", "SERVER")
+        FlowSwitch.__init__(self, factory, most_credit, secrets.randbits, time.monotonic)
         bound = self.socket.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
         #: Where clients and handlers reach it.
         self.address = bound.replace("://", "+draft://") if self.is_draft else bound
-        self._factory = factory
-        self._table = AssociationTable(lambda: secrets.token_hex(16), most_credit=most_credit)
-        self._rids: dict[bytes, int] = {}
-        self._identities: dict[int, bytes] = {}
         self._ended = threading.Event()
         self.thread.start()
 
@@ -229,89 +220,40 @@ class ZmqFlowBroker(_Loop, Closing):
             self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.socket.bind(f"{endpoint[:-2]}:*" if endpoint.endswith(":0") else endpoint)
 
-    @property
-    def counters(self) -> FlowCounters:
-        """What happened so far."""
-        return self._table.counters
-
-    def __len__(self) -> int:
-        """Return the number of flows in its table."""
-        return len(self._table)
-
-    def __bool__(self) -> bool:
-        """Be true also without flows."""
-        return True
-
     def take(self, frames: list[Any]) -> None:
         """Pass a message on, or begin a flow."""
         if self.is_draft:
-            rid, data = frames[0].routing_id, frames[0].bytes
+            self.pass_on(frames[0].routing_id, frames[0].bytes)
         else:
             identity, *parts = (frame.bytes for frame in frames)
-            rid = self._rid_of(identity)
             data = encode_frames(parts[1:] if parts and not parts[0] else parts)
-        self._carry_out(self._table.receive(rid, data, time.monotonic()))
-        if rid not in self._table:
-            self._forget(rid)
+            self.pass_on(self.rid_of(identity), data)
 
-    def _rid_of(self, identity: bytes) -> int:
-        """Return the routing id of a peer, a new one at first."""
-        rid = self._rids.get(identity)
-        while rid is None:
-            drawn = secrets.randbits(32)
-            if drawn and drawn not in self._identities:
-                rid = self._rids[identity] = drawn
-                self._identities[drawn] = identity
-        return rid
-
-    def _forget(self, rid: int) -> None:
-        """Free a routing id."""
-        identity = self._identities.pop(rid, None)
-        if identity is not None:
-            del self._rids[identity]
-
-    def _carry_out(self, effects: list[Effect]) -> None:
-        """Do what the table has decided, in order."""
-        for effect in effects:
-            if isinstance(effect, Send):
-                self._send(effect)
-            elif isinstance(effect, CallFactory):
-                bot = Bot(effect.bot, None, self.address, self._refuse)
-                reason = call_factory(self._factory, bot, time.monotonic)
-                if reason:
-                    self._carry_out(self._table.refuse(effect.cid, reason))
-            elif effect.rid not in self._table:
-                self._forget(effect.rid)
-
-    def _send(self, effect: Send) -> None:
+    def send_to(self, rid: int, data: bytes) -> None:
+        """Send to a peer; one that ZeroMQ has no way to loses its flow."""
         try:
             if self.is_draft:
-                frame = zmq.Frame(effect.data)
-                frame.routing_id = effect.rid
+                frame = zmq.Frame(data)
+                frame.routing_id = rid
                 self.socket.send(frame, zmq.DONTWAIT, copy=False)
-            elif effect.rid in self._identities:
-                frames = [self._identities[effect.rid], b"", *decode_frames(effect.data)]
+            elif rid in self._ports:
+                frames = [self._ports[rid], b"", *decode_frames(data)]
                 self.socket.send_multipart(frames, zmq.DONTWAIT)
         except (zmq.ZMQError, MalformedMessage) as error:
-            lost = self._table.down(effect.rid, str(error))
-            self._carry_out(lost)
+            self.carry_out(self.table.down(rid, str(error)))
 
-    def _refuse(self, cid: int, reason: str) -> None:
-        """Refuse a flow later; from any thread."""
-        self.post(lambda: self._carry_out(self._table.refuse(cid, reason)))
+    def refuse_later(self, cid: int, reason: str) -> None:
+        """Tell a client that waits; from any thread."""
+        self.post(partial(self.refuse, cid, reason))
 
     def tick(self) -> None:
         """Refuse flows that waited too long for their handlers."""
-        if self._table.is_waiting:
-            self._carry_out(self._table.expire(time.monotonic()))
-
-    def run(self, timeout: float | None = None) -> bool:
-        """Wait until the broker is closed, or for `timeout` seconds: then return False."""
-        return self._ended.wait(timeout)
+        if self.table.is_waiting:
+            self.carry_out(self.table.expire(time.monotonic()))
 
     def close(self) -> None:
         """End all flows with EOT, then the broker. Idempotent."""
         if not self._ended.is_set():
             self._ended.set()
-            self.post(lambda: self._carry_out(self._table.close("the flow broker is closed")))
+            self.post(lambda: self.carry_out(self.table.close(CLOSED)))
             super().close()
