@@ -6,10 +6,11 @@ future, so the same lines serve threads, asyncio, handlers of actors and simulat
 """
 
 import asyncio
+import contextlib
 import importlib
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, Final, NoReturn, Self
 
@@ -285,20 +286,14 @@ class Flow:
             return None
 
     def __iter__(self) -> Iterator[Dat]:
-        while True:
-            try:
-                dat = self.get()
-            except FlowEnded:
-                return
-            yield dat
+        with contextlib.suppress(FlowEnded):
+            while True:
+                yield self.get()
 
     async def __aiter__(self) -> AsyncIterator[Dat]:
-        while True:
-            try:
-                dat = await self.aget()
-            except FlowEnded:
-                return
-            yield dat
+        with contextlib.suppress(FlowEnded):
+            while True:
+                yield await self.aget()
 
     # --- end ---
 
@@ -357,17 +352,13 @@ class Flow:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if self._is_closed:
-            return
-        self._is_closed = True
-        try:
-            if error is not None:
-                self._give_up(describe(error, REASON_LIMIT))
-            elif self._machine.state is not FlowState.IDLE:
-                self.eot()
-        finally:
-            if self._link is not None:
-                self._link.close()
+        if not self._is_closed:
+            try:
+                if self._wants_eot(error):
+                    self.eot()
+            finally:
+                if self._link is not None:
+                    self._link.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -375,17 +366,20 @@ class Flow:
     async def __aexit__(
         self, _kind: object, error: BaseException | None, _trace: object
     ) -> None:
-        if self._is_closed:
-            return
+        if not self._is_closed:
+            try:
+                if self._wants_eot(error):
+                    await self.aeot()
+            finally:
+                if self._link is not None:
+                    await self._link.aclose()
+
+    def _wants_eot(self, error: BaseException | None) -> bool:
+        """Return whether EOT ends the flow whose block is left; tell an error at once."""
         self._is_closed = True
-        try:
-            if error is not None:
-                self._give_up(describe(error, REASON_LIMIT))
-            elif self._machine.state is not FlowState.IDLE:
-                await self.aeot()
-        finally:
-            if self._link is not None:
-                await self._link.aclose()
+        if error is not None:
+            self._give_up(describe(error, REASON_LIMIT))
+        return error is None and self._machine.state is not FlowState.IDLE
 
     def _give_up(self, reason: str) -> None:
         """Tell the other side that this one fails, and do not wait for its echo."""
@@ -437,6 +431,11 @@ class Flow:
                 self.end_attributes = event.attributes
                 if self._machine.is_giver and self._machine.state is FlowState.FINACK:
                     self._answer(self._machine.end())
+        self._wake()
+
+    def _wake(self) -> None:
+        """Let everyone look again."""
+        with self._lock:
             waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             waiter.set_result(None)
@@ -462,9 +461,7 @@ class Flow:
                 self._error = (
                     error if isinstance(error, FlowError) else FlowAborted(said(error))
                 )
-            waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            waiter.set_result(None)
+        self._wake()
 
     # --- waiting ---
 
@@ -493,29 +490,18 @@ class Flow:
         raise FlowEnded(msg, self.end_attributes)
 
     def _block(self, step: Callable[[], Any]) -> Any:
-        """Try a step after each change until it has an outcome."""
-        changes = self._changes(step)
+        """Do what `_wait` does, on a thread that waits for each change."""
+        waits = self._wait(step)
         try:
             while True:
-                next(changes).result()
+                change = waits.send(None)
+                with contextlib.suppress(AskTimeout):  # the steps raise it
+                    change.result()
         except StopIteration as end:
             return end.value
-        except AskTimeout:
-            raise self._too_late() from None
 
     async def _wait(self, step: Callable[[], Any]) -> Any:
-        """Awaitable twin of `_block`."""
-        changes = self._changes(step)
-        while True:
-            try:
-                await next(changes)
-            except StopIteration as end:
-                return end.value
-            except AskTimeout:
-                raise self._too_late() from None
-
-    def _changes(self, step: Callable[[], Any]) -> Generator[Future[None], None, Any]:
-        """Yield what is to be waited for until a step has an outcome, and return that."""
+        """Try a step after each change until it has an outcome."""
         link = self._link
         assert link is not None
         until = None if self.timeout is None else link.now() + self.timeout
@@ -527,7 +513,10 @@ class Flow:
                 self._waiters.append(change)
             outcome = step()  # behind the future: what comes in between is not missed
             if not outcome:
-                yield change
+                try:
+                    await change
+                except AskTimeout:
+                    raise self._too_late() from None
                 outcome = step()  # most often it is there, and no other future is needed
             if outcome:
                 change.set_result(None)  # nothing waits for it
