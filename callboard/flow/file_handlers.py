@@ -102,14 +102,31 @@ def load_rules(path: Path) -> list[FileRule]:
     return [FileRule.of(entry, f"{path}: rule {n}") for n, entry in enumerate(entries, 1)]
 
 
-class FileWriter(FlowHandler):
-    """Appends each DAT to a file; its EOT says how many records and bytes that were."""
+class FileHandler(FlowHandler):
+    """Serves a flow with one file of a service, which may refuse: the reason is the EOT's."""
 
     def __init__(self, service: ActorRef[Any], name: str) -> None:
         self._service = service
         self._name = name
 
     async def serve(self, flow: Flow, bot: Bot) -> None:
+        """Write or read all, then EOT."""
+        try:
+            about = await self.carry(flow, bot)
+        except (RemoteError, RecordError) as error:
+            await flow.aeot(str(error))
+        else:
+            await flow.aeot(**about)
+
+    async def carry(self, flow: Flow, bot: Bot) -> dict[str, Any]:
+        """Write or read all; return the attributes of EOT."""
+        raise NotImplementedError
+
+
+class FileWriter(FileHandler):
+    """Appends each DAT to a file; its EOT says how many records and bytes that were."""
+
+    async def carry(self, flow: Flow, bot: Bot) -> dict[str, Any]:
         """Write until EOT."""
         records = size = 0
         about = bot.attributes
@@ -118,41 +135,27 @@ class FileWriter(FlowHandler):
             record = Message(
                 label=label, payload=dat.payload, origin=bot.cid, seqno=dat.seqno
             ).encode()
-            try:
-                await self._service.ask(Append(self._name, (record,)))
-            except (RemoteError, RecordError) as error:
-                await flow.aeot(str(error))
-                return
+            await self._service.ask(Append(self._name, (record,)))
             records += 1
             size += sum(map(len, dat.payload))
             about = {}
-        await flow.aeot(records=records, bytes=size)
+        return {"records": records, "bytes": size}
 
 
-class FileReader(FlowHandler):
+class FileReader(FileHandler):
     """Gives the records of a file."""
 
-    def __init__(self, service: ActorRef[Any], name: str) -> None:
-        self._service = service
-        self._name = name
-
-    async def serve(self, flow: Flow, bot: Bot) -> None:
-        """Give them all, then EOT."""
-        offset = 0
-        while True:
-            try:
-                found = await self._service.ask(FetchRecords(self._name, offset))
-            except (RemoteError, RecordError) as error:
-                await flow.aeot(str(error))
-                return
-            if not found.messages:
-                return
-            offset = found.offset
+    async def carry(self, flow: Flow, bot: Bot) -> dict[str, Any]:
+        """Give them all."""
+        found = await self._service.ask(FetchRecords(self._name))
+        while found.messages:
             for data in found.messages:
                 record = Message.decode(data)
                 about = record.label_object
                 about.pop("flow", None)
                 await flow.aput(record.payload, **about)
+            found = await self._service.ask(FetchRecords(self._name, found.offset))
+        return {}
 
 
 class FileFactory:

@@ -11,6 +11,7 @@ import importlib
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final, NoReturn, Self
 
@@ -128,7 +129,7 @@ class Flow:
         """
         refuse_in_factory("Flow.connect")
         flow = cls(FlowMachine(direction, credit, attributes), timeout)
-        flow.use(open_link(address, flow, node=node, secret=secret, tls=tls, timeout=timeout))
+        flow.use(FlowAddress(address, node, secret, tls, timeout).link(flow))
         flow.open()
         return flow
 
@@ -148,9 +149,7 @@ class Flow:
         """Awaitable twin of `connect`."""
         refuse_in_factory("Flow.aconnect")
         flow = cls(FlowMachine(direction, credit, attributes), timeout)
-        flow.use(
-            await aopen_link(address, flow, node=node, secret=secret, tls=tls, timeout=timeout)
-        )
+        flow.use(await FlowAddress(address, node, secret, tls, timeout).alink(flow))
         await flow.aopen()
         return flow
 
@@ -530,61 +529,57 @@ class Flow:
         )
 
 
-def open_link(
-    address: Any,
-    taker: FlowTaker,
-    *,
-    node: Node | None = None,
-    secret: str | bytes | None = None,
-    tls: Any = None,
-    timeout: float | None = None,
-) -> FlowLink:
-    """Return a link with the flow broker at an address.
+@dataclass(frozen=True, slots=True)
+class FlowAddress:
+    """How a flow broker is reached; the fields are arguments of `Flow.connect`."""
 
-    Raises:
-        NodeUnreachable: no node listens there.
-        InvalidAddress: the text is not an address.
-    """
-    if is_zeromq(address):
-        return zeromq().ZmqLink(address, taker)  # type: ignore[no-any-return]
-    if isinstance(address, ActorRef):
-        return ActorLink(node or address.home.node, address, taker)
-    chosen = node or Node(NAME, secret=secret, tls=tls)
-    try:
-        ref = chosen.remote_actor(address, timeout or CONNECT_TIME)
-    except BaseException as error:
-        if node is None:
-            chosen.close()
-        _translate(error, address)
-        raise
-    return ActorLink(chosen, ref, taker, owns_node=node is None)
+    address: Any
+    node: Node | None = None
+    secret: str | bytes | None = None
+    tls: Any = None
+    timeout: float | None = None
 
+    def link(self, taker: FlowTaker) -> FlowLink:
+        """Return a link with the flow broker.
 
-async def aopen_link(
-    address: Any,
-    taker: FlowTaker,
-    *,
-    node: Node | None,
-    secret: str | bytes | None,
-    tls: Any,
-    timeout: float | None,
-) -> FlowLink:
-    """Awaitable twin of `open_link`."""
-    if not isinstance(address, str) or is_zeromq(address):
-        return open_link(address, taker, node=node)
-    chosen = node or Node(NAME, secret=secret, tls=tls)
-    try:
-        ref = await chosen.aremote_actor(address, timeout or CONNECT_TIME)
-    except BaseException as error:
-        if node is None:
-            await asyncio.shield(chosen.aclose())
-        _translate(error, address)
-        raise
-    return ActorLink(chosen, ref, taker, owns_node=node is None)
+        Raises:
+            NodeUnreachable: no node listens there.
+            InvalidAddress: the text is not an address.
+        """
+        if is_zeromq(self.address):
+            return zeromq().ZmqLink(self.address, taker)  # type: ignore[no-any-return]
+        if isinstance(self.address, ActorRef):
+            return ActorLink(self.node or self.address.home.node, self.address, taker)
+        chosen = self._chosen()
+        try:
+            ref = chosen.remote_actor(self.address, self.timeout or CONNECT_TIME)
+        except BaseException as error:
+            if self.node is None:
+                chosen.close()
+            self._translate(error)
+            raise
+        return ActorLink(chosen, ref, taker, owns_node=self.node is None)
 
+    async def alink(self, taker: FlowTaker) -> FlowLink:
+        """Awaitable twin of `link`."""
+        if not isinstance(self.address, str) or is_zeromq(self.address):
+            return self.link(taker)
+        chosen = self._chosen()
+        try:
+            ref = await chosen.aremote_actor(self.address, self.timeout or CONNECT_TIME)
+        except BaseException as error:
+            if self.node is None:
+                await asyncio.shield(chosen.aclose())
+            self._translate(error)
+            raise
+        return ActorLink(chosen, ref, taker, owns_node=self.node is None)
 
-def _translate(error: BaseException, address: str) -> None:
-    """Raise the timeout of any layer as that of a flow."""
-    if isinstance(error, TimeoutError):
-        msg = f"{address} did not answer in time"
-        raise FlowTimeout(msg) from error
+    def _chosen(self) -> Node:
+        """Return the node of the link: one of its own unless another is given."""
+        return self.node or Node(NAME, secret=self.secret, tls=self.tls)
+
+    def _translate(self, error: BaseException) -> None:
+        """Raise the timeout of any layer as that of a flow."""
+        if isinstance(error, TimeoutError):
+            msg = f"{self.address} did not answer in time"
+            raise FlowTimeout(msg) from error

@@ -8,7 +8,7 @@ from callboard.actors.dispatch import handler
 from callboard.actors.errors import AskTimeout
 from callboard.flow.errors import FlowAborted, FlowError, FlowRefused, FlowTimeout
 from callboard.flow.factories import REASON_LIMIT, Bot, Serve
-from callboard.flow.flow import DEFAULT_TIMEOUT, Flow, open_link
+from callboard.flow.flow import DEFAULT_TIMEOUT, Flow, FlowAddress
 from callboard.flow.link import ActorLink
 from callboard.flow.protocol.machine import FlowMachine
 from callboard.flow.protocol.message import Message
@@ -70,7 +70,7 @@ class FlowHandler(Actor):
         if order.broker is not None:
             flow.use(ActorLink(self.node, order.broker, flow))
         else:
-            flow.use(open_link(order.address, flow, node=self.node))
+            flow.use(FlowAddress(order.address, self.node).link(flow))
         if reason:
             flow.refuse(reason, own)
             flow.close()

@@ -110,10 +110,8 @@ class ActorLink:
         self._owns_node = owns_node
         self._target = broker.target
         cell = current_cell.get()
-        if cell is not None and cell.runtime is node.runtime:
-            self.port = cell.actor.spawn(FlowPort, broker, taker)
-        else:
-            self.port = node.spawn(FlowPort, broker, taker)
+        parent = cell.actor if cell is not None and cell.runtime is node.runtime else node
+        self.port: ActorRef[FlowPort] = parent.spawn(FlowPort, broker, taker)
         self._sender = node.runtime.contexts[self.port.actor_id]
         self._lock = threading.Lock()
         self._waiting: list[bytes] = []

@@ -18,9 +18,9 @@ import itertools
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from callboard.actors.closing import on_a_thread, refuse_loop
 from callboard.actors.errors import MailboxFull, ResultTimeout, WouldBlock
@@ -64,51 +64,46 @@ START_TIMEOUT: Final = 60.0
 M = TypeVar("M")
 
 
-class LinkTable(Generic[M]):
+class LinkTable(Counter[tuple[M | None, M]]):
     """The links between modules, of whatever type they are; not thread-safe.
 
-    Every question costs a look at each link.
+    They stand in the order in which they were added, each with its count. Every question costs
+    a look at each link.
     """
 
-    def __init__(self) -> None:
-        #: Links in the order in which they were added, each with its count.
-        self._links: Counter[tuple[M | None, M]] = Counter()
-
-    def __iter__(self) -> Iterator[tuple[M | None, M]]:
-        return iter(self._links)
-
     def __len__(self) -> int:
-        return self._links.total()
+        return self.total()
 
     def add(self, source: M | None, sink: M) -> None:
         """Add a link; a source of None is every other module."""
-        self._links[source, sink] += 1
+        self[source, sink] += 1
 
     def remove(self, source: M | None, sink: M) -> bool:
         """Remove a link once; False when there is none."""
-        if not self._links[source, sink]:
-            return False
-        self._links[source, sink] -= 1
-        self._links = +self._links
-        return True
+        was_there = (source, sink) in self
+        if was_there:
+            self[source, sink] -= 1
+            if not self[source, sink]:
+                del self[source, sink]
+        return was_there
 
     def sinks_of(self, source: M) -> tuple[M, ...]:
         """Return the modules that receive what `source` publishes, each once."""
         sinks = [
             sink
-            for origin, sink in self._links
+            for origin, sink in self
             if origin == source or (origin is None and sink != source)
         ]
         return tuple(dict.fromkeys(sinks))
 
     def sources_of(self, sink: M) -> tuple[M | None, ...]:
         """Return the sources of a sink's links, None for an `ANY` link."""
-        return tuple(source for source, end in self._links if end == sink)
+        return tuple(source for source, end in self if end == sink)
 
     def forget(self, module: M) -> None:
         """Remove all links of a module."""
-        for link in [link for link in self._links if module in link]:
-            del self._links[link]
+        for link in [link for link in self if module in link]:
+            del self[link]
 
 
 class ModuleBroker:
@@ -315,11 +310,7 @@ class ModuleBroker:
 
     async def aremove(self, module: ModuleHandle, timeout: float = REMOVE_TIMEOUT) -> bool:
         """Awaitable twin of `remove`."""
-        if not self._begin_removal(module):
-            return False
-        self.node.runtime.call_later(timeout, self._end_removal, module)
-        await module.removed
-        return True
+        return await on_a_thread(self.remove, module, timeout)
 
     def _begin_removal(self, module: ModuleHandle) -> bool:
         """Unlink a module and let it end; False when it is gone already."""

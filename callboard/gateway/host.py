@@ -9,6 +9,7 @@ import asyncio
 import inspect
 import logging
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from callboard.actors.dispatch import handler
@@ -144,19 +145,16 @@ class ModuleHost(ModuleActor):
     @handler
     async def receive_awaited(self, _: FramesAwaited) -> None:
         """Receive one after the other with a `receive` that is a coroutine function."""
-        inbox = self._inbox
-        inbox.is_poked = False
-        for _index in range(min(len(inbox.items), RUN)):
-            for frame in inbox.take_run(1):
-                try:
-                    await self.module.receive(Message.of_frame(frame, TOPIC_SIZE))
-                    self._handle.counted.received += 1
-                except asyncio.CancelledError:
+        for (frame,) in islice(self._inbox.runs(1), RUN):
+            try:
+                await self.module.receive(Message.of_frame(frame, TOPIC_SIZE))
+                self._handle.counted.received += 1
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:
+                self._failed(frame, error)
+                if self.crashes:
                     raise
-                except BaseException as error:
-                    self._failed(frame, error)
-                    if self.crashes:
-                        raise
             if self.context.attention:
                 break
         self._look_again()
