@@ -19,12 +19,11 @@ from typing import Any
 from callboard.mqtt.journal.journal import RouterJournal
 from callboard.mqtt.router.datalog import CursorJump
 from callboard.mqtt.router.limits import Limits, ShareStrategy
-from callboard.mqtt.router.link import DisconnectRequested, Link
+from callboard.mqtt.router.link import Link
 from callboard.mqtt.router.machine import RouterMachine
 from callboard.mqtt.wire.codec import encode
 from callboard.mqtt.wire.packet import V4, V5, Connect, Publish, Subscribe, Subscription
 from callboard.mqtt.wire.properties import Properties
-from callboard.mqtt.wire.reason_code import ReasonCode
 from callboard.simulation.disk import SimulatedDisk
 from tests.simulation.mqtt_client import Message, SimulatedClient
 from tests.simulation.mqtt_rules import check_always, check_at_the_end
@@ -363,14 +362,7 @@ class MqttLife:
             link.push(self._rubbish(packet.version))
         self.hostile.append(link)
         if len(self.hostile) > 5:
-            self.post(
-                DisconnectRequested(
-                    self.hostile.pop(0),
-                    ReasonCode.UNSPECIFIED_ERROR,
-                    has_will=True,
-                    is_told=False,
-                )
-            )
+            self.hostile.pop(0).disconnect()
 
     def _rubbish(self, version: int) -> bytes:
         chance = self.random

@@ -92,10 +92,7 @@ class RouterJournal:
         """
         recovery = Recovery()
         for record in self._log.read(self._last_snapshot()):
-            read = read_record(record.topic, record.payload, self._epoch)
-            if isinstance(read, Published):
-                read.run.place = record.offset + 1
-            recovery.apply(read)
+            recovery.apply(self._read(record))
             self._grown += RECORD_BYTES + len(record.data)
         if recovery.is_torn:
             self._append([SnapshotEnded(is_whole=False)])
@@ -135,17 +132,19 @@ class RouterJournal:
                 if place not in records:
                     message = f"record {place} of the MQTT journal is not there"
                     raise LogCorrupt(message)
-                runs.append(self._run_of(records[place]))
+                read = self._read(records[place])
+                if not isinstance(read, Published):
+                    message = f"record {place} of the MQTT journal is no message"
+                    raise LogCorrupt(message)
+                runs.append(read.run)
         return runs
 
-    def _run_of(self, record: Record) -> Run:
-        """Return the run in a record of the log."""
+    def _read(self, record: Record) -> JournalRecord:
+        """Return what a record of the log says; messages know their place there."""
         read = read_record(record.topic, record.payload, self._epoch)
-        if not isinstance(read, Published):
-            msg = f"record {record.offset} of the MQTT journal is no message"
-            raise LogCorrupt(msg)
-        read.run.place = record.offset + 1
-        return read.run
+        if isinstance(read, Published):
+            read.run.place = record.offset + 1
+        return read
 
     def write(self, records: list[JournalRecord], machine: RouterMachine) -> None:
         """Make records durable; all of them are when it returns.
@@ -183,7 +182,7 @@ class RouterJournal:
 
     def _drop_oldest(self, machine: RouterMachine) -> None:
         """Drop the oldest shelved messages if the journal is too large."""
-        left = machine.limits.journal_bytes
+        left = machine.effects.limits.journal_bytes
         for segment in reversed(self._log.segments):
             left -= segment.bytes
             if left < 0:

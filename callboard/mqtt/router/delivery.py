@@ -116,15 +116,13 @@ class Delivery:
         if tracker.status in cause.wakes:
             tracker.status = _READY
             self.ready.append(connection)
-        if session.has_shared and cause is Cause.INCOMING_ACK:
-            self.wake_groups(session)
+        if session.has_shared and cause.gives_room:
+            self._wake_groups(session)
 
     def emptied(self, connection: Connection) -> None:
         """Go on with a connection whose link was full."""
         connection.unsent = connection.unsent_bytes = 0
         self.schedule(connection.session, Cause.READY)
-        if connection.session.has_shared:
-            self.wake_groups(connection.session)
 
     def arrived(self, segment: Segment, runs: list[Run]) -> None:
         """Take messages from the shelf; none if they could not be read, so they are lost."""
@@ -132,8 +130,6 @@ class Delivery:
             session = connection.session
             if session.connection is connection:
                 self.schedule(session, Cause.FETCHED)
-                if session.has_shared:
-                    self.wake_groups(session)
 
     def serve(self) -> None:
         """Send to connections of the ready queue."""
@@ -174,7 +170,7 @@ class Delivery:
         if member is not None:
             self.schedule(member, Cause.NEW_FILTER)
 
-    def wake_groups(self, session: Session) -> None:
+    def _wake_groups(self, session: Session) -> None:
         """Let a session that can take something again serve groups that found nobody."""
         if session.tracker.status not in (_READY, _CAUGHT_UP):
             return

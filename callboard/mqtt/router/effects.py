@@ -82,7 +82,7 @@ class Effects:
 
     Attributes:
         now: the time of this turn, in seconds of a clock that does not jump.
-        limits: what the router allows now.
+        limits: what the router allows now; clients keep what they were told as they connected.
         is_durable: whether there is a journal that takes the records.
         meters: counts over the router's life.
         records, transmits, alerts, fetches: as in `Turn`.

@@ -8,13 +8,15 @@ The ingress does not end a connection: it returns an `Ending` that says why it h
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from callboard.mqtt.router.brake import Brakes
 from callboard.mqtt.router.delivery import Delivery
 from callboard.mqtt.router.effects import Effects
+from callboard.mqtt.router.link import Ending
 from callboard.mqtt.router.logs import Logs, Route
 from callboard.mqtt.router.message import Form, Run, passed_on
 from callboard.mqtt.router.session import Cause, Connection, HeldPackets, Session
@@ -57,24 +59,6 @@ _FRONTS: Final = (b"", b"\x40\x02\0\0", b"\x50\x02\0\0")
 MOST_ACKS: Final = 50_000
 
 
-class Ending(NamedTuple):
-    """Why a connection ends, and how.
-
-    Attributes:
-        reason: for the client and the log.
-        has_will: whether its will is published.
-        is_told: whether the client gets a DISCONNECT.
-        text: the reason in words.
-        expiry: seconds for which its session is to live on, if the client said so at last.
-    """
-
-    reason: ReasonCode
-    has_will: bool
-    is_told: bool = True
-    text: str = ""
-    expiry: float | None = None
-
-
 @lru_cache(256)
 def _ids_at(step: int, count: int) -> Struct:
     """Return what reads packet identifiers that stand `step` bytes apart."""
@@ -82,6 +66,7 @@ def _ids_at(step: int, count: int) -> Struct:
     return Struct(f">{('H' + gap) * (count - 1)}H")
 
 
+@dataclass(eq=False, repr=False)
 class Ingress:
     """Takes the packets of clients.
 
@@ -89,18 +74,13 @@ class Ingress:
         brakes: what publishers wait for.
     """
 
-    def __init__(
-        self,
-        logs: Logs,
-        delivery: Delivery,
-        subscriptions: Subscriptions,
-        effects: Effects,
-    ) -> None:
-        self.brakes = Brakes(logs, delivery, effects)
-        self._logs = logs
-        self._delivery = delivery
-        self._subscriptions = subscriptions
-        self._effects = effects
+    _logs: Logs
+    _delivery: Delivery
+    _subscriptions: Subscriptions
+    _effects: Effects
+
+    def __post_init__(self) -> None:
+        self.brakes = Brakes(self._logs, self._delivery, self._effects)
 
     # --- chunks ---
 

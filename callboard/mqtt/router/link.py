@@ -21,7 +21,7 @@ of a link may be called from any thread; those of one side from one thread at a 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from callboard.mqtt.wire.packet import Auth, Connect
 from callboard.mqtt.wire.reason_code import ReasonCode
@@ -76,6 +76,24 @@ class Access(Protocol):
 # --- events: what links tell the router ---
 
 
+class Ending(NamedTuple):
+    """Why a connection ends, and how.
+
+    Attributes:
+        reason: for the client and the log.
+        has_will: whether its will is published.
+        is_told: whether the client gets a DISCONNECT.
+        text: the reason in words.
+        expiry: seconds for which its session is to live on, if the client said so at last.
+    """
+
+    reason: ReasonCode
+    has_will: bool
+    is_told: bool = True
+    text: str = ""
+    expiry: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectRequested:
     """A client that has been authenticated wants its session."""
@@ -99,18 +117,10 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class DisconnectRequested:
-    """The connection is lost or has to end.
-
-    Attributes:
-        reason_code: what is sent to the client if `is_told`.
-        has_will: whether its will is published.
-        is_told: whether the router sends a DISCONNECT and the marker.
-    """
+    """The connection is lost or has to end."""
 
     link: "Link"
-    reason_code: ReasonCode
-    has_will: bool
-    is_told: bool
+    ending: Ending
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +238,7 @@ class Link:
             has_will: whether the client's will is published; with a lost connection it is.
             is_told: let the router send a DISCONNECT with the reason (MQTT 5), and the marker.
         """
-        self._mailbox.post(DisconnectRequested(self, reason_code, has_will, is_told))
+        self._mailbox.post(DisconnectRequested(self, Ending(reason_code, has_will, is_told)))
 
     def access_changed(self) -> None:
         """Forget what the client's `Access` answered before."""

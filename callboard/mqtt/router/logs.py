@@ -211,11 +211,10 @@ class Logs:
 
     def fetch(self, log: FilterLog, segment: Segment, connection: Connection) -> None:
         """Let a connection wait for a segment that is on the shelf."""
-        waiting = self._fetching.get(segment)
-        if waiting is None:
-            waiting = self._fetching[segment] = {}
+        if segment not in self._fetching:
+            self._fetching[segment] = {}
             self._effects.fetches.append((log, segment))
-        waiting[connection] = None
+        self._fetching[segment][connection] = None
 
     def put_back(self, segment: Segment, runs: list[Run]) -> list[Connection]:
         """Take the messages of a segment; none if they could not be read, so they are lost.

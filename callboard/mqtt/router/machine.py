@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from callboard.mqtt.router.delivery import Delivery
 from callboard.mqtt.router.effects import Effects, Turn
-from callboard.mqtt.router.ingress import Ending, Ingress
+from callboard.mqtt.router.ingress import Ingress
 from callboard.mqtt.router.limits import Limits
 from callboard.mqtt.router.link import (
     AccessChanged,
@@ -80,25 +80,10 @@ class RouterMachine:
         subscriptions = Subscriptions(logs, delivery, effects, chance)
         ingress = self.ingress = Ingress(logs, delivery, subscriptions, effects)
         self.sessions = Sessions(
-            logs,
-            delivery,
-            subscriptions,
-            ingress,
-            effects,
-            make_client_id=make_client_id,
-            make_stamp=make_stamp,
+            logs, delivery, subscriptions, ingress, effects, make_client_id, make_stamp
         )
         self.meters = effects.meters
         self.at_hand: Link | None = None
-
-    @property
-    def limits(self) -> Limits:
-        """What the router allows; clients keep what they were told when they connected."""
-        return self.effects.limits
-
-    @limits.setter
-    def limits(self, limits: Limits) -> None:
-        self.effects.limits = limits
 
     @property
     def is_idle(self) -> bool:
@@ -159,7 +144,6 @@ class RouterMachine:
         if type(event) is Ready:
             self.delivery.emptied(connection)
         elif isinstance(event, DisconnectRequested):
-            ending = Ending(event.reason_code, event.has_will, event.is_told)
-            self.sessions.disconnect(connection, ending)
+            self.sessions.disconnect(connection, event.ending)
         elif isinstance(event, AccessChanged):
             connection.forget_answers()

@@ -101,18 +101,20 @@ class Cause(Enum):
 
     Attributes:
         wakes: the statuses that it ends: the connection is ready then.
+        gives_room: whether the session may take messages of groups that found nobody.
     """
 
-    INIT = "Init", (Status.BUSY,)
-    READY = "Ready", (Status.BUSY,)
-    NEW_FILTER = "NewFilter", (Status.CAUGHT_UP,)
-    FRESH_DATA = "FreshData", (Status.CAUGHT_UP,)
-    INCOMING_ACK = "IncomingAck", _PAUSED
-    ACKS = "Acks", _PAUSED
-    FETCHED = "Fetched", (Status.FETCHING,)
+    INIT = "Init", (Status.BUSY,), True
+    READY = "Ready", (Status.BUSY,), True
+    NEW_FILTER = "NewFilter", (Status.CAUGHT_UP,), False
+    FRESH_DATA = "FreshData", (Status.CAUGHT_UP,), False
+    INCOMING_ACK = "IncomingAck", _PAUSED, True
+    ACKS = "Acks", _PAUSED, False
+    FETCHED = "Fetched", (Status.FETCHING,), True
 
-    def __init__(self, _name: str, wakes: tuple[Status, ...]) -> None:
+    def __init__(self, _name: str, wakes: tuple[Status, ...], gives_room: bool) -> None:  # noqa: FBT001
         self.wakes = wakes
+        self.gives_room = gives_room
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -6,12 +6,13 @@ wills are kept by client id; when one is reached, everything that is due for the
 
 import heapq
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from callboard.mqtt.router.delivery import Delivery
 from callboard.mqtt.router.effects import Effects
-from callboard.mqtt.router.ingress import Ending, Ingress
-from callboard.mqtt.router.link import Disconnected, Link
+from callboard.mqtt.router.ingress import Ingress
+from callboard.mqtt.router.link import Disconnected, Ending, Link
 from callboard.mqtt.router.logs import Logs
 from callboard.mqtt.router.message import PACKET_IDS
 from callboard.mqtt.router.record import (
@@ -49,6 +50,7 @@ _FRESH: Final = b"\x20\x02\x00\x00"
 _PRESENT: Final = b"\x20\x02\x01\x00"
 
 
+@dataclass(eq=False, repr=False)
 class Sessions:
     """The sessions of a router, with and without their clients.
 
@@ -63,34 +65,25 @@ class Sessions:
         make_stamp: gives each connect a number above those before, in all the cluster.
     """
 
-    def __init__(
-        self,
-        logs: Logs,
-        delivery: Delivery,
-        subscriptions: Subscriptions,
-        ingress: Ingress,
-        effects: Effects,
-        *,
-        make_client_id: Callable[[], str],
-        make_stamp: Callable[[], int],
-    ) -> None:
-        self.connections = delivery.connections
-        self.by_link: dict[Link, Connection] = {}
-        self.graveyard: dict[str, Session] = {}
-        self.wills = Wills(logs, effects)
-        self.adopted: dict[str, str] = {}
-        self.handed: dict[str, HandedOver] = {}
-        self.deadlines: list[tuple[float, int, str]] = []
-        self.make_stamp = make_stamp
-        self._make_client_id = make_client_id
-        self._delivery = delivery
-        self._subscriptions = subscriptions
-        self._ingress = ingress
-        self._effects = effects
-        self._logs = logs
-        #: What happened to clients whose sessions are over; those that came first go first.
-        self._histories: dict[str, History] = {}
-        self._armed = 0
+    _logs: Logs
+    _delivery: Delivery
+    _subscriptions: Subscriptions
+    _ingress: Ingress
+    _effects: Effects
+    _make_client_id: Callable[[], str]
+    make_stamp: Callable[[], int]
+    by_link: dict[Link, Connection] = field(default_factory=dict)
+    graveyard: dict[str, Session] = field(default_factory=dict)
+    adopted: dict[str, str] = field(default_factory=dict)
+    handed: dict[str, HandedOver] = field(default_factory=dict)
+    deadlines: list[tuple[float, int, str]] = field(default_factory=list)
+    #: What happened to clients whose sessions are over; those that came first go first.
+    _histories: dict[str, History] = field(default_factory=dict)
+    _armed: int = 0
+
+    def __post_init__(self) -> None:
+        self.connections = self._delivery.connections
+        self.wills = Wills(self._logs, self._effects)
 
     def get(self, client_id: str) -> Session | None:
         """Return the session of a client, which may be away."""
@@ -136,8 +129,6 @@ class Sessions:
         for packet_id in session.window.releasing:
             connection.out.append(b"\x62\x02" + PACKET_IDS[packet_id])
         self._delivery.schedule(session, Cause.INIT)
-        if session.has_shared:
-            self._delivery.wake_groups(session)
 
     def _begin(self, link: Link, session: Session) -> Connection:
         """Connect a client to its session."""

@@ -1,6 +1,6 @@
 """SUBSCRIBE and UNSUBSCRIBE: each filter is judged and answered by itself."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from callboard.mqtt.router.datalog import DataLog
 from callboard.mqtt.router.delivery import Delivery
@@ -27,16 +27,14 @@ REFUSED_V4 = 0x80
 _NO_TRIM = 1 << 40
 
 
+@dataclass(eq=False, repr=False)
 class Subscriptions:
     """Gives sessions their subscriptions, and takes them away."""
 
-    def __init__(
-        self, logs: Logs, delivery: Delivery, effects: Effects, chance: Chance
-    ) -> None:
-        self._logs = logs
-        self._delivery = delivery
-        self._effects = effects
-        self._chance = chance
+    _logs: Logs
+    _delivery: Delivery
+    _effects: Effects
+    _chance: Chance
 
     # --- packets ---
 

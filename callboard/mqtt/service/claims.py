@@ -33,7 +33,7 @@ from typing import Final
 
 from callboard.commitlog import LogCorrupt
 from callboard.mqtt.journal.handover import Handover
-from callboard.mqtt.router.ingress import Ending
+from callboard.mqtt.router.link import Ending
 from callboard.mqtt.router.machine import RouterMachine
 from callboard.mqtt.router.record import EncodedRecords
 from callboard.mqtt.router.session import Offer, Session

@@ -253,7 +253,7 @@ class Router:
         """Take over a configuration; on the router's thread."""
         if config.security is not self.config.security:
             self.edge.reload(config.security)
-        self.machine.limits = config.limits
+        self.machine.effects.limits = config.limits
         self.edge.door.set_limits(config.network_limits())
 
     def call(self, function: Callable[..., T], *args: Any) -> T:

@@ -23,7 +23,7 @@ from callboard.mqtt.access.auth import AuthGate
 from callboard.mqtt.journal.journal import MOST_PACKET, RouterJournal
 from callboard.mqtt.port.edge import Edge
 from callboard.mqtt.router.effects import Turn
-from callboard.mqtt.router.link import DisconnectRequested, Mailbox
+from callboard.mqtt.router.link import DisconnectRequested, Ending, Mailbox
 from callboard.mqtt.router.machine import MOST_EVENTS, RouterMachine
 from callboard.mqtt.service.claims import (
     Answer,
@@ -296,8 +296,8 @@ class RouterActor(SystemActor):
         link = self.machine.at_hand
         if link is not None and link in self.machine.sessions.by_link:
             reason = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-            end = DisconnectRequested(link, reason, has_will=True, is_told=True)
-            self._mailbox.events.appendleft(end)
+            ending = Ending(reason, has_will=True)
+            self._mailbox.events.appendleft(DisconnectRequested(link, ending))
 
     def _arm(self, due: float | None) -> None:
         """Let a turn be taken at a time."""

@@ -38,14 +38,8 @@ class Message:
 
     def packet(self, packet_id: int = 0) -> Publish:
         """Return the packet that publishes this message."""
-        return Publish(
-            self.topic,
-            self.payload,
-            self.qos,
-            self.retain,
-            packet_id=packet_id,
-            properties=self.properties,
-        )
+        about = self.topic, self.payload, self.qos, self.retain
+        return Publish(*about, packet_id=packet_id, properties=self.properties)
 
 
 class Settled(NamedTuple, Generic[T]):

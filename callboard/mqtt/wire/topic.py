@@ -142,31 +142,22 @@ class FilterTree(_Tree[T]):
 
     def match(self, topic: str) -> list[T]:
         """Return the values of all filters that match a name."""
-        found: list[T] = []
+        found: list[_Branch[T] | None] = []
         branches = [self._root]
-        is_first = True
-        for name in topic.split("/"):
-            following: list[_Branch[T]] = []
+        for position, name in enumerate(topic.split("/")):
+            following: list[_Branch[T] | None] = []
             for branch in branches:
                 below = branch.below
-                if not (is_first and name[:1] == "$"):
-                    self._take(below.get("#"), found)
-                    if "+" in below:
-                        following.append(below["+"])
-                if name in below and name not in {"+", "#"}:
-                    following.append(below[name])
-            branches, is_first = following, False
-            if not branches:
-                return found
+                if position or name[:1] != "$":
+                    found.append(below.get("#"))
+                    following.append(below.get("+"))
+                if name not in {"+", "#"}:
+                    following.append(below.get(name))
+            branches = [branch for branch in following if branch is not None]
         for branch in branches:
-            self._take(branch, found)
-            self._take(branch.below.get("#"), found)
-        return found
-
-    @staticmethod
-    def _take(branch: _Branch[T] | None, found: list[T]) -> None:
-        if branch is not None and branch.value is not None:
-            found.append(branch.value)
+            found += (branch, branch.below.get("#"))
+        values = [branch.value for branch in found if branch is not None]
+        return [value for value in values if value is not None]
 
 
 class TopicTree(_Tree[T]):

@@ -277,7 +277,7 @@ def test_a_lost_connection_is_told_with_its_will():
 
     (event,) = edge.router.events
     assert isinstance(event, DisconnectRequested)
-    assert event.has_will
+    assert event.ending.has_will
     assert edge.door.links == set()
 
 
@@ -289,7 +289,7 @@ def test_malformed_bytes_end_the_connection_through_the_router():
 
     first, second = edge.router.events
     assert isinstance(first, DeviceData)
-    assert (second.reason_code, second.is_told) == (ReasonCode.MALFORMED_PACKET, True)
+    assert (second.ending.reason, second.ending.is_told) == (ReasonCode.MALFORMED_PACKET, True)
     edge.deliver(b"bye")
     edge.end(ReasonCode.MALFORMED_PACKET)
     assert edge.wire.written == b"bye"
@@ -305,9 +305,9 @@ def test_keep_alive_one_and_a_half_times_ends_a_silent_connection():
     edge.pass_time(2)
 
     (event,) = edge.router.events
-    assert event.reason_code is ReasonCode.KEEP_ALIVE_TIMEOUT
-    assert event.has_will
-    assert event.is_told
+    assert event.ending.reason is ReasonCode.KEEP_ALIVE_TIMEOUT
+    assert event.ending.has_will
+    assert event.ending.is_told
 
 
 def test_any_packet_keeps_a_connection_alive():

@@ -107,4 +107,4 @@ def test_packets_that_do_not_fit_into_the_journal_are_refused_and_nothing_change
         with pytest.raises(JournalFailed, match="leave the directory out"):
             router.reload(limits=Limits(packet_size=1 << 28))
 
-        assert router.call(lambda: router.machine.limits) == Limits()
+        assert router.call(lambda: router.machine.effects.limits) == Limits()
