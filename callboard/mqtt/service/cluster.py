@@ -5,12 +5,11 @@ are asked for its id; see `claims` for what they answer.
 """
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from typing import Any, Final, get_args
 
 from callboard.actors.errors import ActorDown
-from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef
 from callboard.mqtt.access.admission import Admission, Admitter, Peer
 from callboard.mqtt.service.claims import Answer, Claims, Order, Ruling, SettleSession, Steps
@@ -48,6 +47,7 @@ class ClusterGate:
     me: ActorRef[Any]
     loop: asyncio.AbstractEventLoop
     settle: Callable[[], None]
+    _tasks: set[asyncio.Task[object]] = field(default_factory=set)
 
     def admit(
         self, connect: Connect, peer: Peer, answer: Callable[[Admission], None]
@@ -71,71 +71,60 @@ class ClusterGate:
         if admission.reason_code or not client_id or is_free:
             return admission
 
-        def ruled(ruling: Ruling) -> None:
+        async def claim() -> None:
+            steps = self.claims.claim(client_id, is_clean=connect.clean_start)
+            ruling = await self._decide(steps)
             if ruling.reason_code:
                 answer(Admission(ruling.reason_code, ruling.address))
             else:
                 answer(admission)
 
-        steps = self.claims.claim(client_id, is_clean=connect.clean_start)
-        self.loop.call_soon(self._advance, steps, None, ruled)  # never before None is returned
+        self._later(claim())
         return None
 
     def resolve_all(self) -> None:
         """Ask about unconfirmed copies, and look again in a while."""
         for client_id in list(self.claims.machine.sessions.adopted):
-            self._advance(self.claims.resolve(client_id), None, lambda _: None)
+            self._later(self._decide(self.claims.resolve(client_id)))
         self.loop.call_later(RESOLVE_INTERVAL, self.resolve_all)
+
+    def _later(self, work: Coroutine[Any, Any, object]) -> None:
+        """Run something on the loop, and keep it until it is done."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _others(self) -> list[ActorRef[Any]]:
         """Return the other routers of the group."""
         # Nearly always the only member is this very ref, which a look for equals would unpack.
         return [ref for ref in self.group if ref is not self.me and ref != self.me]
 
-    def _advance(
-        self, steps: Steps, answers: list[Answer] | None, done: Callable[[Ruling], None]
-    ) -> None:
-        """Let a decision go on with the answers that it waited for."""
-        try:
-            order = steps.send(answers)  # type: ignore[arg-type]  # None begins
-        except StopIteration as end:
+    async def _decide(self, steps: Steps) -> Ruling:
+        """Take a decision to its end, with the answers that it waits for."""
+        answers: list[Answer] | None = None  # which begins
+        while True:
+            try:
+                order = steps.send(answers)  # type: ignore[arg-type]
+            except StopIteration as end:
+                self.settle()
+                return end.value  # type: ignore[no-any-return]
             self.settle()
-            done(end.value)
-            return
-        self.settle()
-        if isinstance(order, SettleSession):
-            for ref in self._others():
-                ref.tell(order)
-            self._advance(steps, [], done)
-        else:
-            self._ask_all(order, lambda found: self._advance(steps, found, done))
+            if isinstance(order, SettleSession):
+                for ref in self._others():
+                    ref.tell(order)
+                answers = []
+            else:
+                answers = await self._ask_all(order)
 
-    def _ask_all(self, order: Order, done: Callable[[list[Answer]], None]) -> None:
-        """Ask all others; `done` gets the answers, on the connections' thread.
+    async def _ask_all(self, order: Order) -> list[Answer]:
+        """Ask all others.
 
         Those that did not answer in time are None; those that are down have no say.
         """
-        others = self._others()
-        found: list[Answer] = []
-        waiting = len(others)
-
-        def answered(future: Future[Any]) -> None:
-            nonlocal waiting
-            error = future.exception()
-            value = future.result() if error is None else None
-            if not isinstance(error, ActorDown):
-                found.append(value if isinstance(value, _ANSWERS) else None)
-            waiting -= 1
-            if not waiting:
-                done(found)
-
-        def arrived(future: Future[Any]) -> None:
-            try:
-                self.loop.call_soon_threadsafe(answered, future)
-            except RuntimeError:  # the router's loop has ended
-                return
-
-        for ref in others:
-            ref.ask(order, timeout=CLAIM_LIMIT).add_done_callback(arrived)
-        if not others:
-            done(found)
+        asked = [ref.ask(order, timeout=CLAIM_LIMIT) for ref in self._others()]
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        return [
+            each if isinstance(each, _ANSWERS) else None
+            for each in found
+            if not isinstance(each, ActorDown)
+        ]
