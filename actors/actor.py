@@ -20,8 +20,8 @@ from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import Future
 from callboard.actors.mailbox import ALWAYS_FIT, ClassWithOptions, Mailbox, options_of
 from callboard.actors.reference import ActorRef, Asker
-from callboard.actors.thespian.context import ThespianContext
 from callboard.actors.thespian.shape import ThespianActor
+from callboard.actors.thespian.system import ThespianContext
 
 A = TypeVar("A", bound="Actor")
 

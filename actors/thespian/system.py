@@ -4,13 +4,14 @@
 calls its `ActorSystemBase(system, logDefs=…)`.
 """
 
+import contextlib
 import logging
 import logging.config
+import queue
 import sys
 import threading
 import time
 import types
-from collections import deque
 from collections.abc import Callable, Collection
 from datetime import timedelta
 from importlib.metadata import entry_points
@@ -24,9 +25,11 @@ from thespian.actors import (
     ActorSystemStartupFailure,
     ChildActorExited,
     DeadEnvelope,
+    InvalidActorAddress,
     PoisonMessage,
     Thespian_StatusReq,
     ThespianGeneration,
+    WakeupMessage,
 )
 from thespian.system import isInternalActorSystemMessage
 from thespian.system.messages.status import Thespian_ActorStatus, Thespian_SystemStatus
@@ -36,12 +39,11 @@ from thespian.system.utilis import withPossibleInitArgs
 from callboard.actors.cell import Cell
 from callboard.actors.dispatch import NO_HANDLERS
 from callboard.actors.envelope import Envelope
-from callboard.actors.errors import CallboardError
+from callboard.actors.errors import CallboardError, MailboxFull
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import ActorRef, ReplyRef, Sender
 from callboard.actors.runtime import Runtime
 from callboard.actors.thespian.cell import Creation, PlainCell
-from callboard.actors.thespian.context import ThespianContext
 from callboard.actors.thespian.creator import Creator, is_compatible
 from callboard.actors.thespian.names import GlobalNames
 from callboard.actors.thespian.neighbors import ConventionWays, Neighbors
@@ -69,6 +71,103 @@ TRAVELING: Final = (
 )
 
 Receiver = Callable[[Any, Sender | None], object]
+
+
+class ThespianContext:
+    """The runtime of one actor, for Thespian's own methods: what `actor._myRef` offers."""
+
+    __slots__ = ("_cell",)
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+
+    @property
+    def _system(self) -> "SystemBase":
+        return self._cell.runtime.thespian_system()  # type: ignore[no-any-return]
+
+    @property
+    def address(self) -> ActorRef[Any]:
+        """The actor's own address."""
+        return self._cell.ref
+
+    @property
+    def globalName(self) -> str | None:
+        """The actor's global name, or None."""
+        return self._system.names.name_of(self._cell)
+
+    def createActor(
+        self,
+        actor_class: type | str,
+        requirements: dict[str, Any] | None = None,
+        global_name: str | None = None,
+        source_hash: str | None = None,
+    ) -> ActorRef[Any]:
+        """Create a child; a failure arrives as `ChildActorExited`, never as an exception."""
+        creation = Creation(requirements, source_hash, global_name)
+        return self._system.creator.create(actor_class, creation, self._cell)
+
+    def actor_send(self, address: ActorAddress, message: Any) -> None:
+        """Send with this actor as sender."""
+        target = self._system.ref_of(address)
+        if target is None:
+            raise InvalidActorAddress(address, "not the address of an actor of this system")
+        target.target.post(message, self._cell)
+
+    def wakeupAfter(self, period: timedelta | float, payload: Any = None) -> None:
+        """Deliver a `WakeupMessage` after a period; it dies with the actor."""
+        delay = period if isinstance(period, timedelta) else timedelta(seconds=period)
+        cell, key = self._cell, object()
+        # Only plain actors report theirs.
+        wakeups = cell.wakeups if isinstance(cell, PlainCell) else {}
+        wakeups[key] = ExpirationTimer(delay)
+
+        def wake() -> None:
+            wakeups.pop(key, None)
+            if cell.alive:
+                with contextlib.suppress(MailboxFull):  # it is counted
+                    cell.post(WakeupMessage(delay, payload), cell)
+
+        cell.runner.call_later(delay.total_seconds(), wake)
+
+    def handleDeadLetters(self, address: ActorRef[Any], enable: bool = True) -> None:  # noqa: FBT001, FBT002
+        """Be told of messages to actors that ended, as `DeadEnvelope`."""
+        self._system.handle_dead_letters(address, enable=enable)
+
+    def registerSourceAuthority(self, address: ActorRef[Any]) -> None:
+        """Decide which sources may be loaded; the last one that registers does."""
+        self._system.sources.authority = address
+
+    def notifyOnSourceAvailability(self, address: ActorRef[Any], enable: bool = True) -> None:  # noqa: FBT001, FBT002
+        """Be told of sources that are loaded and unloaded, also of those that are."""
+        self._system.sources.notify(address, enable)
+
+    def loadActorSource(self, source: str | Path | BinaryIO) -> str:
+        """Ask the source authority to accept a source; returns its hash."""
+        return self._system.sources.load(source)
+
+    def unloadActorSource(self, source_hash: str) -> None:
+        """Create no more actors of a source."""
+        self._system.sources.unload(source_hash)
+
+    def updateCapability(self, name: str, value: Any = None) -> None:
+        """Set a capability of the system; None removes it."""
+        self._system.updateCapability(name, value)
+
+    def actorSystemShutdown(self) -> None:
+        """Shut the whole system down."""
+        self._system.request_shutdown()
+
+    def notifyOnSystemRegistrationChanges(self, address: ActorRef[Any], enable: bool) -> None:  # noqa: FBT001
+        """Be told of systems that join and leave the convention, also of those in it."""
+        self._system.neighbors.notify(address, enable)
+
+    def preRegisterRemoteSystem(self, address: str, capabilities: dict[str, Any]) -> None:
+        """Invite the system at `host:port` into the convention."""
+        self._system.neighbors.invite(address, capabilities)
+
+    def deRegisterRemoteSystem(self, address: str | ActorAddress) -> None:
+        """Drop a system, by its address or that of its administrator."""
+        self._system.neighbors.dismiss(address)
 
 
 class PlainActors:
@@ -154,29 +253,20 @@ class External:
     deadline: Final = None
 
     def __init__(self, runtime: Runtime) -> None:
-        self._received: deque[Any] = deque()
-        self._arrived = threading.Condition()
+        self._received: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.cell = open_endpoint(runtime, lambda message, _: self.put(message))
 
     def put(self, message: Any) -> None:
-        """Keep a message for the next ask or listen."""
-        with self._arrived:
-            self._received.append(message)
-            self._arrived.notify()
+        """Keep a message for the next ask or listen, unless it is internal to Thespian."""
+        if not _is_internal(message):
+            self._received.put(message)
 
     def listen(self, timeout: float | None) -> Any:
-        """Return the next message that is not internal to Thespian; None when time is over."""
-        end = None if timeout is None else time.monotonic() + timeout
-        with self._arrived:
-            while True:
-                while self._received:
-                    message = self._received.popleft()
-                    if not _is_internal(message):
-                        return message
-                left = None if end is None else end - time.monotonic()
-                if left is not None and left <= 0:
-                    return None
-                self._arrived.wait(left)
+        """Return the next message; None when time is over."""
+        try:
+            return self._received.get(timeout=None if timeout is None else max(timeout, 0.0))
+        except queue.Empty:
+            return None
 
     # --- as the sender of an ask ---
 

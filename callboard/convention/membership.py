@@ -30,6 +30,7 @@ from callboard.actors.reference import ActorRef, Down
 from callboard.actors.runtime import Runtime
 from callboard.actors.thespian.cell import Creation
 from callboard.actors.thespian.creator import is_compatible
+from callboard.actors.thespian.neighbors import Neighbors
 from callboard.actors.thespian.system import SystemBase
 from callboard.basp.plain_types import PlainRegistry
 from callboard.basp.registry import DEFAULT_REGISTRY
@@ -82,10 +83,8 @@ class Administrator(Actor):
 
     def __init__(self, membership: "Membership") -> None:
         self._membership = membership
-        self._direct: dict[ActorRef[Any], Join] = {}
         self._watched: set[ActorRef[Any]] = set()
         self._seekers: dict[Endpoint, ActorRef[Seeker]] = {}
-        self._found: dict[Endpoint, ActorRef[Any]] = {}
 
     # --- joining ---
 
@@ -109,21 +108,19 @@ class Administrator(Actor):
     def found(self, found: Found) -> None:
         """Take in the system that a seeker has found."""
         if _is_join(found.other):
-            self._found[found.endpoint] = found.other.admin
             self._take_in(found.other)
             self._membership.note_place(found.endpoint, found.other.admin)
 
     def _take_in(self, other: Join) -> None:
         """Note a system that this one is joined with, and introduce it to the others."""
-        admin = other.admin
+        admin, joined = other.admin, self._membership.joined()
         if admin == self.me:
             return
-        others = [join for join in self._direct.values() if join.admin != admin]
-        if admin not in self._direct and others:
+        others = [join for join in joined.values() if join.admin != admin]
+        if admin not in joined and others:
             self.send(admin, Introduce(others))
-        self._direct[admin] = other
-        self._watch(admin)
-        self._membership.joined(other)
+        self._note(other)
+        self._membership.neighbors.joined(admin, other.capabilities)
         for known in others:
             self.send(known.admin, Introduce([other]))
 
@@ -132,62 +129,57 @@ class Administrator(Actor):
         """Note systems that another one is joined with."""
         if type(introduction.systems) is not list:
             return
+        joined = self._membership.joined()
         for other in introduction.systems:
-            if _is_join(other) and other.admin not in self._direct and other.admin != self.me:
-                self._watch(other.admin)
-                self._membership.introduced(other)
+            if _is_join(other) and other.admin not in joined and other.admin != self.me:
+                self._note(other)
 
     @handler
     def changed(self, _: CapabilitiesChanged) -> None:
         """Tell all others what this system can do."""
         introduction = self._membership.introduction()
-        for admin in self._direct:
+        for admin in self._membership.joined():
             self.send(admin, introduction)
 
     # --- leaving ---
 
-    def _watch(self, admin: ActorRef[Any]) -> None:
-        """Hear of the end of an administrator, once."""
-        if admin not in self._watched:
-            self._watched.add(admin)
-            self.monitor(admin)
+    def _note(self, other: Join) -> None:
+        """Note a system, and hear of the end of its administrator, once."""
+        self._membership.known[other.admin] = other
+        if other.admin not in self._watched:
+            self._watched.add(other.admin)
+            self.monitor(other.admin)
 
     @handler
     def down(self, down: Down) -> None:
         """Forget a system that ended, or that cannot be reached."""
         self._watched.discard(down.ref)
-        self._forget(down.ref)
+        self._membership.left(down.ref)
 
     @handler
     def leave(self, leave: Leave) -> None:
         """Forget a system that wants it."""
         sender = self.sender
         if sender is not None and sender == leave.admin:  # nobody speaks for others
-            self._forget(sender)
+            self._membership.left(sender)
 
     @handler
     def dismiss(self, order: Dismiss) -> None:
         """Stop seeking a system, and forget it."""
-        system = order.system
+        system, admins = order.system, self._membership.admins
         if isinstance(system, ActorRef):
             admin: ActorRef[Any] | None = system
-            endpoints = [where for where, ref in self._found.items() if ref == system]
+            endpoints = [where for where, ref in admins.items() if ref == system]
         else:
-            admin = self._found.get(system)
+            admin = admins.get(system)
             endpoints = [system]
         for endpoint in endpoints:
             seeker = self._seekers.pop(endpoint, None)
             if seeker is not None:
                 seeker.kill()
-            self._found.pop(endpoint, None)
-        if admin in self._direct:
+        if admin in self._membership.joined():
             self.send(admin, Leave(self.me))
-            self._forget(admin)
-
-    def _forget(self, admin: ActorRef[Any]) -> None:
-        """Take a system out of the convention."""
-        self._direct.pop(admin, None)
-        self._membership.left(admin)
+            self._membership.left(admin)
 
     # --- creating ---
 
@@ -261,7 +253,12 @@ class SystemNode(Node):
 
 
 class Membership:
-    """What joins one system with others."""
+    """What joins one system with others.
+
+    Attributes:
+        known: the systems of the convention, by administrator.
+        admins: the administrators that were found, by the address that was dialed.
+    """
 
     def __init__(
         self,
@@ -287,8 +284,8 @@ class Membership:
         capabilities["Admin Port"] = port
         self._own: Endpoint = (LOCAL if host in _ANYWHERE else host, port)
         self._leaders = [endpoint for endpoint in leaders if endpoint != self._own]
-        self._known: dict[ActorRef[Any], Join] = {}
-        self._admins: dict[Endpoint, ActorRef[Any]] = {}
+        self.known: dict[ActorRef[Any], Join] = {}
+        self.admins: dict[Endpoint, ActorRef[Any]] = {}
 
     @property
     def runtime(self) -> Runtime:
@@ -314,27 +311,27 @@ class Membership:
         }
         return Join(self._admin, capabilities)
 
-    def joined(self, other: Join) -> None:
-        """Note a system that this one is joined with."""
-        self._known[other.admin] = other
-        self._system.neighbors.joined(other.admin, other.capabilities)
+    @property
+    def neighbors(self) -> Neighbors:
+        """The systems that this one is joined with, as its actors see them."""
+        return self._system.neighbors
 
-    def introduced(self, other: Join) -> None:
-        """Note a system that another one is joined with."""
-        self._known[other.admin] = other
+    def joined(self) -> dict[ActorRef[Any], Join]:
+        """Return the systems that this one is joined with, by administrator."""
+        return {admin: self.known[admin] for admin in self.neighbors.known}
 
     def left(self, admin: ActorRef[Any]) -> None:
         """Forget a system."""
-        self._known.pop(admin, None)
-        self._system.neighbors.left(admin)
-        if self._system.neighbors.leader == admin:
-            self._system.neighbors.leader = None
+        self.known.pop(admin, None)
+        self.neighbors.left(admin)
+        if self.neighbors.leader == admin:
+            self.neighbors.leader = None
 
     def note_place(self, endpoint: Endpoint, admin: ActorRef[Any]) -> None:
         """Note where an administrator is; one that this system was told to join leads."""
-        self._admins[endpoint] = admin
+        self.admins[endpoint] = admin
         if endpoint in self._leaders:
-            self._system.neighbors.leader = admin
+            self.neighbors.leader = admin
 
     # --- creating ---
 
@@ -357,7 +354,7 @@ class Membership:
             parent or self._admin,
         )
         refused: NotSpawnable | None = None
-        for other in list(self._known.values()):
+        for other in list(self.known.values()):
             if not is_compatible(actor_class, other.capabilities, creation.requirements):
                 continue
             try:
@@ -420,7 +417,7 @@ class Membership:
         endpoint = endpoint_of(address)
         if endpoint == self._own:
             return self._system.address
-        return self._admins.get(endpoint)
+        return self.admins.get(endpoint)
 
     # --- orders from the system's actors ---
 

@@ -125,7 +125,7 @@ class Town:
     def joined(self, system, count):
         """Wait until a system can create actors on so many others."""
         convention = system.base.neighbors.convention
-        eventually(lambda: len(convention._known) == count)
+        eventually(lambda: len(convention.known) == count)
 
     def end(self, system):
         self.systems.remove(system)
@@ -330,7 +330,7 @@ def test_loaded_sources_do_not_serve_other_systems(pair):
 def test_only_actor_classes_of_programs_are_created_for_others(pair, name):
     here, there = pair
     assert RunCommand  # imported, and yet not for others
-    admin = next(iter(here.base.neighbors.convention._known))
+    admin = next(iter(here.base.neighbors.convention.known))
 
     with pytest.raises(NotSpawnable):
         admin.ask(Create(name)).result(5)
