@@ -43,14 +43,14 @@ class ActorOptions(AccessOptions):
             typer.echo(value if isinstance(value, str) else repr(value))
 
     @contextlib.contextmanager
-    def reach(self, address: str) -> "Iterator[Exchange]":
+    def reach(self, address: str) -> "Iterator[TimedExchange]":
         """Link with the node of an actor; what follows has to be over in time."""
         deadline = time.monotonic() + self.timeout
         with self.open_node(NAME) as node:
             ref = node.remote_actor(address, self.timeout)
             why = f"{address} did not answer within {self.timeout:g} s"
             late = Problem(why=why, step="give it longer with --timeout SECONDS")
-            yield Exchange(node, ref, deadline, late)
+            yield TimedExchange(node, ref, deadline, late)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +172,7 @@ def stop(address: Address, options: StopOptions) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class TimedExchange:
     """One exchange with an actor, which has a time limit.
 
     Attributes:

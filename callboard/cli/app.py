@@ -160,7 +160,7 @@ def replay(
       callboard replay 1234
       callboard replay 1234 --json | jq .same_events
     """  # noqa: D301
-    from callboard.cli.replay import replay_seed
+    from callboard.cli.work.replay import replay_seed
 
     return replay_seed(seed, as_json=options.as_json)
 
@@ -179,7 +179,7 @@ def new(
       callboard new myapp
       callboard new projects/till --json
     """  # noqa: D301
-    from callboard.cli.new import create
+    from callboard.cli.work.new import create
 
     made = [str(path) for path in create(folder)]
     row = {"folder": str(folder), "files": made}
@@ -213,7 +213,7 @@ def doctor(
       callboard doctor --listen 0.0.0.0:4222 basp://10.0.0.2:4222
       callboard doctor --json | jq '.[] | select(.status != "ok")'
     """  # noqa: D301
-    from callboard.cli import doctor as work
+    from callboard.cli.work import doctor as work
 
     found = work.examine(listen=options.listen, peers=peers or [], access=options)
     options.say(found, work.report(found))

@@ -86,7 +86,7 @@ def run(
       callboard mqtt run --listen ws://127.0.0.1:9001
       callboard mqtt run mqtt.toml --json
     """  # noqa: D301
-    from callboard.cli.router import route
+    from callboard.cli.work.router import route
 
     route(file, options.listen, options)
 
@@ -105,7 +105,7 @@ def check(
       callboard mqtt check mqtt.toml
       callboard mqtt check mqtt.toml --json && callboard mqtt run mqtt.toml
     """  # noqa: D301
-    from callboard.cli.router import load_config
+    from callboard.cli.work.router import load_config
 
     load_config(file)
     options.say({"valid": True}, f"{file} is valid")

@@ -127,7 +127,7 @@ def run(
     """  # noqa: D301
     if file is None and options.config is None:
         raise typer.BadParameter("name an APP.py, or a file with --config")  # noqa: EM101
-    from callboard.cli.host import configure, host
+    from callboard.cli.work.host import configure, host
 
     return host(configure(options.config, options.given(file)), options)
 
@@ -146,7 +146,7 @@ def check(
       callboard node check node.toml
       callboard node check node.toml --json && callboard node run --config node.toml
     """  # noqa: D301
-    from callboard.cli.host import children, configure, spawnable
+    from callboard.cli.work.host import children, configure, spawnable
 
     config = configure(file, {})
     module = None if config.app is None else load_app(config.app)
@@ -218,7 +218,7 @@ def drain(address: Address, options: DrainOptions) -> None:
       callboard node drain basp://127.0.0.1:4222
       callboard node drain basp://127.0.0.1:4222 --timeout 120 --json
     """  # noqa: D301
-    from callboard.cli.host import complain_unless_clean, ending
+    from callboard.cli.work.host import complain_unless_clean, ending
     from callboard.proxies.messages import DrainNode
 
     timeout = options.timeout

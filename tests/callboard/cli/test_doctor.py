@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 import pytest
 
 from callboard import Node
-from callboard.cli import doctor, main
+from callboard.cli import main
 from callboard.cli.options import AccessOptions
+from callboard.cli.work import doctor
 
 
 @pytest.fixture
