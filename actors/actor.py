@@ -20,6 +20,8 @@ from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import Future
 from callboard.actors.mailbox import ALWAYS_FIT, ClassWithOptions, Mailbox, options_of
 from callboard.actors.reference import ActorRef, Asker
+from callboard.actors.seconds import period as checked_period
+from callboard.actors.seconds import seconds as checked
 from callboard.actors.thespian.shape import ThespianActor
 from callboard.actors.thespian.system import ThespianContext
 
@@ -164,20 +166,31 @@ class Actor(ThespianActor):
         return Promise(self._cell.promise())
 
     def after(self, seconds: float, msg: object) -> Reminder:
-        """Send a message to this actor in `seconds`; `cancel()` of the result takes it back."""
-        return Reminder(self._cell, seconds, msg)
+        """Send a message to this actor in `seconds`; `cancel()` of the result takes it back.
+
+        Raises:
+            InvalidSeconds: that is not a time. A time below 0 is now.
+        """
+        return Reminder(self._cell, checked(seconds, "seconds"), msg)
 
     def every(self, seconds: float, msg: object) -> Reminder:
-        """Send a message to this actor every so many seconds, until `cancel()` or its end."""
-        if seconds <= 0:
-            text = f"every({seconds!r}): a period is more than 0 seconds"
-            raise ValueError(text)
+        """Send a message to this actor every so many seconds, until `cancel()` or its end.
+
+        Raises:
+            InvalidSeconds: that is not a time of more than 0.
+        """
+        seconds = checked_period(seconds, "every")
         return Reminder(self._cell, seconds, msg, period=seconds)
 
     def sleep(self, seconds: float) -> Future[None]:
-        """Return a future to await: only this actor pauses."""
+        """Return a future to await: only this actor pauses.
+
+        Raises:
+            InvalidSeconds: that is not a time. A time below 0 is now.
+        """
         future: Future[None] = Future()
-        self._cell.runner.call_later(seconds, future.set_result, None)
+        delay = checked(seconds, "seconds")
+        self._cell.runner.call_later(delay, future.set_result, None)
         return future
 
     # --- behavior ---

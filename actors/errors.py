@@ -16,7 +16,8 @@ CallboardError                    everything a user of callboard has to catch
 ├── NotSpawnable                  the target node does not offer that class
 ├── NotRegistered                 nobody has that name                       (LookupError)
 ├── NodeClosed                    the node was closed already
-└── InvalidAddress                a text that is no actor or node address    (ValueError)
+├── InvalidAddress                a text that is no actor or node address    (ValueError)
+└── InvalidSeconds                a time that is no number of seconds        (ValueError)
 """
 
 from callboard.text import said, trace_of
@@ -110,3 +111,7 @@ class NodeClosed(CallboardError, RuntimeError):
 
 class InvalidAddress(CallboardError, ValueError):
     """The text is no address of an actor or node."""
+
+
+class InvalidSeconds(CallboardError, ValueError):
+    """A timeout, delay or period is no number of seconds."""

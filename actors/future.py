@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
 from callboard.actors.errors import AskTimeout, ResultTimeout, WouldBlock
+from callboard.actors.seconds import limit as checked_limit
 from callboard.text import logged, shown
 
 log = logging.getLogger("callboard.actors")
@@ -152,6 +153,7 @@ class Future(Generic[T]):
             timeout: seconds to wait; None waits as long as the ask itself may take.
 
         Raises:
+            InvalidSeconds: the timeout is not a time.
             ResultTimeout: the time ran out; the ask goes on.
             WouldDeadlock: called in a handler on a future that is not done.
             WouldBlock: called on the thread of a running event loop.
@@ -244,6 +246,7 @@ class Future(Generic[T]):
 
     def _wait(self, timeout: float | None) -> None:
         """Block this thread until the future is done or the time is over."""
+        timeout = checked_limit(timeout)
         refuse_endless_wait(self.asked)
         wait = waiting.get()
         if wait is not None:

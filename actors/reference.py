@@ -27,6 +27,8 @@ from callboard.actors.errors import NoSuchMethod
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import Future
 from callboard.actors.request import Call, Query
+from callboard.actors.seconds import limit as checked_limit
+from callboard.seconds import LONGEST
 
 if TYPE_CHECKING:
 
@@ -280,9 +282,13 @@ class ActorRef(ActorAddress, Generic[A_co]):
 
         Args:
             message: any message; a `Query[R]` is answered by an R.
-            timeout: seconds that the answer may take; None for no limit. Left out it is 60, or
-                in a handler what is left of the time of the ask that is handled.
+            timeout: seconds that the answer may take; None or `math.inf` for no limit. Left
+                out it is 60, or in a handler what is left of the time of the ask that is
+                handled.
             priority: "high" goes before all normal messages that wait in the mailbox.
+
+        Raises:
+            InvalidSeconds: the timeout is not a time.
 
         The future fails with `ActorDown`, `AskTimeout`, `MailboxFull`, `NodeUnreachable`,
         `UnexpectedMessage` or `RemoteError`.
@@ -309,9 +315,12 @@ class ActorRef(ActorAddress, Generic[A_co]):
     ) -> Future[Any]:
         """Ask with a deadline of its own, a trace context, or a priority."""
         future: Future[Any] = Future(self)
+        has_own_time = timeout is not DEFAULT_TIMEOUT
+        # NaN is not between, nor is what is no plain time: it is checked.
+        if has_own_time and not (timeout.__class__ is float and 0.0 <= timeout < LONGEST):
+            timeout = checked_limit(timeout)
         if timeout is not None:
             limit = None
-            has_own_time = timeout is not DEFAULT_TIMEOUT
             if has_own_time:
                 COMPANY.used = True
             elif (cell := current_cell.get()) is not None and cell.sender is not None:

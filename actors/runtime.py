@@ -49,6 +49,7 @@ from callboard.actors.reference import (
     current_cell,
 )
 from callboard.actors.runner.runner import Runner
+from callboard.actors.seconds import seconds as checked
 from callboard.text import logged, shown
 
 log = logging.getLogger("callboard.actors")
@@ -161,8 +162,7 @@ class Runtime:
         #: `callboard.actors.thespian`.
         self.plain: Any = None
         self.thespian: Any = None
-        #: Told of each actor that ended, on the runner's thread: the proxies' side announces
-        #: it.
+        #: Told of each actor that ended, on the runner's thread.
         self.on_end: list[Callable[[Any, Down], None]] = []
         self._number = self.runner.random.randrange(FIRST_NUMBER, 2**31)
         self._lock = threading.Lock()
@@ -185,7 +185,7 @@ class Runtime:
 
     async def in_time(self, future: Future[T], seconds: float, late: Exception) -> T:
         """Await a future; it fails with `late` if it takes longer than some seconds."""
-        timer = self.call_later(seconds, future.set_exception, late)
+        timer = self.call_later(checked(seconds), future.set_exception, late)
         try:
             return await future
         finally:

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from callboard.actors.dispatch import handler
+from callboard.actors.errors import InvalidSeconds
 from callboard.actors.request import Query
+from callboard.actors.seconds import seconds
 from callboard.actors.system_actor import ActorContext, SystemActor
 from callboard.basp.header import FIRST_ACTOR, NODE_ACTOR
 from callboard.proxies.broker import Broker
@@ -205,7 +207,12 @@ class Inspector(SystemActor):
     async def drain(self, request: DrainNode) -> None:
         """Drain the node, answer with the report, and close it."""
         promise = self.promise()
-        report = await self._drain.adrain(float(request.timeout))
+        try:
+            limit = seconds(request.timeout)
+        except InvalidSeconds as error:  # it came from another node
+            promise.set_exception(error)
+            return
+        report = await self._drain.adrain(limit)
         promise.set_result(report)
         self.node.close()
 

@@ -33,6 +33,7 @@ from callboard.actors.mailbox import options_of
 from callboard.actors.reference import ActorRef, Down, current_cell
 from callboard.actors.runner.runner import Runner
 from callboard.actors.runtime import Runtime
+from callboard.actors.seconds import seconds as checked
 from callboard.actors.supervision.child import Child
 from callboard.actors.supervision.rules import BACKOFF
 from callboard.actors.supervision.supervisor import Supervisor
@@ -355,13 +356,13 @@ class Node(Closing):
 
         The future fails with `NotRegistered` when nobody has the name.
         """
-        return self._start(self._reach.first(name, timeout))
+        return self._start(self._reach.first(name, checked(timeout)))
 
     def find_all(
         self, name: str, timeout: float = CONNECT_TIMEOUT
     ) -> Future[list[ActorRef[Any]]]:
         """Return all actors of that name in reach, this node's first."""
-        return self._start(self._reach.all(name, timeout))
+        return self._start(self._reach.all(name, checked(timeout)))
 
     async def watch(self, name: str) -> AsyncGenerator[NameChange, None]:
         """Iterate over who has a name in reach: those that have it, then each change.
@@ -465,7 +466,8 @@ class Node(Closing):
     async def aconnect(self, address: str, timeout: float = CONNECT_TIMEOUT) -> bytes:
         """Awaitable twin of `connect`."""
         self._refuse_closed()
-        peer, _ = await self._reach.linked(parse_node_address(address), timeout, keep=True)
+        where, limit = parse_node_address(address), checked(timeout)
+        peer, _ = await self._reach.linked(where, limit, keep=True)
         return peer
 
     def remote_actor(self, address: str, timeout: float = CONNECT_TIMEOUT) -> ActorRef[Any]:
@@ -486,7 +488,7 @@ class Node(Closing):
         self._refuse_closed()
         if parse_address(address).number is not None:
             return self.ref(address)
-        return await self._reach.actor_at(address, timeout)
+        return await self._reach.actor_at(address, checked(timeout))
 
     def monitor_node(self, node_id: bytes) -> Future[NodeDown]:
         """Return a future that is done when no path leads to a node any more."""
@@ -506,7 +508,7 @@ class Node(Closing):
 
     def disconnect(self, node_id: bytes, seconds: float = 3.0) -> None:
         """Cut the link with a neighbor and refuse it for some seconds, to see what happens."""
-        self.runtime.post(self._connector.bar, node_id, seconds)
+        self.runtime.post(self._connector.bar, node_id, checked(seconds, "seconds"))
 
     # --- figures and events ---
 
@@ -618,14 +620,14 @@ class Node(Closing):
         Raises:
             NodeClosed: it is closed already.
         """
-        report = self._wait(self._drain.adrain(timeout))
+        report = self._wait(self._drain.adrain(checked(timeout)))
         self.close()
         return report
 
     async def adrain(self, timeout: float = DRAIN_TIMEOUT) -> Drained:
         """Awaitable twin of `drain`."""
         self._refuse_closed()
-        report = await self._drain.adrain(timeout)
+        report = await self._drain.adrain(checked(timeout))
         await self.aclose()
         return report
 

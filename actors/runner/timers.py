@@ -12,8 +12,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from callboard.actors.seconds import seconds
+
 #: Cancelled timers that are worth making the heap again.
 COMPACT_FROM: Final = 64
+
+#: The latest time of a runner's clock that a timer is kept for: it is never due.
+LATEST: Final = 1e15
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +65,14 @@ class Timers:
             return None
 
     def add(self, when: float, callback: Callable[..., object], args: tuple[Any, ...]) -> Timer:
-        """Enter a call for a time of the runner's clock."""
+        """Enter a call for a time of the runner's clock.
+
+        Raises:
+            InvalidSeconds: it is no time, or NaN, which would put the heap out of order.
+        """
+        if when.__class__ is not float or not -LATEST <= when <= LATEST:
+            seconds(when, "when")
+            when = float(max(-LATEST, min(LATEST, when)))
         timer = Timer(self, callback, args)
         with self._lock:
             heapq.heappush(self.heap, (when, next(self._numbers), timer))

@@ -3,7 +3,9 @@
 from typing import Any, Final, Literal, get_args
 
 from callboard.actors.actor import Actor
+from callboard.actors.errors import InvalidSeconds
 from callboard.actors.exit_reason import ExitReason
+from callboard.actors.seconds import limit
 
 Restart = Literal["permanent", "transient", "temporary"]
 
@@ -48,14 +50,14 @@ class Child:
             raise ValueError(msg)
         if shutdown is not None and shutdown < 0:
             msg = f"shutdown={shutdown!r}: give seconds, or None to wait for ever"
-            raise ValueError(msg)
+            raise InvalidSeconds(msg)
         self.actor_class = actor_class
         self.args = args
         self.kwargs = kwargs
         self.restart = restart
         self.name = name
         self.on = on
-        self.shutdown = shutdown
+        self.shutdown = limit(shutdown, "shutdown")
         self.label: str = name or str(getattr(actor_class, "__name__", actor_class))
 
     def __repr__(self) -> str:

@@ -23,6 +23,7 @@ from typing import Any, Final, Literal, get_args
 
 from callboard.actors.backoff import Backoff
 from callboard.actors.exit_reason import ExitReason
+from callboard.actors.seconds import seconds
 from callboard.actors.supervision.child import Child
 
 Strategy = Literal["one_for_one", "one_for_all", "rest_for_one"]
@@ -93,6 +94,9 @@ class Supervision:
         if self.limit < 0 or self.period < 0 or min(backoff) < 0:
             msg = f"intensity={intensity!r}, backoff={backoff!r}: numbers must not be negative"
             raise ValueError(msg)
+        self.limit = int(seconds(self.limit, "intensity"))
+        self.period = seconds(self.period, "intensity")
+        backoff = seconds(backoff[0], "backoff"), seconds(backoff[1], "backoff")
         self.strategy = strategy
         self.slots: list[Slot] = []
         self.total = 0

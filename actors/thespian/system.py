@@ -43,6 +43,7 @@ from callboard.actors.errors import CallboardError, MailboxFull
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import ActorRef, ReplyRef, Sender
 from callboard.actors.runtime import Runtime
+from callboard.actors.seconds import seconds
 from callboard.actors.thespian.cell import Creation, PlainCell
 from callboard.actors.thespian.creator import Creator, is_compatible
 from callboard.actors.thespian.names import GlobalNames
@@ -115,7 +116,10 @@ class ThespianContext:
 
     def wakeupAfter(self, period: timedelta | float, payload: Any = None) -> None:
         """Deliver a `WakeupMessage` after a period; it dies with the actor."""
-        delay = period if isinstance(period, timedelta) else timedelta(seconds=period)
+        if isinstance(period, timedelta):
+            delay = period
+        else:
+            delay = timedelta(seconds=seconds(period, "wakeupAfter"))
         cell, key = self._cell, object()
         # Only plain actors report theirs.
         wakeups = cell.wakeups if isinstance(cell, PlainCell) else {}

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeVar, overload
 
 from callboard.actors.closing import on_a_thread, refuse_loop
-from callboard.actors.errors import CallboardError, NodeClosed
+from callboard.actors.errors import CallboardError, InvalidSeconds, NodeClosed
 from callboard.actors.future import Future
+from callboard.actors.seconds import seconds
 from callboard.broker.constants import Backend
 from callboard.broker.metric_topics import export_and_import
 from callboard.broker.options import Configuration, effective_options, set_up_logging
@@ -587,11 +588,12 @@ def _check_size(qsize: int) -> None:
 def _seconds(value: Seconds | None, default: float = 0.0) -> float:
     if value is None:
         return default
-    seconds = value.total_seconds() if isinstance(value, datetime.timedelta) else float(value)
-    if not seconds >= 0.0:
+    given = value.total_seconds() if isinstance(value, datetime.timedelta) else value
+    time = seconds(given)
+    if given < 0.0:
         msg = f"a time of {value!r} s is negative, or no number"
-        raise ValueError(msg)
-    return seconds
+        raise InvalidSeconds(msg)
+    return time
 
 
 def _callback_and_timeout(

@@ -23,6 +23,7 @@ import cbor2
 
 from callboard.actors.closing import Closing, on_a_thread, refuse_loop
 from callboard.actors.errors import CallboardError
+from callboard.actors.seconds import limit
 from callboard.basp.node_id import node_id_text
 from callboard.commitlog import CommitLog, LogCorrupt, LogError
 from callboard.commitlog.columns import Cbor
@@ -192,6 +193,7 @@ class Recording(Closing, RunReceiver):
             WouldBlock: called on the thread of a running event loop.
             LogFailed: the disk refuses.
         """
+        timeout = limit(timeout)
         refuse_loop("flush()", "recording.aflush()")
         self._take_published(STOP_LIMIT if timeout is None else timeout)
         if not self._reach(timeout):

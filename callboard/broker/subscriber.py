@@ -8,6 +8,7 @@ from typing import Any, Final, Generic, TypeVar, overload
 
 from callboard.actors.closing import Closing, refuse_loop
 from callboard.actors.future import waiting
+from callboard.actors.seconds import limit
 from callboard.broker.topics import topic_text
 from callboard.endpoint import (
     EC,
@@ -167,11 +168,11 @@ def _asked(args: tuple[Any, ...]) -> tuple[int | None, float | None]:
         case (int() as count,) if 0 <= count <= READ_LIMIT:
             return count, None
         case (float() as timeout,) if timeout >= 0.0:
-            return None, timeout
+            return None, limit(timeout)
         case (int() as count, float() | int() as timeout) if (
             0 <= count <= READ_LIMIT and timeout >= 0
         ):
-            return count, float(timeout)
+            return count, limit(timeout)
     msg = (
         f"get{args!r}: give a number of messages (int, at most {READ_LIMIT:,}), a limit of "
         "seconds (float), or both in this order"

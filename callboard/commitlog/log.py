@@ -25,6 +25,7 @@ from callboard.commitlog.recovery import LogRecovery
 from callboard.commitlog.retention import Retention, SegmentLimits
 from callboard.commitlog.sealed import Sealing
 from callboard.commitlog.writer import Grouping, Writer
+from callboard.seconds import checked_seconds
 
 Sync = Literal["none", "group", "each"]
 
@@ -304,6 +305,7 @@ def _check_options(sync: str, sync_interval: float, segment_bytes: int | None) -
     if sync not in get_args(Sync):
         what = f"sync={sync!r}; give one of {', '.join(get_args(Sync))}"
         raise ValueError(what)
+    checked_seconds(sync_interval, "sync_interval")
     if sync_interval <= 0 or (segment_bytes is not None and segment_bytes <= 0):
         what = f"sync_interval={sync_interval}, segment_bytes={segment_bytes}: give more than 0"
         raise ValueError(what)

@@ -21,6 +21,7 @@ from callboard.commitlog.reading import LogReading, RunReader
 from callboard.commitlog.record import Cursor, Record, Run
 from callboard.commitlog.recovery import read_mark
 from callboard.commitlog.segment import LogSegmentTable, SegmentInfo
+from callboard.seconds import checked_seconds
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-not-found,import-untyped,unused-ignore]
@@ -361,7 +362,9 @@ class Follower:
 
 def _pauses(timeout: float | None, is_written_here: bool) -> Iterator[float]:  # noqa: FBT001
     """Iterate over how long to wait before each look: longer the longer nothing came."""
-    deadline = math.inf if timeout is None else time.monotonic() + timeout
+    deadline = math.inf
+    if timeout is not None:
+        deadline = time.monotonic() + checked_seconds(timeout)
     longest = _LONGEST_OWN if is_written_here else _LONGEST
     pause = longest if is_written_here else _SHORTEST
     while (left := deadline - time.monotonic()) > 0:

@@ -1,5 +1,6 @@
 """How long a log keeps what is in it. Whole segments go, the oldest first."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -34,7 +35,9 @@ class Retention:
     def __post_init__(self) -> None:
         for name in ("bytes", "records", "seconds"):
             value = getattr(self, name)
-            if value is not None and value <= 0:
+            if value == math.inf:
+                object.__setattr__(self, name, None)
+            elif value is not None and not value > 0:  # nor is NaN
                 what = f"Retention({name}={value}): give more than 0, or None for no limit"
                 raise ValueError(what)
 

@@ -30,7 +30,7 @@ Refuse = Callable[[list[str]], Exception]
 class Table(BaseModel):
     """A table of a configuration; a key that it does not name is a mistake."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 T = TypeVar("T", bound=BaseModel)

@@ -34,6 +34,7 @@ from callboard.actors.dispatch import handler
 from callboard.actors.errors import ResultTimeout, WouldBlock
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Down
+from callboard.actors.seconds import seconds
 from callboard.actors.system_actor import SystemActor
 from callboard.basp.header import CORE_ACTOR, DIRECTORY
 from callboard.endpoint.machine.core import DEFAULT_TTL, Core
@@ -483,7 +484,7 @@ class Hub(SystemActor):
         The condition is looked at on the node's thread, whenever peers or filters change.
         """
         done: Future[bool] = Future()
-        self._call(self._peering.wait, condition, done, timeout)
+        self._call(self._peering.wait, condition, done, seconds(timeout))
         return done
 
     def flushed(self, timeout: float) -> None:

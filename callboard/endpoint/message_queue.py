@@ -17,6 +17,7 @@ from typing import Final, Generic, TypeVar
 
 from callboard.actors.errors import ResultTimeout
 from callboard.actors.future import Future, refuse_endless_wait, waiting
+from callboard.actors.seconds import limit
 
 T = TypeVar("T")
 
@@ -126,10 +127,12 @@ class MessageQueue(Generic[T]):
         """Return the next message; None when none came within `timeout` seconds.
 
         Raises:
+            InvalidSeconds: the timeout is not a time.
             WouldBlock: called on the thread of a running event loop.
             WouldDeadlock: called in a handler, whose node would stand still.
             EOFError: the queue was closed and is empty.
         """
+        timeout = limit(timeout)
         is_simulated = waiting.get() is not None
         deadline = math.inf if timeout is None or is_simulated else time.monotonic() + timeout
         while True:

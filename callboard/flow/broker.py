@@ -16,6 +16,7 @@ from callboard.actors.dispatch import handler
 from callboard.actors.errors import CallboardError, InvalidAddress
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import ActorRef, Down
+from callboard.actors.seconds import limit
 from callboard.actors.system_actor import SystemActor
 from callboard.flow.factories import Bot, Factory, call_factory
 from callboard.flow.flow import is_zeromq, zeromq
@@ -255,7 +256,7 @@ class BrokerView(Closing):
 
     def run(self, timeout: float | None = None) -> bool:
         """Wait until the broker is closed, or for `timeout` seconds: then return False."""
-        return self._ended.wait(timeout)
+        return self._ended.wait(limit(timeout))
 
 
 class FlowBroker(BrokerView):

@@ -18,6 +18,7 @@ from typing import Any, Final, NoReturn, Self
 from callboard.actors.errors import AskTimeout, CallboardError
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef
+from callboard.actors.seconds import limit
 from callboard.flow.errors import (
     FlowAborted,
     FlowEnded,
@@ -77,7 +78,7 @@ class Flow:
 
     def __init__(self, machine: FlowMachine, timeout: float | None = DEFAULT_TIMEOUT) -> None:
         """Use `Flow.connect`, or a `FlowHandler`."""
-        self.timeout = timeout
+        self.timeout = limit(timeout)
         #: `extract` when this side gives, `inject` when it takes.
         self.direction = machine.direction
         #: Whether this side sends the DATs.

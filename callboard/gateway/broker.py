@@ -26,6 +26,7 @@ from callboard.actors.closing import on_a_thread, refuse_loop
 from callboard.actors.errors import MailboxFull, ResultTimeout, WouldBlock
 from callboard.actors.future import Future
 from callboard.actors.reference import current_cell
+from callboard.actors.seconds import limit, seconds
 from callboard.actors.supervision.child import Child
 from callboard.gateway.errors import (
     BrokerClosed,
@@ -297,6 +298,7 @@ class ModuleBroker:
         Raises:
             WouldBlock: called on the thread of a running event loop; use `aremove`.
         """
+        timeout = seconds(timeout)
         refuse_on_loop("remove()", "aremove()")
         if not self._begin_removal(module):
             return False
@@ -474,6 +476,7 @@ class ModuleBroker:
 
     async def apublish(self, source: Any, message: Any, timeout: float | None = None) -> None:
         """Awaitable twin of `publish`: it awaits room for one message in each full sink."""
+        timeout = limit(timeout)
         for inbox in source.sinks if isinstance(source, ModuleHandle) else ():
             if inbox.bounds.on_full == "wait" and not inbox.has_room():
                 with contextlib.suppress(TimeoutError):

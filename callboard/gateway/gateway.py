@@ -20,6 +20,7 @@ from typing import Any, Final, Self
 from callboard.actors.closing import Closing, on_a_thread
 from callboard.actors.errors import CallboardError, WouldDeadlock
 from callboard.actors.reference import ActorRef, current_cell
+from callboard.actors.seconds import limit, seconds
 from callboard.gateway.broker import ANY, REMOVE_TIMEOUT, ModuleBroker, refuse_on_loop
 from callboard.gateway.configuration import (
     Configuration,
@@ -159,7 +160,7 @@ class Gateway(Closing):
             WouldDeadlock: called in a handler, which the gateway's end waits for.
         """
         _refuse_in_handler("wait()")
-        return self._over.wait(timeout)
+        return self._over.wait(limit(timeout))
 
     def settle(self, timeout: float = 10.0) -> bool:
         """Wait until nothing waits and nothing is being received; False when time is over.
@@ -170,6 +171,7 @@ class Gateway(Closing):
         """
         _refuse_in_handler("settle()")
         refuse_on_loop("settle()", "asettle()")
+        timeout = seconds(timeout)
         deadline, before = time.monotonic() + timeout, -1
         while time.monotonic() < deadline:
             handles = [h for h in self._all() if h.is_started and h.ref is not None]

@@ -29,6 +29,7 @@ from callboard.actors.errors import MailboxFull, ResultTimeout
 from callboard.actors.future import Future
 from callboard.actors.mailbox import BackPressure, Mailbox
 from callboard.actors.reference import current_cell
+from callboard.actors.seconds import limit
 from callboard.actors.system_actor import ActorContext
 from callboard.gateway.errors import PublishTimeout
 
@@ -161,6 +162,7 @@ class Inbox:
 
     def _block(self, frame: bytes, timeout: float | None) -> None:
         """Let this thread wait until the frame is taken."""
+        timeout = limit(timeout)
         with self._lock:
             self._blocked += 1
         try:

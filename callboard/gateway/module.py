@@ -130,7 +130,7 @@ class ModuleArguments(BaseModel):
     before anything is started.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     @classmethod
     def read(cls, args: Mapping[str, Any]) -> Self:

@@ -1,7 +1,9 @@
 """How stores behave; defaults are those of Broker 2.x."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
+
+from callboard.actors.seconds import seconds
 
 #: Commands that are acknowledged at once; fewer are at the next tick, or when asked for.
 ACK_AFTER: Final = 64
@@ -47,6 +49,14 @@ class StoreOptions:
         if not self.tick_interval > 0 or self.buffer_limit < 1:
             msg = "the tick of a store and its buffer are more than 0"
             raise ValueError(msg)
+        for name in ("heartbeat_interval", "nack_timeout", "connection_timeout"):
+            if type(getattr(self, name)) is not int:
+                msg = f"{name}={getattr(self, name)!r:.80}: a number of ticks is whole"
+                raise ValueError(msg)
+        for each in fields(self):
+            if each.type is float:
+                time = seconds(getattr(self, each.name), each.name)
+                object.__setattr__(self, each.name, time)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

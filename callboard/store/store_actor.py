@@ -24,6 +24,7 @@ from callboard.actors.dispatch import handler
 from callboard.actors.errors import ResultTimeout
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import Future
+from callboard.actors.seconds import seconds
 from callboard.actors.system_actor import SystemActor
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item, PeerEvent, PeerEventKind
@@ -264,6 +265,7 @@ class StoreActor(SystemActor):
 
     def expire_in(self, future: Future[Any], timeout: float) -> None:
         """Fail a future with `ResultTimeout` when the time is over."""
+        timeout = seconds(timeout)
 
         def arm() -> None:
             error = ResultTimeout(f"{self!r} did not answer within {timeout:g} s")

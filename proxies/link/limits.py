@@ -64,8 +64,8 @@ class Limits:
         for field in fields(self):
             value = getattr(self, field.name)
             least = LEAST_BYTES_PER_SECOND if field.name == "bytes_per_second" else 1
-            if value < least and (value or field.default):
-                msg = f"limit {field.name} must be at least {least:,}, not {value}"
+            if type(value) is not int or (value < least and (value or field.default)):
+                msg = f"limit {field.name} must be at least {least:,}, not {value!r:.80}"
                 raise ValueError(msg)
 
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+from callboard.actors.seconds import seconds
 from callboard.mqtt.wire.framing import PACKET_SIZE, PACKETS_PER_READ
 from callboard.mqtt.wire.reason_code import ReasonCode, reason_text
 
@@ -36,6 +37,10 @@ class NetworkLimits:
     connection_rate: float = 0.0
     open_connections: int = 0
     reader_patience: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name in ("connect_timeout", "linger", "reader_patience"):
+            object.__setattr__(self, name, seconds(getattr(self, name), name))
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import callboard.mqtt.wire.packet as packets
 from callboard.actors.closing import Closing
+from callboard.actors.seconds import limit
 from callboard.mqtt.router.link import UNSCHEDULE, Access, Disconnected, Link, RouterMailbox
 from callboard.mqtt.wire.client import ClientProtocol, Message, Settled
 from callboard.mqtt.wire.codec import decode_all, encode
@@ -169,6 +170,7 @@ class LocalLink(Closing):
             TimeoutError: none came in time.
             LinkClosed: the link is over and nothing is left.
         """
+        timeout = limit(timeout)
         with self._arrived:
             if not self._arrived.wait_for(lambda: self._queue or self._end, timeout):
                 text = f"no message came in {timeout} s"
@@ -181,7 +183,7 @@ class LocalLink(Closing):
     async def arecv(self, timeout: float | None = None) -> Message:
         """Wait for the next message; see `recv`."""
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(limit(timeout)):
             while True:
                 arrived = asyncio.Event()
                 with self._lock:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
+from callboard.actors.seconds import seconds
 from callboard.mqtt.router.datalog import SEGMENT_BYTES, SEGMENT_COUNT
 
 #: Seconds.
@@ -83,3 +84,7 @@ class Limits:
     share_strategy: ShareStrategy = ShareStrategy.ROUND_ROBIN
     acknowledge_patience: float = 5.0
     max_hold: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("session_expiry", "acknowledge_patience", "max_hold"):
+            object.__setattr__(self, name, seconds(getattr(self, name), name))

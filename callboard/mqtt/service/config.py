@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from callboard.actors.seconds import seconds
 from callboard.mqtt.access.auth import AuthenticationMethod, Authenticator, Security
 from callboard.mqtt.port.hooks import Hooks
 from callboard.mqtt.port.limits import NetworkLimits
@@ -55,6 +56,9 @@ class RouterConfig:
     directory: "Path | str | os.PathLike[str] | None" = None
     name: str = "callboard"
     sessions: SessionPolicy = SessionPolicy.TAKE_OVER
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sys_interval", seconds(self.sys_interval, "sys_interval"))
 
     def network_limits(self) -> NetworkLimits:
         """Return the limits of connections, with what the router tells its clients of them."""
