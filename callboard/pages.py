@@ -17,7 +17,7 @@ from callboard.figures import CONTENT_TYPE, Metric, exposition
 from callboard.text import logged, printable
 
 if TYPE_CHECKING:
-    from http.server import ThreadingHTTPServer
+    from callboard.web import WebServer
 
 _log = logging.getLogger("callboard")
 
@@ -26,9 +26,6 @@ JSON: Final = "application/json"
 
 #: Bytes of a text that is posted: a level or a name, never a document.
 POST_LIMIT: Final = 4_096
-
-#: Seconds that a client may take to say what it wants.
-REQUEST_LIMIT: Final = 10.0
 
 
 class Page(NamedTuple):
@@ -105,36 +102,35 @@ class PageServer(Closing):
         self._thread.join()
 
 
-def _http_server(
-    address: tuple[str, int], pages: Pages, actions: Actions
-) -> "ThreadingHTTPServer":
+def _http_server(address: tuple[str, int], pages: Pages, actions: Actions) -> "WebServer":
     """Open a port. `http.server` is loaded here: most programs never serve a page."""
-    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+    from callboard.web import WebHandler, WebServer
 
-    class PageHandler(BaseHTTPRequestHandler):
+    class PageHandler(WebHandler):
         """Answers one connection."""
 
-        timeout = REQUEST_LIMIT
-
-        def do_GET(self) -> None:  # the base class calls it
+        def do_GET(self) -> None:  # noqa: N802  # the base class calls it
+            self.server.set_deadline(self.connection, None)
             self._send(_get(pages, self.path))
 
         do_HEAD = do_GET  # noqa: N815  # as above
 
-        def do_POST(self) -> None:  # as above
+        def do_POST(self) -> None:  # noqa: N802  # as above
             action = actions.get(self.path)
-            size = self.headers.get("Content-Length", "")
             if action is None:
                 self._send(text_page("nothing is done here", HTTPStatus.NOT_FOUND))
-            elif not size.isdecimal() or int(size) > POST_LIMIT:
+            elif self.is_foreign():
+                text = "this is not done for pages of other sites; use this port's own address"
+                self._send(text_page(text, HTTPStatus.FORBIDDEN))
+            elif (posted := self.body(POST_LIMIT)) is None:
                 text = f"a text of at most {POST_LIMIT} bytes, with its length, is taken here"
                 self._send(text_page(text, HTTPStatus.BAD_REQUEST))
             else:
-                posted = self.rfile.read(int(size)).decode(errors="replace")
-                self._send(_made(partial(action, posted), self.path))
+                made = partial(action, posted.decode(errors="replace"))
+                self._send(_made(made, self.path))
 
         def _send(self, page: Page) -> None:
-            body = page.text.encode()
+            body = page.text.encode(errors="replace")
             self.send_response(page.status)
             self.send_header("Content-Type", page.content_type)
             self.send_header("Content-Length", str(len(body)))
@@ -143,12 +139,7 @@ def _http_server(
             if self.command != "HEAD":
                 self.wfile.write(body)
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # its name there
-            """Log nothing: a probe comes every few seconds."""
-
-    server = ThreadingHTTPServer(address, PageHandler)
-    server.daemon_threads = True
-    return server
+    return WebServer(address, PageHandler)
 
 
 def _get(pages: Pages, target: str) -> Page:

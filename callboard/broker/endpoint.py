@@ -588,9 +588,10 @@ def _check_size(qsize: int) -> None:
 def _seconds(value: Seconds | None, default: float = 0.0) -> float:
     if value is None:
         return default
-    given = value.total_seconds() if isinstance(value, datetime.timedelta) else value
-    time = seconds(given)
-    if given < 0.0:
+    given: Any = value.total_seconds() if isinstance(value, datetime.timedelta) else value
+    given = float(given) if isinstance(given, str) else given
+    time = 0.0 if given != given else seconds(given)  # as NaN alone is
+    if not given >= 0.0:
         msg = f"a time of {value!r} s is negative, or no number"
         raise InvalidSeconds(msg)
     return time

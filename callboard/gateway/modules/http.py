@@ -5,7 +5,6 @@ import threading
 import urllib.request
 from collections.abc import Mapping
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar, Final
 
 from pydantic import Field, field_validator, model_validator
@@ -16,14 +15,12 @@ from callboard.configuration.reading import HostPort
 from callboard.gateway.errors import GatewayError
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.wire.message import Message
+from callboard.web import WebHandler, WebServer
 
 _log = logging.getLogger("callboard.gateway")
 
 #: Bytes of a body.
 BODY_LIMIT: Final = 16 * 1024 * 1024
-
-#: Seconds that a client may take to say what it wants.
-REQUEST_LIMIT: Final = 10.0
 
 
 class HttpArguments(ModuleArguments):
@@ -130,18 +127,16 @@ class HttpModule(Module):
         return answer.headers.get_content_type(), found
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
+class _Server(WebServer):
     module: HttpModule
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(WebHandler):
     """Answers one connection."""
 
-    timeout = REQUEST_LIMIT
     server: _Server
 
-    def do_POST(self) -> None:  # the base class calls it
+    def do_POST(self) -> None:  # noqa: N802  # the base class calls it
         """Publish the body, and answer with a status."""
         self.send_response(self._published())
         self.send_header("Content-Length", "0")
@@ -149,12 +144,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _published(self) -> HTTPStatus:
         """Publish the body; return what became of it."""
-        size = self.headers.get("Content-Length", "")
-        if not size.isdecimal():
+        if not self.headers.get("Content-Length", "").isdecimal():
             return HTTPStatus.LENGTH_REQUIRED
-        if int(size) > BODY_LIMIT:
+        body = self.body(BODY_LIMIT)
+        if body is None:
             return HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-        body = self.rfile.read(int(size))
         about = {"path": self.path, "content-type": self.headers.get_content_type()}
         try:
             self.server.module.publish(body, about)
@@ -163,6 +157,3 @@ class _Handler(BaseHTTPRequestHandler):
         except ValueError:
             return HTTPStatus.BAD_REQUEST
         return HTTPStatus.ACCEPTED
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # its name there
-        """Say nothing: there may be many."""

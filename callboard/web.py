@@ -1,0 +1,197 @@
+"""An HTTP server that clients can neither hold up nor exhaust.
+
+`http.server` gives each connection a thread and each read a time: a client that sends a byte
+now and then keeps both for ever. Here a whole request has a deadline, and so has its answer.
+Connections are bounded, in all and by address. Where they are too many, the one goes that has
+taken longest to say what it wants: an honest client says it at once.
+"""
+
+import contextlib
+import ipaddress
+import logging
+import socket
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from callboard.text import logged
+
+_log = logging.getLogger("callboard")
+
+#: Seconds for a whole request, and for its answer to leave.
+REQUEST_LIMIT: Final = 10.0
+
+#: Connections at a time, each with a thread: more than probes and scrapers need.
+CONNECTIONS: Final = 64
+
+#: Those of one address.
+CONNECTIONS_PER_ADDRESS: Final = 32
+
+#: Bytes of a body in a second: slower clients run out of time.
+SLOWEST: Final = 64 * 1024
+
+#: Bytes of the first line and the headers of a request.
+HEAD_LIMIT: Final = 64 * 1024
+
+
+class WebServer(ThreadingHTTPServer):
+    """Accepts connections within bounds, and ends those that take too long."""
+
+    daemon_threads = True
+    block_on_close = False  # their threads end with their deadlines
+    request_queue_size = 128  # a flood keeps nobody out at the door
+
+    def __init__(self, address: tuple[str, int], handler: type["WebHandler"]) -> None:
+        """Open a port.
+
+        Raises:
+            OSError: the address is not ours or the port is taken.
+        """
+        self._lock = threading.Lock()
+        #: Open connections: address, and the deadline of the request or the answer; None while
+        #: the answer is made. The oldest comes first.
+        self._open: dict[Any, tuple[str, float | None]] = {}
+        super().__init__(address, handler)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Take a connection; False where all that there are wait for their answers."""
+        host = str(client_address[0])
+        with self._lock:
+            there = len(self._open) < CONNECTIONS or self._drop_one(None)
+            hosts = [known for known, _ in self._open.values()]
+            is_taken = there and (
+                hosts.count(host) < CONNECTIONS_PER_ADDRESS or self._drop_one(host)
+            )
+            if is_taken:
+                self._open[request] = (host, time.monotonic() + REQUEST_LIMIT)
+        return is_taken
+
+    def set_deadline(self, request: Any, seconds: float | None) -> None:
+        """Let a connection take so long from now; None while its answer is made."""
+        with self._lock:
+            if request in self._open:
+                deadline = None if seconds is None else time.monotonic() + seconds
+                self._open[request] = (self._open[request][0], deadline)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """End what takes too long; called between two looks at the port."""
+        now = time.monotonic()
+        with self._lock:
+            for request, (_, deadline) in list(self._open.items()):
+                if deadline is not None and deadline <= now:
+                    self._end(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log an error of a request; a client that went away is none."""
+        error = sys.exception()
+        if error is not None and not isinstance(error, OSError):
+            logged(_log, "a request from %s failed", client_address[0], error=error)
+
+    def _drop_one(self, host: str | None) -> bool:
+        """End the connection, of an address or any, that has read its request for longest."""
+        for request, (known, deadline) in self._open.items():
+            if deadline is not None and host in (None, known):
+                self._end(request)
+                return True
+        return False
+
+    def _end(self, request: Any) -> None:
+        """Wake the thread of a connection with its end."""
+        self._open.pop(request, None)
+        with contextlib.suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)
+
+
+class WebHandler(BaseHTTPRequestHandler):
+    """Reads one request within its bounds; derived classes answer it."""
+
+    timeout = REQUEST_LIMIT
+    server: WebServer
+
+    def setup(self) -> None:
+        """Bound what is read of a head."""
+        super().setup()
+        self.rfile = _Head(self.rfile)  # type: ignore[assignment]
+
+    def body(self, limit: int) -> bytes | None:
+        """Read what is posted; None unless it says its length, of at most `limit` bytes.
+
+        The request is whole then, and its answer may take its time.
+        """
+        text = self.headers.get("Content-Length", "")
+        size = int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else -1
+        if not 0 <= size <= limit:
+            return None
+        self.server.set_deadline(self.connection, REQUEST_LIMIT + size / SLOWEST)
+        found = self.rfile.read(size)
+        self.server.set_deadline(self.connection, None)
+        return found
+
+    def is_foreign(self) -> bool:
+        """Return whether a page of another site may have made the browser send this.
+
+        A browser says the site (`Origin`), and the name by which it reached us (`Host`). That
+        name has to be an address, `localhost` or this machine's own: any other may be one of
+        the site, which lets its name lead here (DNS rebinding).
+        """
+        host = self.headers.get("Host", "")
+        origin = self.headers.get("Origin")
+        name = urlsplit(f"//{host}").hostname or ""
+        own = {"localhost", socket.gethostname().lower(), str(self.server.server_address[0])}
+        if name not in own and not name.endswith(".localhost") and not _is_address(name):
+            return True
+        if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+            return True
+        return origin is not None and urlsplit(origin).netloc.lower() != host.lower()
+
+    def end_headers(self) -> None:
+        """Let the answer leave within its time."""
+        self.server.set_deadline(self.connection, REQUEST_LIMIT)
+        super().end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # its name there
+        """Log nothing: a probe comes every few seconds."""
+
+
+class _Head:
+    """What a handler reads from: lines up to a limit in all, and bodies."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._left = HEAD_LIMIT
+
+    def readline(self, size: int = -1) -> bytes:
+        """Return the next line; nothing, as at the end, beyond the limit."""
+        line: bytes = self._stream.readline(self._left if size < 0 else min(size, self._left))
+        self._left -= len(line)
+        return line
+
+    def read(self, size: int) -> bytes:
+        """Return so many bytes of a body."""
+        return self._stream.read(size)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Close the stream."""
+        self._stream.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the stream is closed."""
+        return bool(self._stream.closed)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
