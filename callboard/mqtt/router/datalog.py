@@ -75,14 +75,10 @@ class Segment:
         if any(run.place == UNWRITTEN for run in self.runs):
             return False
         kept = [(at, run) for at, run in zip(self.starts, self.runs, strict=True) if run.place]
-        self.put_on_shelf(
-            [at for at, _ in kept],
-            Shelf(
-                array("q", [run.count for _, run in kept]),
-                array("q", [run.number for _, run in kept]),
-                array("q", [run.place - 1 for _, run in kept]),
-            ),
-        )
+        counts = array("q", [run.count for _, run in kept])
+        numbers = array("q", [run.number for _, run in kept])
+        places = array("q", [run.place - 1 for _, run in kept])
+        self.put_on_shelf([at for at, _ in kept], Shelf(counts, numbers, places))
         return True
 
     def put_on_shelf(self, starts: Sequence[int], shelf: Shelf) -> None:

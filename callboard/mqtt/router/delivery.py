@@ -41,7 +41,7 @@ from callboard.mqtt.router.session import (
     Status,
 )
 from callboard.mqtt.router.share import ShareGroup
-from callboard.mqtt.router.window import LAST_ID, PUBACK, PUBREC, Sent, Window
+from callboard.mqtt.router.window import LAST_ID, PUBACK, PUBREC, PUBREL, Sent, Window
 from callboard.mqtt.wire.packet import PubComp, PubRel
 from callboard.mqtt.wire.reason_code import ReasonCode
 
@@ -244,13 +244,16 @@ class Delivery:
     # --- acknowledgements ---
 
     def acknowledge(self, connection: Connection, kind: int, ids: tuple[int, ...]) -> None:
-        """Take successful PUBACKs, PUBRECs or PUBCOMPs; `kind` is their first byte.
+        """Take successful acknowledgements; `kind` is their first byte.
 
         Those of unknown identifiers are counted, and answered where the standard has an answer.
 
         Raises:
             ProtocolViolation: one is of the wrong kind for its message.
         """
+        if kind == PUBREL:
+            self._release(connection, ids)
+            return
         session = connection.session
         unknown = session.window.acknowledge(kind, ids)
         if kind == PUBREC:
@@ -276,7 +279,7 @@ class Delivery:
                 self._effects.records.append(record)
             self.schedule(session, Cause.INCOMING_ACK)
 
-    def release(self, connection: Connection, ids: tuple[int, ...]) -> None:
+    def _release(self, connection: Connection, ids: tuple[int, ...]) -> None:
         """Take PUBRELs: forget identifiers of messages that came with QoS 2."""
         session = connection.session
         received = session.received
@@ -399,10 +402,7 @@ class Delivery:
             sent = resend.pop(packet_id)
             window.inflight[packet_id] = sent
             form = sent.run.form_for(
-                sent.qos,
-                is_v5=connection.is_v5,
-                retain=sent.retain,
-                extra=sent.extra if connection.is_v5 else b"",
+                sent.qos, is_v5=connection.is_v5, retain=sent.retain, extra=sent.extra
             )
             index = sent.start + packet_id - sent.first
             front = form.fronts[index]
@@ -504,7 +504,7 @@ class Delivery:
         elif qos | is_v5 << 2 == run.key and not retain and not extra and expires_at is None:
             form = run.form
         else:
-            form = run.form_for(qos, is_v5=is_v5, retain=retain, extra=extra if is_v5 else b"")
+            form = run.form_for(qos, is_v5=is_v5, retain=retain, extra=extra)
         if qos:
             window = session.window_or_none or session.window
             first, count = _allocate(window, count)
@@ -632,28 +632,23 @@ def merge(session: Session, subscription: SessionSubscription, run: Run) -> Opti
     and retain-as-published, or None for the others. Who sends depends on nothing that changes
     while messages wait, so none is sent twice or never.
     """
-    qos = 0
-    identifiers: list[bytes] = []
-    retain = False
-    subscriptions = session.subscriptions
+    subscriptions, number = session.subscriptions, run.number
     matching = [subscriptions[name] for name in run.filters if name in subscriptions]
     if session.leaving:
         matching += [each for each in session.leaving if each.topic_filter in run.filters]
-    oldest = subscription
-    for each in matching:
-        if each.since > run.number or (each.until is not None and run.number >= each.until):
-            continue
-        if each.no_local and run.publisher == session.client_id:
-            continue
-        if _age(each) < _age(oldest):
-            oldest = each
-        qos = max(qos, each.qos)
-        retain = retain or each.retain_as_published
-        if each.identifier:
-            identifiers.append(each.identifier)
-    if oldest.topic_filter != subscription.topic_filter:
+    matching = [
+        each
+        for each in matching
+        if each.since <= number
+        and (each.until is None or number < each.until)
+        and not (each.no_local and run.publisher == session.client_id)
+    ]
+    if min((subscription, *matching), key=_age).topic_filter != subscription.topic_filter:
         return None
-    return Options(qos, b"".join(sorted(set(identifiers))), run.retain and retain)
+    qos = max((each.qos for each in matching), default=0)
+    identifiers = sorted({each.identifier for each in matching})
+    retain = run.retain and any(each.retain_as_published for each in matching)
+    return Options(qos, b"".join(identifiers), retain)
 
 
 def _age(subscription: SessionSubscription) -> tuple[bool, int, str]:

@@ -13,6 +13,7 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final
 
+import callboard.mqtt.wire.packet as wire
 from callboard.mqtt.router.brake import Brakes
 from callboard.mqtt.router.delivery import Delivery
 from callboard.mqtt.router.effects import Effects
@@ -24,32 +25,17 @@ from callboard.mqtt.router.subscribing import Subscriptions
 from callboard.mqtt.router.window import PUBACK, PUBCOMP, PUBREC, PUBREL
 from callboard.mqtt.wire.codec import decode
 from callboard.mqtt.wire.errors import ProtocolViolation, RemoteMqttError
-from callboard.mqtt.wire.packet import (
-    V4,
-    V5,
-    Ack,
-    Auth,
-    Disconnect,
-    Packet,
-    PingReq,
-    PubAck,
-    PubComp,
-    Publish,
-    PubRec,
-    PubRel,
-    Subscribe,
-    Unsubscribe,
-)
+from callboard.mqtt.wire.packet import V4, V5, Packet
 from callboard.mqtt.wire.reason_code import ReasonCode
 
 _ACKS: Final = Cause.ACKS  # an attribute of an `Enum` costs three times a global
 
 PINGRESP: Final = b"\xd0\x00"
 _ACK_KINDS: Final[dict[type[Packet], int]] = {
-    PubAck: PUBACK,
-    PubRec: PUBREC,
-    PubRel: PUBREL,
-    PubComp: PUBCOMP,
+    wire.PubAck: PUBACK,
+    wire.PubRec: PUBREC,
+    wire.PubRel: PUBREL,
+    wire.PubComp: PUBCOMP,
 }
 _ACK_FIRSTS: Final = frozenset(_ACK_KINDS.values())
 #: Acknowledgements of PUBLISH packets, by QoS.
@@ -303,7 +289,7 @@ class Ingress:
             RemoteMqttError: it ends the connection.
         """
         packet = decode(first, body, V5 if connection.is_v5 else V4)
-        assert isinstance(packet, Publish)
+        assert isinstance(packet, wire.Publish)
         topic, alias = packet.topic.encode(), passed_on(packet.properties).alias
         if alias is not None:
             topic = connection.resolve(topic, alias)
@@ -315,12 +301,12 @@ class Ingress:
         received: tuple[int, ...] = ()
         if qos == 2:
             is_fresh = bool(connection.receive(ids))
-            connection.acknowledge(PubRec(packet.packet_id))
+            connection.acknowledge(wire.PubRec(packet.packet_id))
             if not is_fresh:
                 return
             received = ids
         elif qos:
-            connection.acknowledge(PubAck(packet.packet_id))
+            connection.acknowledge(wire.PubAck(packet.packet_id))
         run = Run.of_packet(packet, topic, connection.client_id, self._effects.now)
         self._logs.append(run, route, connection.session, received)
 
@@ -328,7 +314,7 @@ class Ingress:
         """Answer messages that go nowhere: MQTT 5 says so, 3.1.1 has no way to."""
         self._effects.meters.refused += max(1, len(ids))
         reason = ReasonCode.NOT_AUTHORIZED if connection.is_v5 else ReasonCode.SUCCESS
-        kind = PubAck if qos == 1 else PubRec
+        kind = wire.PubAck if qos == 1 else wire.PubRec
         for packet_id in ids:
             connection.acknowledge(kind(packet_id, reason))
 
@@ -352,13 +338,10 @@ class Ingress:
             message = "the packet identifier of an acknowledgement is 0"
             raise ProtocolViolation(message)
         connection.packets_in += count
-        if first == PUBREL:
-            self._delivery.release(connection, ids)
-        else:
-            self._delivery.acknowledge(connection, first, ids)
+        self._delivery.acknowledge(connection, first, ids)
         return position + 4 * count
 
-    def _take_ack(self, connection: Connection, packet: Ack) -> None:
+    def _take_ack(self, connection: Connection, packet: wire.Ack) -> None:
         """Take an acknowledgement with a reason code or properties."""
         kind = _ACK_KINDS[type(packet)]
         is_refusal = packet.reason_code >= ReasonCode.UNSPECIFIED_ERROR
@@ -367,11 +350,7 @@ class Ingress:
             return
         if kind == PUBACK and is_refusal:
             self._effects.meters.refused_by_clients += 1
-        ids = (packet.packet_id,)
-        if kind == PUBREL:
-            self._delivery.release(connection, ids)
-        else:
-            self._delivery.acknowledge(connection, kind, ids)
+        self._delivery.acknowledge(connection, kind, (packet.packet_id,))
 
     # --- other packets ---
 
@@ -382,17 +361,17 @@ class Ingress:
             self._delivery.notify()
         packet: Packet = decode(first, body, V5 if connection.is_v5 else V4)
         match packet:
-            case PingReq():
+            case wire.PingReq():
                 connection.acks.append(PINGRESP)
-            case Subscribe():
+            case wire.Subscribe():
                 self._subscriptions.subscribe(connection, packet)
-            case Unsubscribe():
+            case wire.Unsubscribe():
                 self._subscriptions.unsubscribe(connection, packet)
-            case Ack():
+            case wire.Ack():
                 self._take_ack(connection, packet)
-            case Disconnect():
+            case wire.Disconnect():
                 return _ending_of(connection.session, packet)
-            case Auth() if connection.link.authenticate is not None:
+            case wire.Auth() if connection.link.authenticate is not None:
                 connection.link.authenticate(packet)
             case _:
                 message = f"a client sent a {type(packet).__name__}, which it may not"
@@ -400,7 +379,7 @@ class Ingress:
         return None
 
 
-def _ending_of(session: Session, packet: Disconnect) -> Ending:
+def _ending_of(session: Session, packet: wire.Disconnect) -> Ending:
     """Return how a connection ends by a DISCONNECT."""
     properties = packet.properties
     expiry = None if properties is None else properties.session_expiry_interval

@@ -90,18 +90,13 @@ class Logs:
         log = self.get(topic_filter)
         if log is None:
             limits = self._effects.limits
-            held = next(
-                (
-                    custom
-                    for custom in limits.custom_segments
-                    if custom.topic_filter == topic_filter
-                    or matches(topic_filter, custom.topic_filter)
-                ),
-                limits,
-            )
+            sizes = limits.segment_bytes, limits.segment_count
+            for custom in reversed(limits.custom_segments):
+                name = custom.topic_filter
+                if name == topic_filter or matches(topic_filter, name):
+                    sizes = custom.segment_bytes, custom.segment_count
             has_shelves = self._effects.is_durable and limits.journal_bytes > 0
-            size, count = held.segment_bytes, held.segment_count
-            log = DataLog(topic_filter, size, count, has_shelves=has_shelves)
+            log = DataLog(topic_filter, *sizes, has_shelves=has_shelves)
             if has_wildcard(topic_filter):
                 self._wild.set(topic_filter, log)
             else:

@@ -188,20 +188,18 @@ class Run:
     @property
     def payloads(self) -> list[bytes]:
         """The payloads alone, taken out of the form that came in."""
-        if self._payloads is None:
-            self._payloads = self._cut_payloads()
-        return self._payloads
-
-    def _cut_payloads(self) -> list[bytes]:
-        """Cut the payloads out of the form that came in."""
+        if self._payloads is not None:
+            return self._payloads
         fronts, tails = self.form
         props = 0
         if self.key & 4:
             props = len(self.properties) + len(write_variable(len(self.properties)))
         if self.qos:
-            return [tail[props:] for tail in tails] if props else tails
-        beyond = 2 + len(self.topic) + props
-        return [packet[body_start(packet) + beyond :] for packet in fronts]
+            self._payloads = [tail[props:] for tail in tails] if props else tails
+        else:
+            beyond = 2 + len(self.topic) + props
+            self._payloads = [packet[body_start(packet) + beyond :] for packet in fronts]
+        return self._payloads
 
     def form_for(
         self, qos: int, *, is_v5: bool, retain: bool = False, extra: bytes = b""
@@ -212,9 +210,10 @@ class Run:
             qos: to send with, not above the run's.
             is_v5: whether the reader speaks MQTT 5.
             retain: the flag to set.
-            extra: properties to put before the others; only with MQTT 5.
+            extra: properties to put before the others, for readers that speak MQTT 5.
         """
         key = qos | is_v5 << 2
+        extra = extra if is_v5 else b""
         if key == self.key and not retain and not extra and self.expires_at is None:
             return self.form
         forms = self._forms

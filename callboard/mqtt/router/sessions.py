@@ -45,9 +45,6 @@ NEVER: Final = 0xFFFF_FFFF
 KEPT = 1_000
 
 _NONE: Final = Properties()
-_FRESH: Final = b"\x20\x02\x00\x00"
-#: A CONNACK of MQTT 3.1.1, without and with a session that was there.
-_PRESENT: Final = b"\x20\x02\x01\x00"
 
 
 @dataclass(eq=False, repr=False)
@@ -139,10 +136,8 @@ class Sessions:
         session.offer = None
         if not link.is_local:
             session.stamp = self.make_stamp()
-        size = self._effects.limits.inflight
-        if packet.properties is not None and packet.properties.receive_maximum:
-            size = min(size, packet.properties.receive_maximum)
-        session.open_window(size)
+        most = self._effects.limits.inflight
+        session.open_window(min(most, (packet.properties or _NONE).receive_maximum or most))
         self.connections[client_id] = self.by_link[link] = connection
         link.client_id = client_id
         self._effects.meters.connects += 1
@@ -176,7 +171,7 @@ class Sessions:
     ) -> bytes:
         """Return the CONNACK that grants a session."""
         if not connection.is_v5:
-            return _PRESENT if is_present else _FRESH
+            return bytes((0x20, 2, is_present, 0))
         limits, session = self._effects.limits, connection.session
         asked = packet.properties or _NONE
         is_lowered = (asked.session_expiry_interval or 0) > session.expiry

@@ -219,8 +219,7 @@ def _send_retained(
     if not retained:
         return
     log: FilterLog = DataLog(name, _NO_TRIM, 1)
-    request = DataRequest(log, subscription, session)
-    request.is_retained = True
+    request = DataRequest(log, subscription, session, is_retained=True)
     log.readers = 1
     for run in retained:
         log.append(run)

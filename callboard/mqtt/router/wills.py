@@ -45,12 +45,12 @@ class Wills:
             self._effects.meters.refused += 1
             has_will = False
         delay = delay_of(will, connection.session.expiry)
-        if not has_will:
-            self._drop(client_id)
-        elif delay <= 0:
+        if has_will and delay > 0:
+            return self.wait(client_id, will, self._effects.now + delay)
+        if has_will:
             self._publish(client_id, will)
         else:
-            return self.wait(client_id, will, self._effects.now + delay)
+            self._drop(client_id)
         return None
 
     def wait(self, client_id: str, will: Will, when: float) -> float:

@@ -83,11 +83,7 @@ class Window:
         count = min(count, LAST_ID + 1 - first)
         ids = range(first, first + count)
         if not (inflight.keys().isdisjoint(ids) and releasing.keys().isdisjoint(ids)):
-            count = next(
-                taken
-                for taken in range(1, count)
-                if first + taken in inflight or first + taken in releasing
-            )
+            count = min((inflight.keys() | releasing.keys()).intersection(ids)) - first
         self.following = (first + count - 1) % LAST_ID + 1
         return first, count
 

@@ -270,10 +270,8 @@ def _write_publish(packet: Publish, version: int) -> tuple[int, bytes]:
 
 def _read_connect(reader: Reader, _version: int, place: Place) -> packets.Connect:
     """Read a CONNECT, which says its own version."""
-    is_ours = reader.skip(_PROTOCOL)
-    name = "MQTT" if is_ours else reader.string()
-    version = reader.byte()
-    if not is_ours or not V4 <= version <= V5:
+    name, version = reader.string(), reader.byte()
+    if name != "MQTT" or not V4 <= version <= V5:
         message = (
             f"protocol {name[:20]!r} level {version}; MQTT 4 (3.1.1) and 5 are spoken here"
         )

@@ -43,13 +43,6 @@ class Reader:
         self.position = start + count
         return self._body[start : self.position]
 
-    def skip(self, expected: bytes) -> bool:
-        """Go on behind these bytes, if they come next."""
-        if self._body.startswith(expected, self.position):
-            self.position += len(expected)
-            return True
-        return False
-
     def byte(self) -> int:
         """Return a byte."""
         start = self.position
