@@ -13,8 +13,6 @@ from callboard.mqtt.router.session import Session
 from callboard.mqtt.service.claims import (
     Answer,
     Claims,
-    ClaimSession,
-    ConfirmSession,
     Order,
     SessionPolicy,
     Stamps,
@@ -133,13 +131,7 @@ class ClusterRouter:
     def take(self, order: Order) -> Answer:
         """Take an order of another router; the answer is durable."""
         self.settle()
-        answer: Answer = None
-        if isinstance(order, ClaimSession):
-            answer = self.claims.asked(order)
-        elif isinstance(order, ConfirmSession):
-            answer = self.claims.confirmed(order)
-        else:
-            self.claims.settled(order)
+        answer = self.claims.answer(order)
         self.settle()
         return answer
 

@@ -9,7 +9,7 @@ left out of what is delivered.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -79,47 +79,6 @@ def _by_verb(rules: Iterable[str], names: dict[str, str]) -> dict[str, list[str]
     return table
 
 
-class TopicAccess:
-    """The rules of one client; an `Access` of its link."""
-
-    __slots__ = ("_allow", "_deny")
-
-    def __init__(self, entries: Iterable[AclEntry], user: str, client_id: str) -> None:
-        """Take the entries that are about a user.
-
-        Args:
-            entries: of everybody.
-            user: empty for a client without a name.
-            client_id: for `%c`.
-        """
-        names = {"%u": user, "%c": client_id}
-        about = [each for each in entries if each.user in {EVERYBODY, user}]
-        self._allow = _by_verb((rule for each in about for rule in each.allow), names)
-        self._deny = _by_verb((rule for each in about for rule in each.deny), names)
-
-    def _may(self, verb: str, topic: str) -> bool:
-        """Return whether a verb is allowed on a topic and not denied."""
-        return any(matches(topic, each) for each in self._allow[verb]) and not any(
-            matches(topic, each) for each in self._deny[verb]
-        )
-
-    def may_publish(self, topic: str) -> bool:
-        """Whether this client may publish there."""
-        return self._may("publish", topic)
-
-    def may_subscribe(self, topic_filter: str, qos: int) -> int:
-        """Return the QoS, or *not authorized*."""
-        _, plain = split_share(topic_filter)
-        allowed = any(covers(each, plain) for each in self._allow["subscribe"])
-        if allowed and not any(covers(each, plain) for each in self._deny["subscribe"]):
-            return qos
-        return ReasonCode.NOT_AUTHORIZED
-
-    def may_receive(self, topic: str) -> bool:
-        """Whether messages of a topic may go to this client."""
-        return self._may("subscribe", topic)
-
-
 @dataclass(frozen=True, slots=True)
 class Client:
     """A client that is in, for hooks.
@@ -145,39 +104,65 @@ class Ruled:
     One that has a tenant is kept within `/tenants/TENANT/`, below what else holds for it.
     """
 
-    __slots__ = ("_client", "_hook", "_prefix", "_rules", "is_open")
+    __slots__ = ("_allow", "_client", "_deny", "_has_rules", "_hook", "_prefix", "is_open")
 
     def __init__(
         self,
         client: Client,
-        rules: TopicAccess | None,
+        entries: Collection[AclEntry] = (),
+        user: str = "",
         hook: SubscribeHook | None = None,
         tenant: str = "",
     ) -> None:
+        """Take the entries that are about a client.
+
+        Args:
+            client: for `%c` and the hook.
+            entries: of everybody; without any all topics are allowed.
+            user: empty for a client without a name.
+            hook: is asked about what the entries grant.
+            tenant: of the client.
+        """
         self._client = client
-        self._rules = rules
         self._hook = hook
         self._prefix = f"/tenants/{tenant}/" if tenant else ""
         #: Whether no topic is closed to this client.
-        self.is_open = rules is None and not tenant
+        self.is_open = not entries and not tenant
+        self._has_rules = bool(entries)
+        names = {"%u": user, "%c": client.client_id}
+        about = [each for each in entries if each.user in {EVERYBODY, user}]
+        self._allow = _by_verb((rule for each in about for rule in each.allow), names)
+        self._deny = _by_verb((rule for each in about for rule in each.deny), names)
+
+    def _may(self, verb: str, topic: str) -> bool:
+        """Return whether a verb is allowed on a topic and not denied."""
+        if not topic.startswith(self._prefix):
+            return False
+        if not self._has_rules:
+            return True
+        return any(matches(topic, each) for each in self._allow[verb]) and not any(
+            matches(topic, each) for each in self._deny[verb]
+        )
 
     def may_publish(self, topic: str) -> bool:
         """Whether this client may publish there."""
-        is_inside = topic.startswith(self._prefix)
-        return is_inside and (self._rules is None or self._rules.may_publish(topic))
+        return self._may("publish", topic)
 
     def may_subscribe(self, topic_filter: str, qos: int) -> int:
         """Return the QoS or a reason code; the hook is asked about what the rules grant."""
-        if not split_share(topic_filter)[1].startswith(self._prefix):
+        _, plain = split_share(topic_filter)
+        if not plain.startswith(self._prefix):
             return ReasonCode.NOT_AUTHORIZED
-        granted = qos if self._rules is None else self._rules.may_subscribe(topic_filter, qos)
-        if self._hook is None or granted >= ReasonCode.UNSPECIFIED_ERROR:
-            return granted
+        if self._has_rules:
+            allowed = any(covers(each, plain) for each in self._allow["subscribe"])
+            if not allowed or any(covers(each, plain) for each in self._deny["subscribe"]):
+                return ReasonCode.NOT_AUTHORIZED
+        if self._hook is None:
+            return qos
         what = f"the subscribe hook for client {self._client.client_id!r}"
-        answer = call_function(what, self._hook, self._client, topic_filter, granted)
-        return granted if answer is None else int(answer)
+        answer = call_function(what, self._hook, self._client, topic_filter, qos)
+        return qos if answer is None else int(answer)
 
     def may_receive(self, topic: str) -> bool:
         """Whether messages of a topic may go to this client."""
-        is_inside = topic.startswith(self._prefix)
-        return is_inside and (self._rules is None or self._rules.may_receive(topic))
+        return self._may("subscribe", topic)

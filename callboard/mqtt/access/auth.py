@@ -21,7 +21,6 @@ from callboard.mqtt.access.acl import (
     Client,
     Ruled,
     SubscribeHook,
-    TopicAccess,
 )
 from callboard.mqtt.access.admission import (
     NO_SUCH_METHOD,
@@ -78,7 +77,7 @@ class Security:
 
 
 #: For all clients that no rule or hook is about when they come in.
-_UNRULED: Final = Admission(access=Ruled(Client("", None, ""), None))
+_UNRULED: Final = Admission(access=Ruled(Client("", None, "")))
 
 
 class AuthGate:
@@ -150,10 +149,8 @@ class AuthGate:
 
     def _access(self, user: str, client_id: str, connect: Connect, peer: Peer) -> Ruled:
         """Return what a client may do, by rules and hooks."""
-        acl = self.security.acl
-        rules = TopicAccess(acl, user, client_id) if acl else None
         client = Client(client_id, connect.username, peer.address)
-        return Ruled(client, rules, self.subscribe_hook, peer.tenant)
+        return Ruled(client, self.security.acl, user, self.subscribe_hook, peer.tenant)
 
     # --- a method ---
 

@@ -53,16 +53,13 @@ class Edge:
                 clients may come.
             TlsError: a file for TLS is of no use.
         """
-        opened: list[Listener] = []
         try:
             for settings in listeners:
                 self._refuse_unguarded(settings)
-                opened.append(await listen(self.door, settings, self._runner))
+                self.listeners.append(await listen(self.door, settings, self._runner))
         except BaseException:
-            for listener in opened:
-                listener.close()
+            self._close_ports()
             raise
-        self.listeners += opened
 
     def _refuse_unguarded(self, settings: ListenerSettings) -> None:
         """Refuse a port that other machines reach without any authentication."""

@@ -250,7 +250,11 @@ class LocalLink(Closing):
         """Hand messages to the function, or to those that wait for them."""
         if self._on_messages is not None:
             self._on_messages(messages)
-            return
+        else:
+            self._append(messages)
+
+    def _append(self, messages: list[Message]) -> None:
+        """Let those go on that wait for messages, or for the end."""
         with self._arrived:
             self._queue += messages
             self._arrived.notify_all()
@@ -275,16 +279,13 @@ class LocalLink(Closing):
 
     def _finish(self, why: str) -> None:
         """End the link: whatever waits for something fails."""
-        with self._arrived:
+        with self._lock:
             if self._end is not None:
                 return
             self._end = why
             pending = list(self._client.inflight.values())
             self._client.inflight.clear()
-            waiters, self._waiters = self._waiters, []
-            self._arrived.notify_all()
-        for waiter in waiters:
-            waiter()
+        self._append([])
         for future in pending:
             future.set_exception(LinkClosed(why))
         if not self.connected.done():

@@ -27,7 +27,8 @@ did not answer; their driver makes the machine's records durable in between.
 
 import enum
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -248,8 +249,19 @@ class Claims:
 
     # --- what others ask ---
 
+    def answer(self, order: Order) -> Answer:
+        """Answer another router; the answer goes out when the records are durable."""
+        match order:
+            case ClaimSession():
+                return self.asked(order)
+            case ConfirmSession():
+                return self.confirmed(order)
+            case SettleSession():
+                self.settled(order)
+        return None
+
     def asked(self, order: ClaimSession) -> Answer:
-        """Answer another router's claim; the answer goes out when the records are durable."""
+        """Answer another router's claim."""
         client_id = order.client_id
         self.stamps.see(order.stamp)
         pending = self._pending.get(client_id)
@@ -325,9 +337,15 @@ class Claims:
             if pending.is_adopting:
                 return BUSY
             pending.is_over = True  # its own connection before this one
+        with self._begun(client_id) as mine:
+            return (yield from self._claim(mine, client_id, is_clean=is_clean))
+
+    @contextmanager
+    def _begun(self, client_id: str) -> Iterator[_Pending]:
+        """Note for as long as it takes that a client is about to get its session here."""
         mine = self._pending[client_id] = _Pending(self.stamps.make())
         try:
-            return (yield from self._claim(mine, client_id, is_clean=is_clean))
+            yield mine
         finally:
             if self._pending.get(client_id) is mine:
                 del self._pending[client_id]
@@ -353,11 +371,9 @@ class Claims:
         if not found:
             return ADMITTED
         newest = max(found, key=lambda answer: answer.stamp)
-        own = self.session(client_id)
-        if own is not None:
-            self._sessions.give_up(
-                client_id
-            )  # it was used before the other one, which would have ended else
+        if self.session(client_id) is not None:
+            # It was used before the other one, which would have ended else.
+            self._sessions.give_up(client_id)
         if isinstance(newest, SessionElsewhere):
             return Ruling(ReasonCode.USE_ANOTHER_SERVER, newest.address)
         return (yield from self._adopt(mine, client_id, newest))
@@ -376,20 +392,15 @@ class Claims:
         except LogCorrupt as error:
             _log.error("a session cannot be taken over: %s", error)
             return BUSY
-        if not (yield from self._resolve(client_id)):
-            return BUSY
-        return ADMITTED
+        return ADMITTED if (yield from self._resolve(client_id)) else BUSY
 
     def resolve(self, client_id: str) -> Steps:
         """Find out whether a copy is our own by now, without its client."""
         if client_id in self._pending or client_id not in self._sessions.adopted:
             return BUSY
-        mine = self._pending[client_id] = _Pending(self.stamps.make(), is_adopting=True)
-        try:
+        with self._begun(client_id) as mine:
+            mine.is_adopting = True
             return ADMITTED if (yield from self._resolve(client_id)) else BUSY
-        finally:
-            if self._pending.get(client_id) is mine:
-                del self._pending[client_id]
 
     def _resolve(self, client_id: str) -> Generator[Order, list[Answer], bool]:
         """Return whether a copy is our own; one that never will be is dropped."""

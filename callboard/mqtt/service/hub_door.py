@@ -15,6 +15,7 @@ neither (the hub's data model has text and bytes as one kind); values become pay
 text as they are, everything else as JSON.
 """
 
+import contextlib
 import json
 import logging
 import threading
@@ -122,16 +123,12 @@ class MqttDoor(Closing):
 
     def _bring(self) -> None:
         """Bring messages in, until the link is closed."""
-        while True:
-            try:
+        with contextlib.suppress(LinkClosed):
+            while True:
                 messages = [self._link.recv()]
-            except LinkClosed:
-                return
-            while (more := self._link.try_recv()) is not None:
-                messages.append(more)
-                if len(messages) >= RUN:
-                    break
-            self._bring_all(messages)
+                while len(messages) < RUN and (more := self._link.try_recv()) is not None:
+                    messages.append(more)
+                self._bring_all(messages)
 
     def _bring_all(self, messages: list[Message]) -> None:
         """Publish a run of messages on the hub."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, Self, TypeVar
 
-from callboard.actors.closing import on_a_thread
+from callboard.actors.closing import Closing, on_a_thread
 from callboard.actors.errors import ActorDown, CallboardError
 from callboard.actors.reference import ActorRef
 from callboard.configuration.host_port import parse_host_port
@@ -59,7 +59,7 @@ YOUNG: Final = 20_000
 OLD: Final = 50
 
 
-class Router:
+class Router(Closing):
     """An MQTT router in this process."""
 
     def __init__(self, config: RouterConfig | None = None, *, node: Node | None = None) -> None:
@@ -168,15 +168,9 @@ class Router:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
     async def __aenter__(self) -> Self:
         await on_a_thread(self.start)
         return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await on_a_thread(self.close)
 
     # --- what it is ---
 

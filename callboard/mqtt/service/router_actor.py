@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from callboard.actors.cell import Reminder
 from callboard.actors.dispatch import handler
@@ -25,14 +25,7 @@ from callboard.mqtt.port.edge import Edge
 from callboard.mqtt.router.effects import Turn
 from callboard.mqtt.router.link import DisconnectRequested, Ending, Mailbox
 from callboard.mqtt.router.machine import MOST_EVENTS, RouterMachine
-from callboard.mqtt.service.claims import (
-    Answer,
-    Claims,
-    ClaimSession,
-    ConfirmSession,
-    SettleSession,
-    Stamps,
-)
+from callboard.mqtt.service.claims import Answer, Claims, Order, Stamps
 from callboard.mqtt.service.cluster import ROUTERS, ClusterGate
 from callboard.mqtt.service.config import RouterConfig
 from callboard.mqtt.wire.errors import JournalFailed
@@ -40,7 +33,6 @@ from callboard.mqtt.wire.reason_code import ReasonCode
 from callboard.text import logged
 
 _log = logging.getLogger("callboard.mqtt")
-T = TypeVar("T")
 
 
 class TakeTurn:
@@ -173,26 +165,12 @@ class RouterActor(SystemActor):
     # --- other routers; see `claims` ---
 
     @handler
-    def claim(self, order: ClaimSession) -> Answer:
-        """Answer a router that a client came to; the answer is durable."""
-        return self._answered(Claims.asked, order)
-
-    @handler
-    def confirm(self, order: ConfirmSession) -> Answer:
-        """Let go of a session, durable here before the answer goes out."""
-        return self._answered(Claims.confirmed, order)
-
-    @handler
-    def settled(self, order: SettleSession) -> None:
-        """Forget a session that is elsewhere."""
-        self._answered(Claims.settled, order)
-
-    def _answered(self, decide: Callable[[Claims, Any], T], order: Any) -> T | None:
-        """Decide about an order of another router between two turns."""
+    def answer(self, order: Order) -> Answer:
+        """Do what another router wants, durable here before the answer goes out."""
         if self._claims is None:
             return None
         self._settle()
-        answer = decide(self._claims, order)
+        answer = self._claims.answer(order)
         self._settle()
         return answer
 

@@ -5,6 +5,7 @@ and 2 reach it as any subscriber; while it works, the rest waits in the router's
 rules publish is not given to rules, so they cannot feed each other in a circle.
 """
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable
@@ -66,14 +67,12 @@ class RuleRunner:
 
     def _run(self) -> None:
         """Take messages and apply the rules, until the link is closed."""
-        while True:
-            try:
+        with contextlib.suppress(LinkClosed):
+            while True:
                 message = self._link.recv()
-            except LinkClosed:
-                return
-            for rule in self._rules:
-                if matches(message.topic, rule.topic_filter):
-                    self._apply(rule, message)
+                for rule in self._rules:
+                    if matches(message.topic, rule.topic_filter):
+                        self._apply(rule, message)
 
     def _apply(self, rule: Rule, message: Message) -> None:
         """Give a message to one rule, and publish what it returns."""

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from callboard.mqtt.access.acl import AclEntry, Client, Ruled, TopicAccess, covers, parse_rule
+from callboard.mqtt.access.acl import AclEntry, Client, Ruled, covers, parse_rule
 from callboard.mqtt.wire.reason_code import ReasonCode
 from callboard.mqtt.wire.topic import is_valid_filter, matches
 
@@ -43,8 +43,9 @@ def test_covering(wide, narrow, expected):
     assert covers(wide, narrow) is expected
 
 
-def access(*entries, user="ann", client_id="c1"):
-    return TopicAccess([AclEntry(*entry) for entry in entries], user, client_id)
+def access(*entries, user="ann", client_id="c1", tenant=""):
+    rules = [AclEntry(*entry) for entry in entries]
+    return Ruled(Client(client_id, None, ""), rules, user, tenant=tenant)
 
 
 def test_what_no_entry_allows_is_refused():
@@ -94,8 +95,7 @@ def test_a_rule_without_a_filter_is_refused():
 
 
 def test_a_tenant_stays_within_its_topics():
-    inner = access(("*", ("#",), ("/tenants/acme/x",)))
-    rules = Ruled(Client("", None, ""), inner, tenant="acme")
+    rules = access(("*", ("#",), ("/tenants/acme/x",)), tenant="acme")
 
     assert rules.may_publish("/tenants/acme/y")
     assert not rules.may_publish("/tenants/acme/x")

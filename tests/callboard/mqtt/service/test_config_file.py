@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from callboard.mqtt import SessionPolicy
-from callboard.mqtt.access.acl import TopicAccess
+from callboard.mqtt.access.acl import Client, Ruled
 from callboard.mqtt.access.scram import make_keys
 from callboard.mqtt.access.scrypt import hash_password
 from callboard.mqtt.router.limits import CustomSegment, ShareStrategy
@@ -212,7 +212,7 @@ def test_a_reload_reads_users_rules_and_bans(tmp_path):
     security = make_security(read_config_file(write(tmp_path, WHOLE)))
 
     assert security.anonymous
-    access = TopicAccess(security.acl, "ann", "c")
+    access = Ruled(Client("c", None, ""), security.acl, "ann")
     assert access.may_publish("up/c")
     assert not access.may_publish("down/secret")
 
