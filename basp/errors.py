@@ -15,6 +15,7 @@
         │   ├── MessageVersion        a field without default is missing: fail the ask
         │   ├── MessageRefused        the constructor of a registered type raised
         │   ├── UnknownMessageType    a type name that is not registered here
+        │   ├── PayloadTooHeavy       more containers and scalars than a message may hold
         │   └── CollidingKeys         keys of a map or set chosen to have the same hash
         ├── MalformedHandshake        handshake out of order or with bad fields
         ├── IncompatibleVersion       protocol version below the one we need
@@ -79,6 +80,10 @@ class MessageRefused(MalformedPayload):
 
 class UnknownMessageType(MalformedPayload):
     """A message has a type name that is not registered on this node."""
+
+
+class PayloadTooHeavy(MalformedPayload):
+    """A message holds more containers and scalars than it may; it would take long to read."""
 
 
 class CollidingKeys(MalformedPayload):

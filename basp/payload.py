@@ -15,12 +15,14 @@ whatever else comes (another order, another release, nested values, anything bro
 to it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 from struct import Struct
 from typing import Any, Final
 
 from callboard.basp.cbor import tags
+from callboard.basp.cbor.pieces import CONTAINER, check_weight, check_weight_in_pieces
 from callboard.basp.cbor.reader import (
     PYTHON_TAGS,
     CborReader,
@@ -57,6 +59,9 @@ DEFAULT_DEPTH_LIMIT: Final = 64
 _LEVELS_PER_DEPTH: Final = 3
 _PATH_SHOWN: Final = 200
 _CANNOT: Final = (Unserializable, UnicodeEncodeError, AttributeError, LookupError)
+
+#: Bytes of a payload that is read in pieces, where its parts may be as many.
+_IN_PIECES: Final = 65_536
 
 #: Returned when the general decoder has to read the payload.
 _NOT_FLAT: Final = object()
@@ -169,6 +174,10 @@ def read_flat_record(  # noqa: C901
         raise refused(kind.name, cause) from cause
 
 
+class LargePayload(Exception):  # it tells the caller what to do, nothing is wrong
+    """A payload takes long to read: `PayloadCodec.decode_in_pieces` does it bit by bit."""
+
+
 class PayloadCodec:
     """Encode and decode messages with one registry.
 
@@ -184,6 +193,7 @@ class PayloadCodec:
         pair_to_ref: PairHook | None = None,
         depth_limit: int = DEFAULT_DEPTH_LIMIT,
         with_options: Callable[[object, Mapping[int, object]], object] | None = None,
+        max_items: int | None = None,
     ) -> None:
         """Make a codec.
 
@@ -195,10 +205,16 @@ class PayloadCodec:
             depth_limit: containers inside each other, on both sides.
             with_options: makes what `decode_message` returns of a message that has options;
                 without it they are dropped.
+            max_items: containers and tags that a message may hold, or eight times as many
+                scalars; large messages are then read in pieces. None for no limit.
         """
         #: Fields of messages read here that no class knows: their senders are newer.
         self.dropped_fields = 0
         self._with_options = with_options
+        # Each item has a byte: what is shorter cannot weigh more.
+        self._weighed_from = sys.maxsize if max_items is None else max_items
+        self._max_weight = CONTAINER * (max_items or 0)
+        self._in_pieces_from = sys.maxsize if max_items is None else _IN_PIECES
         self.registry = registry
         self.depth_limit = depth_limit
         self._encoders = EncoderTable(depth_limit, registry.find_encoder)
@@ -269,10 +285,17 @@ class PayloadCodec:
         Raises:
             RemoteProtocolError: :class:`MessageVersion` and :class:`UnknownMessageType`
                 for a type of another release, otherwise :class:`MalformedPayload`.
+            LargePayload: it is to be read in pieces.
         """
         if not has_options(payload):
             return self.decode_message(payload), NO_OPTIONS
+        if len(payload) > self._in_pieces_from:
+            raise LargePayload
         message, options = self._reader.read_items(payload[1:], 2)
+        return message, self._checked(options)
+
+    def _checked(self, options: object) -> Mapping[int, object]:
+        """Return options that are well-formed."""
         if type(options) is not dict:
             msg = f"options must be a map, not {type(options).__name__}"
             raise MalformedPayload(msg)
@@ -280,7 +303,34 @@ class PayloadCodec:
             if type(key) is not int:
                 msg = f"option keys must be integers, not {type(key).__name__}"
                 raise MalformedPayload(msg)
-        return message, options
+        return options
+
+    def check_weight(self, payload: bytes) -> None:
+        """Refuse a message that holds more than its readers take.
+
+        Raises:
+            PayloadTooHeavy: it does.
+        """
+        if len(payload) > self._weighed_from:
+            check_weight(payload, self._max_weight)
+
+    def decode_in_pieces(self, payload: bytes) -> Generator[None, None, object]:
+        """Return what `decode_message` would, with a pause after each piece.
+
+        Raises:
+            RemoteProtocolError: as :meth:`decode`.
+            PayloadTooHeavy: the message holds more than it may.
+        """
+        if len(payload) > self._weighed_from:
+            yield from check_weight_in_pieces(payload, self._max_weight)
+        if not has_options(payload):
+            (message,) = yield from self._reader.read_in_pieces(payload, 1, 1)
+            return message
+        message, options = yield from self._reader.read_in_pieces(payload, 1, 2)
+        checked = self._checked(options)
+        if self._with_options is None or not checked:
+            return message
+        return self._with_options(message, checked)
 
     # One branch for each scalar: a call would cost as much as the parse it saves.
     def decode_message(self, payload: bytes) -> object:  # noqa: C901
@@ -288,6 +338,7 @@ class PayloadCodec:
 
         Raises:
             RemoteProtocolError: as :meth:`decode`.
+            LargePayload: it is to be read in pieces.
         """
         size = len(payload)
         if size < 2 or payload[0] != 0x81:
@@ -321,6 +372,8 @@ class PayloadCodec:
             start = 2 + (1 << (first - 0x58))
             if size - start == int.from_bytes(payload[2:start], "big"):
                 return payload[start:]
+        if size > self._in_pieces_from:
+            raise LargePayload
         return self._reader.read(payload[1:])
 
     def _decode_with_options(self, payload: bytes) -> object:

@@ -52,7 +52,12 @@ class Broker:
         self.connector = Connector(runner, surroundings.network, options, runtime.report)
         self.unrouted = Unrouted(runtime, routes, self.connector.dialer)
         self.outgoing = Outgoing(
-            runtime, routes, self.unrouted, surroundings.registry, limits.payload
+            runtime,
+            routes,
+            self.unrouted,
+            surroundings.registry,
+            limits.payload,
+            limits.items,
         )
         self.lifetimes = Lifetimes(runtime, routes, self.outgoing, limits.proxies)
         self.paths = Paths(runtime, routes, self.outgoing, self.unrouted, self.lifetimes)

@@ -10,7 +10,7 @@ from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import ActorRef, Down
 from callboard.actors.request import Call, Query
 from callboard.actors.signals import Exit, Restarted
-from callboard.basp.errors import BaspError
+from callboard.basp.errors import BaspError, PayloadTooHeavy
 from callboard.basp.errors import DuplicateMessageType as BaspDuplicate
 from callboard.basp.errors import NotSerializable as BaspNotSerializable
 from callboard.basp.registry import DEFAULT_REGISTRY
@@ -212,6 +212,8 @@ def failure_of(error: BaseException) -> Failure:
         detail = _clean(error.detail)
         return Failure("ActorDown", _clean(said(error)), str(error.reason), detail)
     kind = type(error).__name__
+    if isinstance(error, PayloadTooHeavy):
+        kind = MessageTooLarge.__name__
     if kind in _KINDS or isinstance(error, BaspError):
         return Failure(kind, _clean(said(error)))
     return Failure("RemoteError", _clean(said(error)), type(error).__qualname__)

@@ -11,7 +11,8 @@ by itself included. A room that needs more types passes its own table, or extend
 The depth of nested containers, and the time that colliding keys can cost, are bounded.
 """
 
-from collections.abc import Callable, Collection, Mapping
+import io
+from collections.abc import Callable, Collection, Generator, Mapping
 from datetime import datetime, time, timedelta
 from decimal import Decimal
 from functools import partial
@@ -22,6 +23,7 @@ import cbor2
 
 from callboard.basp.cbor import tags
 from callboard.basp.cbor.collisions import SAME_HASH_LIMIT, check_hashes
+from callboard.basp.cbor.pieces import read_in_pieces, reserve
 from callboard.basp.errors import MalformedPayload, RemoteProtocolError
 from callboard.text import describe
 
@@ -30,6 +32,9 @@ from callboard.text import describe
 TagReader = Callable[[Any, bool], Any]
 
 _CAUSES_FOLLOWED: Final = 1000
+
+#: Bytes of a payload that is not read before there is memory for it.
+_RESERVED_FROM: Final = 16_384
 
 # cbor2 ignores what follows the first item. We let it read one item more, a number that we
 # append; when bytes trail the item, it meets those instead. The number comes from the hash
@@ -100,16 +105,18 @@ class CborReader:
             is_immutable: whether arrays become tuples instead of lists.
         """
         self._what = what
+        self._table = table
+        self._max_depth = max_depth
         self._kept = frozenset(kept)
         refused = {tag: self._refuser(tag) for tag in tags.CBOR2_TAGS if tag not in trusted}
+        self._options: dict[str, Any] = {
+            "semantic_decoders": {**refused, **table},
+            "tag_hook": self._take_tag,
+            "object_hook": None if has_maps else self._refuse_map,
+            "strict_hashable_types": True,
+        }
         self._loads: Callable[[bytes], Any] = partial(
-            cbor2.loads,
-            semantic_decoders={**refused, **table},
-            tag_hook=self._take_tag,
-            object_hook=None if has_maps else self._refuse_map,
-            max_depth=max_depth,
-            strict_hashable_types=True,
-            immutable=is_immutable,
+            cbor2.loads, **self._options, max_depth=max_depth, immutable=is_immutable
         )
 
     def read(self, payload: bytes) -> Any:
@@ -118,6 +125,8 @@ class CborReader:
         Raises:
             RemoteProtocolError: the bytes are no such item, or bytes follow it.
         """
+        if len(payload) > _RESERVED_FROM:
+            reserve(len(payload))
         try:
             item, end = self._loads(b"\x82" + payload + _SENTINEL_BYTES)
         except KeyboardInterrupt:  # of the one who reads a file
@@ -142,6 +151,43 @@ class CborReader:
             raise remote_error(cause) from cause
         _check_end(end, payload)
         return items
+
+    def read_in_pieces(
+        self, payload: bytes, at: int, count: int
+    ) -> Generator[None, None, list[Any]]:
+        """Return the items that fill a large payload from a place on; pause between pieces.
+
+        Unlike `read`, it takes no large items of open length, and no tags that the caller
+        looks at again.
+
+        Args:
+            payload: the bytes, which were weighed: see `callboard.basp.cbor.pieces`.
+            at: where the items begin.
+            count: how many they are.
+
+        Raises:
+            RemoteProtocolError: the bytes are no such items, or bytes follow them.
+        """
+        depth = self._max_depth - 1  # `read` wraps the item into an array
+        try:
+            return (
+                yield from read_in_pieces(
+                    payload,
+                    at,
+                    count,
+                    open_reader=self._open_reader,
+                    table=self._table,
+                    max_depth=depth,
+                )
+            )
+        except KeyboardInterrupt:
+            raise
+        except BaseException as cause:  # constructors of users, and a decoder without memory
+            raise remote_error(cause) from cause
+
+    def _open_reader(self, stream: io.BytesIO, levels: int) -> cbor2.CBORDecoder:
+        """Return the reader of a stream of small items."""
+        return cbor2.CBORDecoder(stream, **self._options, max_depth=levels)
 
     def _take_tag(self, tag: cbor2.CBORTag, _is_key: object) -> cbor2.CBORTag:
         """Take a tag without a function: keep it, or refuse it."""

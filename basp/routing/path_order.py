@@ -75,7 +75,7 @@ class PathOrder:
     Attributes:
         expected: position of the dispatch to deliver next; the driver delivers a dispatch of
             this position, adds one, and gives all others to :meth:`take`. It is one that no
-            dispatch has while any is held.
+            dispatch has while any is held, and from :meth:`stop` to :meth:`go_on`.
         deadline: when to call :meth:`tick`; None while nothing is held.
         late: dispatches that came twice, or after they were given up, since the start.
         given_up: epochs, and how many dispatches of them were given up, for the driver to
@@ -97,6 +97,7 @@ class PathOrder:
         self._waits: deque[tuple[float, int]] = deque()
         # By epoch: its end, and when it was known that the path is broken.
         self._ends: dict[int, tuple[int, float]] = {}
+        self._is_stopped = False
 
     def take(self, frame: RawFrame, now: float) -> list[RawFrame]:
         """Take a dispatch that is not the expected one; return what is released."""
@@ -139,6 +140,17 @@ class PathOrder:
                 to = min(to, self._next_epoch())
             released += self._skip(to)
         return released
+
+    def stop(self) -> None:
+        """Expect no dispatch: all of them are for `take`, until `go_on`."""
+        self._catch_up()
+        self._is_stopped = True
+        self.expected = _NONE_EXPECTED
+
+    def go_on(self) -> None:
+        """Expect the next dispatch again."""
+        self._is_stopped = False
+        self._clean()
 
     def _catch_up(self) -> None:
         """Add what the driver delivered without us."""
@@ -197,7 +209,8 @@ class PathOrder:
         if not self._held:
             self._waits.clear()
             self.deadline = None
-            self.expected = self._position & POSITION_MASK
+            if not self._is_stopped:
+                self.expected = self._position & POSITION_MASK
             return
         self.expected = _NONE_EXPECTED
         if len(self._waits) > 2 * len(self._held) + 100:

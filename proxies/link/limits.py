@@ -12,6 +12,9 @@ from callboard.basp.header import HEADER
 #: A link needs some of them for heartbeats and routes.
 LEAST_BYTES_PER_SECOND: Final = 1_024
 
+#: Containers in one message.
+ITEMS: Final = 500_000
+
 #: Proxies of our actors that one other node may announce: about 200 B each here.
 PROXIES: Final = 1_000_000
 
@@ -32,6 +35,9 @@ class Limits:
             counted; further ones are closed at once.
         payload: bytes of the largest message sent or accepted; the same on all nodes of a
             cluster. A larger one that arrives ends the link.
+        items: containers (lists, dicts, records) that one message may hold, or eight times as
+            many scalars; the same on all nodes of a cluster. Their reader needs some 100 B and
+            half a microsecond for each. What holds more is `MessageTooLarge`.
         proxies: proxies of actors here that one other node may hold; those of further ones
             there are down at once, `unreachable`.
         messages_per_second: messages that one link may bring, those for other nodes included;
@@ -51,6 +57,7 @@ class Limits:
     # comes back at once is let in.
     strangers_per_second: int = 1_000
     payload: int = DEFAULT_PAYLOAD_LIMIT
+    items: int = ITEMS
     proxies: int = PROXIES
     messages_per_second: int = 0
     bytes_per_second: int = 0

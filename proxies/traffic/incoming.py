@@ -7,6 +7,7 @@ concern, frames for other nodes go on (`callboard.proxies.traffic.forwarding`).
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import dropwhile
 from typing import Any, Final
 
 from callboard.actors.envelope import Envelope
@@ -29,6 +30,7 @@ from callboard.basp.header import (
     Operation,
 )
 from callboard.basp.node_id import NodeId
+from callboard.basp.payload import LargePayload
 from callboard.basp.routing.path_order import PathOrder
 from callboard.proxies.events import MessagesLost, Undeliverable
 from callboard.proxies.lifetime.lifetimes import Lifetimes
@@ -36,6 +38,7 @@ from callboard.proxies.link.wire import Wire
 from callboard.proxies.messages import Failure, LinkActors, StopActor, error_of, failure_of
 from callboard.proxies.route_table import RouteTable
 from callboard.proxies.traffic.forwarding import Forwarding
+from callboard.proxies.traffic.large import LargeMessages, Reading
 from callboard.proxies.traffic.outgoing import Outgoing
 from callboard.proxies.traffic.paths import Paths
 
@@ -158,6 +161,12 @@ _EPOCH_BITS: Final = EPOCH_COUNT - 1
 _NEVER: Final = float("inf")
 
 
+def _behind(frame: RawFrame, frames: list[RawFrame]) -> list[RawFrame]:
+    """Return the frames behind one of them."""
+    after = dropwhile(lambda other: other is not frame, frames)
+    return list(after)[1:]
+
+
 @dataclass(eq=False, repr=False)
 class Incoming:
     """What arrives at a node or passes through."""
@@ -180,6 +189,9 @@ class Incoming:
         self._accounts = self._routes.accounts
         self._contexts = self._runtime.contexts
         self._decode = self._out.codec.decode_message
+        self._large = LargeMessages(self._runtime, self._out.codec, self._large_read)
+        #: The large message that is being delivered.
+        self._read: Reading | None = None
         self._controls: dict[int, Callable[[Wire, Frame], None]] = {
             Operation.ANNOUNCE_PROXY_INSTANCE: lambda _, frame: lifetimes.take_announce(frame),
             Operation.DOWN_MESSAGE: lambda _, frame: lifetimes.take_down(frame),
@@ -223,14 +235,23 @@ class Incoming:
                     self._deliver_in_order(wire, order, frame)
                     continue
                 order.expected += 1
-            if data & RESPONSE:
-                self._take_response(frame)
-                continue
             try:
+                if data & RESPONSE:
+                    self._take_response(frame, decode)
+                    continue
                 message = decode(payload)
             except RemoteProtocolError as error:
                 self._refuse_payload(wire, frame, error)
                 continue
+            except LargePayload:
+                read = self._read
+                if read is None or read.frame is not frame:
+                    reading = self._large.read(wire, self._orders[source], frame)
+                    if is_ordered:
+                        reading.wait(_behind(frame, frames))
+                        break
+                    continue
+                message = read.value
             sender: Any = teller  # many messages of one sender come in a row
             message_id = data & MESSAGE_ID_MASK
             if message_id or last != (data >> EPOCH_SHIFT, source, source_actor):
@@ -287,7 +308,11 @@ class Incoming:
         for epoch, count in order.given_up:
             self._accounts.arrivals_of(source, epoch).given_up += count
         order.given_up.clear()
-        self.deliver(wire, released, is_ordered=True)
+        reading = self._large.of(source)
+        if reading is None:
+            self.deliver(wire, released, is_ordered=True)
+        else:
+            reading.wait(released)
         deadline = order.deadline
         if deadline is not None and deadline < self._armed.get(order, _NEVER):
             self._armed[order] = deadline
@@ -300,8 +325,25 @@ class Incoming:
             del self._armed[order]
         self._released(wire, order, source, order.tick(now))
 
-    def _take_response(self, frame: RawFrame) -> None:
-        """Complete the ask that a response answers."""
+    def _large_read(self, reading: Reading) -> None:
+        """Take a message that was read in pieces, and what waited behind it."""
+        wire, frame = reading.wire, reading.frame
+        if frame[2] & RESPONSE:
+            self._take_response(frame, lambda _: reading.result())
+        elif reading.error is not None:
+            self._refuse_payload(wire, frame, reading.error)
+        else:
+            self._read = reading
+            self.deliver(wire, [frame], is_ordered=True)
+            self._read = None
+        self.deliver(wire, list(reading.waiting), is_ordered=True)
+
+    def _take_response(self, frame: RawFrame, decode: Callable[[bytes], Any]) -> None:
+        """Complete the ask that a response answers.
+
+        Raises:
+            LargePayload: it is to be read in pieces; nothing was changed.
+        """
         data, source, payload = frame[2], frame[3], frame[7]
         arrivals = self._accounts.arrivals_of(source, data >> EPOCH_SHIFT & _EPOCH_BITS)
         arrivals.delivered += 1
@@ -310,13 +352,15 @@ class Incoming:
         if waiting is None or waiting[1] != source:
             self._runtime.counters.late_answers += 1
             return
-        del outgoing.pending[data & MESSAGE_ID_MASK]
         future = waiting[0]
         try:
-            value = outgoing.codec.decode_message(payload)
+            value = decode(payload)
         except RemoteProtocolError as error:
-            future.set_exception(error_of(failure_of(error)))
-            return
+            value = failure_of(error)
+        except LargePayload:
+            arrivals.delivered -= 1
+            raise
+        del outgoing.pending[data & MESSAGE_ID_MASK]
         if isinstance(value, Failure):
             future.set_exception(error_of(value))
         else:

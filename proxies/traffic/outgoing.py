@@ -23,7 +23,7 @@ from callboard.actors.errors import NodeUnreachable
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Sender, current_cell
 from callboard.actors.runtime import Runtime
-from callboard.basp.errors import LocalProtocolError
+from callboard.basp.errors import LocalProtocolError, RemoteProtocolError
 from callboard.basp.header import (
     HEADER,
     HIGH_PRIORITY,
@@ -58,8 +58,9 @@ class Outgoing:
     _unrouted: Unrouted
     #: The types that may travel.
     _registry: MessageRegistry
-    #: Bytes of the largest message.
+    #: Bytes of the largest message, and what it may hold.
     _payload_limit: int
+    _item_limit: int
 
     def __post_init__(self) -> None:
         routes = self._routes
@@ -76,7 +77,9 @@ class Outgoing:
             ref_to_pair=attrgetter("node_id", "actor_id"),
             pair_to_ref=self._runtime.ref_of,
             with_options=self._open_options,
+            max_items=self._item_limit,
         )
+        self._checked_from = min(self._payload_limit, self._item_limit)
         #: Asks that wait for an answer, and the node that owes it.
         self.pending: dict[int, tuple[Future[Any], bytes]] = {}
 
@@ -162,15 +165,24 @@ class Outgoing:
                 payload = self.codec.encode(message)
         except LocalProtocolError as error:
             raise NotSerializable(str(error)) from None
-        limit = self._payload_limit
+        if len(payload) > self._checked_from:
+            self._check_size(message, payload)
+        return payload
+
+    def _check_size(self, message: Any, payload: bytes) -> None:
+        """Refuse a message that its receiver would refuse."""
+        limit, what = self._payload_limit, type(message).__qualname__
         if len(payload) > limit:
             msg = (
-                f"a {type(message).__qualname__} of {len(payload):,} B exceeds the limit of "
-                f"{limit:,} B for one message; send it in parts, or raise Limits(payload=…) on "
-                "all nodes"
+                f"a {what} of {len(payload):,} B exceeds the limit of {limit:,} B for one "
+                "message; send it in parts, or raise Limits(payload=…) on all nodes"
             )
             raise MessageTooLarge(msg)
-        return payload
+        try:
+            self.codec.check_weight(payload)
+        except RemoteProtocolError as error:
+            msg = f"a {what}: {error}; send it in parts, or raise Limits(items=…) on all nodes"
+            raise MessageTooLarge(msg) from None
 
     def _options_of(self, envelope: Envelope) -> dict[int, object]:
         """Return what travels with a message in an envelope."""

@@ -59,6 +59,9 @@ _TAG_HEAD: Final = b"\xd9\xbf"
 KNOWN_TOPICS: Final = 4096
 
 _LENGTH_MASK: Final = 0x1F
+#: Containers that a value may hold, or eight times as many scalars.
+MAX_ITEMS: Final = 500_000
+
 #: Bytes of an array's length behind its first byte (RFC 8949, section 3).
 _LENGTH_BYTES: Final = {24: 1, 25: 2, 26: 4}
 
@@ -107,7 +110,13 @@ def encode_pair(topic: str, value: Any) -> bytes:
         InvalidTopic: the topic is too long, or has no UTF-8 form.
         EndpointError: the data model has no such value.
     """
-    return _TOPICS[topic] + python_to_cbor(value)
+    content = python_to_cbor(value)
+    if len(content) > MAX_ITEMS:
+        try:
+            check_weight(content, CONTAINER * MAX_ITEMS)
+        except RemoteProtocolError as error:
+            raise InvalidData(str(error)) from None
+    return _TOPICS[topic] + content
 
 
 class _KnownTopics(dict[str, bytes]):
@@ -136,6 +145,8 @@ def decode_run(payload: bytes) -> tuple[PackedType, list[tuple[str, Any]]]:
         MalformedMessage: it is no run, or a value in it is none.
     """
     try:
+        if len(payload) > MAX_ITEMS:  # each item has a byte
+            check_weight(payload, CONTAINER * MAX_ITEMS)
         if _TAG_HEAD in payload and _is_data(payload):
             values = read_item(payload, _immutable_items)
         else:
