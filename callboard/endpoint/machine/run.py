@@ -25,13 +25,14 @@ from typing import Any, Final
 
 import cbor2
 
+from callboard.basp.cbor.pieces import CONTAINER, check_weight
 from callboard.basp.cbor.reader import CborReader
 from callboard.basp.cbor.writer import head
 from callboard.basp.errors import RemoteProtocolError
 from callboard.endpoint.machine.topic import checked_topic
 from callboard.model.data import DEPTH_LIMIT
 from callboard.model.encoding import immutable_of_item, python_to_cbor, read_item
-from callboard.model.errors import EndpointError, MalformedMessage
+from callboard.model.errors import EndpointError, InvalidData, MalformedMessage
 
 
 class PackedType(IntEnum):

@@ -146,3 +146,13 @@ def test_values_that_look_odd_in_bytes_are_read(value: Any) -> None:
     ((run, _),) = pack_runs(PackedType.DATA, 1, [encode_pair("/a", value)])
 
     assert decode_run(run) == (PackedType.DATA, [("/a", value)])
+
+
+def test_what_holds_too_much_is_refused_on_both_sides() -> None:
+    with pytest.raises(ValueError, match="500,000 containers"):
+        encode_pair("/t", [()] * 500_001)
+    body = encode_plain_pair("/t", [[]] * 600_000)
+    ((payload, _),) = pack_runs(PackedType.DATA, 16, [body])
+    with pytest.raises(MalformedMessage, match="500,000 containers"):
+        decode_run(payload)
+    encode_pair("/t", [1.5] * 600_000)
