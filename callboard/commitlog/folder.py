@@ -72,6 +72,10 @@ class Folder:
                 with suppress(FileExistsError):  # another process made it meanwhile
                     self.disk.mkdir(path)
 
+    def sync(self) -> None:
+        """Make the names in the folder durable."""
+        self.disk.sync_folder(self.path)
+
     def sync_above(self) -> None:
         """Make the names of the folder and of those above it durable."""
         for path in self._line():
@@ -116,7 +120,7 @@ class Folder:
         temporary = f"{path}{unique}{TEMPORARY}"
         self.write(temporary, data)
         self.disk.rename(temporary, path)
-        self.disk.sync_folder(self.path)
+        self.sync()
 
     def rewrite(self, path: str, size: int) -> None:
         """Replace a file by a copy of its first bytes; durable, and at no time half done."""
@@ -131,7 +135,7 @@ class Folder:
             source.close()
             copy.close()
         self.disk.rename(path + TEMPORARY, path)
-        self.disk.sync_folder(self.path)
+        self.sync()
 
     def remove(self, path: str) -> None:
         """Remove a file if it is there."""

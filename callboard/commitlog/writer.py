@@ -63,7 +63,7 @@ class Writer:
         self._active = segments[-1]
         self._file = folder.disk.open(folder.segment(self._active.base), append=True)
         # BatchNames may have been left by a writer that failed before it had synced them.
-        folder.disk.sync_folder(folder.path)
+        folder.sync()
         if not folder.read(folder.file(MARKS)):
             folder.sync_above()
         self._active.is_covered = True
@@ -216,7 +216,7 @@ class Writer:
         """Make the file of a segment, durably."""
         file = self._folder.disk.open(self._folder.segment(base), append=True)
         try:
-            self._folder.disk.sync_folder(self._folder.path)
+            self._folder.sync()
         except OSError:
             file.close()
             raise

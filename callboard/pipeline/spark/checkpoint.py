@@ -12,7 +12,6 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from callboard.pipeline.errors import InvalidSetting
-from callboard.pipeline.spark.segments import sync_folder
 
 
 def local_path(location: str) -> Path | None:
@@ -59,7 +58,7 @@ def sync_checkpoint(location: str, batch: int) -> None:
             continue
         touched |= {path.parent, path.parent.parent}
     for parent in touched:
-        sync_folder(parent)
+        _sync(parent)
 
 
 def _states(folder: Path, since: int) -> list[Path]:
@@ -77,7 +76,7 @@ def _states(folder: Path, since: int) -> list[Path]:
 
 
 def _sync(path: Path) -> None:
-    """Make the contents of a file durable."""
+    """Make the contents of a file durable, or the names in a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -23,23 +23,21 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from callboard.commitlog import LogLocked, LogReader, Retention
 from callboard.commitlog.batch import HEADER_SIZE, decode_header, encode_header
-from callboard.commitlog.folder import WriterLock
+from callboard.commitlog.folder import Folder, WriterLock
+from callboard.commitlog.reader import open_folder
 from callboard.commitlog.retention import Extent, SegmentLimits
 from callboard.pipeline.errors import PublishFailed
 from callboard.pipeline.spark.segments import (
     MANY,
-    bases_of,
     forget_copies,
     merge_small,
     segment_file,
-    sync_folder,
 )
 
 PUBLISHING: Final = ".publishing"
@@ -65,7 +63,7 @@ class Note(NamedTuple):
 class Notes:
     """The notes of a log."""
 
-    def __init__(self, folder: Path, *, is_durable: bool) -> None:
+    def __init__(self, folder: Folder, *, is_durable: bool) -> None:
         self._folder = folder
         self._is_durable = is_durable
 
@@ -81,9 +79,9 @@ class Notes:
         """Return the note of a segment, if it counts."""
         for kind in (PUBLISHED, PUBLISHING):
             try:
-                told = json.loads(segment_file(self._folder, base, kind).read_bytes())
+                told = json.loads(self._folder.read(self._folder.segment(base, kind)))
                 note = Note(**told)
-            except (FileNotFoundError, TypeError, ValueError):
+            except (TypeError, ValueError):  # there is none, or half of one
                 continue
             header = self._header(base)
             if header == note.header or (header is None and kind == PUBLISHED):
@@ -92,13 +90,10 @@ class Notes:
 
     def write(self, base: int, note: Note) -> None:
         """Write the note of a segment that is about to be published."""
-        with segment_file(self._folder, base, PUBLISHING).open("wb") as file:
-            file.write(json.dumps(note._asdict()).encode())
-            if self._is_durable:
-                file.flush()
-                os.fsync(file.fileno())
+        data, path = json.dumps(note._asdict()).encode(), self._folder.segment(base, PUBLISHING)
+        self._folder.write(path, data, durably=self._is_durable)
         if self._is_durable:
-            sync_folder(self._folder)
+            self._folder.sync()
 
     def confirm(self, base: int) -> None:
         """Say that the segment is there, as durably as was promised."""
@@ -110,11 +105,14 @@ class Notes:
         """Remove notes; a newer one tells the same."""
         for base in bases:
             for kind in (PUBLISHED, PUBLISHING):
-                segment_file(self._folder, base, kind).unlink(missing_ok=True)
+                self._folder.remove(self._folder.segment(base, kind))
 
     def bases(self) -> set[int]:
         """Return the segments that have a note, whether it counts or not."""
-        return set(bases_of(self._folder, PUBLISHED, PUBLISHING))
+        try:
+            return {*self._folder.bases(PUBLISHED), *self._folder.bases(PUBLISHING)}
+        except FileNotFoundError:  # nothing was published so far
+            return set()
 
     def _header(self, base: int) -> str | None:
         """Return the first bytes of a segment; None if it is not there."""
@@ -162,9 +160,10 @@ class Journal:
                 newest batch always is.
         """
         self._path = Path(path)
+        self._folder = open_folder(path, None)
         self._is_durable = is_durable
         self._retain = retain or Retention()
-        self._notes = Notes(self._path, is_durable=is_durable)
+        self._notes = Notes(self._folder, is_durable=is_durable)
 
     def stage(self, batches: Iterable[tuple[bytes, int]]) -> Staged:
         """Write encoded batches, each with how many records it has, where nobody reads them.
@@ -225,18 +224,17 @@ class Journal:
 
     def _publish(self, published: dict[str, int], query: str, staged: list[Staged]) -> None:
         """Join staged files, give them offsets, and rename them to be the next segment."""
-        bases, end = bases_of(self._path), self._end()
+        bases, end = self._folder.bases(), self._end()
         first = self._path / STAGED / staged[0].name
         self._join(first, [self._path / STAGED / each.name for each in staged[1:]])
         published[query] = published.pop(query)  # the newest stands last
         note = self._move(first, end, dict(list(published.items())[-_QUERIES:]))
         self._notes.write(end, note)
-        first.rename(segment_file(self._path, end))
+        first.rename(segment_file(self._folder, end))
         if self._is_durable:
-            sync_folder(self._path)
-            for parent in () if bases else self._path.absolute().parents:
-                with suppress(PermissionError):  # then it was not made for this log
-                    sync_folder(parent)
+            self._folder.sync()
+            if not bases:
+                self._folder.sync_above()
         self._notes.confirm(end)
         self._notes.forget(self._notes.bases() - {end})  # only the newest one is asked
         self._clear_up(note.end, len(bases))
@@ -249,21 +247,21 @@ class Journal:
             if segments > MANY:
                 limits = SegmentLimits.fitting(self._retain, None)
                 merged = self._path / STAGED / uuid.uuid4().hex
-                merge_small(self._path, merged, limits, is_durable=self._is_durable)
+                merge_small(self._folder, merged, limits, is_durable=self._is_durable)
         except OSError as error:
             _log.warning("segments of %s are not put in order: %s", self._path, error)
 
     def _trim(self, end: int) -> None:
         """Remove the segments that retention ends."""
-        bases = bases_of(self._path)
-        found = [segment_file(self._path, base).stat() for base in bases]
+        bases = self._folder.bases()
+        found = [segment_file(self._folder, base).stat() for base in bases]
         extents = [
             Extent(base, each.st_size, each.st_mtime_ns)
             for base, each in zip(bases, found, strict=True)
         ]
         for base in bases[: self._retain.count_expired(extents, end, time.time_ns())]:
-            forget_copies(self._path, base)
-            segment_file(self._path, base).unlink()
+            forget_copies(self._folder, base)
+            segment_file(self._folder, base).unlink()
 
     def _join(self, first: Path, others: list[Path]) -> None:
         """Append staged files to the first of them."""
@@ -288,15 +286,17 @@ class Journal:
                 target.seek(header.length, os.SEEK_CUR)
                 base += header.records
             size = target.tell()
-            self._sync(target.fileno(), target.flush)
+            target.flush()
+            if self._is_durable:
+                os.fsync(target.fileno())
         return Note(first, size, base, published)
 
     def _end(self) -> int:
         """Return the offset that comes next."""
-        bases = bases_of(self._path)
+        bases = self._folder.bases()
         if not bases:
             return 0
-        note, path = self._notes.of(bases[-1]), segment_file(self._path, bases[-1])
+        note, path = self._notes.of(bases[-1]), segment_file(self._folder, bases[-1])
         if note is not None and note.bytes == path.stat().st_size:
             return note.end
         return LogReader(self._path).end
@@ -312,12 +312,6 @@ class Journal:
                     what = f"{error}; waited for {_PATIENCE:g} s"
                     raise PublishFailed(what) from None
                 time.sleep(_PAUSE)
-
-    def _sync(self, descriptor: int, flush: Callable[[], object]) -> None:
-        """Write out a file, durably if the journal is durable."""
-        flush()
-        if self._is_durable:
-            os.fsync(descriptor)
 
     def _sweep(self) -> None:
         """Remove what tasks left that died before they could tell of it."""

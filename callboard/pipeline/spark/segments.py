@@ -15,26 +15,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from callboard.commitlog.batch import HEADER_SIZE, decode_header
-from callboard.commitlog.folder import SEGMENT
+from callboard.commitlog.folder import SEGMENT, Folder
 from callboard.commitlog.retention import SegmentLimits
 
-_DIGITS: Final = 20
 
-
-def segment_file(folder: Path, base: int, kind: str = SEGMENT) -> Path:
+def segment_file(folder: Folder, base: int, kind: str = SEGMENT) -> Path:
     """Return the path of a segment, or of a file of another kind beside it."""
-    return folder / f"{base:0{_DIGITS}}{kind}"
-
-
-def bases_of(folder: Path, *kinds: str) -> list[int]:
-    """Return the first offsets of all segments, or of what stands beside them, in order."""
-    ends = kinds or (SEGMENT,)
-    try:
-        names = os.listdir(folder)  # noqa: PTH208  # each batch asks some times
-    except FileNotFoundError:
-        return []
-    found = [name.partition(".")[0] for name in names if name.endswith(ends)]
-    return sorted(int(stem) for stem in found if stem.isdecimal())
+    return Path(folder.segment(base, kind))
 
 
 def end_of(path: Path) -> int:
@@ -47,20 +34,12 @@ def end_of(path: Path) -> int:
     return end
 
 
-def forget_copies(folder: Path, base: int) -> None:
+def forget_copies(folder: Folder, base: int) -> None:
     """Remove what was made of a segment, which is no longer what it was."""
-    for path in folder.glob(f"{base:0{_DIGITS}}.*"):
-        if path.suffix != SEGMENT:
+    segment = segment_file(folder, base)
+    for path in segment.parent.glob(f"{segment.stem}.*"):
+        if path != segment:
             path.unlink(missing_ok=True)
-
-
-def sync_folder(path: Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 #: Bytes of a segment below which it is put together with others.
@@ -81,11 +60,13 @@ class _Part(NamedTuple):
     at: int
 
 
-def merge_small(folder: Path, staged: Path, limits: SegmentLimits, *, is_durable: bool) -> int:
+def merge_small(
+    folder: Folder, staged: Path, limits: SegmentLimits, *, is_durable: bool
+) -> int:
     """Put the small segments before the newest one together, if there are many.
 
     Args:
-        folder: The directory of the log, whose lock is held.
+        folder: That of the log, whose lock is held.
         staged: A file that does not exist, on the same disk.
         limits: What a merged segment may have at most, so that retention takes small steps.
         is_durable: Whether the merged file has to be on the disk before others go.
@@ -93,7 +74,7 @@ def merge_small(folder: Path, staged: Path, limits: SegmentLimits, *, is_durable
     Returns:
         How many segments went.
     """
-    bases = bases_of(folder)[:-1]
+    bases = folder.bases()[:-1]
     small = list(takewhile(lambda base: _is_small(folder, base), reversed(bases)))[::-1]
     if len(small) < MANY:
         return 0
@@ -118,7 +99,7 @@ def merge_small(folder: Path, staged: Path, limits: SegmentLimits, *, is_durable
     return len(gone)
 
 
-def _is_small(folder: Path, base: int) -> bool:
+def _is_small(folder: Folder, base: int) -> bool:
     """Return whether a segment is small enough to be merged."""
     return segment_file(folder, base).stat().st_size < SMALL
 
@@ -140,7 +121,7 @@ def _runs(parts: list[_Part], limits: SegmentLimits) -> Iterator[list[_Part]]:
     yield run
 
 
-def _merge(folder: Path, staged: Path, run: list[_Part], *, is_durable: bool) -> None:
+def _merge(folder: Folder, staged: Path, run: list[_Part], *, is_durable: bool) -> None:
     """Put segments into one file that takes the place of the first."""
     with staged.open("wb") as target:
         for part in run:
@@ -153,4 +134,4 @@ def _merge(folder: Path, staged: Path, run: list[_Part], *, is_durable: bool) ->
     forget_copies(folder, run[0].base)
     staged.rename(segment_file(folder, run[0].base))
     if is_durable:
-        sync_folder(folder)
+        folder.sync()

@@ -77,22 +77,32 @@ class StagedRows(WriterCommitMessage):
         self.staged = staged
 
 
-def _stage(
-    options: SinkOptions, schema: StructType, rows: Iterator[pa.RecordBatch]
-) -> StagedRows:
-    """Encode rows of one task and stage them."""
-    encoder = RowEncoder(to_arrow_schema(schema, timezone="UTC"), options.topic)
+class _Stager:
+    """Stages the rows of tasks; to publish them is for those that derive from it."""
 
-    def batches() -> Iterator[tuple[bytes, int]]:
-        base = 0
-        for part in rows:
-            for data in encoder.encode(part, base, time.time_ns()):
-                header = decode_header(data)
-                assert header is not None
-                yield data, header.records
-            base += part.num_rows
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._encoder()  # or say what is wrong
 
-    return StagedRows(options.journal.stage(batches()))
+    def _encoder(self) -> RowEncoder:
+        """Return what encodes rows."""
+        return RowEncoder(to_arrow_schema(self._schema, timezone="UTC"), self._options.topic)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
+        """Encode the rows of one task and stage them."""
+        encoder = self._encoder()
+
+        def batches() -> Iterator[tuple[bytes, int]]:
+            base = 0
+            for part in iterator:
+                for data in encoder.encode(part, base, time.time_ns()):
+                    header = decode_header(data)
+                    assert header is not None
+                    yield data, header.records
+                base += part.num_rows
+
+        return StagedRows(self._options.journal.stage(batches()))
 
 
 def _staged(messages: list[WriterCommitMessage | None]) -> list[Staged]:
@@ -100,23 +110,15 @@ def _staged(messages: list[WriterCommitMessage | None]) -> list[Staged]:
     return [each.staged for each in messages if isinstance(each, StagedRows)]
 
 
-class LogStreamWriter(DataSourceStreamArrowWriter):
+class LogStreamWriter(_Stager, DataSourceStreamArrowWriter):
     """Publishes the results of micro-batches, by the id of the query and of the batch."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         if options.checkpoint is None:
             what = 'give option("checkpointLocation", …): it tells which query this is'
             raise InvalidSetting(what)
-        RowEncoder(
-            to_arrow_schema(schema, timezone="UTC"), options.topic
-        )  # or say what is wrong
         self._checkpoint = options.checkpoint
-        self._options = options
-        self._schema = schema
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
-        """Stage the rows of one task."""
-        return _stage(self._options, self._schema, iterator)
+        super().__init__(options, schema)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish what the tasks of a batch have staged, unless it was published before."""
@@ -130,18 +132,12 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         self._options.journal.discard(_staged(messages))
 
 
-class LogBatchWriter(DataSourceArrowWriter):
+class LogBatchWriter(_Stager, DataSourceArrowWriter):
     """Appends the rows of a table, all of them or none."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
-        RowEncoder(to_arrow_schema(schema, timezone="UTC"), options.topic)
         self._query = f"batch-{uuid.uuid4()}"
-        self._options = options
-        self._schema = schema
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
-        """Stage the rows of one task."""
-        return _stage(self._options, self._schema, iterator)
+        super().__init__(options, schema)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish what all tasks have staged."""

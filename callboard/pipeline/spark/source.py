@@ -76,18 +76,6 @@ def infer_schema(options: SourceOptions) -> StructType:
     return from_arrow_schema(pa.schema([*described, *found]))
 
 
-def _request(options: SourceOptions, schema: StructType) -> RangeRequest:
-    """Return what each task is to read, but for the range."""
-    return RangeRequest(
-        options.path,
-        to_arrow_schema(schema, timezone="UTC"),
-        options.topics,
-        fails_on_loss=options.fails_on_loss,
-        dead_letters=options.dead_letters,
-        dead_letters_retain=options.dead_letters_retain,
-    )
-
-
 def split(start: int, end: int, wanted: int = 0) -> list[Range]:
     """Cut a range into parts of about the same size, of which none is small."""
     count = end - start
@@ -97,12 +85,28 @@ def split(start: int, end: int, wanted: int = 0) -> list[Range]:
     return [Range(*borders[part : part + 2]) for part in range(parts)]
 
 
-class LogBatchReader(DataSourceReader):
-    """Reads a log once, between two offsets."""
+class _RangeTasks:
+    """Reads ranges of a log in tasks; to choose them is for those that derive from it."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
-        self._schema = schema
+        self._request = RangeRequest(
+            options.path,
+            to_arrow_schema(schema, timezone="UTC"),
+            options.topics,
+            options.fails_on_loss,
+            options.dead_letters,
+            options.dead_letters_retain,
+        )
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one of the partitions; runs in a task."""
+        assert isinstance(partition, Range)
+        return read_range(self._request, partition.start, partition.end)
+
+
+class LogBatchReader(_RangeTasks, DataSourceReader):
+    """Reads a log once, between two offsets."""
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return what tasks read.
@@ -120,22 +124,15 @@ class LogBatchReader(DataSourceReader):
             start = log.start
         return list(split(start, end, options.partitions)) if end > start else [Range(0, 0)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one of the partitions; runs in a task."""
-        assert isinstance(partition, Range)
-        request = _request(self._options, self._schema)
-        return read_range(request, partition.start, partition.end)
 
-
-class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class LogStreamReader(_RangeTasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a log as it grows; a place in it is `{"offset": n}`."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         if options.end != "latest":
             what = f"endingOffsets={options.end}: a stream has no end; use spark.read"
             raise InvalidSetting(what)
-        self._options = options
-        self._schema = schema
+        super().__init__(options, schema)
         self._log = open_log(options.path)
         self._target: int | None = None
 
@@ -189,12 +186,6 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise DataLost(loss_text(self._options.path, first, min(kept, last)))
             first = min(kept, last)
         return list(split(first, last, self._options.partitions)) if last > first else []
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one of the partitions; runs in a task."""
-        assert isinstance(partition, Range)
-        request = _request(self._options, self._schema)
-        return read_range(request, partition.start, partition.end)
 
     def commit(self, end: Any) -> None:
         """Do nothing: Spark's checkpoint holds the place."""

@@ -8,6 +8,7 @@ import pytest
 from callboard.commitlog import CommitLog, LogReader, Retention
 from callboard.commitlog.batch import encode_batch
 from callboard.commitlog.columns import many_records
+from callboard.commitlog.reader import open_folder
 from callboard.commitlog.retention import SegmentLimits
 from callboard.pipeline import PublishFailed
 from callboard.pipeline.spark import journal as module
@@ -211,13 +212,13 @@ def test_whenever_a_merge_dies_all_is_there_once_and_the_next_one_cleans_up(
     folder, monkeypatch, dies_at
 ):
     journal = Journal(folder, is_durable=False)
-    count = MANY + 1
+    count, log = MANY + 1, open_folder(folder, None)
     for batch in range(count):
         journal.publish("q", batch, [stage(journal, batch)])
     with monkeypatch.context() as patch:
         steps(patch, dies_at)
         with pytest.raises(Death):
-            merge_small(Path(folder), Path(folder, STAGED, "m"), NO_LIMITS, is_durable=True)
+            merge_small(log, Path(folder, STAGED, "m"), NO_LIMITS, is_durable=True)
     assert [value for _, value in payloads(folder)] == list(range(count))
 
     for batch in range(count, count + MANY):
