@@ -121,19 +121,17 @@ class Supervision:
     def ended(self, slot: Slot, reason: str, detail: str, now: float) -> bool:
         """A child ended; returns False when that is one restart too many."""
         slot.ref = None
-        if slot.is_leaving or self.is_closing:
+        was_told = slot.phase in (Phase.DOOMED, Phase.ENDING)
+        wants_restart = (
+            slot.child.restart != "temporary" if was_told else slot.child.wants_restart(reason)
+        )
+        if slot.is_leaving or self.is_closing or not wants_restart:
             self._finish(slot)
-            return True
-        if slot.phase in (Phase.DOOMED, Phase.ENDING):
-            if slot.child.restart == "temporary":
-                self._finish(slot)
-            else:
-                slot.phase = Phase.DOWN
-            return True
-        if not slot.child.wants_restart(reason):
-            self._finish(slot)
-            return True
-        return self._restart(slot, reason, detail, now)
+        elif was_told:
+            slot.phase = Phase.DOWN
+        else:
+            return self._restart(slot, reason, detail, now)
+        return True
 
     def not_started(self, slot: Slot, text: str, now: float) -> bool:
         """A start failed, which counts as one more end; False when it is one too many."""

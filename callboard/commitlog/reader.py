@@ -123,11 +123,7 @@ class LogReader:
     def segments(self) -> list[SegmentInfo]:
         """The files of the log, oldest first."""
         self._table.refresh()
-        folder, found = self._table.folder, []
-        for segment in self._table.segments:
-            index, path = self._table.cover(segment), folder.segment(segment.base)
-            found.append(SegmentInfo(segment.base, index.end, index.size, index.latest, path))
-        return found
+        return self._table.infos()
 
     def size_of(self, segment: SegmentInfo) -> int:
         """Return the size of a file, with what may follow the last whole batch in it."""

@@ -5,6 +5,7 @@ batches that are much longer, for any number of cursors.
 """
 
 from collections.abc import Generator, Iterator
+from functools import partial
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -30,8 +31,8 @@ class LogReading(Iterator[Record]):
         self.lost = 0
         self.cursor = cursor
         self._table = table
-        self._records = chain.from_iterable(map(self._records_of, self.batches()))
-        self._first = cursor.offset
+        wanted = partial(records_of, first=cursor.offset)
+        self._records = chain.from_iterable(map(wanted, self.batches()))
 
     def __iter__(self) -> Iterator[Record]:  # noqa: PYI034
         """Return the records; not `self`, which would cost a call for each."""
@@ -40,10 +41,6 @@ class LogReading(Iterator[Record]):
     def __next__(self) -> Record:
         """Return the next record."""
         return next(self._records)
-
-    def _records_of(self, batch: Batch) -> Iterator[Record]:
-        """Return the records of a batch from the first one that was asked for."""
-        return records_of(batch, self._first)
 
     def batches(self) -> Iterator[Batch]:
         """Iterate over batches, the first of which may begin before the place asked for.

@@ -3,19 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
+
+from callboard.commitlog.segment import SegmentInfo
 
 DEFAULT_SEGMENT_BYTES: Final = 64 << 20
 #: Segments that a limit is spread over, so that about a tenth of it goes at a time.
 PARTS: Final = 10
-
-
-class Extent(NamedTuple):
-    """What limits look at in a segment: its first offset, its size, and its latest time."""
-
-    base: int
-    bytes: int
-    latest: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +57,19 @@ class Retention:
         """Whether nothing ever expires."""
         return self.bytes is None and self.records is None and self.seconds is None
 
-    def count_expired(self, extents: Sequence[Extent], end: int, now: int) -> int:
+    def count_expired(self, segments: Sequence[SegmentInfo], now: int) -> int:
         """Return how many segments have to go.
 
         Args:
-            extents: Those of all segments, oldest first.
-            end: The offset behind the last record.
+            segments: All of them, oldest first.
             now: The time, in nanoseconds since 1970.
         """
-        size, gone = sum(each.bytes for each in extents), 0
-        for each in extents[:-1]:
+        size, gone, end = sum(each.bytes for each in segments), 0, segments[-1].end
+        for each in segments[:-1]:
             expired = (
                 (self.bytes is not None and size > self.bytes)
                 or (self.records is not None and end - each.base > self.records)
-                or (self.seconds is not None and each.latest < now - self.seconds * 1e9)
+                or (self.seconds is not None and each.latest_time < now - self.seconds * 1e9)
             )
             if not expired:
                 break

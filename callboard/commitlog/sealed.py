@@ -76,15 +76,12 @@ def write_columns(folder: str | Path, *, disk: Disk | None = None) -> list[Seale
     """
     load_pyarrow()
     place = open_folder(folder, disk)
-    missing = [each for each in sealed_segments_in(place) if each.columns is None]
-    return [made for each in missing if (made := _write_or_leave(place, each)) is not None]
-
-
-def _write_or_leave(folder: Folder, segment: SealedSegment) -> SealedSegment | None:
-    """Write the columns of a segment; None if it is damaged."""
-    with suppress(LogCorrupt):
-        return write_segment(folder, segment)
-    return None
+    made: list[SealedSegment] = []
+    for each in sealed_segments_in(place):
+        with suppress(LogCorrupt):
+            if each.columns is None and (written := write_segment(place, each)) is not None:
+                made.append(written)
+    return made
 
 
 def sealed_segments_in(folder: Folder) -> list[SealedSegment]:

@@ -163,6 +163,14 @@ class LogSegmentTable:
             known.get(base) or LogSegment(base) for base in self.folder.log_bases()
         ]
 
+    def infos(self) -> list[SegmentInfo]:
+        """Describe all segments, oldest first."""
+        infos = []
+        for segment in self.segments:
+            index, path = self.cover(segment), self.folder.segment(segment.base)
+            infos.append(SegmentInfo(segment.base, index.end, index.size, index.latest, path))
+        return infos
+
     def holding(self, offset: int) -> LogSegment:
         """Return the segment with this record, or the oldest one for an older record."""
         segments = self.segments

@@ -16,7 +16,7 @@ from callboard.commitlog.disk import DiskFile
 from callboard.commitlog.errors import LogClosed, LogError, LogFailed
 from callboard.commitlog.folder import COLUMNS, INDEX, MARKS, SEGMENT, Folder, write_all
 from callboard.commitlog.recovery import LogRecovery, Mark, Marks, recover
-from callboard.commitlog.retention import Extent, Retention, SegmentLimits
+from callboard.commitlog.retention import Retention, SegmentLimits
 from callboard.commitlog.segment import LogSegment, LogSegmentTable
 
 _NO_LIMIT: Final = 1 << 62
@@ -139,12 +139,7 @@ class Writer:
         segments = self.table.segments
         gone = 0
         if not self._retention.is_unlimited:
-            indexes = [self.table.cover(segment) for segment in segments]
-            extents = [
-                Extent(segment.base, index.size, index.latest)
-                for segment, index in zip(segments, indexes, strict=True)
-            ]
-            gone = self._retention.count_expired(extents, indexes[-1].end, self._clock())
+            gone = self._retention.count_expired(self.table.infos(), self._clock())
         if before is not None:
             gone = max(gone, sum(each.base <= before for each in segments[1:]))
         self.table.segments = segments[gone:]

@@ -125,25 +125,24 @@ class Status:
 
 
 class StatusFile:
-    """Keeps the status of a query beside its checkpoint."""
+    """Keeps the status of a query beside its checkpoint.
+
+    Attributes:
+        status: As it was written.
+    """
 
     def __init__(self, folder: Path, query: str, log: str) -> None:
         """Begin a run."""
         self._path = folder / STATUS
         folder.mkdir(parents=True, exist_ok=True)
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        self._status = Status(query, log, os.getpid(), socket.gethostname(), now)
+        self.status = Status(query, log, os.getpid(), socket.gethostname(), now)
         self._write()
-
-    @property
-    def status(self) -> Status:
-        """The status as it was written."""
-        return self._status
 
     def add(self, progress: Progress) -> None:
         """Take up a batch."""
-        before = self._status
-        self._status = replace(
+        before = self.status
+        self.status = replace(
             before,
             rows=before.rows + progress.rows,
             dropped=before.dropped + progress.dropped,
@@ -153,13 +152,13 @@ class StatusFile:
 
     def end(self, how: str) -> None:
         """Say how it ended: stopped, done or failed."""
-        self._status = replace(self._status, ended=how)
+        self.status = replace(self.status, ended=how)
         self._write()
 
     def _write(self) -> None:
         """Replace the status file in one step."""
         temporary = self._path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(asdict(self._status)))
+        temporary.write_text(json.dumps(asdict(self.status)))
         temporary.rename(self._path)
 
 

@@ -14,7 +14,7 @@ from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.state import Detection
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, GroupedData
+    from pyspark.sql import DataFrame
 
 _SPAN: Final = re.compile(r"(\d+(?:\.\d+)?) *(ms|s|m|h|d)")
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
@@ -95,18 +95,16 @@ def check_sides(settings: Settings) -> None:
 
 def rates(rows: "DataFrame", settings: Settings) -> "DataFrame":
     """Count records and tell their rate for each window and topic."""
-    from pyspark.sql import functions as f
-
-    found = _by_window(rows, settings).agg(f.count("*").alias("records"))
-    return found.select(*_of_window("/rates"), "records", _rate(settings))
+    found = _grouped("window", rows, settings, _RECORDS)
+    rate = f"records / {settings.window}D AS rate"
+    return found.selectExpr(*_of_window("/rates"), "records", rate)
 
 
 def quantiles(rows: "DataFrame", settings: Settings) -> "DataFrame":
     """Tell least, median, 90 %, 99 %, greatest and mean for each window and topic."""
-    found = _by_window(rows, settings).agg(*_levels())
-    return found.select(*_of_window("/quantiles"), "values", *_told_levels()).withColumnRenamed(
-        "values", "records"
-    )
+    found = _grouped("window", rows, settings, *_MEASURES)
+    levels = (f"{level} AS {name}" for name, level in _LEVELS.items())
+    return found.selectExpr(*_of_window("/quantiles"), "measured AS records", *levels)
 
 
 def windows(rows: "DataFrame", settings: Settings) -> "DataFrame":
@@ -114,62 +112,48 @@ def windows(rows: "DataFrame", settings: Settings) -> "DataFrame":
 
     Each result has the columns of both, of which those of the other one are null.
     """
-    from pyspark.sql import functions as f
-
-    found = _by_window(rows, settings).agg(f.count("*").alias("records"), *_levels())
-    of_rates = {"records": f.col("records"), "rate": _rate(settings)}
-    of_quantiles = dict(zip(_LEVELS, _told_levels(), strict=True))
+    found = _grouped("window", rows, settings, _RECORDS, *_MEASURES)
+    results = {
+        "/rates": {"records": "records", "rate": f"records / {settings.window}D"},
+        "/quantiles": {"records": "measured", **_LEVELS},
+    }
     told = []
-    for topic, mine in (
-        ("/rates", of_rates),
-        ("/quantiles", {"records": f.col("values"), **of_quantiles}),
-    ):
+    for topic, mine in results.items():
         fields = [
-            mine.get(name, f.lit(None).cast("double")).alias(name)
+            f"{mine.get(name, 'CAST(NULL AS DOUBLE)')} AS {name}"
             for name in ("records", "rate", *_LEVELS)
         ]
-        told.append(f.struct(*_of_window(topic), *fields))
-    return found.select(f.inline(f.array(*told))).where("records > 0")
+        told.append(f"struct({', '.join((*_of_window(topic), *fields))})")
+    return found.selectExpr(f"inline(array({', '.join(told)}))").where("records > 0")
 
 
 def sessions(rows: "DataFrame", settings: Settings) -> "DataFrame":
     """Find runs of records of a topic without a gap as long as the window."""
-    from pyspark.sql import functions as f
-
-    window = f.session_window("time", f"{settings.window} seconds").alias("window")
-    found = (
-        _marked(rows, settings)
-        .groupBy(window, "topic")
-        .agg(f.count("*").alias("records"), f.max("time").alias("last"))
-    )
-    length = f.col("last").cast("double") - f.col("window.start").cast("double")
-    return found.select(*_of_window("/sessions"), "records", length.alias("seconds"))
+    found = _grouped("session_window", rows, settings, _RECORDS, "max(time) AS last")
+    length = "CAST(last AS DOUBLE) - CAST(window.start AS DOUBLE) AS seconds"
+    return found.selectExpr(*_of_window("/sessions"), "records", length)
 
 
 def late(rows: "DataFrame", settings: Settings) -> "DataFrame":
     """Count records that came later than the delay behind the latest one of their topic."""
-    from pyspark.sql import functions as f
-
     from callboard.pipeline.spark.processors import LATE_SCHEMA, late_processor
 
-    timed = rows.select("offset", "topic", f.col("time").cast("double").alias("seconds"))
+    timed = rows.selectExpr("offset", "topic", "CAST(time AS DOUBLE) AS seconds")
     found = timed.groupBy("topic").transformWithState(
         late_processor(settings.delay), LATE_SCHEMA, "Update", "None"
     )
-    return found.select(*_of_source("/late"), "records", "late", "worst")
+    return found.selectExpr(*_of_source("/late"), "records", "late", "worst")
 
 
 def anomalies(rows: "DataFrame", settings: Settings) -> "DataFrame":
     """Find values that are far from what is usual for their topic at that time."""
-    from pyspark.sql import functions as f
-
     from callboard.pipeline.spark.processors import ANOMALY_SCHEMA, anomaly_processor
 
-    timed = rows.select("topic", f.col("time").cast("double").alias("seconds"), "value")
+    timed = rows.selectExpr("topic", "CAST(time AS DOUBLE) AS seconds", "value")
     found = timed.groupBy("topic").transformWithState(
         anomaly_processor(settings.detection), ANOMALY_SCHEMA, "Update", "None"
     )
-    return found.select(*_of_source("/anomalies"), "value", "expected", "score")
+    return found.selectExpr(*_of_source("/anomalies"), "value", "expected", "score")
 
 
 def join(rows: "DataFrame", settings: Settings) -> "DataFrame":
@@ -181,11 +165,11 @@ def join(rows: "DataFrame", settings: Settings) -> "DataFrame":
 
     def side(name: str, prefix: str, steps: tuple[int, ...]) -> "DataFrame":
         mine = _marked(rows, settings).where(f.col("topic").startswith(prefix))
-        span = f.expr(f"(unix_micros(time) - pmod(unix_micros(time), {width})) div {width}")
-        spans = f.explode(f.array(*(span + step for step in steps)))
-        return mine.select(
-            *(f.col(each).alias(f"{name}_{each}") for each in _SIDE),
-            spans.alias(f"{name}_span"),
+        span = f"(unix_micros(time) - pmod(unix_micros(time), {width})) div {width}"
+        spans = ", ".join(f"{span} + {step}" for step in steps)
+        return mine.selectExpr(
+            *(f"{each} AS {name}_{each}" for each in _SIDE),
+            f"explode(array({spans})) AS {name}_span",
         )
 
     # Streams are joined by something that is equal: what is near is in the same span of time as
@@ -196,16 +180,14 @@ def join(rows: "DataFrame", settings: Settings) -> "DataFrame":
         f" AND right_time BETWEEN left_time - INTERVAL {width} MICROSECONDS"
         f" AND left_time + INTERVAL {width} MICROSECONDS"
     )
-    pairs = left.join(right, near)
-    apart = f.col("right_time").cast("double") - f.col("left_time").cast("double")
-    return pairs.select(
-        f.concat(f.lit("/join"), "left_topic").alias("topic"),
-        f.greatest("left_time", "right_time").alias("time"),
+    return left.join(right, near).selectExpr(
+        "concat('/join', left_topic) AS topic",
+        "greatest(left_time, right_time) AS time",
         "left_topic",
         "left_value",
         "right_topic",
         "right_value",
-        apart.alias("apart"),
+        "CAST(right_time AS DOUBLE) - CAST(left_time AS DOUBLE) AS apart",
     )
 
 
@@ -227,61 +209,48 @@ def _marked(rows: "DataFrame", settings: Settings) -> "DataFrame":
     return rows.withWatermark("time", f"{settings.delay} seconds")
 
 
-def _by_window(rows: "DataFrame", settings: Settings) -> "GroupedData":
-    """Return rows grouped by window and topic."""
+def _grouped(kind: str, rows: "DataFrame", settings: Settings, *measures: str) -> "DataFrame":
+    """Return what is measured, in SQL, for each topic and `window` or `session_window`."""
     from pyspark.sql import functions as f
 
-    window = f.window("time", f"{settings.window} seconds").alias("window")
-    return _marked(rows, settings).groupBy(window, "topic")
+    window = f.expr(f"{kind}(time, '{settings.window} seconds') AS window")
+    return _marked(rows, settings).groupBy(window, "topic").agg(*map(f.expr, measures))
 
 
-_LEVELS: Final = ("min", "p50", "p90", "p99", "max", "mean")
+_RECORDS: Final = "count(*) AS records"
+
+#: What is measured for quantiles.
+_MEASURES: Final = (
+    "count(value) AS measured",
+    "min(value) AS least",
+    "percentile_approx(value, array(0.5D, 0.9D, 0.99D)) AS parts",
+    "max(value) AS greatest",
+    "avg(value) AS mean",
+)
+
+#: The columns that are told of that.
+_LEVELS: Final = {
+    "min": "least",
+    "p50": "parts[0]",
+    "p90": "parts[1]",
+    "p99": "parts[2]",
+    "max": "greatest",
+    "mean": "mean",
+}
 
 
-def _rate(settings: Settings) -> "Column":
-    """Return the column of records a second."""
-    from pyspark.sql import functions as f
-
-    return (f.col("records") / f.lit(settings.window)).alias("rate")
-
-
-def _levels() -> "list[Column]":
-    """Return what is aggregated for quantiles."""
-    from pyspark.sql import functions as f
-
+def _of_window(name: str) -> list[str]:
+    """Return topic, time and start of a window's result, in SQL."""
     return [
-        f.count("value").alias("values"),
-        f.min("value").alias("min"),
-        f.percentile_approx("value", [0.5, 0.9, 0.99]).alias("parts"),
-        f.max("value").alias("max"),
-        f.avg("value").alias("mean"),
+        f"concat('{name}', topic) AS topic",
+        "window.end AS time",
+        "window.start AS start",
     ]
 
 
-def _told_levels() -> "list[Column]":
-    """Return the columns of `_LEVELS`."""
-    from pyspark.sql import functions as f
-
-    parts = [f.col("parts")[place].alias(name) for place, name in enumerate(_LEVELS[1:4])]
-    return [f.col("min"), *parts, f.col("max"), f.col("mean")]
-
-
-def _of_window(name: str) -> "list[Column]":
-    """Return topic, time and start of a window's result."""
-    from pyspark.sql import functions as f
-
+def _of_source(name: str) -> list[str]:
+    """Return topic and time of a result that stands for one record, in SQL."""
     return [
-        f.concat(f.lit(name), "topic").alias("topic"),
-        f.col("window.end").alias("time"),
-        f.col("window.start").alias("start"),
-    ]
-
-
-def _of_source(name: str) -> "list[Column]":
-    """Return topic and time of a result that stands for one record."""
-    from pyspark.sql import functions as f
-
-    return [
-        f.concat(f.lit(name), "source").alias("topic"),
-        f.timestamp_micros((f.col("seconds") * 1e6).cast("bigint")).alias("time"),
+        f"concat('{name}', source) AS topic",
+        "timestamp_micros(CAST(seconds * 1e6D AS BIGINT)) AS time",
     ]

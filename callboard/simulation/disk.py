@@ -39,15 +39,7 @@ class FileInode:
         self._durable = bytearray()
         self._pending: list[Change] = []
 
-    def append(self, data: bytes) -> None:
-        """Write at the end."""
-        self._change((len(self.seen), data))
-
-    def truncate(self, size: int) -> None:
-        """Set the size; zeros fill what is added."""
-        self._change((size, None))
-
-    def _change(self, change: Change) -> None:
+    def change(self, change: Change) -> None:
         """Carry out a change that is not durable yet."""
         _apply(self.seen, change)
         self._pending.append(change)
@@ -360,7 +352,7 @@ class SimulatedFile:
             if not room:
                 raise _error(errno.ENOSPC, "")
             size = room
-        self._inode.append(bytes(data[:size]))
+        self._inode.change((len(self._inode.seen), bytes(data[:size])))
         return size
 
     def pread(self, size: int, offset: int) -> bytes:
@@ -385,7 +377,7 @@ class SimulatedFile:
         self._check()
         if size < 0 or not self._is_writable:
             raise _error(errno.EINVAL, "")
-        self._inode.truncate(size)
+        self._inode.change((size, None))
 
     def size(self) -> int:
         """Return the size in bytes."""

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,12 +69,10 @@ def _field_names(kind: type) -> tuple[str, ...]:
 
 def _text(value: object) -> str:
     """Return a value as it stands in a trace: equal in each run of a seed."""
-    if isinstance(value, str | int | float):
+    if isinstance(value, str | int | float | ActorRef):
         return str(value)
     if isinstance(value, bytes):
         return value.hex()
-    if isinstance(value, ActorRef):
-        return str(value)
     return type(value).__qualname__
 
 
@@ -81,15 +80,11 @@ def first_difference(
     before: Iterable[str], after: Iterable[str]
 ) -> tuple[int, str, str] | None:
     """Return number and text of the first line in which two traces differ; None if equal."""
-    one, other = list(before), list(after)
-    for number, (was, is_) in enumerate(zip(one, other, strict=False)):
+    pairs = zip_longest(before, after, fillvalue="(the end)")
+    for number, (was, is_) in enumerate(pairs):
         if was != is_:
             return number, was, is_
-    if len(one) == len(other):
-        return None
-    number = min(len(one), len(other))
-    end = "(the end)"
-    return number, (*one[number : number + 1], end)[0], (*other[number : number + 1], end)[0]
+    return None
 
 
 #: Where dumps are, below the root folder of the tests.

@@ -8,6 +8,7 @@ about one in n of them. Places depend only on the members' ids, so all nodes agr
 import hashlib
 from bisect import bisect_right
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 
@@ -16,23 +17,28 @@ T = TypeVar("T")
 #: Places of one member: shares differ by about a tenth; more would cost memory and time.
 POINTS: Final = 128
 
+#: Places of one member, each with its id.
+Points = list[tuple[int, bytes]]
+
 
 class HashRing(Generic[T]):
     """The places of some members; never changes, `updated` makes another one."""
 
-    def __init__(self, members: Mapping[bytes, T] | None = None) -> None:
-        """Place members, given by their ids."""
-        self._members = dict(members or {})
-        self._points: dict[bytes, list[tuple[int, bytes]]] = {}
-        self._order()
+    def __init__(
+        self, members: Mapping[bytes, T], known: Mapping[bytes, Points] | None = None
+    ) -> None:
+        """Place members, given by their ids; the places of some may be known."""
+        self._members = dict(members)
+        self._points = {
+            member: (known or {}).get(member) or _points_of(member) for member in members
+        }
+        merged = sorted(chain.from_iterable(self._points.values()))
+        self._places = [place for place, _ in merged]
+        self._owners = [owner for _, owner in merged]
 
     def updated(self, members: Mapping[bytes, T]) -> "HashRing[T]":
         """Return the ring of other members; places of those that stay are not made again."""
-        ring: HashRing[T] = HashRing()
-        ring._members = dict(members)
-        ring._points = {key: self._points[key] for key in members if key in self._points}
-        ring._order()
-        return ring
+        return HashRing(members, self._points)
 
     def find(self, key: bytes) -> T | None:
         """Return the member that a key belongs to; None when there are no members."""
@@ -41,16 +47,10 @@ class HashRing(Generic[T]):
         index = bisect_right(self._places, _hash(b"key", key)) % len(self._places)
         return self._members[self._owners[index]]
 
-    def _order(self) -> None:
-        """Sort the places of all members."""
-        for member in self._members:
-            if member not in self._points:
-                self._points[member] = sorted(
-                    (_hash(index.to_bytes(4), member), member) for index in range(POINTS)
-                )
-        merged = sorted(point for points in self._points.values() for point in points)
-        self._places = [place for place, _ in merged]
-        self._owners = [owner for _, owner in merged]
+
+def _points_of(member: bytes) -> Points:
+    """Return the places of a member, in order."""
+    return sorted((_hash(index.to_bytes(4), member), member) for index in range(POINTS))
 
 
 def key_bytes(key: Any) -> bytes:

@@ -8,6 +8,7 @@ has written, are made durable before its results are.
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -67,11 +68,9 @@ def _states(folder: Path, since: int) -> list[Path]:
     for parent, _, names in os.walk(folder):
         for name in names:
             path = Path(parent, name)
-            try:
+            with suppress(FileNotFoundError):
                 if path.stat().st_mtime_ns >= since:
                     found.append(path)
-            except FileNotFoundError:
-                continue
     return found
 
 

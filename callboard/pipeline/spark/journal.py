@@ -24,6 +24,8 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -31,10 +33,11 @@ from callboard.commitlog import LogLocked, LogReader, Retention
 from callboard.commitlog.batch import HEADER_SIZE, decode_header, encode_header
 from callboard.commitlog.folder import Folder, WriterLock
 from callboard.commitlog.reader import open_folder
-from callboard.commitlog.retention import Extent, SegmentLimits
+from callboard.commitlog.retention import SegmentLimits
 from callboard.pipeline.errors import PublishFailed
 from callboard.pipeline.spark.segments import (
     MANY,
+    describe_segment,
     forget_copies,
     merge_small,
     segment_file,
@@ -254,12 +257,9 @@ class Journal:
     def _trim(self, end: int) -> None:
         """Remove the segments that retention ends."""
         bases = self._folder.bases()
-        found = [segment_file(self._folder, base).stat() for base in bases]
-        extents = [
-            Extent(base, each.st_size, each.st_mtime_ns)
-            for base, each in zip(bases, found, strict=True)
-        ]
-        for base in bases[: self._retain.count_expired(extents, end, time.time_ns())]:
+        borders = pairwise([*bases, end])
+        segments = [describe_segment(self._folder, base, behind) for base, behind in borders]
+        for base in bases[: self._retain.count_expired(segments, time.time_ns())]:
             forget_copies(self._folder, base)
             segment_file(self._folder, base).unlink()
 
@@ -317,8 +317,6 @@ class Journal:
         """Remove what tasks left that died before they could tell of it."""
         oldest = time.time_ns() - int(_ORPHANED * 1e9)
         for path in (self._path / STAGED).iterdir():
-            try:
+            with suppress(FileNotFoundError):
                 if path.stat().st_mtime_ns < oldest:
-                    path.unlink(missing_ok=True)
-            except FileNotFoundError:
-                continue
+                    path.unlink()

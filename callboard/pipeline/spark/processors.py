@@ -62,16 +62,7 @@ def anomaly_processor(how: Detection) -> TopicProcessor:
         before = Baseline._make((*known[:4], tuple(known[4]))) if known else Baseline()
         values = ((row.seconds, row.value) for row in rows)
         baseline, found = learn_all(before, values, how)
-        results = [
-            Row(
-                source=topic,
-                seconds=each.time,
-                value=each.value,
-                expected=each.expected,
-                score=each.score,
-            )
-            for each in found
-        ]
+        results = [Row(topic, *anomaly) for anomaly in found]  # as in `ANOMALY_SCHEMA`
         return (*baseline[:4], list(baseline.seasonal)), results
 
     return TopicProcessor("baseline", BASELINE_SCHEMA, step)
@@ -86,13 +77,6 @@ def late_processor(allowed: float) -> TopicProcessor:
         before = Lateness._make(known) if known else Lateness()
         ordered = sorted((row.offset, row.seconds) for row in rows)
         lateness = count_late(before, (seconds for _, seconds in ordered), allowed)
-        result = Row(
-            source=topic,
-            seconds=lateness.latest,
-            records=lateness.records,
-            late=lateness.late,
-            worst=lateness.worst,
-        )
-        return tuple(lateness), [result]
+        return tuple(lateness), [Row(topic, *lateness)]  # as in `LATE_SCHEMA`
 
     return TopicProcessor("lateness", LATENESS_SCHEMA, step)

@@ -2,18 +2,19 @@
 
 import os
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from callboard.commitlog import Cursor, LogCorrupt, Retention
+from callboard.commitlog import Cursor, LogCorrupt
 from callboard.commitlog.arrow import record_batches
 from callboard.commitlog.reader import open_folder
 from callboard.commitlog.reading import LogReading
 from callboard.commitlog.segment import LogSegmentTable
 from callboard.pipeline.errors import DataLost, Undecodable
 from callboard.pipeline.spark.dead_letters import DeadLetter, bury
+from callboard.pipeline.spark.options import SourceOptions
 from callboard.pipeline.spark.schema import decode_payloads
 
 #: What a log is read as when nobody asks for anything else.
@@ -38,72 +39,60 @@ ERROR: Final = "error"
 _LETTER_COLUMNS: Final = ("offset", "time", "topic", "key", "payload", "is_bytes")
 
 
-class RangeRequest(NamedTuple):
-    """What a task has to read.
-
-    Attributes:
-        path: The directory of the log.
-        schema: The columns: those of records, `error`, and fields of payloads.
-        topics: Beginnings of topics, one of which has to fit; none takes all.
-        fails_on_loss: Whether records that are gone end it.
-        dead_letters: The log that takes records which do not decode.
-        dead_letters_retain: How long that keeps them.
-    """
-
-    path: str
-    schema: pa.Schema
-    topics: tuple[str, ...] = ()
-    fails_on_loss: bool = True
-    dead_letters: str | None = None
-    dead_letters_retain: Retention | None = None
-
-
-def read_range(request: RangeRequest, start: int, end: int) -> Iterator[pa.RecordBatch]:
+def read_range(
+    options: SourceOptions, schema: pa.Schema, start: int, end: int
+) -> Iterator[pa.RecordBatch]:
     """Iterate over the records from `start` up to, not with, `end`.
+
+    Args:
+        options: Which log that is, and what of it is wanted.
+        schema: The columns: those of records, `error`, and fields of payloads.
+        start: The first offset.
+        end: The offset behind the last one.
 
     Raises:
         DataLost: some of them are gone.
         LogCorrupt: some of them are damaged.
         Undecodable: a payload does not fit, and there is no place for dead letters.
     """
-    decoder = _Decoder(request)
-    for records in _records(request, start, end):
+    decoder = _Decoder(options, schema)
+    for records in _records(options, start, end):
         yield decoder.decode(records)
-    if decoder.letters and request.dead_letters:
+    if decoder.letters and options.dead_letters:
         bury(
-            request.dead_letters,
-            request.path,
+            options.dead_letters,
+            options.path,
             (start, end),
             decoder.letters,
-            request.dead_letters_retain,
+            options.dead_letters_retain,
         )
 
 
-def _records(request: RangeRequest, start: int, end: int) -> Iterator[pa.RecordBatch]:
+def _records(options: SourceOptions, start: int, end: int) -> Iterator[pa.RecordBatch]:
     """Iterate over the records of a range that are wanted, and account for the others."""
-    table = LogSegmentTable(open_folder(request.path, None))
-    common = os.path.commonprefix(request.topics) if request.topics else ""
+    table = LogSegmentTable(open_folder(options.path, None))
+    common = os.path.commonprefix(options.topics) if options.topics else ""
     expected = start
     while expected < end:
         reading = LogReading(table, Cursor(expected))
         try:
             for records in record_batches(reading, end, common):
-                _see_loss(request, expected, expected + reading.lost)
-                yield _of_topics(records, request.topics)
+                _see_loss(options, expected, expected + reading.lost)
+                yield _of_topics(records, options.topics)
             found = min(reading.cursor.offset, end)
-            _see_loss(request, expected, expected + reading.lost)
-            _see_loss(request, found, end)
+            _see_loss(options, expected, expected + reading.lost)
+            _see_loss(options, found, end)
             return
         except LogCorrupt as error:
-            if request.fails_on_loss:
+            if options.fails_on_loss:
                 raise
             expected = error.next_offset
 
 
-def _see_loss(request: RangeRequest, expected: int, found: int) -> None:
-    """Raise `DataLost` where records are gone and the request does not accept that."""
-    if found > expected and request.fails_on_loss:
-        raise DataLost(loss_text(request.path, expected, found))
+def _see_loss(options: SourceOptions, expected: int, found: int) -> None:
+    """Raise `DataLost` where records are gone and the query does not accept that."""
+    if found > expected and options.fails_on_loss:
+        raise DataLost(loss_text(options.path, expected, found))
 
 
 def _of_topics(records: pa.RecordBatch, prefixes: tuple[str, ...]) -> pa.RecordBatch:
@@ -131,10 +120,10 @@ class _Decoder:
         letters: The records that did not decode.
     """
 
-    def __init__(self, request: RangeRequest) -> None:
+    def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         self.letters: list[DeadLetter] = []
-        self._request = request
-        self._schema = schema = request.schema
+        self._options = options
+        self._schema = schema
         self._fields = [field for field in schema if field.name not in (*RECORD_COLUMNS, ERROR)]
         self._tells_errors = ERROR in schema.names
 
@@ -169,10 +158,10 @@ class _Decoder:
         columns = [bad[name].to_pylist() for name in _LETTER_COLUMNS]
         columns.append([reason for _, reason in sorted(reasons.items())])
         letters = [DeadLetter._make(row) for row in zip(*columns, strict=True)]
-        if self._request.dead_letters is None:
+        if self._options.dead_letters is None:
             letter = letters[0]
             what = (
-                f"record {letter.offset} of {self._request.path} ({letter.topic}) does not"
+                f"record {letter.offset} of {self._options.path} ({letter.topic}) does not"
                 f' decode: {letter.reason}; name a log with option("deadLetters", …), or ask'
                 f" for the column {ERROR} STRING"
             )

@@ -12,11 +12,12 @@ import shutil
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from callboard.commitlog.batch import HEADER_SIZE, decode_header
 from callboard.commitlog.folder import SEGMENT, Folder
 from callboard.commitlog.retention import SegmentLimits
+from callboard.commitlog.segment import SegmentInfo
 
 
 def segment_file(folder: Folder, base: int, kind: str = SEGMENT) -> Path:
@@ -34,6 +35,13 @@ def end_of(path: Path) -> int:
     return end
 
 
+def describe_segment(folder: Folder, base: int, end: int) -> SegmentInfo:
+    """Describe a segment; its latest time is that at which it was published."""
+    path = segment_file(folder, base)
+    found = path.stat()
+    return SegmentInfo(base, end, found.st_size, found.st_mtime_ns, str(path))
+
+
 def forget_copies(folder: Folder, base: int) -> None:
     """Remove what was made of a segment, which is no longer what it was."""
     segment = segment_file(folder, base)
@@ -49,15 +57,6 @@ SMALL: Final = 1 << 20
 MANY: Final = 64
 
 _NO_LIMIT: Final = 1 << 62
-
-
-class _Part(NamedTuple):
-    """A segment that is small; when it was published, in nanoseconds since 1970."""
-
-    base: int
-    end: int
-    bytes: int
-    at: int
 
 
 def merge_small(
@@ -80,15 +79,14 @@ def merge_small(
         return 0
     before = bases[: len(bases) - len(small)]
     behind = end_of(segment_file(folder, before[-1])) if before else 0
-    parts: list[_Part] = []
+    parts: list[SegmentInfo] = []
     gone: list[int] = []
     for base in small:
         if base < behind:  # its records are in the one before
             gone.append(base)
             continue
-        path = segment_file(folder, base)
-        behind, found = end_of(path), path.stat()
-        parts.append(_Part(base, behind, found.st_size, found.st_mtime_ns))
+        behind = end_of(segment_file(folder, base))
+        parts.append(describe_segment(folder, base, behind))
     for run in _runs(parts, limits):
         if len(run) > 1:
             _merge(folder, staged, run, is_durable=is_durable)
@@ -104,15 +102,15 @@ def _is_small(folder: Folder, base: int) -> bool:
     return segment_file(folder, base).stat().st_size < SMALL
 
 
-def _runs(parts: list[_Part], limits: SegmentLimits) -> Iterator[list[_Part]]:
+def _runs(parts: list[SegmentInfo], limits: SegmentLimits) -> Iterator[list[SegmentInfo]]:
     """Cut segments into runs that may become one each."""
     records, seconds = limits.records or _NO_LIMIT, limits.seconds or _NO_LIMIT
-    run: list[_Part] = []
+    run: list[SegmentInfo] = []
     for part in parts:
         fits = run and (
             sum(each.bytes for each in run) + part.bytes <= limits.bytes
             and part.end - run[0].base <= records
-            and part.at - run[0].at <= seconds * 1e9
+            and part.latest_time - run[0].latest_time <= seconds * 1e9
         )
         if not fits and run:
             yield run
@@ -121,17 +119,18 @@ def _runs(parts: list[_Part], limits: SegmentLimits) -> Iterator[list[_Part]]:
     yield run
 
 
-def _merge(folder: Folder, staged: Path, run: list[_Part], *, is_durable: bool) -> None:
+def _merge(folder: Folder, staged: Path, run: list[SegmentInfo], *, is_durable: bool) -> None:
     """Put segments into one file that takes the place of the first."""
     with staged.open("wb") as target:
         for part in run:
-            with segment_file(folder, part.base).open("rb") as source:
+            with Path(part.path).open("rb") as source:
                 shutil.copyfileobj(source, target)
         target.flush()
-        os.utime(target.fileno(), ns=(run[-1].at, run[-1].at))  # the age of what is in it
+        newest = run[-1].latest_time
+        os.utime(target.fileno(), ns=(newest, newest))  # the age of what is in it
         if is_durable:
             os.fsync(target.fileno())
     forget_copies(folder, run[0].base)
-    staged.rename(segment_file(folder, run[0].base))
+    staged.rename(run[0].path)
     if is_durable:
         folder.sync()

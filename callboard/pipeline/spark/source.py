@@ -26,7 +26,6 @@ from callboard.pipeline.spark.range_reader import (
     ERROR,
     RECORD_COLUMNS,
     RECORD_SCHEMA,
-    RangeRequest,
     loss_text,
     read_range,
 )
@@ -90,19 +89,12 @@ class _RangeTasks:
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
-        self._request = RangeRequest(
-            options.path,
-            to_arrow_schema(schema, timezone="UTC"),
-            options.topics,
-            options.fails_on_loss,
-            options.dead_letters,
-            options.dead_letters_retain,
-        )
+        self._schema = to_arrow_schema(schema, timezone="UTC")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one of the partitions; runs in a task."""
         assert isinstance(partition, Range)
-        return read_range(self._request, partition.start, partition.end)
+        return read_range(self._options, self._schema, partition.start, partition.end)
 
 
 class LogBatchReader(_RangeTasks, DataSourceReader):

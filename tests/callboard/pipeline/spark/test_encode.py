@@ -9,7 +9,8 @@ pa = pytest.importorskip("pyarrow")
 from callboard.commitlog import InvalidRecord, LogReader  # noqa: E402
 from callboard.pipeline import InvalidSetting  # noqa: E402
 from callboard.pipeline.spark.encode import RowEncoder  # noqa: E402
-from callboard.pipeline.spark.range_reader import RECORD_SCHEMA, RangeRequest, read_range  # noqa: E402
+from callboard.pipeline.spark.options import SourceOptions  # noqa: E402
+from callboard.pipeline.spark.range_reader import RECORD_SCHEMA, read_range  # noqa: E402
 
 NOW = 1_000_000
 MOMENT = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.UTC)
@@ -68,7 +69,7 @@ def test_records_that_were_read_are_written_as_they_were(publish, fill, folder):
         headers=[{"unit": "s"}, None, None] * 5000,
         sender="n",
     )
-    table = pa.Table.from_batches(read_range(RangeRequest(folder, RECORD_SCHEMA), 0, 15_000))
+    table = pa.Table.from_batches(read_range(SourceOptions(folder), RECORD_SCHEMA, 0, 15_000))
     (whole,) = table.combine_chunks().to_batches()
 
     copied = publish(whole)
