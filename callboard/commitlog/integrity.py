@@ -65,10 +65,8 @@ def find_intact(file: DiskFile, position: int, offset: int) -> Batch | None:
     rest = file.pread(max(0, file.size() - position), position)
     at = rest.find(MAGIC)
     while at >= 0:
-        header = decode_header(rest, at)
-        if header is not None and header.base >= offset:
-            body = rest[at + HEADER_SIZE : at + HEADER_SIZE + header.length]
-            if len(body) == header.length and crc32(body) == header.checksum:
-                return Batch(header, body, position + at)
+        batch = Scan(file, position + at).next()
+        if batch is not None and batch.base >= offset:
+            return batch
         at = rest.find(MAGIC, at + 1)
     return None

@@ -10,7 +10,7 @@ each but the middle two, which are 8), then the entries: offset, position, lates
 
 import struct
 from bisect import bisect_left, bisect_right
-from itertools import chain, islice
+from operator import itemgetter
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -22,6 +22,7 @@ STEP: Final = 64 << 10
 _MAGIC: Final = b"CBI1"
 _START: Final = struct.Struct("<4sI")
 _REST: Final = struct.Struct("<QQI")
+_ENTRY: Final = struct.Struct("<QQq")
 NO_TIME: Final = -(2**63)
 
 
@@ -37,14 +38,14 @@ class SegmentIndex:
         """Cover nothing yet of a segment."""
         self.size = 0
         self.end = base
-        self._offsets: list[int] = []
-        self._positions: list[int] = []
-        self._latest: list[int] = []  # up to and with this entry's batches, so it never falls
+        #: Offset and position of a batch, and the latest time up to and with the entry's
+        #: batches, which therefore never falls.
+        self._entries: list[list[int]] = []
 
     @property
     def latest(self) -> int:
         """The latest time of all records covered; `NO_TIME` if there are none."""
-        return self._latest[-1] if self._latest else NO_TIME
+        return self._entries[-1][2] if self._entries else NO_TIME
 
     def add(self, batch: Batch) -> None:
         """Cover one batch more."""
@@ -52,34 +53,33 @@ class SegmentIndex:
 
     def cover(self, base: int, end: int, size: int, latest: int) -> None:
         """Cover one batch more, which begins where the last one ended."""
-        if not self._offsets or self.size - self._positions[-1] >= STEP:
-            self._latest.append(max(latest, self.latest))
-            self._positions.append(self.size)
-            self._offsets.append(base)
-        elif latest > self._latest[-1]:
-            self._latest[-1] = latest
+        last = self._entries[-1] if self._entries else None
+        if last is None or self.size - last[1] >= STEP:
+            self._entries.append([base, self.size, max(latest, self.latest)])
+        elif latest > last[2]:
+            last[2] = latest
         self.size += size
         self.end = end
 
     def find(self, offset: int) -> tuple[int, int]:
         """Return position and offset of a batch at or before the one with this record."""
-        at = bisect_right(self._offsets, offset) - 1
-        return (self._positions[at], self._offsets[at]) if at >= 0 else (0, self.first(offset))
+        at = bisect_right(self._entries, offset, key=itemgetter(0)) - 1
+        begin, position, _ = self._entries[at] if at >= 0 else (self.first(offset), 0, 0)
+        return position, begin
 
     def first(self, default: int) -> int:
         """Return the first offset that is covered."""
-        return self._offsets[0] if self._offsets else default
+        return self._entries[0][0] if self._entries else default
 
     def find_time(self, time: int) -> int | None:
         """Return an offset at or shortly before the first record that is not older."""
-        at = bisect_left(self._latest, time)
-        return self._offsets[at] if at < len(self._offsets) else None
+        at = bisect_left(self._entries, time, key=itemgetter(2))
+        return self._entries[at][0] if at < len(self._entries) else None
 
     def encode(self) -> bytes:
         """Return the index as bytes."""
-        rows = zip(self._offsets, self._positions, self._latest, strict=True)
-        rest = _REST.pack(self.size, self.end, len(self._offsets))
-        rest += struct.pack("<" + "QQq" * len(self._offsets), *chain.from_iterable(rows))
+        rest = _REST.pack(self.size, self.end, len(self._entries))
+        rest += b"".join(_ENTRY.pack(*entry) for entry in self._entries)
         return _START.pack(_MAGIC, crc32(rest)) + rest
 
 
@@ -92,13 +92,10 @@ def decode_index(data: bytes, base: int, size: int) -> SegmentIndex | None:
         return None
     covered, end, count = _REST.unpack_from(data, _START.size)
     rows = data[_START.size + _REST.size :]
-    if covered != size or len(rows) != 24 * count:
+    if covered != size or len(rows) != _ENTRY.size * count:
         return None
     index = SegmentIndex(base)
-    numbers = struct.unpack("<" + "QQq" * count, rows)
-    index._offsets, index._positions, index._latest = (  # noqa: SLF001
-        list(islice(numbers, start, None, 3)) for start in range(3)
-    )
+    index._entries = [list(entry) for entry in _ENTRY.iter_unpack(rows)]  # noqa: SLF001
     if index.first(base) != base:
         return None
     index.size, index.end = covered, end

@@ -54,13 +54,12 @@ def _read(spark: "SparkSession", path: str | Path, start: int, end: int) -> "Dat
 
 def _gaps(start: int, end: int, covered: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Return the ranges that have no columns, and an empty one if all have."""
-    position, found = start, False
+    position = start
     for base, behind in covered:
         if position < base:
-            found = True
             yield position, base
         position = max(position, behind)
-    if position < end or not (found or covered):
+    if position < end or not covered:
         yield position, max(position, end)
 
 

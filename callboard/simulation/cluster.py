@@ -3,6 +3,10 @@
 The nodes are `Node` objects like any other and run the code that runs on sockets; only what
 they stand on is simulated. Nothing happens between two calls of the test: time moves, and
 nodes run, while the test waits for a result or calls `advance`.
+
+Nodes that have something to do take turns, and time moves when none has. A node sleeps until
+something wakes it: bytes, a message, its own next timer. So the cost of a quiet node is its
+timers, however many nodes there are.
 """
 
 import random
@@ -10,19 +14,19 @@ import zlib
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 
 from callboard.actors.actor import Actor
 from callboard.actors.errors import ResultTimeout
 from callboard.actors.future import Future, waiting
-from callboard.basp.node_id import NodeId, make_node_id
+from callboard.basp.node_id import make_node_id
 from callboard.node import Node
 from callboard.proxies.surroundings import Surroundings
 from callboard.simulation.clock import Clock
 from callboard.simulation.disk import SimulatedDisk
 from callboard.simulation.network import SimulatedNetwork, Way
 from callboard.simulation.runner import SimulatedRunner, runner_of
-from callboard.simulation.schedule import Schedule
 from callboard.simulation.trace import EventTrace, describe
 
 #: The port on which every simulated node listens.
@@ -51,7 +55,8 @@ class Cluster:
         self.trace = EventTrace()
         self.network = SimulatedNetwork(self.clock, self.random, self.trace)
         self.nodes: list[Node] = []
-        self._schedule = Schedule(self.clock)
+        #: Nodes that something woke; each is here once until it had its turn.
+        self._awake: list[SimulatedRunner] = []
         self._hosts: dict[Node, str] = {}
         self._options: dict[Node, dict[str, Any]] = {}
         self._disks: dict[str, SimulatedDisk] = {}
@@ -111,14 +116,10 @@ class Cluster:
 
         def make_runner(of: str) -> SimulatedRunner:
             rng = random.Random(self.random.random())
-            return SimulatedRunner(of, index, self.clock, rng, self._schedule.wake)
+            return SimulatedRunner(of, index, self.clock, rng, self._awake.append)
 
-        def make_node_id_of_index() -> NodeId:
-            return make_node_id(b"simulation", self.seed, index, index + 1)
-
-        surroundings = Surroundings(
-            make_runner, _HostNetwork(self.network, host), make_node_id_of_index
-        )
+        make_id = partial(make_node_id, b"simulation", self.seed, index, index + 1)
+        surroundings = Surroundings(make_runner, _HostNetwork(self.network, host), make_id)
         node = Node(name, surroundings=surroundings, **options)
         self._watching.enter_context(node.subscribed(partial(self._happened, node.name)))
         node.listen(host, PORT, insecure=True)
@@ -144,7 +145,25 @@ class Cluster:
 
     def run_until(self, condition: Callable[[], bool], limit: float) -> bool:
         """Let time pass until `condition()` or for `limit` seconds; returns the condition."""
-        return self._schedule.run_until(condition, limit)
+        clock = self.clock
+        end = clock.now + limit
+        while not condition():
+            if clock.run_due() or self._awake:
+                self._take_turns()
+                continue
+            due = clock.next_event_at
+            if due is None or due > end:
+                clock.now = max(clock.now, end)
+                return condition()
+            clock.now = max(clock.now, due)
+        return True
+
+    def _take_turns(self) -> None:
+        """Let every node that is awake take a turn, the oldest first."""
+        awake = sorted(self._awake, key=attrgetter("number"))
+        self._awake.clear()
+        for runner in awake:
+            runner.turn()
 
     def wait(self, future: Future[Any], timeout: float | None) -> None:
         """Run until a future is done; what `.result(timeout)` does in a simulation."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -34,17 +35,15 @@ async def _settled(future: Future[T]) -> T | None:
 CONNECT_TIMEOUT: Final = 5.0
 
 
+@dataclass(eq=False)
 class Reach:
     """The way from names and addresses to nodes and their actors."""
 
-    def __init__(
-        self, runtime: Runtime, routes: RouteTable, names: Names, dialer: Dialer, ports: Ports
-    ) -> None:
-        self._runtime = runtime
-        self._routes = routes
-        self._names = names
-        self._dialer = dialer
-        self._ports = ports
+    _runtime: Runtime
+    _routes: RouteTable
+    _names: Names
+    _dialer: Dialer
+    _ports: Ports
 
     async def first(self, name: str, timeout: float) -> ActorRef[Any]:
         """Return this node's actor of that name, or else that of the first to answer.

@@ -129,7 +129,7 @@ STATUSES = {
 def write_one(status: Status) -> bytes:
     with TemporaryDirectory() as place:
         file = StatusFile(Path(place), status.query, status.log)
-        file._status = status  # with the process, machine and time of the sample
+        file.status = status  # with the process, machine and time of the sample
         file._write()
         return (Path(place) / STATUS).read_bytes()
 

@@ -17,6 +17,9 @@ ANOMALY_SCHEMA: Final = (
     "source STRING, seconds DOUBLE, value DOUBLE, expected DOUBLE, score DOUBLE"
 )
 LATE_SCHEMA: Final = "source STRING, seconds DOUBLE, records BIGINT, late BIGINT, worst DOUBLE"
+#: Results of a topic, in the columns of these schemas: behind it an `Anomaly`, or a `Lateness`.
+_ANOMALY_ROW: Final = Row("source", "seconds", "value", "expected", "score")
+_LATE_ROW: Final = Row("source", "seconds", "records", "late", "worst")
 
 #: What is remembered of a topic, in the columns of the state; None is nothing yet.
 Known = tuple[Any, ...] | None
@@ -62,7 +65,7 @@ def anomaly_processor(how: Detection) -> TopicProcessor:
         before = Baseline._make((*known[:4], tuple(known[4]))) if known else Baseline()
         values = ((row.seconds, row.value) for row in rows)
         baseline, found = learn_all(before, values, how)
-        results = [Row(topic, *anomaly) for anomaly in found]  # as in `ANOMALY_SCHEMA`
+        results = [_ANOMALY_ROW(topic, *anomaly) for anomaly in found]
         return (*baseline[:4], list(baseline.seasonal)), results
 
     return TopicProcessor("baseline", BASELINE_SCHEMA, step)
@@ -77,6 +80,6 @@ def late_processor(allowed: float) -> TopicProcessor:
         before = Lateness._make(known) if known else Lateness()
         ordered = sorted((row.offset, row.seconds) for row in rows)
         lateness = count_late(before, (seconds for _, seconds in ordered), allowed)
-        return tuple(lateness), [Row(topic, *lateness)]  # as in `LATE_SCHEMA`
+        return tuple(lateness), [_LATE_ROW(topic, *lateness)]
 
     return TopicProcessor("lateness", LATENESS_SCHEMA, step)
