@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, Self
@@ -27,35 +26,30 @@ LINKS: Final = (("A", "B"), ("B", "C"), ("C", "D"))
 #: Seconds that the processes have to end by themselves before they are killed.
 CLOSE_LIMIT: Final = 3.0
 
-#: Lines of a process's standard error that are kept.
-ERROR_LINES: Final = 40
-
 
 class ChildProcess:
-    """One child process and its pipes."""
+    """One child process and its pipes; a file takes its standard error."""
 
-    def __init__(self, name: str, port: int, store: str, join: list[str]) -> None:
+    def __init__(self, name: str, port: int, folder: Path, join: list[str]) -> None:
         self.name = name
         self.is_frozen = False
-        self.errors: deque[str] = deque(maxlen=ERROR_LINES)
+        self._errors = folder / f"{name}.txt"
+        store = str(folder / "metrics.db")
         module = "callboard.demo.node_process"
-        command = [sys.executable, "-m", module, name, str(port), store, *join]
-        self.popen = subprocess.Popen(  # noqa: S603  # this very interpreter, no shell
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=child_environment(),
-            process_group=0,
-        )
+        with self._errors.open("wb") as said:
+            self.popen = subprocess.Popen(  # noqa: S603  # this very interpreter, no shell
+                [sys.executable, "-m", module, name, str(port), store, *join],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                env=child_environment(),
+                process_group=0,
+            )
         assert self.popen.stdin is not None
         assert self.popen.stdout is not None
-        assert self.popen.stderr is not None
         self.stdin, self.stdout = self.popen.stdin, self.popen.stdout
-        self.stderr = self.popen.stderr
         self._partial = b""
-        for pipe in (self.stdout, self.stderr):
-            os.set_blocking(pipe.fileno(), False)
+        os.set_blocking(self.stdout.fileno(), False)
 
     @property
     def is_alive(self) -> bool:
@@ -72,14 +66,17 @@ class ChildProcess:
 
     def read_reports(self) -> Iterator[dict[str, Any]]:
         """Yield the reports that came in; a line that a kill cut off is dropped."""
-        chunk = _read(self.stdout.fileno())
+        try:
+            chunk = os.read(self.stdout.fileno(), 1 << 20)
+        except BlockingIOError:
+            return
         *lines, self._partial = (self._partial + chunk).split(b"\n")
         for line in lines:
             yield json.loads(line)
 
-    def read_errors(self) -> None:
-        """Keep what the process wrote to its standard error."""
-        self.errors.extend(_read(self.stderr.fileno()).decode(errors="replace").splitlines())
+    def last_error(self) -> str:
+        """Return the last line that the process wrote to its standard error."""
+        return next(reversed(self._errors.read_text(errors="replace").splitlines()), "")
 
     def signal(self, number: int) -> None:
         """Send a signal to the process, if it is there."""
@@ -87,12 +84,12 @@ class ChildProcess:
             self.popen.send_signal(number)
 
     def close_pipes(self) -> None:
-        """Close this side of all pipes."""
-        for pipe in (self.stdin, self.stdout, self.stderr):
-            try:
-                pipe.close()
-            except BrokenPipeError:
-                pass  # closing the input flushes what a dead process did not read
+        """Close this side of both pipes."""
+        self.stdout.close()
+        try:
+            self.stdin.close()
+        except BrokenPipeError:
+            pass  # closing the input flushes what a dead process did not read
 
 
 class Line:
@@ -102,7 +99,6 @@ class Line:
         self.selector = selectors.DefaultSelector()
         self.processes: dict[str, ChildProcess] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="callboard-demo-")
-        self._store = str(Path(self._folder.name) / "metrics.db")
         # Bound but not listening: nobody else gets these ports, so a node that starts again
         # listens where it did before, and nobody's dialling socket is given the port it dials.
         self._reserved = [_reserve_port() for _ in NAMES]
@@ -118,10 +114,9 @@ class Line:
         if name in self.processes:
             self._release(self.processes[name])
         process = self.processes[name] = ChildProcess(
-            name, self._ports[name], self._store, join
+            name, self._ports[name], Path(self._folder.name), join
         )
         self.selector.register(process.stdout, selectors.EVENT_READ, process)
-        self.selector.register(process.stderr, selectors.EVENT_READ, process)
 
     def alive(self) -> list[ChildProcess]:
         """Return the processes that have not ended."""
@@ -159,13 +154,9 @@ class Line:
     def read(self, key: selectors.SelectorKey) -> list[tuple[str, dict[str, Any]]]:
         """Read a pipe that is ready; returns (node, report) pairs."""
         process: ChildProcess = key.data
-        if key.fileobj is process.stderr:
-            process.read_errors()
-            reports = []
-        else:
-            reports = [(process.name, report) for report in process.read_reports()]
+        reports = [(process.name, report) for report in process.read_reports()]
         if not process.is_alive:
-            self._forget(key.fileobj)  # an ended pipe stays readable for ever
+            self._forget(process)  # an ended pipe stays readable for ever
         return reports
 
     def close(self) -> bool:
@@ -197,15 +188,14 @@ class Line:
             self.close()
 
     def _release(self, process: ChildProcess) -> None:
-        """Stop reading the pipes of a process, and close them."""
-        self._forget(process.stdout)
-        self._forget(process.stderr)
+        """Stop reading the pipe of a process, and close both."""
+        self._forget(process)
         process.close_pipes()
 
-    def _forget(self, pipe: Any) -> None:
-        """Stop waiting for a pipe."""
+    def _forget(self, process: ChildProcess) -> None:
+        """Stop waiting for reports of a process."""
         try:
-            self.selector.unregister(pipe)
+            self.selector.unregister(process.stdout)
         except (KeyError, ValueError):
             pass  # ended before
 
@@ -224,11 +214,3 @@ def child_environment(**more: str) -> dict[str, str]:
     known = os.environ.get("PYTHONPATH")
     path = root if not known else root + os.pathsep + known
     return {**os.environ, "PYTHONPATH": path, **more}
-
-
-def _read(descriptor: int) -> bytes:
-    """Return what is in a pipe."""
-    try:
-        return os.read(descriptor, 1 << 20)
-    except BlockingIOError:
-        return b""

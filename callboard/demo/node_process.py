@@ -83,8 +83,6 @@ class NodeProcess:
         self._snapshot: dict[str, Any] | None = None
         self._is_serving = False
         self._last_passage_ns = 0
-        # Of a node that is no neighbour the name is known a moment after the way to it.
-        self._unnamed: dict[bytes, dict[str, Any]] = {}
         # Is told, where there is one, of nodes that come in reach.
         self._overseer: ActorRef[Any] | None = None
 
@@ -204,9 +202,6 @@ class NodeProcess:
     def _report(self, **more: Any) -> None:
         """Write everything that the parent has to know: what the node tells of itself."""
         node = self._node
-        for known in node.nodes():
-            if known.name and known.node_id in self._unnamed:
-                self._notes.append({**self._unnamed.pop(known.node_id), "name": known.name})
         self._ask_aggregator()
         report = {
             "notes": [self._notes.popleft() for _ in range(len(self._notes))],
@@ -241,15 +236,12 @@ class NodeProcess:
                 self._aggregator, self._snapshot, self._is_serving = ref, None, False
             case ActorStopped(ref) if ref == self._aggregator:
                 self._aggregator = self._snapshot = None
-            case NodeUp(node_id, _, hops):
-                note = {"kind": "NodeUp", "at": time.monotonic_ns(), "hops": hops}
-                self._unnamed[node_id] = note
-                if self._overseer is not None:
+            case NodeUp() | NodeDown() | LinkUp() | LinkDown() | ActorFailed():
+                self._note(type(event).__name__, **_fields(event))
+                if isinstance(event, NodeUp) and self._overseer is not None:
                     from callboard.demo.overseer import NodeAppeared
 
-                    self._overseer.tell(NodeAppeared(node_id))
-            case NodeDown() | LinkUp() | LinkDown() | ActorFailed():
-                self._note(type(event).__name__, **_fields(event))
+                    self._overseer.tell(NodeAppeared(event.name))
 
     def _fresh_passages(self) -> list[list[Any]]:
         """Return [who asked, message id, nanoseconds] of each passage since the last report."""

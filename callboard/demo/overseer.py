@@ -28,15 +28,12 @@ GRACE: Final = 3.0
 #: Seconds until sensors that were not registered yet are looked for again.
 RETRY: Final = 0.1
 
-#: Seconds until the name of a node in reach is looked for again; it is one question away.
-NAME_DELAY: Final = 0.005
-
 
 @dataclass(frozen=True, slots=True)
 class NodeAppeared:
-    """A node came in reach; its name is known at once or a moment later."""
+    """A node came in reach."""
 
-    node_id: bytes
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +81,8 @@ class Overseer(Actor):
     @handler
     async def on_node_appeared(self, event: NodeAppeared) -> None:
         """Give the node its part: the aggregator, or word of where it is."""
-        names = {known.node_id: known.name for known in self.node.nodes()}
-        name = names.get(event.node_id)
-        if name:
-            await self._ensure_aggregator()
-            await self.on_find_sensors(FindSensors(name))
-        elif name is not None:
-            self.after(NAME_DELAY, event)
+        await self._ensure_aggregator()
+        await self.on_find_sensors(FindSensors(event.name))
 
     @handler
     async def on_reconsider(self, _: Reconsider) -> None:

@@ -320,8 +320,8 @@ class Show:
     def _why_not_standing(self) -> str:
         """Return why the line does not stand: the last error of a node, or who is missing."""
         for name, process in self.line.processes.items():
-            if process.errors:
-                return f"node {name}: {process.errors[-1]}"
+            if error := process.last_error():
+                return f"node {name}: {error}"
         missing = [name for name, view in self._scene.nodes.items() if view.state != "up"]
         what = ", ".join(missing) or "readings"
         return f"the line did not stand within {STAND_LIMIT:g} s; not there: {what}"
