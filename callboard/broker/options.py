@@ -295,12 +295,13 @@ def _set(options: BrokerOptions, name: str, value: str | tuple[str, ...], where:
 
 
 def _converted(kind: type, value: str | tuple[str, ...], where: str) -> Any:
+    read, wanted = _TEXT_FORMS[kind]
     if isinstance(value, str):
-        found = _READ[kind](value)
+        found = read(value)
     else:
         found = value if kind is tuple else None
     if found is None:
-        msg = f"{where} is no {_WORDS[kind]}"
+        msg = f"{where} is no {wanted}"
         raise InvalidOption(msg)
     return found
 
@@ -316,19 +317,15 @@ def _seconds(text: str) -> float | None:
         return None
 
 
-#: What a text means as a value of each type; None for nothing.
-_READ: Final[dict[type, Callable[[str], Any]]] = {
-    bool: {"true": True, "false": False}.get,
-    int: _number,
-    float: _seconds,
-    str: str,
-    tuple: lambda text: tuple(filter(None, map(str.strip, text.split(",")))),
-}
+def _texts(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, map(str.strip, text.split(","))))
 
-_WORDS: Final = {
-    bool: "true or false",
-    int: "number",
-    float: "timespan, such as 500ms or 2s",
-    str: "text",
-    tuple: "list of texts",
+
+#: What a text means as a value of each type (None for nothing), and what it should have been.
+_TEXT_FORMS: Final[dict[type, tuple[Callable[[str], Any], str]]] = {
+    bool: ({"true": True, "false": False}.get, "true or false"),
+    int: (_number, "number"),
+    float: (_seconds, "timespan, such as 500ms or 2s"),
+    str: (str, "text"),
+    tuple: (_texts, "list of texts"),
 }

@@ -149,8 +149,30 @@ class Consumer(Generic[P]):
         return True
 
     def handle_event(self, seq: int, payload: P) -> None:
-        """Consume an event, or keep it until its turn."""
-        self._receive(seq, payload)
+        """Consume an event, or keep it until its turn; `_LOST` is the news that it is lost."""
+        if self._closed:
+            return
+        self._silent_ticks = 0
+        awaited = self._next
+        if seq == awaited and seq and payload is not _LOST and not self._buffer:
+            # The usual case: the next event, and nothing waits.
+            self._next = seq + 1
+            if seq > self._last:
+                self._last = seq
+            self._backend.consume(self, payload)
+            return
+        if seq < max(awaited, 1):
+            return
+        self._last = max(self._last, seq)
+        if not awaited and len(self._buffer) >= self._window:
+            return
+        if awaited and seq >= awaited + self._window:
+            return
+        # An event may still arrive after its loss was reported, and then it counts.
+        if payload is not _LOST or seq not in self._buffer:
+            self._buffer[seq] = payload
+        if seq == awaited:
+            self._consume_ready()
 
     def handle_run(self, first: int, payloads: Sequence[P]) -> None:
         """Take in consecutive events; the same as `handle_event` for each of them."""
@@ -164,11 +186,11 @@ class Consumer(Generic[P]):
                 consume(self, payload)
             return
         for seq, payload in enumerate(payloads, first):
-            self._receive(seq, payload)
+            self.handle_event(seq, payload)
 
     def handle_retransmit_failed(self, seq: int) -> None:
         """Note that an event will not come; `consume_nil` is called in its turn."""
-        self._receive(seq, _LOST)
+        self.handle_event(seq, _LOST)
 
     def handle_heartbeat(self, seq: int) -> None:
         """Note that the producer lives and which event was its last."""
@@ -198,32 +220,6 @@ class Consumer(Generic[P]):
         if self._acked != self._next - 1 or self._unacked_ticks >= self._ack_interval:
             self._acknowledge()
         self._watch_missing()
-
-    def _receive(self, seq: int, payload: P) -> None:
-        """Take an event, or the news that one is lost, and consume what is in order."""
-        if self._closed:
-            return
-        self._silent_ticks = 0
-        awaited = self._next
-        if seq == awaited and seq and payload is not _LOST and not self._buffer:
-            # The usual case: the next event, and nothing waits.
-            self._next = seq + 1
-            if seq > self._last:
-                self._last = seq
-            self._backend.consume(self, payload)
-            return
-        if seq < max(awaited, 1):
-            return
-        self._last = max(self._last, seq)
-        if not awaited and len(self._buffer) >= self._window:
-            return
-        if awaited and seq >= awaited + self._window:
-            return
-        # An event may still arrive after its loss was reported, and then it counts.
-        if payload is not _LOST or seq not in self._buffer:
-            self._buffer[seq] = payload
-        if seq == awaited:
-            self._consume_ready()
 
     def _consume_ready(self) -> None:
         """Consume events from the buffer as far as they follow each other."""

@@ -11,7 +11,9 @@ for what they miss. The buffer is bounded: when it is full, the oldest event is 
 who asks for it learns that. Nothing here reads a clock: `tick` is called at a steady pace.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Final, Generic, Protocol, TypeVar
 
 from callboard.channel.message import (
@@ -37,16 +39,14 @@ BUFFER_LIMIT: Final = 65_536
 NACK_LIMIT: Final = 256
 
 
+@dataclass(slots=True)
 class _Path:
     """What the producer knows of one consumer."""
 
-    __slots__ = ("acked", "first", "is_pending", "last_seen")
-
-    def __init__(self, first: int, tick: int) -> None:
-        self.first = first
-        self.acked = first - 1
-        self.is_pending = True
-        self.last_seen = tick
+    first: int
+    acked: int
+    last_seen: int
+    is_pending: bool = True
 
 
 class ProducerBackend(Protocol[H, P]):
@@ -139,7 +139,7 @@ class Producer(Generic[H, P]):
         """Add a consumer, which receives the events from here on; False if it is there."""
         if hdl in self._paths:
             return False
-        path = self._paths[hdl] = _Path(self._seq + 1, self._tick)
+        path = self._paths[hdl] = _Path(self._seq + 1, self._seq, self._tick)
         self._backend.send(self, hdl, Handshake(path.first, self._heartbeat_interval))
         return True
 
@@ -155,14 +155,8 @@ class Producer(Generic[H, P]):
 
         Without consumers it only counts.
         """
-        self._seq = seq = self._seq + 1
+        seq = self.produce_run((payload,))
         if self._paths:
-            if not self._buffer:
-                self._oldest = seq
-            elif len(self._buffer) >= self._buffer_limit:
-                self._give_up(1)
-            self._buffer[seq] = payload
-            self._last_broadcast = self._tick
             self._backend.broadcast(self, Event(seq, payload))
         return seq
 
@@ -210,7 +204,7 @@ class Producer(Generic[H, P]):
         if path is None:
             return False
         path.last_seen = self._tick
-        for seq in _first(NACK_LIMIT, seqs):
+        for seq in islice(seqs, NACK_LIMIT):
             if path.acked < seq <= self._seq:
                 self._backend.send(self, hdl, self._kept(seq))
         return True
@@ -259,9 +253,3 @@ class Producer(Generic[H, P]):
         for seq in range(self._oldest, end):
             del self._buffer[seq]
         self._oldest = max(self._oldest, end)
-
-
-def _first(count: int, items: Iterable[int]) -> Iterator[int]:
-    """Iterate over at most `count` items."""
-    for item, _ in zip(items, range(count), strict=False):
-        yield item

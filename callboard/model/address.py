@@ -179,13 +179,8 @@ class PortProtocol(IntEnum):
     ICMP = 3
 
 
-_PROTOCOL_NAMES: Final = {
-    PortProtocol.Unknown: "?",
-    PortProtocol.TCP: "tcp",
-    PortProtocol.UDP: "udp",
-    PortProtocol.ICMP: "icmp",
-}
-_PROTOCOLS: Final = {name: protocol for protocol, name in _PROTOCOL_NAMES.items()}
+#: By their numbers.
+_PROTOCOL_NAMES: Final = ("?", "tcp", "udp", "icmp")
 _PORT_MAX: Final = 65_535
 
 
@@ -226,11 +221,11 @@ class Port(Scalar):
             InvalidData: anything else.
         """
         number, _, name = _bounded(text).partition("/")
-        if name not in _PROTOCOLS or not re.fullmatch(r"[0-9]{1,5}", number):
+        if name not in _PROTOCOL_NAMES or not re.fullmatch(r"[0-9]{1,5}", number):
             msg = f"{text[:_TEXT_LIMIT]!r} is no port, as 80/tcp is one"
             raise InvalidData(msg)
         try:
-            return cls(int(number), _PROTOCOLS[name])
+            return cls(int(number), _PROTOCOL_NAMES.index(name))
         except DataOverflow as cause:
             raise InvalidData(str(cause)) from cause
 

@@ -30,14 +30,6 @@ _MICROSECOND: Final = datetime.timedelta(microseconds=1)
 _TEXT_SHOWN: Final = 60
 
 
-def _checked(ns: int, what: str) -> int:
-    """Return nanoseconds that fit 64 signed bits."""
-    if not _LOWEST <= ns <= _HIGHEST:
-        msg = f"{what} of {ns} ns does not fit 64 bits (about 292 years either way)"
-        raise DataOverflow(msg)
-    return ns
-
-
 def _divided(dividend: int, divisor: int) -> int:
     """Divide as C++ does: towards zero."""
     if divisor == 0:
@@ -67,7 +59,11 @@ class Timespan(Scalar):
                 msg = f"{value} seconds are no timespan"
                 raise DataOverflow(msg)
             value = int(value * _SECOND)
-        self._key = _checked(whole_number(value, "a timespan in ns"), "timespan")
+        ns = whole_number(value, "a timespan in ns")
+        if not _LOWEST <= ns <= _HIGHEST:
+            msg = f"timespan of {ns} ns does not fit 64 bits (about 292 years either way)"
+            raise DataOverflow(msg)
+        self._key = ns
 
     @classmethod
     def from_timedelta(cls, span: datetime.timedelta) -> Self:
@@ -108,14 +104,14 @@ class Timespan(Scalar):
         return self._key / _SECOND
 
     def __add__(self, other: object) -> "Timespan":
-        return (
-            Timespan(self._key + other._key) if isinstance(other, Timespan) else NotImplemented
-        )
+        if not isinstance(other, Timespan):
+            return NotImplemented
+        return Timespan(self._key + other._key)
 
     def __sub__(self, other: object) -> "Timespan":
-        return (
-            Timespan(self._key - other._key) if isinstance(other, Timespan) else NotImplemented
-        )
+        if not isinstance(other, Timespan):
+            return NotImplemented
+        return Timespan(self._key - other._key)
 
     def __mul__(self, factor: object) -> "Timespan":
         return Timespan(self._key * factor) if isinstance(factor, int) else NotImplemented
@@ -224,7 +220,4 @@ def _microseconds(ns: int) -> int:
 
     The very first and last ones are not rounded out of range: they must find back.
     """
-    whole, rest = divmod(ns, 1000)
-    half = 500
-    rounded = whole + (rest > half or (rest == half and whole % 2 == 1))
-    return max(-_MICROSECONDS_MAX, min(rounded, _MICROSECONDS_MAX))
+    return max(-_MICROSECONDS_MAX, min(round(ns, -3) // 1000, _MICROSECONDS_MAX))

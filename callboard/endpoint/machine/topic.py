@@ -5,10 +5,10 @@ takes `/foo/bar` and also `/foobar`. The empty topic takes all. Topics with the 
 `<$>` belong to the endpoints themselves; those below `<$>/local/` never leave one.
 """
 
-from functools import total_ordering
 from typing import Final
 
 from callboard.model.errors import InvalidTopic
+from callboard.model.scalar import Scalar
 
 #: Bytes of a topic in UTF-8: its length has 16 bits on the wire.
 TOPIC_LIMIT: Final = 65_535
@@ -22,8 +22,7 @@ _LOCAL: Final = f"{RESERVED}/local/"
 _SURELY_SHORT: Final = TOPIC_LIMIT // 4
 
 
-@total_ordering
-class Topic:
+class Topic(Scalar):
     """A topic, or the prefix of topics that a subscription takes.
 
     >>> Topic("/sensors") / Topic("room-1")
@@ -35,39 +34,29 @@ class Topic:
         InvalidTopic: longer than `TOPIC_LIMIT` bytes, or without UTF-8 form.
     """
 
-    __slots__ = ("_text",)
+    __slots__ = ()
+    _key: str
 
     def __init__(self, text: str = "") -> None:
-        self._text = checked_topic(text)
+        self._key = checked_topic(text)
 
     def string(self) -> str:
         """Return the text."""
-        return self._text
+        return self._key
 
     def prefix_of(self, other: "Topic") -> bool:
         """Return whether a subscription to this topic takes `other`."""
-        return other.string().startswith(self._text)
+        return other.string().startswith(self._key)
 
     def __truediv__(self, other: "Topic | str") -> "Topic":
         text = other if isinstance(other, str) else other.string()
         # Broker's rule: a separator goes between, unless the right side brings one itself,
         # and one at the end goes away.
-        between = "/" if self._text and text and not text.startswith("/") else ""
-        return Topic(f"{self._text}{between}{text}".removesuffix("/"))
-
-    def __eq__(self, other: object) -> bool:
-        return self._text == other._text if isinstance(other, Topic) else NotImplemented
-
-    def __lt__(self, other: object) -> bool:
-        return self._text < other._text if isinstance(other, Topic) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash((Topic, self._text))
+        between = "/" if self._key and text and not text.startswith("/") else ""
+        return Topic(f"{self._key}{between}{text}".removesuffix("/"))
 
     def __str__(self) -> str:
-        return self._text
-
-    __repr__ = __str__
+        return self._key
 
 
 def checked_topic(topic: object) -> str:

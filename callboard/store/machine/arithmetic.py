@@ -65,13 +65,7 @@ def add(value: Stored, operand: Stored) -> Stored:
     kind = type(value)
     if kind is type(operand) and kind in (int, float, str):
         return stored_of(value + operand)
-    if value is None:
-        return operand
-    left, right = data_of(value), data_of(operand)
-    adder = _ADD.get(left.get_type())
-    if adder is None:
-        raise _clash(_ADDED, left, right)
-    return stored_of(adder(left, right))
+    return operand if value is None else _operate(_ADD, _ADDED, value, operand)
 
 
 def subtract(value: Stored, operand: Stored) -> Stored:
@@ -84,11 +78,7 @@ def subtract(value: Stored, operand: Stored) -> Stored:
     kind = type(value)
     if kind is type(operand) and kind in (int, float):
         return stored_of(value - operand)
-    left, right = data_of(value), data_of(operand)
-    taker = _SUBTRACT.get(left.get_type())
-    if taker is None:
-        raise _clash(_TAKEN, left, right)
-    return stored_of(taker(left, right))
+    return _operate(_SUBTRACT, _TAKEN, value, operand)
 
 
 def index_of(value: Stored, index: Any) -> Any:
@@ -114,6 +104,15 @@ def index_of(value: Stored, index: Any) -> Any:
             return Data.to_py(vector[at])
     msg = f"a value of type {data.get_type().name} has no elements"
     raise TypeClash(msg)
+
+
+def _operate(operations: "_Operations", verb: str, value: Stored, operand: Stored) -> Stored:
+    """Return what the operation for the type of a value makes of it."""
+    left, right = data_of(value), data_of(operand)
+    operation = operations.get(left.get_type())
+    if operation is None:
+        raise _clash(verb, left, right)
+    return stored_of(operation(left, right))
 
 
 def _clash(verb: str, left: Data, right: Data) -> TypeClash:
@@ -169,14 +168,15 @@ _MEASURES: Final = (
     *(DataType.Count, DataType.Integer, DataType.Real),
     *(DataType.Timestamp, DataType.Timespan),
 )
-_ADD: Final[dict[DataType, Callable[[Data, Data], Any]]] = {
+_Operations = dict[DataType, Callable[[Data, Data], Any]]
+_ADD: Final[_Operations] = {
     **dict.fromkeys(_MEASURES, _changing(operator.add, _ADDED)),
     DataType.String: _append_text,
     DataType.Set: lambda left, right: Set([*left.as_set(), right]),
     DataType.Table: _insert_entry,
     DataType.Vector: lambda left, right: Vector([*left.as_vector(), right]),
 }
-_SUBTRACT: Final[dict[DataType, Callable[[Data, Data], Any]]] = {
+_SUBTRACT: Final[_Operations] = {
     **dict.fromkeys(_MEASURES, _changing(operator.sub, _TAKEN)),
     DataType.Set: _without,
     DataType.Table: _without,
