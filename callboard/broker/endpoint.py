@@ -32,8 +32,6 @@ from callboard.commitlog import CommitLog, Retention
 from callboard.commitlog.log import Sync
 from callboard.endpoint import (
     EndpointInfo,
-    NetworkInfo,
-    OptionalNetworkInfo,
     PeerFlags,
     PeerInfo,
     PeerStatus,
@@ -361,19 +359,21 @@ class Endpoint:
     def peers(self) -> list[PeerInfo]:
         """Return the peers, and the addresses where one is still looked for."""
         network = self.node.overlay
+        peers = self.hub.core.peers()
         retries = {dial.address: dial.retry for dial in network.dials()}
         found = []
-        for node, endpoint, address, is_introduced in self.hub.core.peers():
+        for node, endpoint, address, is_introduced in peers:
             retry = 0.0 if address is None else retries.pop(address, 0.0)
             way = PeerFlags.Outbound if network.is_dialed_here(node) else PeerFlags.Inbound
             status = PeerStatus.Peered if is_introduced else PeerStatus.Connected
-            found.append(_peer_info(endpoint, address, retry, way, status))
-        linked = {node for node, _, _, _ in self.hub.core.peers()}
+            peer = EndpointInfo.of(endpoint, address, retry)
+            found.append(PeerInfo(peer, PeerFlags.Remote | way, status))
+        linked = {node for node, _, _, _ in peers}
         for dial in network.dials():
             if dial.peer not in linked:
                 status = PeerStatus.Connecting if dial.peer is None else PeerStatus.Reconnecting
-                outbound = PeerFlags.Outbound
-                found.append(_peer_info(None, dial.address, dial.retry, outbound, status))
+                peer = EndpointInfo.of(None, dial.address, dial.retry)
+                found.append(PeerInfo(peer, PeerFlags.Remote | PeerFlags.Outbound, status))
         return found
 
     def peer_subscriptions(self) -> list[Topic]:
@@ -605,19 +605,6 @@ def _callback_and_timeout(
     for arg in args:
         callback, timeout = (arg, timeout) if callable(arg) else (callback, arg)
     return callback, timeout
-
-
-def _peer_info(
-    endpoint: bytes | None,
-    address: tuple[str, int] | None,
-    retry: float,
-    way: PeerFlags,
-    status: PeerStatus,
-) -> PeerInfo:
-    network = None if address is None else NetworkInfo(address[0], address[1], retry)
-    name = "" if endpoint is None else str(uuid.UUID(bytes=endpoint))
-    peer = EndpointInfo(name, OptionalNetworkInfo(network))
-    return PeerInfo(peer, PeerFlags.Remote | way, status)
 
 
 def _kind(backend: Backend) -> StoreBackend:

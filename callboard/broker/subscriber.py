@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-import uuid
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, Generic, TypeVar, overload
 
@@ -11,17 +10,14 @@ from callboard.actors.future import waiting
 from callboard.actors.seconds import limit
 from callboard.broker.topics import topic_text
 from callboard.endpoint import (
-    EC,
     SC,
     EndpointInfo,
     Error,
-    NetworkInfo,
-    OptionalNetworkInfo,
     Status,
     Topic,
 )
 from callboard.endpoint.hub import Hub
-from callboard.endpoint.machine.effect import Item, PeerEvent, PeerEventKind
+from callboard.endpoint.machine.effect import Item, PeerEvent
 from callboard.endpoint.message_queue import MessageQueue
 from callboard.model.data import thawed
 
@@ -239,27 +235,12 @@ class SafeSubscriber(Subscriber):
         return item
 
 
-_STATUSES: Final = {
-    PeerEventKind.PEER_DISCOVERED: SC.EndpointDiscovered,
-    PeerEventKind.PEER_CONNECTED: SC.PeerAdded,
-    PeerEventKind.PEER_DISCONNECTED: SC.PeerLost,
-    PeerEventKind.PEER_REMOVED: SC.PeerRemoved,
-    PeerEventKind.PEER_UNREACHABLE: SC.EndpointUnreachable,
-}
-_ERRORS: Final = {
-    PeerEventKind.CANNOT_REMOVE_PEER: EC.PeerInvalid,
-    PeerEventKind.PEER_UNAVAILABLE: EC.PeerUnavailable,
-}
-
-
 def notice_of(event: PeerEvent) -> Status | Error:
     """Return what users are told of a peer event: Broker's code, and its text."""
-    network = None if event.address is None else NetworkInfo(*event.address)
-    name = "" if event.endpoint is None else str(uuid.UUID(bytes=event.endpoint))
-    context = EndpointInfo(name, OptionalNetworkInfo(network))
-    if event.kind in _STATUSES:
-        return Status(_STATUSES[event.kind], context)
-    return Error(_ERRORS[event.kind], context)
+    context = EndpointInfo.of(event.endpoint, event.address)
+    if isinstance(event.kind, SC):
+        return Status(event.kind, context)
+    return Error(event.kind, context)
 
 
 class StatusSubscriber(QueueReader[Status | Error]):

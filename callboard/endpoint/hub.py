@@ -37,6 +37,7 @@ from callboard.actors.reference import ActorRef, Down
 from callboard.actors.seconds import seconds
 from callboard.actors.system_actor import SystemActor
 from callboard.basp.header import CORE_ACTOR, DIRECTORY
+from callboard.endpoint.events import Undelivered
 from callboard.endpoint.machine.core import DEFAULT_TTL, Core
 from callboard.endpoint.machine.effect import (
     CommandPairs,
@@ -49,15 +50,16 @@ from callboard.endpoint.machine.effect import (
     RunReceiver,
     TransmitRun,
 )
-from callboard.endpoint.machine.peer_buffer import OverflowPolicy, PeerBuffer
+from callboard.endpoint.machine.peer_buffer import LINK_ROOM, OverflowPolicy, PeerBuffer
 from callboard.endpoint.machine.run import PackedType, encode_pair
+from callboard.endpoint.machine.status import EC
 from callboard.endpoint.machine.topic import checked_topic
-from callboard.endpoint.peering import Peering
-from callboard.endpoint.transmitter import Transmitter
 from callboard.figures import Metric
 from callboard.model.errors import MalformedMessage
 from callboard.node import Node
 from callboard.proxies.events import LinkDown, LinkUp, NodeUp, PathMoved
+from callboard.proxies.lifetime.proxy import Proxy
+from callboard.proxies.link.dialer import Dial
 from callboard.proxies.messages import Lookup
 from callboard.proxies.traffic.incoming import RemoteTeller
 
@@ -86,6 +88,12 @@ ANSWER_LIMIT: Final = 5.0
 
 #: Seconds between looks at a link that is full.
 DRAIN_INTERVAL: Final = 0.005
+
+#: Seconds that the endpoint behind an established link may take to tell its filter.
+INTRODUCTION_LIMIT: Final = 10.0
+
+Address = tuple[str, int]
+Condition = Callable[[Core], bool]
 
 
 class FlushInputs:
@@ -167,19 +175,16 @@ class Hub(SystemActor):
         #: Held by the thread that works with the core.
         self.core_lock = threading.Lock()
         self._listeners: list[Callable[[PeerEvent], object]] = []
-        policy = OverflowPolicy(options.overflow_policy)
-        self._transmitter = Transmitter(
-            self.context,
-            self.overlay,
-            self.counters,
-            make_buffer=partial(PeerBuffer, options.peer_buffer_size, policy),
-            drain_later=self._drain_later,
-            congested=self.set_congested,
-        )
-        self._hubs = self._transmitter.hubs
-        self._peering = Peering(
-            self.core, self.overlay, self._call, self.runtime.call_later, self._carry_out
-        )
+        #: The hubs of other nodes.
+        self._hubs: dict[bytes, ActorRef[Any]] = {}
+        #: What waits for peers that read more slowly than is written.
+        self._buffers: dict[bytes, PeerBuffer] = {}
+        self._overflow_policy = OverflowPolicy(options.overflow_policy)
+        self._is_draining = False
+        #: Neighbors whose link the user ended: their loss is not a surprise.
+        self._removed: set[bytes] = set()
+        #: Conditions that are waited for, and what is True when they are.
+        self._awaited: list[tuple[Condition, Future[bool]]] = []
         #: Nodes whose directory did not answer.
         self._unanswered: list[bytes] = []
         self._stop_listening = self.overlay.listen(self._note_event)
@@ -284,7 +289,7 @@ class Hub(SystemActor):
         # What this thread asked for before, such as a receiver, comes before the message.
         if context.scheduled or context.depth or self.inputs:
             return False
-        known, is_free = self.core.known_receivers, self._transmitter.is_free
+        known, is_free = self.core.known_receivers, self._is_free
         last: tuple[bytes, ...] | None = ()
         for topic, _ in pairs:
             nodes = known(topic)
@@ -292,7 +297,9 @@ class Hub(SystemActor):
                 return False
             last = nodes
         for run in self.core.data_for_others(pairs):
-            self._transmitter.transmit_at_once(run)
+            hub = self._hubs.get(run.node)
+            if hub is not None and isinstance(hub.target, Proxy):
+                hub.target.post_at_once(run.payload, context)
         return True
 
     def command(
@@ -458,7 +465,7 @@ class Hub(SystemActor):
         remove = partial(self.core.unsubscribe, receiver, checked, kind=kind)
         return self.me.ask(CoreCall(lambda: self._carry_out(remove(now=self._now()))))
 
-    def peer(self, address: tuple[str, int], retry: float) -> Future[bool]:
+    def peer(self, address: Address, retry: float) -> Future[bool]:
         """Peer with the node that listens at an address.
 
         The future gets True when both endpoints have the filter of the other; False when the
@@ -469,22 +476,22 @@ class Hub(SystemActor):
             retry: seconds between attempts at most; 0 tries once, and not again when lost.
         """
         done: Future[bool] = Future()
-        self._call(self._peering.add, address, retry, done)
+        self._call(self._dial, address, retry, done)
         return done
 
-    def unpeer(self, address: tuple[str, int]) -> Future[bool]:
+    def unpeer(self, address: Address) -> Future[bool]:
         """Dial an address no more and end its link; done when peer events told of it."""
         done: Future[bool] = Future()
-        self._call(self._peering.remove, address, done)
+        self._call(self._unlink, address, done)
         return done
 
-    def until(self, condition: Callable[[Core], bool], timeout: float) -> Future[bool]:
+    def until(self, condition: Condition, timeout: float) -> Future[bool]:
         """Return a future that is True when a condition is, False after `timeout` seconds.
 
         The condition is looked at on the node's thread, whenever peers or filters change.
         """
         done: Future[bool] = Future()
-        self._call(self._peering.wait, condition, done, seconds(timeout))
+        self._call(self._await, condition, done, seconds(timeout))
         return done
 
     def flushed(self, timeout: float) -> None:
@@ -513,7 +520,7 @@ class Hub(SystemActor):
     @property
     def waiting_for_peers(self) -> int:
         """Messages that wait because a peer reads too slowly."""
-        return self._transmitter.waiting
+        return sum(buffer.waiting for buffer in list(self._buffers.values()))
 
     def on_peer_event(self, listener: Callable[[PeerEvent], object]) -> None:
         """Call `listener(event)` for each `PeerEvent`, on the node's thread."""
@@ -543,8 +550,8 @@ class Hub(SystemActor):
             self._carry_out(effects)
         if inputs:
             self.poke()
-        elif self._peering.is_awaited:
-            self._peering.look()
+        elif self._awaited:
+            self._look_for_awaited()
         if count == TURN_LENGTH and self.has_room():
             self._release_waiters()
 
@@ -564,8 +571,8 @@ class Hub(SystemActor):
                 _LOG.warning("node %s sent what is not a message: %s", node.hex(), error)
                 return
             self._carry_out(effects)
-            if self._peering.is_awaited:  # a confirmation of our filter has no own effect
-                self._peering.look()
+            if self._awaited:  # a confirmation of our filter has no own effect
+                self._look_for_awaited()
 
     @handler
     def call(self, order: CoreCall) -> Any:
@@ -592,9 +599,9 @@ class Hub(SystemActor):
                 case LinkUp():
                     self._link_up(event.peer)
                 case LinkDown():
-                    by_user = event.peer in self._peering.removed
-                    self._peering.removed.discard(event.peer)
-                    self._transmitter.link_lost(event.peer)
+                    by_user = event.peer in self._removed
+                    self._removed.discard(event.peer)
+                    self._drop_buffer(event.peer)
                     lost = self.core.link_lost(event.peer, event.reason, by_user=by_user)
                     self._carry_out(lost)
                 case PathMoved():
@@ -614,10 +621,6 @@ class Hub(SystemActor):
     def _call_later(self, seconds: float, function: Callable[..., Any], *args: Any) -> None:
         """Call a function in a turn of this actor, in some seconds."""
         self.after(seconds, CoreCall(function, args))
-
-    def _drain_later(self) -> None:
-        """Look soon whether full links have room."""
-        self._call_later(DRAIN_INTERVAL, self._transmitter.drain)
 
     def _tick(self) -> None:
         """Repeat what was not confirmed, and ask again where nobody answered."""
@@ -651,6 +654,61 @@ class Hub(SystemActor):
             self.monitor(self._hubs[node])
             self._carry_out(self.core.endpoint_found(node, self._now()))
 
+    # --- wishes about peers: dials are the node's, here stands what became of them ---
+
+    def _dial(self, address: Address, retry: float, done: Future[bool]) -> None:
+        """Let the node dial an address."""
+        failed = partial(self._call, self._dial_failed, address)
+
+        def ended(dial: Future[Dial]) -> None:
+            peer = None if dial.exception() is not None else dial.result().peer
+            self._call(self._dial_ended, peer, done)
+
+        self.overlay.dial(address, retry=retry, on_failure=failed).add_done_callback(ended)
+
+    def _dial_failed(self, address: Address, reason: str) -> None:
+        """Tell status subscribers that an attempt failed."""
+        self._carry_out([PeerEvent(EC.PeerUnavailable, None, address, reason)])
+
+    def _dial_ended(self, peer: bytes | None, done: Future[bool]) -> None:
+        """There is a link to the node `peer`, or (None) nobody dials any more."""
+        if peer is None:
+            done.set_result(False)
+        else:
+            self._await(lambda core: core.is_introduced(peer), done, INTRODUCTION_LIMIT)
+
+    def _unlink(self, address: Address, done: Future[bool]) -> None:
+        """Dial an address no more, end its link; `done` when status subscribers were told."""
+        try:
+            peer = self.overlay.unlink(address)
+        except LookupError:
+            text = f"no peer at {address[0]}:{address[1]}"
+            self._carry_out([PeerEvent(EC.PeerInvalid, None, address, text)])
+        else:
+            if peer is not None:
+                self._removed.add(peer)
+        # The end of the link is in the mailbox already, if there is one: this comes behind it.
+        self._call(done.set_result, True)  # noqa: FBT003
+
+    def _await(self, condition: Condition, done: Future[bool], timeout: float) -> None:
+        """Wait until something is true of the core; `done` gets False after `timeout`."""
+        if condition(self.core):
+            done.set_result(True)
+        elif timeout <= 0.0:
+            done.set_result(False)
+        else:
+            self._awaited.append((condition, done))
+            self.runtime.call_later(timeout, done.set_result, False)  # noqa: FBT003
+
+    def _look_for_awaited(self) -> None:
+        """Look at all conditions again: something changed."""
+        awaited, self._awaited = self._awaited, []
+        for condition, done in awaited:
+            if condition(self.core):
+                done.set_result(True)
+            elif not done.done():
+                self._awaited.append((condition, done))
+
     # --- effects ---
 
     def _carry_out(self, effects: Sequence[CoreEffect]) -> None:
@@ -665,14 +723,83 @@ class Hub(SystemActor):
                 else:
                     receiver.take(effect.items)  # type: ignore[attr-defined]
             elif isinstance(effect, TransmitRun):
-                self._transmitter.transmit(effect)
+                self._transmit(effect)
             else:
                 is_changed = True
                 if isinstance(effect, PeerEvent):
                     for listener in self._listeners:
                         listener(effect)
         if is_changed:
-            self._peering.look()
+            self._look_for_awaited()
+
+    # --- runs for other nodes: sent, or kept until a peer that reads slowly has room ---
+
+    def _is_free(self, node: bytes) -> bool:
+        """Return whether a link leads to a node and nothing has to wait for it."""
+        return not self._buffers and self.overlay.takes_at_once(node, LINK_ROOM)
+
+    def _transmit(self, run: TransmitRun) -> None:
+        """Send a run with the next write of its link, or let it wait until there is room."""
+        hub = self._hubs.get(run.node)
+        if hub is None:
+            return
+        link = self.overlay.link_towards(run.node)
+        if link is not None and (link.waiting >= LINK_ROOM or link.peer in self._buffers):
+            self._keep(link.peer, run)
+        else:
+            hub.target.post(run.payload, self.context)
+
+    def _keep(self, peer: bytes, run: TransmitRun) -> None:
+        """Let a run wait until its link has room."""
+        now = self._now()
+        buffer = self._buffers.get(peer)
+        if buffer is None:
+            buffer = PeerBuffer(self.options.peer_buffer_size, self._overflow_policy)
+            self._buffers[peer] = buffer
+        dropped = buffer.dropped
+        if not buffer.offer(run, now):
+            self.overlay.cut(peer, "too much waits for it, and it does not read")
+        self._note_dropped(peer, buffer.dropped - dropped)
+        if not buffer.is_stuck(now):
+            self.set_congested(is_congested=True)
+        if not self._is_draining:
+            self._is_draining = True
+            self._call_later(DRAIN_INTERVAL, self._drain)
+
+    def _drain(self) -> None:
+        """Send on what waited, as far as links have room; look again while they have not."""
+        now = self._now()
+        links = {link.peer: link for link in self.overlay.links()}
+        is_congested = False
+        for peer, buffer in list(self._buffers.items()):
+            link = links.get(peer)
+            if link is None:
+                self._drop_buffer(peer)
+                continue
+            for run in buffer.take(link.waiting, link.bytes_sent, now):
+                hub = self._hubs.get(run.node)
+                if hub is not None:
+                    hub.target.post(run.payload, self.context)
+            if not len(buffer):
+                del self._buffers[peer]
+            elif not buffer.is_stuck(now):
+                is_congested = True
+        self._is_draining = bool(self._buffers)
+        if self._is_draining:
+            self._call_later(DRAIN_INTERVAL, self._drain)
+        self.set_congested(is_congested)
+
+    def _drop_buffer(self, peer: bytes) -> None:
+        """Drop what waits for a link that ended."""
+        buffer = self._buffers.pop(peer, None)
+        if buffer is not None:
+            self._note_dropped(peer, buffer.drop_all())
+
+    def _note_dropped(self, peer: bytes, count: int) -> None:
+        """Count messages that were dropped, and tell of them."""
+        if count:
+            self.counters.dropped += count
+            self.runtime.report(Undelivered(peer, count, str(self._overflow_policy)))
 
 
 _MAKING: Final = threading.Lock()

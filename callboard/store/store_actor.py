@@ -27,8 +27,9 @@ from callboard.actors.future import Future
 from callboard.actors.seconds import seconds
 from callboard.actors.system_actor import SystemActor
 from callboard.endpoint.hub import Hub
-from callboard.endpoint.machine.effect import Item, PeerEvent, PeerEventKind
+from callboard.endpoint.machine.effect import Item, PeerEvent
 from callboard.endpoint.machine.run import PackedType
+from callboard.endpoint.machine.status import SC
 from callboard.endpoint.machine.topic import STORE_EVENTS, clone_topic, master_topic
 from callboard.endpoint.message_queue import MessageQueue
 from callboard.model.errors import InvalidData
@@ -376,9 +377,9 @@ class StoreActor(SystemActor):
     def _peer_event(self, event: PeerEvent) -> None:
         """Hear of other endpoints, as the hub tells it: on the node's thread, in any turn."""
         happened: StoreInput
-        if event.kind is PeerEventKind.PEER_DISCOVERED:
+        if event.kind is SC.EndpointDiscovered:
             happened = Occasion.ENDPOINT_FOUND
-        elif event.kind is PeerEventKind.PEER_UNREACHABLE and event.endpoint is not None:
+        elif event.kind is SC.EndpointUnreachable and event.endpoint is not None:
             happened = EndpointLost(event.endpoint)
         else:
             return

@@ -12,10 +12,10 @@ from callboard.actors.reference import ActorRef
 from callboard.basp.link import LinkPairs
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.core import Core
-from callboard.endpoint.machine.effect import CoreCounters, PeerEventKind
+from callboard.endpoint.machine.effect import CoreCounters
 from callboard.endpoint.machine.filter_exchange import FilterExchange
+from callboard.endpoint.machine.status import SC
 from callboard.endpoint.machine.subscriptions import SubscriptionTable
-from callboard.endpoint.transmitter import Transmitter
 from tests.simulation.rules import Violation
 from tests.simulation.topic_life import TopicLife
 
@@ -77,23 +77,23 @@ def runs_arrive_backwards(plant):
 
 
 def runs_arrive_twice(plant):
-    transmit = Transmitter.transmit
+    transmit = Hub._transmit
 
     def twice(self, run):
         transmit(self, run)
         transmit(self, run)
 
-    plant(Transmitter, "transmit", twice)
+    plant(Hub, "_transmit", twice)
 
 
 def runs_are_dropped(plant):
-    transmit = Transmitter.transmit
+    transmit = Hub._transmit
 
     def forgetful(self, run):
         if not run.messages or len(run.payload) % 7:
             transmit(self, run)
 
-    plant(Transmitter, "transmit", forgetful)
+    plant(Hub, "_transmit", forgetful)
 
 
 def everybody_gets_everything(plant):
@@ -138,7 +138,7 @@ def losses_are_not_told(plant):
 
     def silent(self, node, text):
         effects = lost(self, node, text)
-        unreachable = PeerEventKind.PEER_UNREACHABLE
+        unreachable = SC.EndpointUnreachable
         return [each for each in effects if getattr(each, "kind", None) is not unreachable]
 
     plant(Core, "endpoint_lost", silent)

@@ -1,6 +1,6 @@
 """What must hold in a life of topics."""
 
-from callboard.endpoint.machine.effect import PeerEventKind
+from callboard.endpoint import SC
 from tests.simulation.rules import Violation
 from tests.simulation.topic_book import Place, Published, Taker, TopicBook
 
@@ -94,20 +94,20 @@ def _check_events(place: Place) -> None:
     for event in place.events:
         who = event.endpoint
         is_right = {
-            PeerEventKind.PEER_DISCOVERED: who not in found,
-            PeerEventKind.PEER_UNREACHABLE: who in found and who not in peers,
-            PeerEventKind.PEER_CONNECTED: who in found and who not in peers,
-            PeerEventKind.PEER_DISCONNECTED: who in peers,
-            PeerEventKind.PEER_REMOVED: who in peers,
+            SC.EndpointDiscovered: who not in found,
+            SC.EndpointUnreachable: who in found and who not in peers,
+            SC.PeerAdded: who in found and who not in peers,
+            SC.PeerLost: who in peers,
+            SC.PeerRemoved: who in peers,
         }[event.kind]
         if who is None or not is_right:
             raise Violation(f"{place.index} was told {event} out of turn")
         match event.kind:
-            case PeerEventKind.PEER_DISCOVERED:
+            case SC.EndpointDiscovered:
                 found.add(who)
-            case PeerEventKind.PEER_UNREACHABLE:
+            case SC.EndpointUnreachable:
                 found.discard(who)
-            case PeerEventKind.PEER_CONNECTED:
+            case SC.PeerAdded:
                 peers.add(who)
             case _:
                 peers.discard(who)
@@ -133,7 +133,7 @@ def _check_rest(book: TopicBook, place: Place) -> None:
         known, there = core.filters.remotes[node_id].topics, other.core.filters.topics
         if known != there:
             raise Violation(f"{index} takes the filter of {other.index} for {known}: {there}")
-    found = _still(place, PeerEventKind.PEER_DISCOVERED, PeerEventKind.PEER_UNREACHABLE)
+    found = _still(place, SC.EndpointDiscovered, SC.EndpointUnreachable)
     if found != {other.hub.endpoint_id for other in others.values()}:
         raise Violation(f"{index} was told of {len(found)} endpoints, not of {len(others)}")
     delivered = sum(len(taker.got) for taker in book.takers if taker.place is place)
@@ -141,7 +141,7 @@ def _check_rest(book: TopicBook, place: Place) -> None:
         raise Violation(f"{index} counts {core.counters.delivered}, {delivered} were delivered")
 
 
-def _still(place: Place, begin: PeerEventKind, end: PeerEventKind) -> set[bytes | None]:
+def _still(place: Place, begin: SC, end: SC) -> set[bytes | None]:
     found: set[bytes | None] = set()
     for event in place.events:
         if event.kind is begin:

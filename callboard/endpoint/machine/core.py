@@ -33,7 +33,6 @@ from callboard.endpoint.machine.effect import (
     Item,
     Pair,
     PeerEvent,
-    PeerEventKind,
     TransmitRun,
 )
 from callboard.endpoint.machine.filter_exchange import (
@@ -49,6 +48,7 @@ from callboard.endpoint.machine.run import (
     encode_plain_pair,
     pack_runs,
 )
+from callboard.endpoint.machine.status import SC
 from callboard.endpoint.machine.subscriptions import SubscriptionTable
 from callboard.endpoint.machine.topic import is_local
 from callboard.model.errors import MalformedMessage
@@ -374,7 +374,7 @@ class Core:
         place.is_peer = False
         if not place.is_discovered:
             return []
-        kind = PeerEventKind.PEER_REMOVED if by_user else PeerEventKind.PEER_DISCONNECTED
+        kind = SC.PeerRemoved if by_user else SC.PeerLost
         return [self._event(kind, node, text)]
 
     def endpoint_lost(self, node: bytes, text: str) -> list[CoreEffect]:
@@ -382,8 +382,8 @@ class Core:
         effects: list[CoreEffect] = self.link_lost(node, text)
         place = self._places.pop(node, None)
         if place is not None and place.is_discovered:
-            unreachable = PeerEventKind.PEER_UNREACHABLE
-            effects.append(PeerEvent(unreachable, self.endpoint_of(node), place.address, text))
+            endpoint = self.endpoint_of(node)
+            effects.append(PeerEvent(SC.EndpointUnreachable, endpoint, place.address, text))
         return effects + self._apply(self.filters.forget(node))
 
     def tick(self, now: float) -> list[CoreEffect]:
@@ -429,7 +429,7 @@ class Core:
         if self.endpoint_of(node) is None:
             return []
         place.is_discovered = True
-        found = self._event(PeerEventKind.PEER_DISCOVERED, node, "found a new endpoint")
+        found = self._event(SC.EndpointDiscovered, node, "found a new endpoint")
         return [found, *(self._connected(node) if place.is_peer else ())]
 
     def _apply(self, changes: list[FilterChange]) -> list[CoreEffect]:
@@ -489,18 +489,9 @@ class Core:
 
     def _connected(self, node: bytes) -> list[CoreEffect]:
         """A link to an endpoint is established."""
-        return [self._event(PeerEventKind.PEER_CONNECTED, node, "handshake successful")]
+        return [self._event(SC.PeerAdded, node, "handshake successful")]
 
-    def cannot_remove_peer(self, address: tuple[str, int]) -> list[CoreEffect]:
-        """The user wants to remove a peer that there is not."""
-        text = f"no peer at {address[0]}:{address[1]}"
-        return [PeerEvent(PeerEventKind.CANNOT_REMOVE_PEER, None, address, text)]
-
-    def peer_unavailable(self, address: tuple[str, int], text: str) -> list[CoreEffect]:
-        """Nobody answers at an address, for now."""
-        return [PeerEvent(PeerEventKind.PEER_UNAVAILABLE, None, address, text)]
-
-    def _event(self, kind: PeerEventKind, node: bytes, text: str) -> PeerEvent:
+    def _event(self, kind: SC, node: bytes, text: str) -> PeerEvent:
         """Return an event about the endpoint of a node."""
         place = self._places.get(node)
         address = None if place is None else place.address

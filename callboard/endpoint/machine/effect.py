@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 from callboard.endpoint.machine.filter_exchange import FilterChange
 from callboard.endpoint.machine.run import PackedType
+from callboard.endpoint.machine.status import EC, SC
 
 #: A message that entered: its topic, and `topic, content` encoded.
 Pair = tuple[str, bytes]
@@ -22,30 +22,23 @@ class CommandPairs:
     pairs: Sequence[Pair]
 
 
-class PeerEventKind(Enum):
-    """The callbacks of the core actor, by their names in the guide."""
-
-    PEER_DISCOVERED = "peer_discovered"
-    PEER_CONNECTED = "peer_connected"
-    PEER_DISCONNECTED = "peer_disconnected"
-    PEER_REMOVED = "peer_removed"
-    PEER_UNREACHABLE = "peer_unreachable"
-    CANNOT_REMOVE_PEER = "cannot_remove_peer"
-    PEER_UNAVAILABLE = "peer_unavailable"
-
-
 @dataclass(frozen=True, slots=True)
 class PeerEvent:
     """Something about a peer that status subscribers are told.
 
+    The callbacks of the core actor, by their names in the guide: `peer_discovered` is
+    `SC.EndpointDiscovered`, `peer_connected` `SC.PeerAdded`, `peer_disconnected` `SC.PeerLost`,
+    `peer_removed` `SC.PeerRemoved`, `peer_unreachable` `SC.EndpointUnreachable`,
+    `cannot_remove_peer` `EC.PeerInvalid`, and `peer_unavailable` `EC.PeerUnavailable`.
+
     Attributes:
-        kind: which callback told it.
+        kind: what has changed, or what went wrong.
         endpoint: the peer's id; None while it is not known.
         address: host and port that the user gave; None for peers that came by themselves.
         text: for people.
     """
 
-    kind: PeerEventKind
+    kind: SC | EC
     endpoint: bytes | None
     address: tuple[str, int] | None = None
     text: str = ""

@@ -8,7 +8,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum, IntFlag
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Self, TypeVar
+from uuid import UUID
 
 
 class _Code(IntEnum):
@@ -174,6 +175,15 @@ class EndpointInfo:
 
     id: str = ""
     network: OptionalNetworkInfo = field(default_factory=OptionalNetworkInfo)
+
+    @classmethod
+    def of(
+        cls, endpoint: bytes | None, address: tuple[str, int] | None, retry: float = 0.0
+    ) -> Self:
+        """Return what is known of an endpoint: perhaps the 16 bytes of its id, its address."""
+        network = None if address is None else NetworkInfo(*address, retry)
+        name = "" if endpoint is None else str(UUID(bytes=endpoint))
+        return cls(name, OptionalNetworkInfo(network))
 
     def node_id(self) -> str:
         """Return the id."""

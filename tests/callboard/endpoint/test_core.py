@@ -10,7 +10,6 @@ from callboard.endpoint.machine.core import Core
 from callboard.endpoint.machine.effect import (
     DeliverItems,
     PeerEvent,
-    PeerEventKind,
     TransmitRun,
 )
 from callboard.endpoint.machine.run import (
@@ -21,6 +20,7 @@ from callboard.endpoint.machine.run import (
     encode_pair,
     pack_runs,
 )
+from callboard.endpoint.machine.status import SC
 from callboard.model.errors import MalformedMessage
 
 DATA, COMMAND = PackedType.DATA, PackedType.COMMAND
@@ -200,15 +200,15 @@ def test_an_endpoint_is_discovered_before_it_is_a_peer() -> None:
     net.link()
 
     kinds = [event.kind for event in net.events if event.endpoint == b"b" * 16]
-    assert kinds == [PeerEventKind.PEER_DISCOVERED, PeerEventKind.PEER_CONNECTED]
+    assert kinds == [SC.EndpointDiscovered, SC.PeerAdded]
     assert net.cores[b"a"].node_of(b"b" * 16) == b"b"
 
 
 @pytest.mark.parametrize(
     ("by_user", "kind"),
-    [(True, PeerEventKind.PEER_REMOVED), (False, PeerEventKind.PEER_DISCONNECTED)],
+    [(True, SC.PeerRemoved), (False, SC.PeerLost)],
 )
-def test_the_end_of_a_link_and_of_the_last_path(by_user: bool, kind: PeerEventKind) -> None:
+def test_the_end_of_a_link_and_of_the_last_path(by_user: bool, kind: SC) -> None:
     net = Net(b"ab")
     net.link()
     core = net.cores[b"a"]
@@ -218,9 +218,7 @@ def test_the_end_of_a_link_and_of_the_last_path(by_user: bool, kind: PeerEventKi
     lost = core.endpoint_lost(b"b", "no path")
 
     assert [event.kind for event in gone] == [kind]
-    assert [e.kind for e in lost if isinstance(e, PeerEvent)] == [
-        PeerEventKind.PEER_UNREACHABLE
-    ]
+    assert [e.kind for e in lost if isinstance(e, PeerEvent)] == [SC.EndpointUnreachable]
     assert core.node_of(b"b" * 16) is None
     net.transmitted.clear()
     net.publish(b"a", ("/x", 1))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from callboard import Node
-from callboard.endpoint import transmitter
+from callboard.endpoint import hub
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine import peer_buffer
 from callboard.endpoint.message_queue import MessageQueue
@@ -145,7 +145,7 @@ def test_a_link_that_is_full_gets_its_messages_in_turns(hubs, monkeypatch):
     sender, _, queue = hubs
     calm(sender)
     with monkeypatch.context() as patched:
-        for module in (transmitter, peer_buffer):
+        for module in (hub, peer_buffer):
             patched.setattr(module, "LINK_ROOM", 0)
         with standing_still(sender):
             sender.publish("/t", 1)
