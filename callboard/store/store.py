@@ -28,15 +28,7 @@ from callboard.store.errors import (
 from callboard.store.machine.arithmetic import index_of
 from callboard.store.machine.change import StoreEvent
 from callboard.store.machine.clone import Clone
-from callboard.store.machine.command import (
-    ADD,
-    CLEAR,
-    ERASE,
-    PUT,
-    PUT_UNIQUE,
-    SUBTRACT,
-    Action,
-)
+from callboard.store.machine.command import Action, Command
 from callboard.store.machine.master import Master
 from callboard.store.machine.stored import (
     Stored,
@@ -258,19 +250,19 @@ class Store(Closing):
 
     def erase(self, key: Any) -> None:
         """Remove a key. Raises as `put`."""
-        self._actor.write((ERASE, token_of(key)))
+        self._actor.write((Command.ERASE, token_of(key)))
 
     async def aerase(self, key: Any) -> None:
         """Remove a key."""
-        await self._awrite((ERASE, token_of(key)))
+        await self._awrite((Command.ERASE, token_of(key)))
 
     def clear(self) -> None:
         """Remove all keys. Raises as `put`."""
-        self._actor.write((CLEAR,))
+        self._actor.write((Command.CLEAR,))
 
     async def aclear(self) -> None:
         """Remove all keys."""
-        await self._awrite((CLEAR,))
+        await self._awrite((Command.CLEAR,))
 
     def increment(self, key: Any, amount: Any = 1, expiry: Expiry = None) -> None:
         """Add to a number, or a timespan to a time. A missing key starts from zero.
@@ -348,7 +340,9 @@ class Store(Closing):
         """Begin a `put_unique`; returns its request and the future of its answer."""
         _, *fields = _put(key, value, expiry)  # what is wrong is said before anything is asked
         request, future = self._actor.question()
-        self._actor.write((PUT_UNIQUE, *fields, self._actor.machine.entity.who, request))
+        self._actor.write(
+            (Command.PUT_UNIQUE, *fields, self._actor.machine.entity.who, request)
+        )
         return request, future
 
     def _no_answer(self, request: int) -> RequestTimeout:
@@ -474,14 +468,14 @@ def _element(entries: dict[Token, Stored], key: Any, index: Any) -> Any:
 
 def _put(key: Any, value: Any, expiry: Expiry) -> Action:
     """Return a put."""
-    return PUT, token_of(key), stored_of(value), None if expiry is None else _ns(expiry)
+    return Command.PUT, token_of(key), stored_of(value), None if expiry is None else _ns(expiry)
 
 
 def _add(key: Any, value: Any, initial: DataType | None, expiry: Expiry) -> Action:
     """Return an addition; without a type to start from, it is that of the value."""
     stored = stored_of(value)
     kind = initial or data_of(stored).get_type()
-    return ADD, token_of(key), stored, int(kind), _ns(expiry)
+    return Command.ADD, token_of(key), stored, int(kind), _ns(expiry)
 
 
 def _insert(key: Any, index: Any, value: tuple[Any, ...], expiry: Expiry) -> Action:
@@ -493,7 +487,7 @@ def _insert(key: Any, index: Any, value: tuple[Any, ...], expiry: Expiry) -> Act
 
 def _subtract(key: Any, value: Any, expiry: Expiry) -> Action:
     """Return a subtraction."""
-    return SUBTRACT, token_of(key), stored_of(value), _ns(expiry)
+    return Command.SUBTRACT, token_of(key), stored_of(value), _ns(expiry)
 
 
 def _ns(expiry: Any) -> int | None:

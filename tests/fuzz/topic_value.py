@@ -18,18 +18,7 @@ from callboard.model.encoding import (
     python_to_cbor,
 )
 from callboard.model.errors import EndpointError
-from callboard.store.machine.command import (
-    ACK_CLONE,
-    ADD,
-    ERASE,
-    NACK,
-    PUT,
-    PUT_UNIQUE,
-    CommandRun,
-    EntityId,
-    encode_run,
-    read_run,
-)
+from callboard.store.machine.command import Command, CommandRun, EntityId, encode_run, read_run
 from callboard.zeek.command import InternalCommand, command_from_bytes, command_to_bytes
 from callboard.zeek.value import value_from_bytes, value_to_bytes
 from tests.fuzz.case import Case, require
@@ -111,7 +100,9 @@ def _command_runs(rng: random.Random) -> list[CommandRun]:
     value = rng.choice((None, 5, "text", ("a", 1.5), rng.getrandbits(40)))
     return [
         CommandRun(
-            sender, first=rng.randrange(1, 1 << 40), actions=[(ERASE, "k"), (ERASE, value)]
+            sender,
+            first=rng.randrange(1, 1 << 40),
+            actions=[(Command.ERASE, "k"), (Command.ERASE, value)],
         ),
         CommandRun(sender, control=Nack((1, 5, rng.getrandbits(40)))),
     ]
@@ -124,12 +115,12 @@ def _command(rng: random.Random) -> InternalCommand:
     key, value = datum(rng, 1), datum(rng, 2)
     table = Data({datum(rng, 1): datum(rng, 1) for _ in range(3)})
     contents: tuple[tuple[Any, ...], ...] = (
-        (PUT, key, value, None),
-        (PUT_UNIQUE, key, value, None, sender, rng.getrandbits(30)),
-        (ERASE, key),
-        (ADD, key, value, value.get_type(), None),
-        (ACK_CLONE, rng.getrandbits(30), 5, table.value),
-        (NACK, (1, 5, rng.getrandbits(40))),
+        (Command.PUT, key, value, None),
+        (Command.PUT_UNIQUE, key, value, None, sender, rng.getrandbits(30)),
+        (Command.ERASE, key),
+        (Command.ADD, key, value, value.get_type(), None),
+        (Command.ACK_CLONE, rng.getrandbits(30), 5, table.value),
+        (Command.NACK, (1, 5, rng.getrandbits(40))),
     )
     return InternalCommand(rng.getrandbits(50), sender, rng.choice(contents), receiver)
 

@@ -52,9 +52,6 @@ CREATE TABLE writers (
 ) WITHOUT ROWID;
 """
 _NS: Final = 10**9
-_OPENED: Final = "cannot be opened"
-_REPLACED: Final = "cannot be replaced"
-_WRITTEN: Final = "cannot be written"
 _FILES: Final = ("", "-wal", "-shm", "-journal")
 
 
@@ -138,7 +135,7 @@ class SqliteBackend:
         except (sqlite3.Error, EndpointError) as cause:
             self._close_connection()
             if self.options.failure_mode != "DELETE" or _is_in_use(cause):
-                raise self._failure(_OPENED, cause) from cause
+                raise self._failure(cause, "cannot be opened") from cause
             contents = self._start_over()
         name = f"callboard-sqlite-{Path(self.options.path).name}"
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
@@ -206,7 +203,7 @@ class SqliteBackend:
             return self._open_and_read()
         except (sqlite3.Error, OSError) as cause:
             self._close_connection()
-            raise self._failure(_REPLACED, cause) from cause
+            raise self._failure(cause, "cannot be replaced") from cause
 
     def _close_connection(self) -> None:
         """Close the file, whatever its state is."""
@@ -215,7 +212,7 @@ class SqliteBackend:
             with suppress(sqlite3.Error):
                 connection.close()
 
-    def _failure(self, what: str, cause: BaseException) -> BackendFailure:
+    def _failure(self, cause: BaseException, what: str) -> BackendFailure:
         """Return an error that names the file."""
         return BackendFailure(f"the SQLite file {self.options.path} {what}: {cause}")
 
@@ -234,7 +231,7 @@ class SqliteBackend:
                 try:
                     self._commit([changes for changes, _ in group])
                 except sqlite3.Error as cause:
-                    failure = self._failure(_WRITTEN, cause)
+                    failure = self._failure(cause, "cannot be written")
             for _, done in group:
                 done(failure)
 

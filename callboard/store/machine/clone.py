@@ -34,14 +34,9 @@ from callboard.channel import (
 from callboard.store.errors import RequestTimeout
 from callboard.store.machine.change import difference
 from callboard.store.machine.command import (
-    CLEAR,
-    ERASE,
-    EXPIRE,
     NIL,
-    PUT,
-    PUT_UNIQUE,
-    RESULT,
     Action,
+    Command,
     CommandRun,
     EntityId,
     StoreControl,
@@ -115,7 +110,7 @@ class Clone(Replica):
         """Send what frontends here want to the master, or keep it until there is one."""
         self.now = now
         for action in actions:
-            if action[0] == PUT_UNIQUE:
+            if action[0] == Command.PUT_UNIQUE:
                 self._questions[action[5]] = action
         self._write(actions)
         return self._take_effects()
@@ -151,7 +146,7 @@ class Clone(Replica):
                     self._is_suspect = True  # another master may take its place
             case Occasion.LEAVE:
                 if self.master is not None:
-                    self._send_control(self.reader, self.master, Nack(()))
+                    self._send_control(self.master, Nack(()), self.reader)
         return self._take_effects()
 
     def _tick(self) -> None:
@@ -269,8 +264,7 @@ class Clone(Replica):
             self._must_attach = self.is_connected
             self._settle()
         else:
-            first = self.output.produce_run(actions)
-            self._send_actions(self.entity, first, actions, self.master or NIL)
+            self._send_actions(self.output.produce_run(actions), actions, self.master or NIL)
 
     def _keep(self, actions: Sequence[Action]) -> None:
         """Keep writes until the master has acknowledged them."""
@@ -294,8 +288,7 @@ class Clone(Replica):
         )
         self.output.add(self.master)
         if writes:
-            first = self.output.produce_run(writes)
-            self._send_actions(self.entity, first, writes, self.master)
+            self._send_actions(self.output.produce_run(writes), writes, self.master)
 
     def _is_too_late(self) -> bool:
         """Return whether the master was lost too long ago to keep writes."""
@@ -316,7 +309,7 @@ class Clone(Replica):
         """Give writes up; what waits for an answer gets an error."""
         silent = 0
         for action in actions:
-            if action[0] != PUT_UNIQUE:
+            if action[0] != Command.PUT_UNIQUE:
                 silent += 1
             elif self._questions.pop(action[5], None) is not None:
                 msg = "the master did not answer; it may have put the value or not"
@@ -338,7 +331,7 @@ class Clone(Replica):
     def _ask(self) -> None:
         """Ask all masters of the name to be let in."""
         self._asked_at = self.now
-        self._send_control(self.reader, NIL, Nack((0,)))
+        self._send_control(NIL, Nack((0,)), self.reader)
 
     def _ask_again(self, pause: float) -> None:
         """Ask, unless it was asked less than so many seconds ago."""
@@ -377,7 +370,7 @@ class Clone(Replica):
         assert self.master is not None
         progress = (0, self._intake.offset + 1, self._intake.next_index)
         seqs = (*progress, 0) if again else progress
-        self._send_control(self.reader, self.master, Nack(seqs))
+        self._send_control(self.master, Nack(seqs), self.reader)
 
     def _watch_loading(self) -> None:
         """Ask again for chunks that do not come."""
@@ -418,16 +411,16 @@ class Clone(Replica):
         """Carry out the master's next command."""
         kind = payload[0]
         self.processed += 1
-        if kind == PUT:
+        if kind == Command.PUT:
             if self.wants_changes:
                 self._put(payload[1], payload[2], payload[3])
             else:
                 self.entries[payload[1]] = payload[2]
-        elif kind in (ERASE, EXPIRE):
-            self._erase(payload[1], "erase" if kind == ERASE else "expire")
-        elif kind == CLEAR:
+        elif kind in (Command.ERASE, Command.EXPIRE):
+            self._erase(payload[1], "erase" if kind == Command.ERASE else "expire")
+        elif kind == Command.CLEAR:
             self._clear()
-        elif kind == RESULT:
+        elif kind == Command.RESULT:
             _, inserted, who, request = payload
             if who == self.entity.who:
                 self._questions.pop(request, None)
@@ -451,10 +444,10 @@ class Clone(Replica):
         message = args[-1]
         receiver = self.master or NIL
         if isinstance(message, Event):
-            self._send_actions(self.entity, message.seq, [message.payload], receiver)
+            self._send_actions(message.seq, [message.payload], receiver)
             return
         sender = self.reader if isinstance(channel, Consumer) else self.entity
-        self._send_control(sender, receiver, message)  # type: ignore[arg-type]
+        self._send_control(receiver, message, sender)  # type: ignore[arg-type]
 
     def broadcast(
         self, producer: Producer[EntityId, Action], msg: ProducerMessage[Action]

@@ -59,20 +59,25 @@ from callboard.model.errors import InvalidData
 from callboard.store.machine.snapshot import SnapshotChunk
 from callboard.store.machine.stored import checked_stored, checked_token
 
-PUT: Final = 0
-PUT_UNIQUE: Final = 1
-RESULT: Final = 2
-ERASE: Final = 3
-EXPIRE: Final = 4
-ADD: Final = 5
-SUBTRACT: Final = 6
-CLEAR: Final = 7
-ATTACH_WRITER: Final = 8
-KEEPALIVE: Final = 9
-CUMULATIVE_ACK: Final = 10
-NACK: Final = 11
-ACK_CLONE: Final = 12
-RETRANSMIT_FAILED: Final = 13
+
+class Command:
+    """The numbers of the commands, on every wire."""
+
+    PUT: Final = 0
+    PUT_UNIQUE: Final = 1
+    RESULT: Final = 2
+    ERASE: Final = 3
+    EXPIRE: Final = 4
+    ADD: Final = 5
+    SUBTRACT: Final = 6
+    CLEAR: Final = 7
+    ATTACH_WRITER: Final = 8
+    KEEPALIVE: Final = 9
+    CUMULATIVE_ACK: Final = 10
+    NACK: Final = 11
+    ACK_CLONE: Final = 12
+    RETRANSMIT_FAILED: Final = 13
+
 
 NUMBER_LIMIT: Final = 2**64 - 1
 #: A heartbeat interval has 16 bits.
@@ -210,17 +215,17 @@ def _plain_control(control: StoreControl) -> list[Any]:
     """Return a control as it is encoded."""
     match control:
         case SnapshotChunk(offset, interval, index, is_last, entries):
-            return [ACK_CLONE, offset, interval, index, is_last, *entries]
+            return [Command.ACK_CLONE, offset, interval, index, is_last, *entries]
         case Handshake(first, interval):
-            return [ATTACH_WRITER, first - 1, interval]
+            return [Command.ATTACH_WRITER, first - 1, interval]
         case Heartbeat(seq):
-            return [KEEPALIVE, seq]
+            return [Command.KEEPALIVE, seq]
         case CumulativeAck(seq):
-            return [CUMULATIVE_ACK, seq]
+            return [Command.CUMULATIVE_ACK, seq]
         case Nack(seqs):
-            return [NACK, seqs]
+            return [Command.NACK, seqs]
         case RetransmitFailed(seq):
-            return [RETRANSMIT_FAILED, seq]
+            return [Command.RETRANSMIT_FAILED, seq]
 
 
 # ------------------------------------------------------------------------------- reading
@@ -255,26 +260,26 @@ def _actions(parts: tuple[Any, ...]) -> list[Action]:
     """Return what a peer sent as actions."""
     actions: list[Action] = []
     keep = actions.append
-    plain = _PLAIN
+    plain, put = _PLAIN, Command.PUT
     for part in parts:
         # Nearly all are puts of plain values under text, and are right as they came.
-        if type(part) is tuple and len(part) == _PUT_LENGTH and part[0] == PUT:
+        if type(part) is tuple and len(part) == _PUT_LENGTH and part[0] == put:
             _, token, value, expiry = part
             kind = type(value)
             is_plain = kind in plain or (kind is int and -_NS_LIMIT <= value <= _NS_LIMIT)
             if is_plain and type(token) is str and expiry is None:
                 keep(part)
                 continue
-        keep(_fields(part, range(ATTACH_WRITER)))
+        keep(_fields(part, range(Command.ATTACH_WRITER)))
     return actions
 
 
 def _control(part: Any) -> StoreControl:
     """Return what a peer sent as a control."""
-    if type(part) is tuple and part and type(part[0]) is int and part[0] == ACK_CLONE:
+    if type(part) is tuple and part and type(part[0]) is int and part[0] == Command.ACK_CLONE:
         return _chunk(part[1:])
-    number, *fields = _fields(part, range(ATTACH_WRITER, len(FIELDS)))
-    if number == ATTACH_WRITER:
+    number, *fields = _fields(part, range(Command.ATTACH_WRITER, len(FIELDS)))
+    if number == Command.ATTACH_WRITER:
         return Handshake(fields[0] + 1, fields[1])
     return _CONTROLS[number](*fields)
 
@@ -372,8 +377,8 @@ _CHECKS_OF: Final = tuple(
     tuple(_CHECKS[kind] for kind in fields if kind in _CHECKS) for fields in FIELDS
 )
 _CONTROLS: Final[dict[int, Callable[[Any], StoreControl]]] = {
-    KEEPALIVE: Heartbeat,
-    CUMULATIVE_ACK: CumulativeAck,
-    NACK: Nack,
-    RETRANSMIT_FAILED: RetransmitFailed,
+    Command.KEEPALIVE: Heartbeat,
+    Command.CUMULATIVE_ACK: CumulativeAck,
+    Command.NACK: Nack,
+    Command.RETRANSMIT_FAILED: RetransmitFailed,
 }

@@ -41,21 +41,7 @@ from callboard.model.data import DataType
 from callboard.model.errors import EndpointError
 from callboard.store.errors import NoSuchKey
 from callboard.store.machine.arithmetic import add, empty_value, subtract
-from callboard.store.machine.command import (
-    ADD,
-    CLEAR,
-    ERASE,
-    EXPIRE,
-    NIL,
-    PUT,
-    PUT_UNIQUE,
-    RESULT,
-    SUBTRACT,
-    Action,
-    CommandRun,
-    EntityId,
-    Who,
-)
+from callboard.store.machine.command import NIL, Action, Command, CommandRun, EntityId, Who
 from callboard.store.machine.replica import MISSING, Replica
 from callboard.store.machine.snapshot import Snapshot
 from callboard.store.machine.step import (
@@ -128,11 +114,11 @@ class Master(Replica):
         self._out: list[Action] = []
         self._failures: list[str] = []
         self._carriers = {
-            PUT_UNIQUE: self._put_unique,
-            ERASE: lambda action: self._remove(action[1], ERASE),
-            ADD: lambda act: self._change(act[1], act[2], act[4], DataType(act[3])),
-            SUBTRACT: lambda act: self._change(act[1], act[2], act[3], None),
-            CLEAR: self._clear_all,
+            Command.PUT_UNIQUE: self._put_unique,
+            Command.ERASE: lambda action: self._remove(action[1], Command.ERASE),
+            Command.ADD: lambda act: self._change(act[1], act[2], act[4], DataType(act[3])),
+            Command.SUBTRACT: lambda act: self._change(act[1], act[2], act[3], None),
+            Command.CLEAR: self._clear_all,
         }
 
         self.inputs: dict[EntityId, Consumer[Action]] = {}
@@ -166,7 +152,7 @@ class Master(Replica):
         elif run.sender in self.inputs:
             self.inputs[run.sender].handle_run(run.first, run.actions)
         else:
-            self._send_control(self.entity, run.sender, Nack((0,)))
+            self._send_control(run.sender, Nack((0,)))
         return self._finish()
 
     def step(self, event: StoreInput, now: float) -> list[StoreEffect]:
@@ -179,13 +165,13 @@ class Master(Replica):
                 seq = self.output.seq
                 if self._hastened != seq and not self.output.is_idle:
                     self._hastened = seq
-                    self._send_control(self.entity, NIL, Heartbeat(seq))
+                    self._send_control(NIL, Heartbeat(seq))
             case Occasion.ENDPOINT_FOUND:
                 self._tell_strangers()
             case Occasion.KEY_EXPIRES:
                 self._remove_expired()
             case Occasion.LEAVE:
-                self._send_control(self.entity, NIL, RetransmitFailed(0))
+                self._send_control(NIL, RetransmitFailed(0))
         return self._finish()
 
     def _tick(self) -> None:
@@ -201,7 +187,7 @@ class Master(Replica):
         """Let clones to come, and rivals, hear that there is a master."""
         beat = Heartbeat(self.output.seq)
         if not self.output.consumers:
-            self._send_control(self.entity, NIL, beat)
+            self._send_control(NIL, beat)
         self._effects.append(SendRun(CommandRun(self.entity, control=beat), to_master=True))
 
     # --- seeing ---
@@ -250,7 +236,7 @@ class Master(Replica):
             actions, self._out = self._out, []
             first = self.output.produce_run(actions)
             if self.output.consumers:
-                self._send_actions(self.entity, first, actions)
+                self._send_actions(first, actions)
         for consumer in self.inputs.values():
             consumer.acknowledge(ACK_AFTER)
         if self._failures:
@@ -265,10 +251,10 @@ class Master(Replica):
     def _apply(self, actions: Sequence[Action]) -> None:
         """Carry out actions in order. The usual one, a put, has the short way."""
         out, persist, deadlines = self._out, self._persist, self._deadlines
-        entries, wants_changes = self.entries, self.wants_changes
+        entries, wants_changes, put = self.entries, self.wants_changes, Command.PUT
         self.processed += len(actions)
         for action in actions:
-            if action[0] != PUT:
+            if action[0] != put:
                 carrier = self._carriers.get(action[0])
                 if carrier is not None:  # what only masters say is nothing to them
                     carrier(action)
@@ -290,7 +276,7 @@ class Master(Replica):
     def _set(self, token: Token, value: Stored, expiry: int | None) -> None:
         """Put a value that another command has computed."""
         self.processed -= 1  # a part of what is carried out and counted already
-        self._apply(((PUT, token, value, expiry),))
+        self._apply(((Command.PUT, token, value, expiry),))
 
     def _put_unique(self, action: Action) -> None:
         """Put a value if its key has none; a repeated question gets its first answer."""
@@ -306,7 +292,7 @@ class Master(Replica):
         if is_own:
             self._effects.append(Answer(request, inserted))
         else:
-            self._out.append((RESULT, inserted, who, request))
+            self._out.append((Command.RESULT, inserted, who, request))
 
     def _change(
         self, token: Token, operand: Stored, expiry: int | None, initial: DataType | None
@@ -330,7 +316,7 @@ class Master(Replica):
     def _remove(self, token: Token, kind: int) -> None:
         """Erase or expire a key, if it is there."""
         self._deadlines.pop(token, None)
-        if self._erase(token, "erase" if kind == ERASE else "expire"):
+        if self._erase(token, "erase" if kind == Command.ERASE else "expire"):
             if self._persist is not None:
                 self._persist.rows[token] = ERASED
             self._out.append((kind, token))
@@ -343,7 +329,7 @@ class Master(Replica):
         if self._persist is not None:
             self._persist.rows.clear()
             self._persist.is_cleared = True
-        self._out.append((CLEAR,))
+        self._out.append((Command.CLEAR,))
 
     def _expire_at(self, token: Token, deadline: float) -> None:
         """Give a key its end; an earlier one no longer counts."""
@@ -369,7 +355,7 @@ class Master(Replica):
         while queue and queue[0][0] <= self.now:
             deadline, _, token = heapq.heappop(queue)
             if deadlines.get(token) == deadline:
-                self._remove(token, EXPIRE)
+                self._remove(token, Command.EXPIRE)
 
     # --- writers ---
 
@@ -424,7 +410,7 @@ class Master(Replica):
             case CumulativeAck() | Nack():
                 is_known = self.output.handle(sender, control)
                 if not is_known and sender not in self.output.consumers:
-                    self._send_control(self.entity, sender, RetransmitFailed(0))
+                    self._send_control(sender, RetransmitFailed(0))
             case _:
                 self._take_producer_control(run)
 
@@ -437,7 +423,7 @@ class Master(Replica):
                 consumer.handle(control)
                 consumer.acknowledge()  # heartbeats ask for it
         elif not isinstance(control, Heartbeat) or run.receiver:
-            self._send_control(self.entity, sender, Nack((0,)))
+            self._send_control(sender, Nack((0,)))
         elif sender < self.entity:  # of two masters the smaller name stays
             self._effects.append(Resign(sender))
 
@@ -455,16 +441,14 @@ class Master(Replica):
             return
         self.output.handle_nack(clone, ())
         if len(seqs) == 1:
-            self._send_chunks(clone, snapshot, 0, again=True)
+            self._send_chunks(clone, 0, again=True)
         elif seqs[1] == snapshot.offset + 1:
-            self._send_chunks(clone, snapshot, seqs[2], again=len(seqs) > 3)
+            self._send_chunks(clone, seqs[2], again=len(seqs) > 3)
 
-    def _send_chunks(
-        self, clone: EntityId, snapshot: Snapshot, first: int, *, again: bool
-    ) -> None:
-        """Send the next chunks of a snapshot."""
-        for chunk in snapshot.chunks(first, again=again):
-            self._send_control(self.entity, clone, chunk)
+    def _send_chunks(self, clone: EntityId, first: int, *, again: bool) -> None:
+        """Send the next chunks of a clone's snapshot."""
+        for chunk in self._snapshots[clone].chunks(first, again=again):
+            self._send_control(clone, chunk)
 
     # --- backend of the channels ---
 
@@ -492,29 +476,30 @@ class Master(Replica):
     ) -> None:
         """Send a message of a channel to a clone, or to a writer."""
         if isinstance(channel, Consumer):
-            self._send_control(self.entity, self._names[channel][0], args[0])  # type: ignore[arg-type]
+            self._send_control(self._names[channel][0], args[0])  # type: ignore[arg-type]
             return
         clone, message = args
         assert isinstance(clone, EntityId)
         if isinstance(message, Handshake):
             self._send_handshake(clone, message)
         elif isinstance(message, Event):
-            self._send_actions(self.entity, message.seq, [message.payload], clone)
+            self._send_actions(message.seq, [message.payload], clone)
         else:
-            self._send_control(self.entity, clone, message)  # type: ignore[arg-type]
+            self._send_control(clone, message)  # type: ignore[arg-type]
 
     def _send_handshake(self, clone: EntityId, handshake: Handshake) -> None:
         """Begin to send a clone the state of this moment."""
         if clone not in self._snapshots:
-            snapshot = Snapshot(self.entries, handshake.first - 1, handshake.heartbeat_interval)
+            offset = handshake.first - 1
+            snapshot = Snapshot(self.entries, offset, handshake.heartbeat_interval)
             self._snapshots[clone] = snapshot
-            self._send_chunks(clone, snapshot, 0, again=True)
+            self._send_chunks(clone, 0, again=True)
 
     def broadcast(
         self, producer: Producer[EntityId, Action], msg: ProducerMessage[Action]
     ) -> None:
         """Send a heartbeat to all clones; events go as runs, see `_finish`."""
-        self._send_control(self.entity, NIL, msg)  # type: ignore[arg-type]
+        self._send_control(NIL, msg)  # type: ignore[arg-type]
 
     def drop(
         self, producer: Producer[EntityId, Action], hdl: EntityId, reason: EndOfChannel

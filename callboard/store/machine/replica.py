@@ -74,19 +74,15 @@ class Replica:
     # --- sending ---
 
     def _send_control(
-        self, sender: EntityId, receiver: EntityId, control: StoreControl
+        self, receiver: EntityId, control: StoreControl, sender: EntityId | None = None
     ) -> None:
-        """Send a control."""
-        run = CommandRun(sender, receiver, control=control)
+        """Send a control, under another name of this replica where one is given."""
+        run = CommandRun(sender or self.entity, receiver, control=control)
         self._effects.append(SendRun(run, self._to_master))
 
     def _send_actions(
-        self,
-        sender: EntityId,
-        first: int,
-        actions: Sequence[Action],
-        receiver: EntityId = NIL,
+        self, first: int, actions: Sequence[Action], receiver: EntityId = NIL
     ) -> None:
         """Send actions, numbered from `first` on."""
-        run = CommandRun(sender, receiver, first, actions)
+        run = CommandRun(self.entity, receiver, first, actions)
         self._effects.append(SendRun(run, self._to_master))

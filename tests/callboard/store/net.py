@@ -5,7 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from callboard.store.machine.clone import Clone
-from callboard.store.machine.command import PUT, EntityId
+from callboard.store.machine.command import Command, EntityId
 from callboard.store.machine.master import Master
 from callboard.store.machine.step import (
     Answer,
@@ -69,7 +69,7 @@ class Net:
                     self.do(machine.step(Occasion.TICK, self.now))
 
     def put(self, where: Any, **entries: Any) -> None:
-        self.do(where.local([(PUT, k, v, None) for k, v in entries.items()], self.now))
+        self.do(where.local([(Command.PUT, k, v, None) for k, v in entries.items()], self.now))
 
     def await_idle(self) -> bool:
         """Wait on all, as frontends do: whoever waits asks for acknowledgements."""

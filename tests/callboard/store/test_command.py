@@ -10,16 +10,10 @@ from hypothesis import strategies as st
 from callboard.channel import CumulativeAck, Handshake, Heartbeat, Nack, RetransmitFailed
 from callboard.model.errors import InvalidData
 from callboard.store.machine.command import (
-    ADD,
-    CLEAR,
-    ERASE,
     FIELDS,
     NIL,
-    PUT,
-    PUT_UNIQUE,
-    RESULT,
     RUN_SIZE_LIMIT,
-    SUBTRACT,
+    Command,
     CommandRun,
     EntityId,
     encode_run,
@@ -36,13 +30,15 @@ VALUES = DATA.map(stored_of)
 EXPIRIES = st.none() | st.integers(-(2**63) + 1, 2**63 - 1)
 NUMBERS = st.integers(0, 2**64 - 1)
 ACTIONS = st.one_of(
-    st.tuples(st.just(PUT), TOKENS, VALUES, EXPIRIES),
-    st.tuples(st.just(PUT_UNIQUE), TOKENS, VALUES, EXPIRIES, st.just(PLAIN_WHO), NUMBERS),
-    st.tuples(st.just(RESULT), st.booleans(), st.just(PLAIN_WHO), NUMBERS),
-    st.tuples(st.just(ERASE), TOKENS),
-    st.tuples(st.just(ADD), TOKENS, VALUES, st.integers(0, 14), EXPIRIES),
-    st.tuples(st.just(SUBTRACT), TOKENS, VALUES, EXPIRIES),
-    st.just((CLEAR,)),
+    st.tuples(st.just(Command.PUT), TOKENS, VALUES, EXPIRIES),
+    st.tuples(
+        st.just(Command.PUT_UNIQUE), TOKENS, VALUES, EXPIRIES, st.just(PLAIN_WHO), NUMBERS
+    ),
+    st.tuples(st.just(Command.RESULT), st.booleans(), st.just(PLAIN_WHO), NUMBERS),
+    st.tuples(st.just(Command.ERASE), TOKENS),
+    st.tuples(st.just(Command.ADD), TOKENS, VALUES, st.integers(0, 14), EXPIRIES),
+    st.tuples(st.just(Command.SUBTRACT), TOKENS, VALUES, EXPIRIES),
+    st.just((Command.CLEAR,)),
 )
 CONTROLS = st.one_of(
     st.builds(Handshake, st.integers(1, 2**64), st.integers(0, 65_535)),
@@ -66,7 +62,7 @@ def _read(encoded):
 
 
 def test_a_run_has_its_bytes():
-    run = CommandRun(WHO, NIL, 9, [(PUT, "k", 1, None), (ERASE, b"\x05")])
+    run = CommandRun(WHO, NIL, 9, [(Command.PUT, "k", 1, None), (Command.ERASE, b"\x05")])
 
     (encoded,) = encode_run(run)
 
@@ -89,7 +85,9 @@ def test_controls_come_back(control):
 
 
 def test_long_runs_are_cut_by_length_and_size():
-    actions = [(PUT, f"k{i}", "x" * (1000 if i % 7 else 90_000), None) for i in range(3000)]
+    actions = [
+        (Command.PUT, f"k{i}", "x" * (1000 if i % 7 else 90_000), None) for i in range(3000)
+    ]
 
     encoded = encode_run(CommandRun(WHO, NIL, 5, actions))
 
@@ -110,26 +108,26 @@ SOMEBODY = (bytes(16), 1)
         5,
         (),
         (SOMEBODY, None, 1),
-        (SOMEBODY, None, -1, (CLEAR,)),
-        (SOMEBODY, None, 2**64, (CLEAR,)),
-        ((bytes(15), 1), None, 1, (CLEAR,)),
-        ((bytes(16), -1), None, 1, (CLEAR,)),
-        ("somebody", None, 1, (CLEAR,)),
+        (SOMEBODY, None, -1, (Command.CLEAR,)),
+        (SOMEBODY, None, 2**64, (Command.CLEAR,)),
+        ((bytes(15), 1), None, 1, (Command.CLEAR,)),
+        ((bytes(16), -1), None, 1, (Command.CLEAR,)),
+        ("somebody", None, 1, (Command.CLEAR,)),
         (SOMEBODY, None, 1, 5),
-        (SOMEBODY, None, 1, (CLEAR, 0)),
+        (SOMEBODY, None, 1, (Command.CLEAR, 0)),
         (SOMEBODY, None, 1, (14,)),
-        (SOMEBODY, None, 1, (ERASE, 5)),
-        (SOMEBODY, None, 1, (ERASE, b"\xff")),
-        (SOMEBODY, None, 1, (PUT, "k", 2**63, None)),
-        (SOMEBODY, None, 1, (PUT, "k", b"\xff", None)),
-        (SOMEBODY, None, 1, (PUT, "k", (1, (b"x",)), None)),
-        (SOMEBODY, None, 1, (PUT, "k", 1, 2**63)),
-        (SOMEBODY, None, 1, (PUT, "k", 1, True)),
-        (SOMEBODY, None, 1, (PUT_UNIQUE, "k", 1, None, None, 1)),
-        (SOMEBODY, None, 1, (PUT_UNIQUE, "k", 1, None, SOMEBODY, -1)),
-        (SOMEBODY, None, 1, (RESULT, 1, SOMEBODY, 1)),
-        (SOMEBODY, None, 1, (ADD, "k", 1, 15, None)),
-        (SOMEBODY, None, 0, (CLEAR,)),
+        (SOMEBODY, None, 1, (Command.ERASE, 5)),
+        (SOMEBODY, None, 1, (Command.ERASE, b"\xff")),
+        (SOMEBODY, None, 1, (Command.PUT, "k", 2**63, None)),
+        (SOMEBODY, None, 1, (Command.PUT, "k", b"\xff", None)),
+        (SOMEBODY, None, 1, (Command.PUT, "k", (1, (b"x",)), None)),
+        (SOMEBODY, None, 1, (Command.PUT, "k", 1, 2**63)),
+        (SOMEBODY, None, 1, (Command.PUT, "k", 1, True)),
+        (SOMEBODY, None, 1, (Command.PUT_UNIQUE, "k", 1, None, None, 1)),
+        (SOMEBODY, None, 1, (Command.PUT_UNIQUE, "k", 1, None, SOMEBODY, -1)),
+        (SOMEBODY, None, 1, (Command.RESULT, 1, SOMEBODY, 1)),
+        (SOMEBODY, None, 1, (Command.ADD, "k", 1, 15, None)),
+        (SOMEBODY, None, 0, (Command.CLEAR,)),
         (SOMEBODY, None, 0, (8, 0, 65_536)),
         (SOMEBODY, None, 0, (9, -1)),
         (SOMEBODY, None, 0, (9, 1), (9, 1)),

@@ -9,7 +9,7 @@ from callboard import Node
 from callboard.channel import Consumer, Handshake, Producer
 from callboard.endpoint.hub import Hub
 from callboard.store import Store, attach_clone, attach_master
-from callboard.store.machine.command import PUT, CommandRun
+from callboard.store.machine.command import Command, CommandRun
 from callboard.store.machine.step import Occasion, SendRun
 from tests.callboard.store.net import Net
 
@@ -104,7 +104,7 @@ def test_7_6_1_a_master_is_idle_when_no_command_of_a_writer_is_buffered(net: Net
     net.put(clone, first=1)
     assert net.await_idle()
     (late, early) = (
-        CommandRun(clone.entity, net.master.entity, seq, [(PUT, "k", seq, None)])
+        CommandRun(clone.entity, net.master.entity, seq, [(Command.PUT, "k", seq, None)])
         for seq in (3, 2)
     )
 

@@ -8,17 +8,7 @@ import pytest
 from callboard.channel import CumulativeAck
 from callboard.model.data import DataType
 from callboard.store.errors import RequestTimeout
-from callboard.store.machine.command import (
-    ADD,
-    CLEAR,
-    ERASE,
-    PUT,
-    PUT_UNIQUE,
-    SUBTRACT,
-    CommandRun,
-    EntityId,
-    encode_run,
-)
+from callboard.store.machine.command import Command, CommandRun, EntityId, encode_run
 from callboard.store.machine.master import Master
 from callboard.store.machine.snapshot import (
     CHUNK_SIZE,
@@ -85,14 +75,14 @@ def test_clones_hear_results_and_compute_nothing(net: Net) -> None:
     net.do(
         net.master.local(
             [
-                (ADD, "n", 2, int(DataType.Integer), None),
-                (ADD, "n", 2, int(DataType.Integer), None),
-                (SUBTRACT, "n", 1, None),
-                (ADD, "n", "text", int(DataType.String), None),
-                (SUBTRACT, "missing", 1, None),
-                (ERASE, "n"),
-                (ERASE, "n"),
-                (CLEAR,),
+                (Command.ADD, "n", 2, int(DataType.Integer), None),
+                (Command.ADD, "n", 2, int(DataType.Integer), None),
+                (Command.SUBTRACT, "n", 1, None),
+                (Command.ADD, "n", "text", int(DataType.String), None),
+                (Command.SUBTRACT, "missing", 1, None),
+                (Command.ERASE, "n"),
+                (Command.ERASE, "n"),
+                (Command.CLEAR,),
             ],
             0.0,
         )
@@ -100,11 +90,11 @@ def test_clones_hear_results_and_compute_nothing(net: Net) -> None:
 
     (run,) = [one for one in heard if one.actions]
     assert run.actions == [
-        (PUT, "n", 2, None),
-        (PUT, "n", 4, None),
-        (PUT, "n", 3, None),
-        (ERASE, "n"),
-        (CLEAR,),
+        (Command.PUT, "n", 2, None),
+        (Command.PUT, "n", 4, None),
+        (Command.PUT, "n", 3, None),
+        (Command.ERASE, "n"),
+        (Command.CLEAR,),
     ]
     assert [refused.count for refused in net.refused] == [2]
 
@@ -147,7 +137,9 @@ def test_lost_commands_are_asked_for_and_sent_again(net: Net) -> None:
 def test_of_all_who_put_a_unique_key_one_wins(net: Net) -> None:
     for clone in net.clones:
         who = (clone.entity.endpoint.bytes, clone.entity.object)
-        net.do(clone.local([(PUT_UNIQUE, "k", str(clone.entity), None, who, 7)], net.now))
+        net.do(
+            clone.local([(Command.PUT_UNIQUE, "k", str(clone.entity), None, who, 7)], net.now)
+        )
 
     assert [answer.value for answer in net.answers] == [True, False]
     assert net.master.entries == {"k": str(net.clones[0].entity)}
@@ -157,7 +149,7 @@ def test_a_question_is_answered_once_more_after_a_resync(net: Net) -> None:
     clone = net.clones[0]
     who = (clone.entity.endpoint.bytes, clone.entity.object)
     net.loses = lambda run: run.sender == net.master.entity
-    net.do(clone.local([(PUT_UNIQUE, "k", 1, None, who, 7)], net.now))
+    net.do(clone.local([(Command.PUT_UNIQUE, "k", 1, None, who, 7)], net.now))
     net.loses = lambda _run: False
     net.do(net.master.step(Occasion.LEAVE, net.now))
     net.tick(30)
@@ -170,7 +162,7 @@ def test_a_master_that_returns_carries_out_nothing_twice() -> None:
     net.tick()
     (clone,) = net.clones
     net.loses = lambda run: run.receiver == clone.entity
-    add = (ADD, "n", 1, int(DataType.Integer), None)
+    add = (Command.ADD, "n", 1, int(DataType.Integer), None)
     net.do(clone.local([add] * 3, net.now))
     assert net.master.entries == {"n": 3}
     writers, rows = net.master.writers, {"n": (3, None)}
@@ -191,7 +183,7 @@ def test_a_clone_without_master_keeps_writes_then_drops_them() -> None:
     (clone,) = net.clones
     who = (clone.entity.endpoint.bytes, clone.entity.object)
     net.put(clone, a=1)
-    net.do(clone.local([(PUT_UNIQUE, "u", 1, None, who, 1)], 0.0))
+    net.do(clone.local([(Command.PUT_UNIQUE, "u", 1, None, who, 1)], 0.0))
     net.tick(1150)
     assert clone.unacknowledged == 2
 
@@ -239,10 +231,10 @@ def test_commands_that_were_given_up_cost_a_snapshot() -> None:
 def test_keys_expire_in_their_order_and_clones_are_told(net: Net) -> None:
     net.clones[0].wants_changes = True
     puts = [
-        (PUT, "b", 1, 2 * S),
-        (PUT, "a", 1, 1 * S),
-        (PUT, "c", 1, 1 * S),
-        (PUT, "c", 2, None),
+        (Command.PUT, "b", 1, 2 * S),
+        (Command.PUT, "a", 1, 1 * S),
+        (Command.PUT, "c", 1, 1 * S),
+        (Command.PUT, "c", 2, None),
     ]
     net.do(net.master.local(puts, 10.0))
 

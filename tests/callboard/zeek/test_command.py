@@ -9,17 +9,7 @@ from hypothesis import strategies as st
 from callboard.model.data import Data, DataType, Table
 from callboard.model.errors import InvalidData
 from callboard.model.timespan import Timespan
-from callboard.store.machine.command import (
-    ACK_CLONE,
-    ADD,
-    ATTACH_WRITER,
-    CLEAR,
-    NACK,
-    NIL,
-    PUT,
-    RESULT,
-    EntityId,
-)
+from callboard.store.machine.command import NIL, Command, EntityId
 from callboard.zeek.command import InternalCommand, command_from_bytes, command_to_bytes
 from tests.callboard.store.strategies import COMMANDS_SENT
 
@@ -29,14 +19,17 @@ KEY, ONE = "05016b", "030000000000000001"
 STATE = Table([(Data("k"), Data(1))])
 
 LAID_OUT = [
-    ((PUT, Data("k"), Data(1), None), "00" + KEY + ONE + "00"),
-    ((PUT, Data("k"), Data(1), Timespan(5)), "00" + KEY + ONE + "01" + "0000000000000005"),
-    ((RESULT, True, WHO, 3), "02" + "01" + WHO_BYTES + "0000000000000003"),
-    ((ADD, Data("k"), Data(1), DataType.Set, None), "05" + KEY + ONE + "0c" + "00"),
-    ((CLEAR,), "07"),
-    ((ATTACH_WRITER, 4, 5), "08" + "0000000000000004" + "0005"),
-    ((NACK, (4, 6)), "0b" + "02" + "0000000000000004" + "0000000000000006"),
-    ((ACK_CLONE, 4, 5, STATE), "0c" + "0000000000000004" + "0005" + "01" + KEY + ONE),
+    ((Command.PUT, Data("k"), Data(1), None), "00" + KEY + ONE + "00"),
+    (
+        (Command.PUT, Data("k"), Data(1), Timespan(5)),
+        "00" + KEY + ONE + "01" + "0000000000000005",
+    ),
+    ((Command.RESULT, True, WHO, 3), "02" + "01" + WHO_BYTES + "0000000000000003"),
+    ((Command.ADD, Data("k"), Data(1), DataType.Set, None), "05" + KEY + ONE + "0c" + "00"),
+    ((Command.CLEAR,), "07"),
+    ((Command.ATTACH_WRITER, 4, 5), "08" + "0000000000000004" + "0005"),
+    ((Command.NACK, (4, 6)), "0b" + "02" + "0000000000000004" + "0000000000000006"),
+    ((Command.ACK_CLONE, 4, 5, STATE), "0c" + "0000000000000004" + "0005" + "01" + KEY + ONE),
 ]
 
 
@@ -89,7 +82,7 @@ def test_a_flipped_bit_gives_another_command_or_a_typed_error(command, draws):
     ],
 )
 def test_what_is_no_command_is_refused(body):
-    head = command_to_bytes(InternalCommand(0, NIL, (CLEAR,)))[:-1]
+    head = command_to_bytes(InternalCommand(0, NIL, (Command.CLEAR,)))[:-1]
 
     with pytest.raises(InvalidData):
         command_from_bytes(head + bytes.fromhex(body))
