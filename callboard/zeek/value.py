@@ -76,12 +76,10 @@ def append_value(data: Data, out: bytearray, depth: int = 0) -> None:
         out += write(value)
         return
     out.append(kind)
-    if kind is DataType.String:
-        write_varbyte(len(value), out)
-        out += value
-        return
     write_varbyte(len(value), out)
-    if kind is DataType.Table:
+    if kind is DataType.String:
+        out += value
+    elif kind is DataType.Table:
         for key, item in value.pairs:
             append_value(key, out, depth + 1)
             append_value(item, out, depth + 1)
@@ -226,26 +224,18 @@ def _count_of_items(buffer: bytes, at: int, depth: int) -> tuple[int, int]:
     return count, at
 
 
-def _items(buffer: bytes, at: int, depth: int) -> tuple[list[Data], int]:
-    """Read the members of a container."""
-    count, at = _count_of_items(buffer, at, depth)
-    found = []
-    for _ in range(count):
-        item, at = _read(buffer, at, depth + 1)
-        found.append(item)
-    return found, at
+def _items(make: Callable[[list[Data]], Any]) -> Callable[..., _Read]:
+    """Return how a set or a vector is read."""
 
+    def read(buffer: bytes, at: int, depth: int) -> _Read:
+        count, at = _count_of_items(buffer, at, depth)
+        found = []
+        for _ in range(count):
+            item, at = _read(buffer, at, depth + 1)
+            found.append(item)
+        return make(found), at
 
-def _set(buffer: bytes, at: int, depth: int) -> _Read:
-    """Read a set."""
-    found, at = _items(buffer, at, depth)
-    return Set(found), at
-
-
-def _vector(buffer: bytes, at: int, depth: int) -> _Read:
-    """Read a vector."""
-    found, at = _items(buffer, at, depth)
-    return Vector(found), at
+    return read
 
 
 def _table(buffer: bytes, at: int, depth: int) -> _Read:
@@ -272,7 +262,7 @@ _READ: Final[tuple[tuple[DataType, Callable[..., _Read]], ...]] = (
     (DataType.Timestamp, _fixed(_I64, lambda ns: Timestamp(Timespan(ns)))),
     (DataType.Timespan, _fixed(_I64, Timespan)),
     (DataType.EnumValue, _enum),
-    (DataType.Set, _set),
+    (DataType.Set, _items(Set)),
     (DataType.Table, _table),
-    (DataType.Vector, _vector),
+    (DataType.Vector, _items(Vector)),
 )

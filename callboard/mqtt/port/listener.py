@@ -69,15 +69,14 @@ class ListenerSettings:
         return scheme, host.strip("[]"), int(port)
 
 
+@dataclass(frozen=True, slots=True)
 class Listener:
     """One open port."""
 
-    def __init__(
-        self, settings: ListenerSettings, server: asyncio.Server | SocketServer, path: str
-    ) -> None:
-        self.settings = settings
-        self._server = server
-        self._path = path
+    settings: ListenerSettings
+    _server: asyncio.Server | SocketServer
+    #: Of a Unix socket.
+    _path: str = ""
 
     @property
     def port(self) -> int:
@@ -126,7 +125,7 @@ async def listen(door: Door, settings: ListenerSettings, runner: Runner) -> List
             opened = socket.socket(found[0][0])
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock = _bound(opened, found[0][4])
-            return Listener(settings, SocketServer(door, entrance, sock, runner), "")
+            return Listener(settings, SocketServer(door, entrance, sock, runner))
         make = partial(TransportStream, door, entrance, loop)
         if scheme in {"ws", "wss"}:
             make = partial(_web_stream(settings), door, entrance, loop, settings.origins)
@@ -134,7 +133,7 @@ async def listen(door: Door, settings: ListenerSettings, runner: Runner) -> List
     except OSError as error:
         message = f"{settings.address} cannot be opened: {os.strerror(error.errno or 0)}"
         raise ListenError(message) from error
-    return Listener(settings, server, "")
+    return Listener(settings, server)
 
 
 def _bound(sock: socket.socket, where: str | tuple[Any, ...]) -> socket.socket:
