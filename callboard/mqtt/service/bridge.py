@@ -205,9 +205,7 @@ class Bridge:
             for work in (self._read(reader, network), self._ping(), self._pump())
         ]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
@@ -231,10 +229,9 @@ class Bridge:
 
     async def _greet(self, reader: asyncio.StreamReader, network: Deframer) -> list[Packet]:
         """Wait for the CONNACK; returns what came behind it."""
-        while True:
+        found: list[Packet] = []
+        while not found:
             found = decode_all(await _chunk(reader, network), self._client.version)
-            if found:
-                break
         greeting = found[0]
         if not isinstance(greeting, packets.ConnAck):
             message = f"it began with a {type(greeting).__name__}"
