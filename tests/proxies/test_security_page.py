@@ -21,5 +21,6 @@ def test_the_table_tells_the_defaults():
         "bytes_per_second": "none",
         "strangers_per_second": f"{limits.strangers_per_second:,}",
         "payload": f"{limits.payload // 2**20} MiB",
+        "items": f"{limits.items:,}",
         "proxies": f"{limits.proxies:,}",
     }
