@@ -6,6 +6,7 @@ run handlers, and a last word when they end. They derive from `SystemActor`.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self
 
 from callboard.actors.actor import Actor
@@ -14,6 +15,13 @@ from callboard.actors.errand import Errand
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import Running, Sender
 from callboard.actors.runner.runner import Runner
+
+
+@dataclass(frozen=True, slots=True)
+class CallBack:
+    """To an actor of callboard itself: call this function in a turn."""
+
+    function: Callable[[], object]
 
 
 class ActorContext(Running, Protocol):

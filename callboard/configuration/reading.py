@@ -33,6 +33,12 @@ class Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+class StrictTable(Table):
+    """A table that takes values only as they are: no number is made of a text."""
+
+    model_config = ConfigDict(strict=True)
+
+
 T = TypeVar("T", bound=BaseModel)
 
 

@@ -8,7 +8,7 @@ are random numbers of 32 bits, given to each port that wants or answers a flow.
 import re
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Generic, Self, TypeVar
 
 from callboard.actors.closing import Closing
@@ -17,7 +17,7 @@ from callboard.actors.errors import CallboardError, InvalidAddress
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import ActorRef, Down
 from callboard.actors.seconds import limit
-from callboard.actors.system_actor import SystemActor
+from callboard.actors.system_actor import CallBack, SystemActor
 from callboard.flow.factories import Bot, Factory, call_factory
 from callboard.flow.flow import is_zeromq, zeromq
 from callboard.flow.protocol.association import (
@@ -44,22 +44,6 @@ P = TypeVar("P")
 _ADDRESS: Final = re.compile(
     r"basp://(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\[\]:/@\s]+):(?P<port>\d{1,5})(?:/(?P<name>[\w.-]+))?"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Refuse:
-    """To the broker: no handler could be found for a flow after all."""
-
-    cid: int
-    reason: str
-
-
-class CloseFlows:
-    """To the broker: end all flows, then yourself."""
-
-
-class ExpireFlows:
-    """To the broker: refuse the flows whose handlers did not answer in time."""
 
 
 class FlowSwitch(Generic[P]):
@@ -164,7 +148,7 @@ class FlowBrokerActor(FlowSwitch[ActorRef[Any]], SystemActor):
             self._monitors[rid] = self.monitor(sender)
             if self.table.is_waiting and not self._is_ticking:
                 self._is_ticking = True
-                self.after(TICK, ExpireFlows())
+                self.after(TICK, CallBack(self.expire_flows))
 
     @handler
     def receive_run(self, run: tuple[bytes, ...]) -> None:
@@ -208,28 +192,26 @@ class FlowBrokerActor(FlowSwitch[ActorRef[Any]], SystemActor):
 
     def refuse_later(self, cid: int, reason: str) -> None:
         """Tell a client that waits; from any thread."""
-        self.post_self(Refuse(cid, reason))
+        self.post_self(CallBack(partial(self.refuse, cid, reason)))
 
     @handler
     def port_down(self, down: Down) -> None:
         """A client or handler ended, or no path leads to it."""
         self._lose(down.ref, down.detail or str(down.reason))
 
-    @handler
-    def expire_flows(self, order: ExpireFlows) -> None:
+    def expire_flows(self) -> None:
         """Refuse flows that waited too long for their handlers."""
         self.carry_out(self.table.expire(self._now()))
         self._is_ticking = self.table.is_waiting
         if self._is_ticking:
-            self.after(TICK, order)
+            self.after(TICK, CallBack(self.expire_flows))
 
     @handler
-    def refuse_flow(self, order: Refuse) -> None:
-        """Tell a client that waits."""
-        self.refuse(order.cid, order.reason)
+    def call_back(self, order: CallBack) -> None:
+        """Do what other threads, or a timer, want of the table."""
+        order.function()
 
-    @handler
-    def close_flows(self, _: CloseFlows) -> None:
+    def close_flows(self) -> None:
         """End all flows, then this actor."""
         self.carry_out(self.table.close(CLOSED))
         self.stop_self(ExitReason.NORMAL)
@@ -348,13 +330,13 @@ class FlowBroker(BrokerView):
     def close(self) -> None:
         """End all flows with EOT, the broker, and its node if it has its own. Idempotent."""
         if not self._ended.is_set():
-            self.ref.tell(CloseFlows())
+            self._actor.post_self(CallBack(self._actor.close_flows))
         if self._owns_node:
             self.node.close()
 
     async def aclose(self) -> None:
         """Awaitable twin of `close`."""
         if not self._ended.is_set():
-            self.ref.tell(CloseFlows())
+            self._actor.post_self(CallBack(self._actor.close_flows))
         if self._owns_node:
             await self.node.aclose()

@@ -1,14 +1,12 @@
 """The link of a flow with its broker, over actors on any nodes."""
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from callboard.actors.actor import Actor
 from callboard.actors.dispatch import handler
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Down, current_cell
+from callboard.actors.system_actor import CallBack, SystemActor
 from callboard.flow.errors import FlowAborted
 from callboard.node import Node
 
@@ -45,17 +43,8 @@ class FlowLink(Protocol):
         """Awaitable twin of `close`."""
 
 
-@dataclass(frozen=True, slots=True)
-class SendWaiting:
-    """To a port: what waits may go."""
-
-    flush: Callable[[], None]
-
-
-class FlowPort(Actor):
+class FlowPort(SystemActor):
     """The routing id of one side of one flow: what its broker sends arrives here."""
-
-    remote_methods = frozenset()
 
     def __init__(self, broker: ActorRef[Any], taker: FlowTaker) -> None:
         self._broker = broker
@@ -76,9 +65,9 @@ class FlowPort(Actor):
                 self._taker.received(data)
 
     @handler
-    def flush(self, order: SendWaiting) -> None:
+    def call_back(self, order: CallBack) -> None:
         """Send what waits for the end of a turn."""
-        order.flush()
+        order.function()
 
     @handler
     def broker_down(self, down: Down) -> None:
@@ -126,7 +115,7 @@ class ActorLink:
                 self._waiting.append(data)
             elif self._node.runtime.is_runner_thread():
                 self._waiting.append(data)
-                self._sender.post(SendWaiting(self.flush), None)
+                self._sender.post(CallBack(self.flush), None)
             else:
                 self._target.post(data, self._sender)
 

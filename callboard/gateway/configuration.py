@@ -23,10 +23,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from callboard.actors.mailbox import Mailbox
-from callboard.configuration.reading import Table, check_values, explain, read_values, show
+from callboard.configuration.reading import (
+    StrictTable,
+    check_values,
+    explain,
+    read_values,
+    show,
+)
 from callboard.gateway.broker import ANY
 from callboard.gateway.errors import ConfigurationError, InvalidEntrypoint, invalid_entry
 from callboard.gateway.handle import ModuleOptions, Where
@@ -45,11 +51,7 @@ FOREIGN: Final = ("native", "java", "node", "dotnet", "dotnetcore")
 MODULE_PATH: Final = "module.path"
 
 
-class _Table(Table):
-    model_config = ConfigDict(strict=True)
-
-
-class Loader(_Table):
+class Loader(StrictTable):
     """`loaders`: a loader under a name of its own, which is what modules call it.
 
     Attributes:
@@ -155,14 +157,14 @@ _log = logging.getLogger("callboard.gateway")
 WATCH_INTERVAL: Final = 0.5
 
 
-class LoaderOfModule(_Table):
+class LoaderOfModule(StrictTable):
     """`modules.loader`: which loader, and what it loads."""
 
     name: str = "python"
     entrypoint: dict[str, Any] = {}
 
 
-class QueueEntry(_Table):
+class QueueEntry(StrictTable):
     """`modules.queue`: the bounds before a module."""
 
     limit: int | None = Field(default=None, ge=1)
@@ -176,7 +178,7 @@ class QueueEntry(_Table):
         return Mailbox(limit=limit, bytes=self.bytes, on_full=self.on_full)
 
 
-class ModuleEntry(_Table):
+class ModuleEntry(StrictTable):
     """`modules`: one module."""
 
     name: str = Field(min_length=1)
@@ -189,14 +191,14 @@ class ModuleEntry(_Table):
     detached: bool = False
 
 
-class LinkEntry(_Table):
+class LinkEntry(StrictTable):
     """`links`: one link."""
 
     source: str
     sink: str
 
 
-class _Whole(_Table):
+class _Whole(StrictTable):
     loaders: list[Loader] = []
     modules: list[ModuleEntry] = []
     links: list[LinkEntry] = []
@@ -245,6 +247,7 @@ def read_configuration(
     source: str = "configuration",
     folder: Path | None = None,
     known: frozenset[str] = frozenset(),
+    links: tuple[tuple[str, str], ...] = (),
 ) -> Configuration:
     """Check a configuration and find what it names.
 
@@ -253,12 +256,13 @@ def read_configuration(
         source: what errors call it: the file's path.
         folder: where paths in it begin; the working directory by default.
         known: names of modules that are there already: links may lead to them.
+        links: those that are there already: none may come again.
 
     Raises:
         ConfigurationError: with all mistakes.
     """
     whole = check_values(_Whole, values, ConfigurationError, source=source)
-    check = _Check(source, folder or Path.cwd(), known)
+    check = _Check(source, folder or Path.cwd(), known, links)
     found = check.configuration(whole)
     if check.lines:
         raise ConfigurationError(check.lines)
@@ -272,6 +276,7 @@ class _Check:
     source: str
     folder: Path
     known: frozenset[str]
+    known_links: tuple[tuple[str, str], ...]
     lines: list[str] = field(default_factory=list)
 
     def note(self, path: str, value: object, text: str) -> None:
@@ -356,7 +361,7 @@ class _Check:
 
     def links(self, entries: list[LinkEntry], names: set[str]) -> None:
         """Check that links join modules, each pair once."""
-        seen: set[tuple[str, str]] = set()
+        seen = set(self.known_links)
         for index, entry in enumerate(entries):
             where = f"links.{index}"
             if entry.source != ANY and entry.source not in names:

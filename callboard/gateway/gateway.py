@@ -35,7 +35,6 @@ from callboard.gateway.configuration import (
     read_file,
 )
 from callboard.gateway.errors import (
-    ConfigurationError,
     DuplicateLink,
     DuplicateModule,
     GatewayError,
@@ -396,15 +395,10 @@ class Gateway(Closing):
                 known = [handle for handle in known if handle.name not in self._specs]
             names = frozenset(handle.name for handle in known)
             assert isinstance(values, Mapping)
-            found = read_configuration(values, source=source, folder=folder, known=names)
-            there = () if is_whole else self.links()
-            lines = [
-                f"{source}: links.{index} = {' -> '.join(link)!r}: this link is there already"
-                for index, link in enumerate(found.links)
-                if link in there
-            ]
-            if lines:
-                raise ConfigurationError(lines)
+            links = () if is_whole else self.links()
+            found = read_configuration(
+                values, source=source, folder=folder, known=names, links=links
+            )
             if self._apply(found, is_whole=is_whole):
                 self._tell("module_list_changed")
 

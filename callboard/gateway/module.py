@@ -15,24 +15,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, cast, overload
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from callboard.actors.cell import Reminder
 from callboard.actors.dispatch import handler
 from callboard.actors.reference import ActorRef
-from callboard.actors.system_actor import SystemActor
+from callboard.actors.system_actor import CallBack, SystemActor
+from callboard.configuration.reading import StrictTable
 from callboard.gateway.errors import InvalidArguments
 from callboard.gateway.wire.message import Message
 from callboard.text import describe, logged
 
 _log = logging.getLogger("callboard.gateway")
-
-
-@dataclass(frozen=True, slots=True)
-class CallBack:
-    """To the actor of a module: call this function of the module."""
-
-    function: Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +117,12 @@ class Module:
         self._actor.post_self(EndBy(error))
 
 
-class ModuleArguments(BaseModel):
+class ModuleArguments(StrictTable):
     """Arguments of a module, checked as the configuration around them is.
 
     A subclass has a field for each; with `Module.Arguments` set to it, mistakes are found
     before anything is started.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     @classmethod
     def read(cls, args: Mapping[str, Any]) -> Self:

@@ -22,8 +22,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from callboard.configuration.reading import StrictTable
 from callboard.gateway.errors import (
     InvalidEntrypoint,
     MalformedControl,
@@ -60,14 +61,13 @@ LOOK_INTERVAL: Final = 0.2
 MESSAGES_KEPT: Final = 128
 
 
-class _Launch(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+class _Launch(StrictTable):
     path: str
     args: list[str] = []
     grace_ms: float = Field(default=3000, ge=0, alias="grace.period.ms", strict=False)
 
 
-class ProcessEntrypoint(BaseModel):
+class ProcessEntrypoint(StrictTable):
     """How a process is reached, with the keys of the original.
 
     Attributes:
@@ -77,7 +77,6 @@ class ProcessEntrypoint(BaseModel):
         launch: the program, its arguments, and how long it has to end before it is killed.
     """
 
-    model_config = ConfigDict(extra="forbid", strict=True)
     activation: str = Field(default="none", alias="activation.type", pattern="^(none|launch)$")
     control_id: str = Field(alias="control.id", min_length=1)
     message_id: str = Field(default="", alias="message.id")
@@ -126,8 +125,8 @@ class OutProcess(Module):
         self._control_url = channel_url(entrypoint.control_id)
         self._message_id = entrypoint.message_id
         self._process: subprocess.Popen[bytes] | None = None
-        self._control: pynng.Pair0 | None = None
-        self._messages: pynng.Pair0 | None = None
+        #: The channels that are open: that for control messages, that for messages.
+        self._channels: list[pynng.Pair0] = []
         self._is_leaving = threading.Event()
 
     def create(self, args: Mapping[str, Any]) -> None:
@@ -143,18 +142,23 @@ class OutProcess(Module):
                 beside = self._folder / self._launch.path
                 path = str(beside) if beside.is_file() else self._launch.path
                 self._process = subprocess.Popen([path, *self._launch.args])  # noqa: S603  # as configured
-            self._control = pynng.Pair0(
-                dial=self._control_url, block_on_dial=False, send_timeout=_ms(CREATE_TIMEOUT)
+            limit = _ms(CREATE_TIMEOUT)
+            control = self._control = pynng.Pair0(
+                dial=self._control_url,
+                block_on_dial=False,
+                send_timeout=limit,
+                recv_timeout=limit,
             )
-            self._control.send(encode_control(ControlCreate(messages, json.dumps(dict(args)))))
-            self._control.recv_timeout = _ms(CREATE_TIMEOUT)
-            reply = decode_control(self._control.recv())
+            self._channels.append(control)
+            control.send(encode_control(ControlCreate(messages, json.dumps(dict(args)))))
+            reply = decode_control(control.recv())
             if not isinstance(reply, ControlReply) or reply.status != OK:
                 msg = f"the process at {self._control_url} did not create it: {reply}"
                 raise ModuleFailed(msg)
             self._messages = message_channel(
                 dial=messages, block_on_dial=False, send_timeout=_ms(SEND_TIMEOUT)
             )
+            self._channels.append(self._messages)
         except Exception as error:
             self.destroy()
             if not isinstance(error, pynng.NNGException):
@@ -164,7 +168,6 @@ class OutProcess(Module):
 
     def start(self) -> None:
         """Start the module there, and publish what it publishes."""
-        assert self._control is not None
         self._control.send(encode_control(ControlStart()))
         for work in (self._read_control, self._read_messages):
             name = f"callboard-outprocess-{self.name}"
@@ -172,14 +175,13 @@ class OutProcess(Module):
 
     def receive(self, message: Message) -> None:
         """Hand the message to the process; waits where its channel is full."""
-        assert self._messages is not None
         self._messages.send(message.data)
 
     def destroy(self) -> None:
         """Tell the module to end, and see that a launched process does."""
         self._is_leaving.set()
         with contextlib.suppress(Exception):  # best effort: the process may be gone
-            if self._control is not None and self._control.pipes:
+            if self._channels and self._control.pipes:
                 self._control.send_timeout = _ms(LOOK_INTERVAL)
                 self._control.send(encode_control(ControlDestroy()))
         process = self._process
@@ -190,9 +192,8 @@ class OutProcess(Module):
                 _log.warning("the process of %r is killed", self._control_url)
                 process.kill()
                 process.wait()
-        for channel in (self._control, self._messages):
-            if channel is not None:
-                channel.close()
+        for channel in self._channels:
+            channel.close()
 
     def _watched(self, work: Any) -> None:
         """Run on a thread of this module; what goes wrong there ends its actor."""
@@ -206,7 +207,6 @@ class OutProcess(Module):
         """Take replies that come later, and see that the process is there."""
         import pynng
 
-        assert self._control is not None
         self._control.recv_timeout = _ms(LOOK_INTERVAL)
         while not self._is_leaving.is_set():
             if self._process is not None and self._process.poll() is not None:
@@ -228,7 +228,6 @@ class OutProcess(Module):
 
     def _read_messages(self) -> None:
         """Publish what the process sends."""
-        assert self._messages is not None
         while not self._is_leaving.is_set():
             data = self._messages.recv()
             try:

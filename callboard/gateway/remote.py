@@ -239,18 +239,16 @@ async def _hand_on(
     receiver: ActorRef[Any], run: Any, frames: list[bytes], lose: Callable[..., None]
 ) -> Any:
     """Send a run and return the answer; a run without an answer is lost, as unconfirmed."""
-    unconfirmed, why = frames, "this end was lost before the answer came"
     try:
-        answer = await receiver.ask(run, timeout=None)
-        unconfirmed = []
-    except CallboardError as error:
-        why = str(error)
-        return None
-    else:
-        return answer
-    finally:  # also when this actor ends meanwhile
-        for frame in unconfirmed:
+        return await receiver.ask(run, timeout=None)
+    except BaseException as error:
+        is_ours = not isinstance(error, CallboardError)  # this actor ends meanwhile
+        why = "this end was lost before the answer came" if is_ours else str(error)
+        for frame in frames:
             lose(frame, UNCONFIRMED, why)
+        if is_ours:
+            raise
+        return None
 
 
 def offer_module(node: Node, module_class: type[Module], name: str = "") -> str:
