@@ -27,6 +27,7 @@ from typing import Any, Final
 from callboard.flow.errors import MalformedMessage
 from callboard.flow.protocol.machine import (
     CREDIT_LIMIT,
+    OPPOSITE,
     checked_credit,
     kind_of,
     reverse,
@@ -263,25 +264,19 @@ class AssociationTable:
             return self._refusal(rid, f"cid {str(cid)[:20]!r} names no flow that waits")
         if attributes.get("cid_key") != waiting.key:
             return self._refusal(rid, "a handler answers with cid and cid_key as they came")
-        forward, back = _rewritten(data, about), b""
-        if kind_of(attributes) == "BOT":
-            turned = {"extract": "inject", "inject": "extract"}.get(str(about.get("direction")))
-            back = _rewritten(data, {**about, "direction": turned})
-        del self._pending[waiting.client]
-        waiting.handler = rid
-        self._entries[rid] = waiting
-        return self._answered(rid, waiting, about, forward, back)
+        return self._answered(rid, waiting, about, data)
 
     def _answered(
-        self,
-        rid: int,
-        entry: Association,
-        about: Mapping[str, Any],
-        forward: bytes,
-        back: bytes,
+        self, rid: int, entry: Association, about: Mapping[str, Any], data: bytes
     ) -> list[Effect]:
         """Take the answer of a handler to a BOT."""
         kind = kind_of(about)
+        forward = _rewritten(data, about)
+        turned = OPPOSITE.get(str(about.get("direction")))
+        back = _rewritten(data, {**about, "direction": turned})
+        del self._pending[entry.client]
+        entry.handler = rid
+        self._entries[rid] = entry
         if kind == "EOT":
             self.counters.refused += 1
             return [Send(entry.client, forward), *self._erase(entry)]

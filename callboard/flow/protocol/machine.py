@@ -30,7 +30,7 @@ INJECT: Final = "inject"
 #: DATs that may be under way in one flow: they wait in memory on some node.
 CREDIT_LIMIT: Final = 1_000_000
 
-_OPPOSITE: Final = {EXTRACT: INJECT, INJECT: EXTRACT}
+OPPOSITE: Final = {EXTRACT: INJECT, INJECT: EXTRACT}
 _KINDS: Final = ("BOT", "DAT", "PAY", "EOT")
 _PLAIN_DAT: Final = b'{"flow":"DAT"}'
 _PLAIN_PAY: Final = b'{"flow":"PAY","credit":%d}'
@@ -98,7 +98,7 @@ def reverse(direction: object) -> str:
     Raises:
         MalformedMessage: it is not a direction.
     """
-    found = _OPPOSITE.get(direction) if isinstance(direction, str) else None
+    found = OPPOSITE.get(direction) if isinstance(direction, str) else None
     if found is None:
         msg = f"direction {direction!r} is neither 'extract' nor 'inject'"
         raise MalformedMessage(msg)
@@ -147,7 +147,7 @@ class FlowMachine:
         Raises:
             MalformedMessage: direction or credit is of no use.
         """
-        self.opposite = reverse(direction)
+        reverse(direction)
         self.direction = direction
         #: Whether this side sends the DATs.
         self.is_giver = direction == EXTRACT
