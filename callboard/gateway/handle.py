@@ -122,6 +122,14 @@ class RemotePlace:
 Where = Literal["thread"] | RemotePlace | None
 
 
+def message_in(frame: bytes) -> Message | None:
+    """Return the message that a frame holds, if it holds one."""
+    try:
+        return Message.of_frame(frame, TOPIC_SIZE)
+    except MalformedMessage:
+        return None
+
+
 class ModuleCarrier(Protocol):
     """The broker of a module, as its handle and its actor see it."""
 
@@ -196,11 +204,8 @@ class ModuleHandle:
         report = self.broker.on_dead_letter
         if report is None:
             return
-        try:
-            message: Message | None = Message.of_frame(frame, TOPIC_SIZE)
-        except MalformedMessage:
-            message = None
-        report(DeadLetter(self.name, self.broker.name_of(frame), message, reason, detail))
+        source, message = self.broker.name_of(frame), message_in(frame)
+        report(DeadLetter(self.name, source, message, reason, detail))
 
     def note_unlinked(self) -> None:
         """Count a message that was published while the module had no sinks."""

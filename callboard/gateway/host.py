@@ -15,7 +15,7 @@ from typing import Any, Final
 from callboard.actors.dispatch import handler
 from callboard.actors.exit_reason import ExitReason
 from callboard.gateway.errors import MalformedMessage
-from callboard.gateway.handle import CORRUPT, FAILED, TOPIC_SIZE, ModuleHandle
+from callboard.gateway.handle import CORRUPT, FAILED, TOPIC_SIZE, ModuleHandle, message_in
 from callboard.gateway.module import Module, ModuleActor
 from callboard.gateway.wire.message import Message
 from callboard.text import describe
@@ -170,18 +170,9 @@ class ModuleHost(ModuleActor):
 
     def _failed(self, frame: bytes, error: BaseException) -> None:
         """Count a message that `receive` did not take, and log why."""
-        if isinstance(error, MalformedMessage) and _is_corrupt(frame):
+        if isinstance(error, MalformedMessage) and message_in(frame) is None:
             _log.warning("module %r was sent what is no message: %s", self.name, error)
             self._handle.lose(frame, CORRUPT, str(error))
             return
         self.note(error, "receive()")
         self._handle.lose(frame, FAILED, describe(error))
-
-
-def _is_corrupt(frame: bytes) -> bool:
-    """Return whether a frame holds no message."""
-    try:
-        Message.of_frame(frame, TOPIC_SIZE)
-    except MalformedMessage:
-        return True
-    return False

@@ -97,6 +97,8 @@ class RemoteHost(ModuleHost):
 
     def __init__(self, handle: ModuleHandle) -> None:
         self._agent: ActorRef[Any] | None = None
+        assert isinstance(handle.where, RemotePlace)
+        self._place = handle.where
         super().__init__(handle)
         if handle.counted.restarts:
             self.post_self(MakeAgent())  # the first time the broker asks for it
@@ -109,8 +111,7 @@ class RemoteHost(ModuleHost):
     @handler
     async def make_agent(self, _: MakeAgent) -> None:
         """Let the other node make the agent."""
-        handle, place = self._handle, self._handle.where
-        assert isinstance(place, RemotePlace)
+        handle, place = self._handle, self._place
         self._agent = await self.node.aremote_spawn(
             place.address, place.module_name, self.me, self.name, dict(handle.args)
         )
@@ -132,9 +133,7 @@ class RemoteHost(ModuleHost):
     def agent_ended(self, down: Down) -> None:
         """End too: the supervisor decides whether there is another one."""
         if down.ref == self._agent:
-            place = self._handle.where
-            assert isinstance(place, RemotePlace)
-            msg = f"module {self.name!r} on {place.address} ended: {down.reason}"
+            msg = f"module {self.name!r} on {self._place.address} ended: {down.reason}"
             raise ModuleFailed(f"{msg} {down.detail}".rstrip())
 
     @handler(concurrent=True)

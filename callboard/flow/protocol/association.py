@@ -271,9 +271,10 @@ class AssociationTable:
     ) -> list[Effect]:
         """Take the answer of a handler to a BOT."""
         kind = kind_of(about)
-        forward = _rewritten(data, about)
-        turned = OPPOSITE.get(str(about.get("direction")))
-        back = _rewritten(data, {**about, "direction": turned})
+        back = forward = _rewritten(data, about)
+        if kind == "BOT":
+            turned = OPPOSITE.get(str(about.get("direction")))
+            back = _rewritten(data, {**about, "direction": turned})
         del self._pending[entry.client]
         entry.handler = rid
         self._entries[rid] = entry
