@@ -51,17 +51,10 @@ def parse_rule(text: str) -> tuple[tuple[str, ...], str]:
 
 def covers(wide: str, narrow: str) -> bool:
     """Whether a filter matches every topic that another one matches."""
-    if narrow.startswith("$") and wide[:1] in {"+", "#"}:
+    is_longer = wide.count("/") > narrow.count("/")
+    if narrow.endswith("#") and (is_longer or not wide.endswith("#")):
         return False
-    levels, inner = wide.split("/"), narrow.split("/")
-    for position, level in enumerate(levels):
-        if level == "#":
-            return True
-        if position == len(inner) or inner[position] == "#":
-            return False
-        if level not in {"+", inner[position]}:
-            return False
-    return len(levels) == len(inner)
+    return matches(narrow, wide)
 
 
 def _by_verb(rules: Iterable[str], names: dict[str, str]) -> dict[str, list[str]]:

@@ -167,19 +167,19 @@ class Handover:
         self._logs.number += run.count
 
     def _read(self, records: EncodedRecords) -> tuple[SavedState, dict[str, list[Run]]]:
-        """Return what records say; messages that go back to groups alone, by group."""
+        """Return what records say; messages that go back to groups alone, by group.
+
+        Messages stand before the records that name them.
+        """
         state = SavedState()
-        numbers: dict[str, tuple[int, ...]] = {}
+        returned: dict[str, list[Run]] = {}
         for kind, fields in records:
             record = read_record(kind, fields, -self._effects.now)
             if isinstance(record, Returned):
-                numbers[record.topic_filter] = record.numbers
+                there = filter(None, map(state.find, record.numbers))
+                returned[record.topic_filter] = [run.single(index) for run, index in there]
             else:
                 record.apply(state)
-        returned = {}
-        for name, wanted in numbers.items():
-            there = [state.find(number) for number in wanted]
-            returned[name] = [each[0].single(each[1]) for each in there if each is not None]
         return state, returned
 
     def _renumber(self, runs: list[Run], saved: SavedSession) -> None:

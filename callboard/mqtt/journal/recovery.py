@@ -70,9 +70,8 @@ class Recovery:
         for client_id, (will, when) in state.wills.items():
             if when is None:
                 owner = sessions.graveyard.get(client_id)
-                when = machine.effects.now + delay_of(
-                    will, 0.0 if owner is None else owner.expiry
-                )
+                expiry = 0.0 if owner is None else owner.expiry
+                when = machine.effects.now + delay_of(will, expiry)
             sessions.arm(sessions.wills.wait(client_id, will, when), client_id)
 
     def _fill_logs(self, machine: RouterMachine) -> None:

@@ -138,15 +138,13 @@ class Brakes:
         if log.in_memory <= half or not self._effects.limits.acknowledge_patience:
             return
         head, line = log.head if log.shelved else 0, log.segments[-half].base
-        for connection in self._delivery.connections.values():
-            for request in connection.session.tracker.requests:
-                if request.log is not log or not head <= request.offset < line:
-                    continue  # what is shelved waits for its readers without a brake
-                if request.subscription.qos:
-                    yield request
-        for group in self._delivery.groups.values():
-            request = group.request
-            if request.log is log and group.is_idle and head <= request.offset < line:
+        sessions = [each.session for each in self._delivery.connections.values()]
+        requests = [each for session in sessions for each in session.tracker.requests]
+        requests = [each for each in requests if each.subscription.qos]
+        requests += [each.request for each in self._delivery.groups.values() if each.is_idle]
+        for request in requests:
+            # What is shelved waits for its readers without a brake.
+            if request.log is log and head <= request.offset < line:
                 yield request
 
     def _is_behind(self, log: FilterLog, request: DataRequest) -> bool:
@@ -161,12 +159,9 @@ class Brakes:
         if session is not None:
             return session.connection is not None and request in session.tracker.requests
         group = self._delivery.groups.get(request.subscription.topic_filter)
-        return (
-            group is not None
-            and group.request is request
-            and group.is_idle
-            and any(member.connection is not None for member in group.members)
-        )
+        if group is None or group.request is not request or not group.is_idle:
+            return False
+        return any(member.connection is not None for member in group.members)
 
     # --- what held clients send ---
 
@@ -178,7 +173,7 @@ class Brakes:
         behind: list[bytes] = []
         for chunk in chunks:
             ahead += _part(chunk, behind)
-        held.chunks += behind
+        held.chunks += filter(None, behind)
         held.size += sum(map(len, behind))
         link.is_full = held.size > HELD_BYTES
         if link.is_local and held.size > LOCAL_BYTES:
@@ -272,11 +267,9 @@ def _part(chunk: bytes, behind: list[bytes]) -> list[bytes]:
     while position < len(chunk):
         end = packet_end(chunk, position)
         if chunk[position] >> 4 in _AHEAD:
-            if start < position:
-                behind.append(chunk[start:position])
+            behind.append(chunk[start:position])
             ahead.append(chunk[position:end])
             start = end
         position = end
-    if start < len(chunk):
-        behind.append(chunk[start:])
+    behind.append(chunk[start:])
     return ahead

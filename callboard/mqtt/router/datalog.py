@@ -13,7 +13,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
+from operator import add, attrgetter
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from callboard.mqtt.router.message import Run
@@ -96,9 +96,8 @@ class Segment:
         """Forget shelved runs that end at an offset or before it."""
         shelf = self.shelf
         assert shelf is not None
-        gone = 0
-        while gone < len(self.starts) and self.starts[gone] + shelf.counts[gone] <= offset:
-            gone += 1
+        ends = map(add, self.starts, shelf.counts)
+        gone = sum(end <= offset for end in ends)
         if gone:
             runs = self.runs[gone:]
             self.put_on_shelf(self.starts[gone:], Shelf(*(column[gone:] for column in shelf)))

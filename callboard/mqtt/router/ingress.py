@@ -31,13 +31,7 @@ from callboard.mqtt.wire.reason_code import ReasonCode
 _ACKS: Final = Cause.ACKS  # an attribute of an `Enum` costs three times a global
 
 PINGRESP: Final = b"\xd0\x00"
-_ACK_KINDS: Final[dict[type[Packet], int]] = {
-    wire.PubAck: PUBACK,
-    wire.PubRec: PUBREC,
-    wire.PubRel: PUBREL,
-    wire.PubComp: PUBCOMP,
-}
-_ACK_FIRSTS: Final = frozenset(_ACK_KINDS.values())
+_ACK_FIRSTS: Final = frozenset((PUBACK, PUBREC, PUBREL, PUBCOMP))
 #: Acknowledgements of PUBLISH packets, by QoS.
 _FRONTS: Final = (b"", b"\x40\x02\0\0", b"\x50\x02\0\0")
 
@@ -321,7 +315,10 @@ class Ingress:
     # --- acknowledgements ---
 
     def _take_acks(self, connection: Connection, data: bytes, position: int) -> int:
-        """Take the run of equal acknowledgements of 4 bytes that begins at `position`."""
+        """Take the run of equal acknowledgements of 4 bytes that begins at `position`.
+
+        Their kind is their first byte.
+        """
         first = data[position]
         if len(data) - position >= 8 and data[position + 4] == first:
             most = (len(data) - position) // 4
@@ -341,9 +338,8 @@ class Ingress:
         self._delivery.acknowledge(connection, first, ids)
         return position + 4 * count
 
-    def _take_ack(self, connection: Connection, packet: wire.Ack) -> None:
-        """Take an acknowledgement with a reason code or properties."""
-        kind = _ACK_KINDS[type(packet)]
+    def _take_ack(self, connection: Connection, kind: int, packet: wire.Ack) -> None:
+        """Take an acknowledgement with a reason code or properties; `kind` as above."""
         is_refusal = packet.reason_code >= ReasonCode.UNSPECIFIED_ERROR
         if kind == PUBREC and is_refusal:
             self._delivery.give_up(connection, packet.packet_id)
@@ -368,7 +364,7 @@ class Ingress:
             case wire.Unsubscribe():
                 self._subscriptions.unsubscribe(connection, packet)
             case wire.Ack():
-                self._take_ack(connection, packet)
+                self._take_ack(connection, first, packet)
             case wire.Disconnect():
                 return _ending_of(connection.session, packet)
             case wire.Auth() if connection.link.authenticate is not None:

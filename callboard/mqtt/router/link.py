@@ -225,20 +225,16 @@ class Link:
         self._mailbox.post(Ready(self))
 
     def disconnect(
-        self,
-        reason_code: ReasonCode = ReasonCode.UNSPECIFIED_ERROR,
-        *,
-        has_will: bool = True,
-        is_told: bool = False,
+        self, reason_code: ReasonCode = ReasonCode.UNSPECIFIED_ERROR, *, is_told: bool = False
     ) -> None:
-        """End the connection, after the chunks that were pushed before.
+        """End the connection, after the chunks that were pushed before; its will is published.
 
         Args:
             reason_code: why.
-            has_will: whether the client's will is published; with a lost connection it is.
             is_told: let the router send a DISCONNECT with the reason (MQTT 5), and the marker.
         """
-        self._mailbox.post(DisconnectRequested(self, Ending(reason_code, has_will, is_told)))
+        ending = Ending(reason_code, has_will=True, is_told=is_told)
+        self._mailbox.post(DisconnectRequested(self, ending))
 
     def access_changed(self) -> None:
         """Forget what the client's `Access` answered before."""

@@ -362,13 +362,12 @@ class SessionClosed(JournalRecord, kind="close"):
             state.leave(self.client_id, topic_filter)
 
 
-class Subscribed(JournalRecord, kind="subscribe"):
+class Subscribed(SessionRecord, kind="subscribe"):
     """A lasting session has a subscription, and reads from a message's number on.
 
     With `until` in it, the subscription has been ended and only reads what is left.
     """
 
-    client_id: str
     subscription: SessionSubscription
     number: int
 
@@ -388,13 +387,13 @@ class Subscribed(JournalRecord, kind="subscribe"):
         return cls(client_id, subscription, number)
 
     def apply(self, state: SavedState) -> None:
+        """Change the session by this fact; the numbers in it are taken in any case."""
+        state.count(self.number, self.subscription.since, self.subscription.until or 0)
+        super().apply(state)
+
+    def change(self, session: SavedSession, state: SavedState) -> None:
         """Give the session its subscription, or end it."""
-        subscription = self.subscription
-        state.count(self.number, subscription.since, subscription.until or 0)
-        session = state.sessions.get(self.client_id)
-        if session is None:
-            return
-        name = subscription.topic_filter
+        subscription, name = self.subscription, self.subscription.topic_filter
         if subscription.until is not None:
             session.subscriptions.pop(name, None)
             session.places.pop(name, None)

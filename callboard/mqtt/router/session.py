@@ -33,7 +33,7 @@ from callboard.mqtt.router.window import Window
 from callboard.mqtt.wire.codec import encode
 from callboard.mqtt.wire.errors import ProtocolViolation
 from callboard.mqtt.wire.field import write_variable
-from callboard.mqtt.wire.packet import V4, V5, Packet, Subscription, Will
+from callboard.mqtt.wire.packet import V4, V5, Packet, Subscription
 from callboard.mqtt.wire.properties import Properties
 from callboard.mqtt.wire.reason_code import ReasonCode
 
@@ -273,7 +273,6 @@ class Connection:
         acks: acknowledgements to send, always before messages: the ackslog of this connection.
         out: what this turn sends.
         unsent: messages and bytes given since the link was last known to be empty.
-        will: published if the connection ends without DISCONNECT.
         aliases_in: topics by the alias that the client gave them.
         aliases_out: aliases that we gave topics.
         largest: bytes of a packet that the client takes; None is no limit.
@@ -289,7 +288,6 @@ class Connection:
     client_id: str = field(init=False)
     is_v5: bool = field(init=False)
     access: Access | None = field(init=False)
-    will: Will | None = field(init=False)
     keep_alive: int = field(init=False)
     alias_maximum: int = field(init=False)
     largest: int | None = field(init=False)
@@ -311,7 +309,6 @@ class Connection:
         self.client_id = self.session.client_id
         self.is_v5 = connect.version >= V5
         self.access = topic_rules(self.link)
-        self.will = connect.will
         self.keep_alive = connect.keep_alive
         self.alias_maximum = properties.topic_alias_maximum or 0
         self.largest = properties.maximum_packet_size

@@ -114,8 +114,7 @@ class Sessions:
         self.wills.cancel(client_id)  # a delayed one of a session that goes on
         is_present = session is not None
         if session is None:
-            session = Session(client_id)
-            session.history = self._histories.pop(client_id, ())
+            session = Session(client_id, history=self._histories.pop(client_id, ()))
         connection = self._begin(link, session)
         connection.out.append(self._connack(connection, packet, is_present=is_present))
         self._delivery.touched.append(connection)
@@ -362,5 +361,4 @@ def _wanted_expiry(packet: ConnectPacket) -> float:
     """Return the seconds for which a client wants its session to live without it."""
     if packet.version < V5:
         return 0.0 if packet.clean_start else float(NEVER)
-    properties = packet.properties or _NONE
-    return float(properties.session_expiry_interval or 0)
+    return float((packet.properties or _NONE).session_expiry_interval or 0)

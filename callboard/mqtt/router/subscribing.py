@@ -62,10 +62,8 @@ class Subscriptions:
         if not is_valid_filter(topic_filter):
             return ReasonCode.TOPIC_FILTER_INVALID
         subscriptions = connection.session.subscriptions
-        if (
-            topic_filter not in subscriptions
-            and len(subscriptions) >= self._effects.limits.subscriptions
-        ):
+        is_full = len(subscriptions) >= self._effects.limits.subscriptions
+        if is_full and topic_filter not in subscriptions:
             return ReasonCode.QUOTA_EXCEEDED
         access = connection.link.access
         if access is not None:

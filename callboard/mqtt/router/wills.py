@@ -38,7 +38,7 @@ class Wills:
 
     def end(self, connection: Connection, *, has_will: bool) -> float | None:
         """Publish or forget a will, as its client is gone; return when it is due if later."""
-        will, client_id = connection.will, connection.client_id
+        will, client_id = connection.link.connect.will, connection.client_id
         if will is None:
             return None
         if has_will and not self._may_be_said(connection, will):
@@ -81,7 +81,7 @@ class Wills:
 
     def _told(self, connection: Connection) -> list[WillKept]:
         """Return the record of the will of a connected client, if it may be published."""
-        will = connection.will
+        will = connection.link.connect.will
         if will is None or not self._may_be_said(connection, will):
             return []
         return [WillKept(connection.client_id, will)]

@@ -175,7 +175,7 @@ def device_view(machine: RouterMachine, client_id: str) -> Table | None:
 
 def _connected(connection: Connection) -> Table:
     """Return what only a connected client has."""
-    will = connection.will
+    will = connection.link.connect.will
     return {
         "version": 5 if connection.is_v5 else 4,
         "keep_alive": connection.keep_alive,

@@ -33,6 +33,8 @@ from callboard.mqtt.wire.reason_code import ReasonCode, return_code
 
 _PROTOCOL: Final = b"\x00\x04MQTT"
 _SHARE: Final = "$share/"
+#: Packets whose reserved flags are 2.
+_FLAGGED: Final = {PacketType.PUBREL, PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE}
 _CODES: Final = {
     Place.CONNACK: codes.CONNACK_CODES,
     Place.PUBACK: codes.PUBACK_CODES,
@@ -140,9 +142,7 @@ class _Form(NamedTuple):
 def _form(packet: type, read: _Read, write: _Write) -> _Form:
     """Return the description of a packet; its type and place follow from its name."""
     kind = PacketType[packet.__name__.upper()]
-    flags = (
-        2 if kind in {PacketType.PUBREL, PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE} else 0
-    )
+    flags = 2 if kind in _FLAGGED else 0
     return _Form(packet, kind << 4 | flags, Place(1 << kind), read, write)
 
 

@@ -23,13 +23,8 @@ SHARE: Final = "$share/"
 
 def is_valid_topic(topic: str) -> bool:
     """Whether a message may be published on this name."""
-    return (
-        0 < len(topic) <= MAX_TOPIC_BYTES
-        and "+" not in topic
-        and "#" not in topic
-        and "\0" not in topic
-        and topic.count("/") < MAX_LEVELS
-    )
+    is_short = len(topic) <= MAX_TOPIC_BYTES and topic.count("/") < MAX_LEVELS
+    return len(topic) > 0 and is_short and not has_wildcard(topic) and "\0" not in topic
 
 
 def is_valid_filter(topic_filter: str) -> bool:

@@ -321,7 +321,11 @@ def test_connection_has_the_metadata_of_its_client(stage) -> None:
 
     connection = stage.machine.sessions.connections["s"]
     session = connection.session
-    assert (connection.client_id, connection.will, session.expiry) == ("s", will, 60)
+    assert (connection.client_id, connection.link.connect.will, session.expiry) == (
+        "s",
+        will,
+        60,
+    )
     assert list(session.subscriptions) == ["a/+"]
     assert session.subscriptions["a/+"].identifier == b"\x0b\x07"
     assert connection.aliases_in == {2: b"t"}
