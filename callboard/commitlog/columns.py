@@ -24,6 +24,7 @@ NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 NO_SENDERS: Final = [""]
 
 _BINARY: Final = (bytes, bytearray, memoryview)
+_SINGLE: Final = (str, bytes, Mapping)  # one value for all records of a run
 _CACHED_NAMES: Final = 1024  # bytes; longer tables hold keys of single records, seen only once
 _MAX_TIME: Final = 2**63
 
@@ -78,7 +79,7 @@ def rows_of(column: Any, count: int) -> Sequence[Any]:
     Raises:
         InvalidRecord: a list has another length.
     """
-    if column is None or isinstance(column, str | bytes | Mapping):
+    if column is None or isinstance(column, _SINGLE):
         return [column]
     _check_length(column, count)
     return column  # type: ignore[no-any-return]

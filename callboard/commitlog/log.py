@@ -109,9 +109,8 @@ class CommitLog(LogReader):
         self._table = self._writer.table
         self.growth = growth_of(place.path) if is_shared else Growth()
         self._runs = RunReader(self._table)
-        self._sealing: Sealing | None = None
-        if columns:
-            self._sealing = Sealing(place)
+        self._sealing = Sealing(place) if columns else None
+        if self._sealing is not None:
             self._writer.on_sealed = self._sealing.wake
         self._grouping = (
             Grouping(self._writer, sync_interval) if self._sync == "group" else None

@@ -57,7 +57,10 @@ class LogReading(Iterator[Record]):
                 table.refresh()
                 continue
             try:
-                before = self._jump_to_head(segment)
+                if self.cursor.offset < segment.base:  # retention removed what was asked for
+                    self.lost += segment.base - self.cursor.offset
+                    self.cursor = Cursor(segment.base, segment.base)
+                before = self.cursor.offset
                 position = yield from self._batches_of(segment, file)
                 following = table.after(segment)
                 if following is None:
@@ -72,13 +75,6 @@ class LogReading(Iterator[Record]):
                     is_second_look = True
             finally:
                 file.close()
-
-    def _jump_to_head(self, segment: LogSegment) -> int:
-        """Count what retention removed; returns the offset to go on with."""
-        if self.cursor.offset < segment.base:
-            self.lost += segment.base - self.cursor.offset
-            self.cursor = Cursor(segment.base, segment.base)
-        return self.cursor.offset
 
     def _batches_of(self, segment: LogSegment, file: DiskFile) -> Generator[Batch, None, int]:
         """Iterate over the batches of one segment; returns where that ended."""
