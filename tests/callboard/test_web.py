@@ -1,5 +1,6 @@
 """HTTP clients that trickle, flood, or come from pages of other sites."""
 
+import contextlib
 import http.client
 import socket
 import threading
@@ -10,6 +11,7 @@ import pytest
 from callboard import web
 from callboard.gateway.modules.http import HttpModule
 from callboard.pages import PageServer, text_page
+from tests.polling import eventually
 
 GATE = threading.Event()
 
@@ -65,26 +67,25 @@ def test_a_request_that_trickles_ends_with_its_time(server, monkeypatch):
     monkeypatch.setattr(web, "REQUEST_LIMIT", 0.5)
     slow = dial(server)
     started = time.monotonic()
-    while not ended(slow) and time.monotonic() - started < 8:
-        slow.setblocking(True)
-        try:
-            slow.sendall(b"G")
-        except OSError:
-            break
-        time.sleep(0.1)
 
-    assert 0.3 < time.monotonic() - started < 5
+    def is_over():
+        is_ended = ended(slow)
+        with contextlib.suppress(OSError):
+            slow.sendall(b"G")
+        return is_ended
+
+    eventually(is_over, 8, interval=0.1)
+
+    assert time.monotonic() - started > 0.3
 
 
 def test_a_body_that_trickles_ends_with_its_time(server, monkeypatch):
     monkeypatch.setattr(web, "REQUEST_LIMIT", 0.5)
     slow = dial(server)
     slow.sendall(b"POST /logs HTTP/1.0\r\nHost: localhost\r\nContent-Length: 4000\r\n\r\n")
-    deadline = time.monotonic() + 8
-    while time.monotonic() < deadline and not ended(slow):
-        time.sleep(0.1)
 
-    assert time.monotonic() < deadline
+    eventually(lambda: ended(slow), 8)
+
     assert server.done in ([], [""])
 
 
@@ -105,7 +106,7 @@ def test_an_answer_that_takes_long_is_not_cut_and_too_many_are_refused(server, m
     waiting = [dial(server) for _ in range(web.CONNECTIONS_PER_ADDRESS)]
     for each in waiting:
         each.sendall(b"GET /waits HTTP/1.0\r\n\r\n")
-    time.sleep(3.0)
+    GATE.wait(3.0)
     with dial(server) as refused:
         assert refused.recv(1) == b""
 
