@@ -113,9 +113,8 @@ class Runtime:
         self, name: str = "", node_id: bytes | None = None, runner: Runner | None = None
     ) -> None:
         self.name = name or "node"
-        self.node_id = (
-            node_id if node_id is not None else os.urandom(15) + os.getpid().to_bytes(3)
-        )
+        own_id = os.urandom(15) + os.getpid().to_bytes(3)
+        self.node_id = own_id if node_id is None else node_id
         self.runner = runner or Runner(self.name)
         #: What is counted, in messages.
         self.counters = Counters()

@@ -113,8 +113,11 @@ class Node(Closing):
             InvalidAddress: an address in `join` has another form than `basp://HOST:PORT`.
             TlsError: a file of `tls` is missing or of no use.
             TypeError: `join` is one text.
-            ValueError: the secret is empty.
+            ValueError: the secret is empty, or the name has characters that cannot be printed.
         """
+        if not name.isprintable():
+            msg = f"{name!a} cannot be the name of a node: it has characters without a form"
+            raise ValueError(msg)
         if isinstance(join, str):
             msg = f"join takes a list of addresses: join=[{join!r}]"
             raise TypeError(msg)

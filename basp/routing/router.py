@@ -163,7 +163,7 @@ class Router:
                 heard.pop(destination, None)
             else:
                 heard[destination] = vector
-                if name:
+                if name and name.isprintable():
                     self.names.setdefault(destination, name)
         if len(heard) > UPDATE_LIMIT:
             msg = f"node {node_id_text(peer)} announced more than {UPDATE_LIMIT:,} nodes"

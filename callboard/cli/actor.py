@@ -11,8 +11,9 @@ import typer
 
 from callboard.cli.loading import load_app
 from callboard.cli.options import AccessOptions, command, flag, noun, option
-from callboard.cli.output import from_text, to_json
+from callboard.cli.output import from_text
 from callboard.cli.problem import Misuse, Problem
+from callboard.cli.terminal import say, to_json
 
 if TYPE_CHECKING:
     from callboard import ActorRef, Node
@@ -38,9 +39,9 @@ class ActorOptions(AccessOptions):
     def show(self, value: Any) -> None:
         """Print an answer; None is printed as JSON only."""
         if self.as_json:
-            typer.echo(to_json(value))
+            say(to_json(value))
         elif value is not None:
-            typer.echo(value if isinstance(value, str) else repr(value))
+            say(value if isinstance(value, str) else repr(value))
 
     @contextlib.contextmanager
     def reach(self, address: str) -> "Iterator[TimedExchange]":

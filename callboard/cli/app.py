@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 
 from callboard.cli.options import AccessOptions, JsonOptions, command, flag, option
 from callboard.cli.problem import FAILED, MISUSED, Problem, explain, one_line
+from callboard.cli.terminal import say
 
 #: What there is beside the commands of this file; `callboard.cli.NOUN` has the commands.
 NOUNS: Final = {
@@ -90,7 +91,7 @@ def read_version() -> str:
 def _print_version(value: bool) -> None:  # noqa: FBT001  # typer's callbacks take the option's value
     """Print the version and end."""
     if value:
-        typer.echo(f"callboard {read_version()}")
+        say(f"callboard {read_version()}")
         raise typer.Exit
 
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from callboard.cli.options import JsonOptions, command, flag, noun, option
-from callboard.cli.output import columns, to_json
+from callboard.cli.output import columns
 from callboard.cli.own_node import catch_signals
 from callboard.cli.problem import FAILED, MISUSED, Misuse, Problem, Problems
+from callboard.cli.terminal import say, to_json
 
 if TYPE_CHECKING:
     from callboard.gateway import Gateway, Message, ModuleStatus
@@ -98,14 +99,14 @@ def list_modules(config: Config, options: JsonOptions) -> None:
             for spec in found.modules.values()
         ]
         links = [{"source": source, "sink": sink} for source, sink in found.links]
-        typer.echo(to_json({"modules": modules, "links": links}))
+        say(to_json({"modules": modules, "links": links}))
         return
     rows = []
     for spec in found.modules.values():
         sources = ", ".join(source for source, sink in found.links if sink == spec.name)
         what = " ".join(str(value) for value in spec.entrypoint.values())
         rows.append((spec.name, spec.loader.name, what, sources))
-    typer.echo(columns(("MODULE", "LOADER", "IS", "RECEIVES FROM"), rows))
+    say(columns(("MODULE", "LOADER", "IS", "RECEIVES FROM"), rows))
 
 
 def _run_dry(config: Path, given: Path, options: RunGatewayOptions) -> int:

@@ -15,8 +15,8 @@ import typer
 
 from callboard.cli.options import JsonOptions, command, flag, noun, option
 from callboard.cli.output import columns as columns_text
-from callboard.cli.output import to_json
 from callboard.cli.problem import FAILED, Misuse, Problem, explained
+from callboard.cli.terminal import say, to_json
 from callboard.commitlog import LogError, LogReader, Record, sealed_segments, write_columns
 from callboard.commitlog.verify import verify as verify_log
 
@@ -91,7 +91,7 @@ def list_logs(options: LogOptions, folder: Folder = Path()) -> None:
         text = "{path}: records {start} to {end}, {bytes:,} bytes in {segments} segments"
         options.say(row, text.format(**row))
     if not found and not options.as_json:
-        typer.echo(f"no logs in {folder} or below", err=True)
+        say(f"no logs in {folder} or below", err=True)
 
 
 @command(app)
@@ -113,7 +113,7 @@ def cat(folder: Folder, options: CatOptions) -> None:
         reading = log.read(begin)
         _print_all(islice(_about(reading, options.topic), options.limit), options)
         if reading.lost and start is not None:
-            typer.echo(f"{reading.lost} records were removed by retention before", err=True)
+            say(f"{reading.lost} records were removed by retention before", err=True)
 
 
 @command(app)
@@ -218,7 +218,7 @@ def columns(folder: Folder, options: LogOptions) -> None:
             what = f"none, {each.path} is damaged"
         options.say(row, f"records {each.base} to {each.end}: {what}")
     if not segments and not options.as_json:
-        typer.echo(f"no sealed segments in {folder}: the newest one is still written", err=True)
+        say(f"no sealed segments in {folder}: the newest one is still written", err=True)
 
 
 @command(app)
@@ -251,16 +251,14 @@ def sql(
                 if options.as_json:
                     kinds = [str(column[1]) for column in found.description]
                     for row in iter(found.fetchone, None):
-                        typer.echo(to_json(dict(zip(names, _parsed(row, kinds), strict=True))))
+                        say(to_json(dict(zip(names, _parsed(row, kinds), strict=True))))
                     return
                 rows = found.fetchmany(options.limit + 1)
         except duckdb.Error as error:
             raise _failure(error) from None
     _print_table(names, rows[: options.limit])
     if len(rows) > options.limit:
-        typer.echo(
-            f"only the first {options.limit} rows; --limit prints more, --json all", err=True
-        )
+        say(f"only the first {options.limit} rows; --limit prints more, --json all", err=True)
 
 
 def _about(records: Iterable[Record], topic: str) -> Iterator[Record]:
@@ -274,13 +272,13 @@ def _print_all(records: Iterable[Record], options: JsonOptions) -> None:
         if options.as_json:
             fields = {**record._asdict(), "headers": dict(record.headers)}
             del fields["data"]
-            typer.echo(to_json({**fields, "payload": record.payload}))
+            say(to_json({**fields, "payload": record.payload}))
         else:
             key = "" if record.key is None else f"{record.key!r} "
             shown = (
                 f"{record.offset} {_clock(record.time)} {record.topic} {key}{record.payload!r}"
             )
-            typer.echo(shown)
+            say(shown)
 
 
 def _clock(nanoseconds: int) -> str:
@@ -358,7 +356,7 @@ def _print_table(names: list[str], rows: list[tuple[Any, ...]]) -> None:
         for index in range(len(names))
         if rows and all(isinstance(row[index], _NUMBERS) for row in rows)
     }
-    typer.echo(columns_text(names, texts, right=right))
+    say(columns_text(names, texts, right=right))
 
 
 def _text(value: Any) -> str:

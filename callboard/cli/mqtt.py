@@ -12,8 +12,9 @@ from urllib.parse import quote
 import typer
 
 from callboard.cli.options import JsonOptions, LookOptions, command, flag, noun, option
-from callboard.cli.output import columns, screen, to_json
+from callboard.cli.output import columns, screen
 from callboard.cli.problem import Misuse, Problem
+from callboard.cli.terminal import say, to_json
 
 #: Seconds that the console has to answer.
 PATIENCE: Final = 5.0
@@ -145,7 +146,7 @@ def passwd(
         step = "choose another password, or leave --scram out"
         raise Misuse(why=str(error), step=step) from error
     lines = [f"{key} = {_toml_text(value)}" for key, value in entry.items()]
-    typer.echo(json.dumps(entry) if options.as_json else "\n".join(["[[users]]", *lines]))
+    say(json.dumps(entry) if options.as_json else "\n".join(["[[users]]", *lines]))
 
 
 def _ask_password() -> str:
@@ -218,10 +219,10 @@ def trace(options: TraceOptions, url: ConsoleUrl = "http://127.0.0.1:9465") -> N
             told = _ask(url, f"/trace/{quote(options.client, safe='')}/{since}")
             if told["connected"] != was_connected and not options.as_json:
                 state = "connected" if told["connected"] else "not connected"
-                typer.echo(f"{options.client} is {state}")
+                say(f"{options.client} is {state}")
             was_connected = told["connected"]
             for packet in told["packets"]:
-                typer.echo(to_json(packet) if options.as_json else _packet_line(packet))
+                say(to_json(packet) if options.as_json else _packet_line(packet))
             since = told["count"]
             if end is not None and time.monotonic() >= end:
                 return

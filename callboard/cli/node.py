@@ -19,7 +19,8 @@ from callboard.cli.options import (
     noun,
     option,
 )
-from callboard.cli.output import age_text, columns, screen, to_json
+from callboard.cli.output import age_text, columns, screen
+from callboard.cli.terminal import say, to_json
 
 if TYPE_CHECKING:
     from callboard import ActorRef
@@ -171,7 +172,7 @@ def ps(address: Address, options: PsOptions) -> None:
         question = Inspect(options.limit, options.system)
         told: Inspection = inspector.ask(question, timeout=options.timeout).result()
     show = _parts_text if options.system else _actors_text
-    typer.echo(to_json(told) if options.as_json else show(told))
+    say(to_json(told) if options.as_json else show(told))
 
 
 @command(app)

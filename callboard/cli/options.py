@@ -125,9 +125,9 @@ class JsonOptions:
             text: the same in words.
             err: on the standard error.
         """
-        from callboard.commitlog.json_text import to_json
+        from callboard.cli.terminal import say, to_json
 
-        typer.echo(to_json(row) if self.as_json else text, err=err)
+        say(to_json(row) if self.as_json else text, err=err)
 
 
 @dataclass(frozen=True, kw_only=True)

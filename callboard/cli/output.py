@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from callboard.cli.options import JsonOptions
-from callboard.commitlog.json_text import to_json
+from callboard.cli.terminal import to_json
+from callboard.text import printable
 
 __all__ = ["age_text", "columns", "from_text", "screen", "to_json"]
 
@@ -24,7 +25,8 @@ def screen(options: JsonOptions) -> Iterator[Callable[[Any, str], None]]:
     with Live(screen=True, auto_refresh=False) as live:
 
         def draw(_: Any, text: str) -> None:
-            lines = text.splitlines()[: max(1, live.console.height - 2)]
+            text = printable(text, kept="\n")
+            lines = text.split("\n")[: max(1, live.console.height - 2)]
             shown = Text("\n".join([*lines, "Ctrl-C ends"]), no_wrap=True)
             live.update(shown, refresh=True)
 
@@ -49,7 +51,7 @@ def columns(
         rows: as many texts each.
         right: indexes of the columns that stand at their right edge, as numbers do.
     """
-    lines = [head, *rows]
+    lines = [head, *([printable(text) for text in row] for row in rows)]
     widths = [max(len(line[index]) for line in lines) for index in range(len(head))]
     return "\n".join(
         "  ".join(

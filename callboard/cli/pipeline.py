@@ -16,6 +16,7 @@ import typer
 from callboard.cli.options import JsonOptions, command, flag, noun, option
 from callboard.cli.own_node import JoinOptions, catch_signals, opening, parse_listen
 from callboard.cli.problem import FAILED, MISUSED, Problem, one_line, problem_of
+from callboard.cli.terminal import say
 from callboard.cli.topic import parse_retention
 from callboard.commitlog import LogError, LogReader
 from callboard.pipeline.errors import InvalidSetting, PipelineError, SparkMissing
@@ -31,6 +32,7 @@ from callboard.pipeline.progress import (
 )
 from callboard.pipeline.queries import Settings, seconds_of
 from callboard.pipeline.state import Detection
+from callboard.text import printable
 
 if TYPE_CHECKING:
     from callboard.endpoint.hub import Hub
@@ -261,7 +263,7 @@ def _run_batch(job: Job, options: QueryOptions) -> int:
                 job.run_batch(spark)
         except Exception as error:  # noqa: BLE001  # Spark's errors are of many kinds
             if stop.is_set():
-                typer.echo("stopped; no results were added", err=True)
+                say("stopped; no results were added", err=True)
                 return FAILED
             raise _failure(error) from None
         row = {
@@ -331,7 +333,7 @@ def _run_stream(job: Job, options: StreamOptions) -> int:
         show(None)
         if error is not None:
             raise _failure(error)
-        typer.echo(f"{job.title}: {how} after {status.status.rows:,} records", err=True)
+        say(f"{job.title}: {how} after {status.status.rows:,} records", err=True)
         return 0
 
 
@@ -451,7 +453,7 @@ def _serve_metrics(address: str, status: StatusFile) -> "PageServer":
     pages = {"/metrics": lambda: metrics_page(query_metrics(status.status))}
     with opening(address, what="serve metrics on", option="--metrics"):
         server = PageServer(pages, *parse_listen(address))
-    typer.echo(f"metrics on {server.url}/metrics", err=True)
+    say(f"metrics on {server.url}/metrics", err=True)
     return server
 
 
@@ -466,9 +468,9 @@ def _end_of(folder: str, otherwise: int = 0) -> int:
 def _shows(options: JsonOptions) -> Callable[[Progress | None], None]:
     """Return what draws a batch: a bar in a terminal, else a line; None ends the drawing."""
     if options.as_json:
-        return lambda each: None if each is None else typer.echo(json.dumps(each.as_message()))
+        return lambda each: None if each is None else say(json.dumps(each.as_message()))
     if not sys.stderr.isatty():
-        return lambda each: None if each is None else typer.echo(_line(each), err=True)
+        return lambda each: None if each is None else say(_line(each), err=True)
     drawn = False
 
     def show(each: Progress | None) -> None:
@@ -476,9 +478,10 @@ def _shows(options: JsonOptions) -> Callable[[Progress | None], None]:
         if each is not None:
             share = each.offset / each.end if each.end else 1.0
             bar = "█" * round(_BAR * share)
-            typer.echo(f"\r\x1b[K{bar:░<{_BAR}} {share:4.0%} {_line(each)}", err=True, nl=False)
+            line = printable(f"{bar:░<{_BAR}} {share:4.0%} {_line(each)}")
+            typer.echo(f"\r\x1b[K{line}", err=True, nl=False)
         elif drawn:
-            typer.echo("", err=True)
+            say("", err=True)
         drawn = each is not None
 
     return show

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from callboard.text import printable
+
 FAILED: Final = 1
 MISUSED: Final = 2
 
@@ -53,8 +55,8 @@ def explained(
 
 
 def one_line(text: str) -> str:
-    """Return a text without line ends."""
-    return " ".join(text.split())
+    """Return a text without line ends, and without what a terminal would obey."""
+    return printable(" ".join(text.split()))
 
 
 def explain(error: Exception) -> str:

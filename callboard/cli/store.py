@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from callboard.cli.options import AccessOptions, command, noun, option
-from callboard.cli.output import from_text, to_json
+from callboard.cli.output import from_text
 from callboard.cli.own_node import catch_signals
 from callboard.cli.problem import Misuse, Problem
+from callboard.cli.terminal import say, to_json
 
 if TYPE_CHECKING:
     from callboard import Node
@@ -90,7 +91,7 @@ class StoreOptions(AccessOptions):
 
     def show(self, value: object) -> None:
         """Print a key or value."""
-        typer.echo(to_json(value) if self.as_json else _text(value))
+        say(to_json(value) if self.as_json else _text(value))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +183,7 @@ def watch(
             event = queue.get(LOOK_INTERVAL)
             if event is not None:
                 seen += 1
-                typer.echo(to_json(event._asdict()) if options.as_json else _line(event))
+                say(to_json(event._asdict()) if options.as_json else _line(event))
 
 
 def _line(event: "StoreEvent") -> str:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_args
 import typer
 
 from callboard.cli.options import JsonOptions, command, flag, noun, option
-from callboard.cli.output import from_text, to_json
+from callboard.cli.output import from_text
 from callboard.cli.own_node import JoinOptions, catch_signals
 from callboard.cli.problem import FAILED, Misuse, Problem, explained
+from callboard.cli.terminal import say, to_json
 from callboard.commitlog import CommitLog, LogError, Retention
 from callboard.commitlog.log import Sync
 
@@ -138,7 +139,7 @@ def _publish_values(topic: str, values: Sequence[str], options: PubOptions) -> N
         _confirm(hub)
         nodes = len(hub.receivers_of(topic).result(options.timeout or 1.0))
     if options.as_json:
-        typer.echo(to_json({"topic": topic, "published": count, "nodes": nodes}))
+        say(to_json({"topic": topic, "published": count, "nodes": nodes}))
 
 
 def _measure_round_trips(topic: str, options: PubOptions) -> None:
@@ -295,9 +296,9 @@ class Lines:
         if self._options.rate:
             return
         if self._options.as_json:
-            typer.echo(f'{{"topic": {to_json(topic)}, "data": {to_json(value)}}}')
+            say(f'{{"topic": {to_json(topic)}, "data": {to_json(value)}}}')
         else:
-            typer.echo(f"{topic}  {value if isinstance(value, str) else to_json(value)}")
+            say(f"{topic}  {value if isinstance(value, str) else to_json(value)}")
 
     def tell_rate(self, now: float) -> None:
         """Print the rate of the last second, when one is over."""
@@ -312,7 +313,7 @@ class Lines:
 
 def _tell_dropped(count: int) -> None:
     """Tell that messages came faster than they were printed."""
-    typer.echo(f"{count:,} messages were dropped: they came faster than this prints", err=True)
+    say(f"{count:,} messages were dropped: they came faster than this prints", err=True)
 
 
 # --- record ---
@@ -428,13 +429,13 @@ def _tell_begin(recording: "Recording", options: JsonOptions) -> None:
     """Say where the recording begins; on the standard error, beside what is printed."""
     if options.as_json:
         row = {"log": str(recording.folder), "start": recording.start}
-        typer.echo(to_json(row | {"resumed": recording.resumed}), err=True)
+        say(to_json(row | {"resumed": recording.resumed}), err=True)
         return
     since = ""
     if recording.resumed is not None:
         moment = datetime.fromtimestamp(recording.resumed / 1e9, UTC)
         since = f", where it stopped at {moment:%Y-%m-%dT%H:%M:%SZ}"
-    typer.echo(f"records into {recording.folder} from {recording.start}{since}", err=True)
+    say(f"records into {recording.folder} from {recording.start}{since}", err=True)
 
 
 def _tell_end(recording: "Recording", options: JsonOptions) -> None:
@@ -446,7 +447,7 @@ def _tell_end(recording: "Recording", options: JsonOptions) -> None:
     text = "recorded {recorded:,} messages, offsets {start} to {end}, {lost:,} lost"
     options.say(row, text.format(**row))
     if recording.error:
-        typer.echo(recording.error, err=True)
+        say(recording.error, err=True)
 
 
 def _figures(recording: "Recording", *names: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import logging
 from typing import Any, Final
 
 from callboard.actors.reference import current_cell
+from callboard.text import printable
 
 #: What `callboard node run` writes.
 FORMAT: Final = "%(asctime)s %(levelname)s [%(node)s %(actor)s] %(name)s: %(message)s"
@@ -28,6 +29,22 @@ class _LabelledFactory:
         record: logging.LogRecord = self._make(*args, **kwargs)
         record.node, record.actor = _labels(record.threadName or "")
         return record
+
+
+class PrintableFormatter(logging.Formatter):
+    """Writes records without characters that a terminal would obey.
+
+    Names and texts of other nodes and clients stand in them. The lines of a message that has
+    several are indented, so that none looks like a record.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # its name there
+        """Write a record without its traceback."""
+        return super().formatMessage(record).replace("\n", "\n    ")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write a record."""
+        return printable(super().format(record), kept="\n\t")
 
 
 def label_log_records() -> None:
@@ -51,7 +68,9 @@ def set_up_logging(level: str = "warning") -> None:
         ValueError: the level is another one.
     """
     label_log_records()
-    logging.basicConfig(format=FORMAT)
+    handler = logging.StreamHandler()
+    handler.setFormatter(PrintableFormatter(FORMAT))
+    logging.basicConfig(handlers=[handler])
     logging.getLogger().setLevel(level.upper())
 
 

@@ -160,8 +160,9 @@ class Paths:
 
     def _described(self, node: NodeId, future: Future[Any]) -> None:
         """Take the name of a node that was found."""
-        if future.exception() is None and isinstance(future.result(), str):
-            self._routes.names[node] = future.result()
+        name = future.result() if future.exception() is None else None
+        if isinstance(name, str) and name.isprintable():
+            self._routes.names[node] = name
         self._tell_node_up(node)
 
     def _tell_node_up(self, node: NodeId) -> None:
@@ -205,4 +206,5 @@ def _read_name(state: bytes) -> str:
         said = read_plain(state)
     except BaspError:
         return ""
-    return said[0] if isinstance(said, list) and said and isinstance(said[0], str) else ""
+    name = said[0] if isinstance(said, list) and said else ""
+    return name if isinstance(name, str) and name.isprintable() else ""

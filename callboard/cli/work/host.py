@@ -5,13 +5,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import typer
-
 from callboard import Actor, Child, Limits, Node, Tls
 from callboard.cli.loading import find_class, load_app, set_up, spawnable_classes
 from callboard.cli.options import AccessOptions, JsonOptions, Proof, read_secret
 from callboard.cli.own_node import catch_signals, open_port, opening
 from callboard.cli.problem import FAILED, MISUSED, Problem, Problems
+from callboard.cli.terminal import say
 from callboard.configuration.host_port import parse_host_port
 from callboard.operation.configuration import (
     InvalidConfiguration,
@@ -71,7 +70,7 @@ def host(config: NodeConfiguration, options: AccessOptions) -> int:
             if not reports:
                 if not options.as_json:
                     limit = f"{config.drain_timeout:g} s at most"
-                    typer.echo(f"{node.name} drains, {limit}; a second signal ends it at once")
+                    say(f"{node.name} drains, {limit}; a second signal ends it at once")
                 node.drain(config.drain_timeout)
             node.runtime.stopped.wait()  # somebody else may be closing it
             report, step = reports[0], "give it longer with --drain-timeout SECONDS"
