@@ -10,7 +10,6 @@ from typing import Any
 
 import typer
 
-from callboard.commitlog import json_text
 from callboard.text import printable
 
 
@@ -26,6 +25,8 @@ def say(text: object = "", *, err: bool = False) -> None:
 
 def to_json(value: Any) -> str:
     """Return a value as a line of JSON without characters that a terminal would obey."""
+    from callboard.commitlog import json_text  # a log's codec, which no help needs
+
     text = json_text.to_json(value)
     if text.isprintable():
         return text
