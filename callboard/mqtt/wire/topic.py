@@ -137,22 +137,25 @@ class FilterTree(_Tree[T]):
 
     def match(self, topic: str) -> list[T]:
         """Return the values of all filters that match a name."""
-        found: list[_Branch[T] | None] = []
+        found: list[_Branch[T]] = []
         branches = [self._root]
         for position, name in enumerate(topic.split("/")):
-            following: list[_Branch[T] | None] = []
+            following: list[_Branch[T]] = []
             for branch in branches:
                 below = branch.below
                 if position or name[:1] != "$":
-                    found.append(below.get("#"))
-                    following.append(below.get("+"))
-                if name not in {"+", "#"}:
-                    following.append(below.get(name))
-            branches = [branch for branch in following if branch is not None]
+                    if "#" in below:
+                        found.append(below["#"])
+                    if "+" in below:
+                        following.append(below["+"])
+                if name in below and name not in {"+", "#"}:
+                    following.append(below[name])
+            branches = following
         for branch in branches:
-            found += (branch, branch.below.get("#"))
-        values = [branch.value for branch in found if branch is not None]
-        return [value for value in values if value is not None]
+            found.append(branch)
+            if "#" in branch.below:
+                found.append(branch.below["#"])
+        return [branch.value for branch in found if branch.value is not None]
 
 
 class TopicTree(_Tree[T]):
