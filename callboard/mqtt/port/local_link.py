@@ -6,21 +6,21 @@
     link.publish("seen", message.payload, qos=1).result(5)
 
 Acknowledgements go both ways as on a wire; the router cannot tell the difference. Messages wait
-in a bounded queue, or go to a function on the router's thread. A full queue makes the router
-wait as a full socket does. All methods may be called from any thread.
+in a queue; a full one makes the router wait as a full socket does. All methods may be called
+from any thread.
 """
 
 import asyncio
+import sys
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import callboard.mqtt.wire.packet as packets
 from callboard.actors.closing import Closing
 from callboard.actors.seconds import limit
+from callboard.endpoint.message_queue import MessageQueue
 from callboard.mqtt.router.link import UNSCHEDULE, Access, Disconnected, Link, RouterMailbox
 from callboard.mqtt.wire.client import ClientProtocol, Message, Settled
 from callboard.mqtt.wire.codec import decode_all, encode
@@ -42,7 +42,6 @@ class LocalLink(Closing):
         mailbox: RouterMailbox,
         client_id: str = "",
         *,
-        on_messages: Callable[[list[Message]], None] | None = None,
         clean_start: bool = True,
         session_expiry: int = 0,
         access: Access | None = None,
@@ -52,17 +51,13 @@ class LocalLink(Closing):
         Args:
             mailbox: the router, or what stands for it.
             client_id: of the session; the router makes one up for an empty one.
-            on_messages: takes messages on the router's thread, in place of the queue; it must
-                be quick. Those of a run are acknowledged when it returns.
             clean_start: whether to forget a session that is there.
             session_expiry: seconds for which the session lives after `close`.
             access: what it may do; None is everything.
         """
-        self._on_messages = on_messages
         self._lock = threading.Lock()
-        self._arrived = threading.Condition(self._lock)
-        self._queue: deque[Message] = deque()
-        self._waiters: list[Callable[[], Any]] = []
+        #: It drops nothing: the router stops sending when it is full.
+        self._queue: MessageQueue[Message] = MessageQueue(sys.maxsize)
         self._owes_ready = False
         self._client: ClientProtocol[Answered] = ClientProtocol()
         self._end: str | None = None
@@ -160,8 +155,10 @@ class LocalLink(Closing):
 
     def try_recv(self) -> Message | None:
         """Return the next message, None if there is none."""
-        with self._lock:
-            return self._next()
+        try:
+            return self._took(self._queue.pop())
+        except IndexError:
+            return None
 
     def recv(self, timeout: float | None = None) -> Message:
         """Wait for the next message.
@@ -169,41 +166,34 @@ class LocalLink(Closing):
         Raises:
             TimeoutError: none came in time.
             LinkClosed: the link is over and nothing is left.
+            WouldBlock: called on the thread of a running event loop; use `arecv`.
+            WouldDeadlock: called in a handler, whose node would stand still.
         """
         timeout = limit(timeout)
-        with self._arrived:
-            if not self._arrived.wait_for(lambda: self._queue or self._end, timeout):
-                text = f"no message came in {timeout} s"
-                raise TimeoutError(text)
-            message = self._next()
+        try:
+            message = self._queue.get(timeout)
+        except EOFError:
+            raise LinkClosed(self._end or "closed") from None
         if message is None:
-            raise LinkClosed(self._end or "closed")
-        return message
+            text = f"no message came in {timeout} s"
+            raise TimeoutError(text)
+        return self._took(message)
 
     async def arecv(self, timeout: float | None = None) -> Message:
         """Wait for the next message; see `recv`."""
-        loop = asyncio.get_running_loop()
         async with asyncio.timeout(limit(timeout)):
-            while True:
-                arrived = asyncio.Event()
-                with self._lock:
-                    message = self._next()
-                    if message is not None:
-                        return message
-                    if self._end is not None:
-                        raise LinkClosed(self._end)
-                    self._waiters.append(partial(loop.call_soon_threadsafe, arrived.set))
-                await arrived.wait()
+            try:
+                return self._took(await self._queue.aget())
+            except EOFError:
+                raise LinkClosed(self._end or "closed") from None
 
-    def _next(self) -> Message | None:
-        """Take the next message; the router goes on once there is room."""
-        queue = self._queue
-        if not queue:
-            return None
-        message = queue.popleft()
-        if self._owes_ready and len(queue) <= QUEUE_LIMIT // 2:
-            self._owes_ready = False
-            self._link.ready()
+    def _took(self, message: Message) -> Message:
+        """Return a message that was taken; the router goes on once there is room."""
+        if self._owes_ready and self._queue.available() <= QUEUE_LIMIT // 2:
+            with self._lock:
+                is_owed, self._owes_ready = self._owes_ready, False
+            if is_owed:
+                self._link.ready()
         return message
 
     # --- towards the router ---
@@ -236,31 +226,15 @@ class LocalLink(Closing):
             elif isinstance(each, Disconnected):
                 self._finish(each.text or reason_text(each.reason_code))
         if messages:
-            self._deliver(messages)
+            self._queue.take(messages)
         answers = self._client.take_answers()
         if answers and self._end is None:
             self._link.push(answers)
         if is_full:
             with self._lock:
-                self._owes_ready = len(self._queue) > QUEUE_LIMIT
+                self._owes_ready = self._queue.available() > QUEUE_LIMIT
             if not self._owes_ready:
                 self._link.ready()
-
-    def _deliver(self, messages: list[Message]) -> None:
-        """Hand messages to the function, or to those that wait for them."""
-        if self._on_messages is not None:
-            self._on_messages(messages)
-        else:
-            self._append(messages)
-
-    def _append(self, messages: list[Message]) -> None:
-        """Let those go on that wait for messages, or for the end."""
-        with self._arrived:
-            self._queue += messages
-            self._arrived.notify_all()
-            waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            waiter()
 
     def _take(self, packet: Packet, messages: list[Message]) -> None:
         """Take one packet of the router."""
@@ -285,7 +259,7 @@ class LocalLink(Closing):
             self._end = why
             pending = list(self._client.inflight.values())
             self._client.inflight.clear()
-        self._append([])
+        self._queue.close()
         for future in pending:
             future.set_exception(LinkClosed(why))
         if not self.connected.done():
