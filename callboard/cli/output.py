@@ -37,7 +37,7 @@ def from_text(text: str) -> Any:
     """Return the value of a JSON text, or the text itself if it is not JSON."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

@@ -5,8 +5,11 @@
 
 import errno
 import os
+import stat
 from pathlib import Path
 from typing import Protocol
+
+from callboard.commitlog.errors import FolderInPlace, NotPlain
 
 
 class DiskFile(Protocol):
@@ -63,6 +66,45 @@ def check_rename(old: str, new: str) -> None:
         raise ValueError(msg)
 
 
+def open_plain(path: str, flags: int) -> int:
+    """Open a file and return its descriptor; nothing but a file, and that at once.
+
+    Whoever may write into a folder could plant a link to another file there, or a pipe that
+    keeps the one waiting who opens it.
+
+    Raises:
+        NotPlain: it is a link, a pipe, a device or a socket.
+        FolderInPlace: it is a folder.
+    """
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o644)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise NotPlain(_NOT_PLAIN.format(path)) from None
+        if error.errno == errno.EISDIR:
+            check_plain(stat.S_IFDIR, path)
+        raise
+    try:
+        check_plain(os.fstat(descriptor).st_mode, path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def check_plain(mode: int, path: str) -> None:
+    """Raise `NotPlain` for what is not a file, `FolderInPlace` for a folder."""
+    if stat.S_ISDIR(mode):
+        what = f"{path} is a folder, not a file; take it away"
+        raise FolderInPlace(what)
+    if not stat.S_ISREG(mode):
+        raise NotPlain(_NOT_PLAIN.format(path))
+
+
+_NOT_PLAIN = "{} is a link, a pipe or a device, not a file; take it away"
+
+
 class RealDisk:
     """A `Disk` below a folder of the machine."""
 
@@ -78,11 +120,7 @@ class RealDisk:
     def open(self, path: str, *, append: bool = False) -> "RealFile":
         """Open a file to read it, or with `append` to write as well, made if needed."""
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT if append else os.O_RDONLY
-        descriptor = os.open(self._path(path), flags | os.O_CLOEXEC, 0o644)
-        if not append and Path(self._path(path)).is_dir():
-            os.close(descriptor)
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        return RealFile(descriptor)
+        return RealFile(open_plain(self._path(path), flags))
 
     def mkdir(self, path: str) -> None:
         """Make a folder."""
@@ -103,10 +141,9 @@ class RealDisk:
 
     def size(self, path: str) -> int:
         """Return the size of a file in bytes."""
-        found = Path(self._path(path))
-        if found.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        return found.stat().st_size
+        found = os.lstat(self._path(path))
+        check_plain(found.st_mode, path)
+        return found.st_size
 
     def sync_folder(self, path: str) -> None:
         """Make the names in a folder durable."""

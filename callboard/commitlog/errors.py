@@ -5,6 +5,8 @@
     ├── LogClosed       the log was closed
     ├── LogCorrupt      bytes that were durable are damaged
     ├── LogFailed       (OSError) the disk refused something
+    │   └── NotPlain    what is in a file's place is a link, a pipe or a device
+    │       └── FolderInPlace (IsADirectoryError) or a folder
     ├── InvalidRecord   (ValueError) this cannot be stored
     └── ExtraMissing    (ImportError) an optional package is not installed
 
@@ -41,6 +43,14 @@ class LogCorrupt(LogError):
 
 class LogFailed(LogError, OSError):
     """The disk refused to write or to sync; nothing of that call was acknowledged."""
+
+
+class NotPlain(LogFailed):
+    """A link, a pipe or a device is in the place of a file: it is neither followed nor read."""
+
+
+class FolderInPlace(NotPlain, IsADirectoryError):
+    """A folder is in the place of a file."""
 
 
 class InvalidRecord(LogError, ValueError):

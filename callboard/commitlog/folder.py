@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from callboard.commitlog.disk import Disk, DiskFile
+from callboard.commitlog.disk import Disk, DiskFile, open_plain
 from callboard.commitlog.errors import LogFailed, LogLocked
 
 SEGMENT: Final = ".log"
@@ -19,6 +19,8 @@ COLUMNS: Final = ".parquet"
 MARKS: Final = "synced"
 LOCK: Final = "lock"
 TEMPORARY: Final = ".tmp"
+#: The largest offset that indexes and batches hold.
+LAST_OFFSET: Final = 2**63 - 1
 _DIGITS: Final = 20
 _COPY: Final = 1 << 20
 
@@ -48,7 +50,7 @@ class Folder:
         return [
             int(name.removesuffix(kind))
             for name in self.disk.listdir(self.path)
-            if name.endswith(kind) and name.removesuffix(kind).isdecimal()
+            if name.endswith(kind) and is_base(name.removesuffix(kind))
         ]
 
     def log_bases(self) -> list[int]:
@@ -143,6 +145,12 @@ class Folder:
             self.disk.unlink(path)
 
 
+def is_base(digits: str) -> bool:
+    """Return whether a file's name is an offset as a log writes it; others are not its own."""
+    is_number = len(digits) == _DIGITS and digits.isascii() and digits.isdecimal()
+    return is_number and int(digits) <= LAST_OFFSET
+
+
 def write_all(file: DiskFile, data: bytes) -> None:
     """Write all of it, however many calls that takes."""
     done = file.write(data)
@@ -160,7 +168,7 @@ class WriterLock:
             LogLocked: somebody else holds it; the text names the process.
         """
         path = Path(folder) / LOCK
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor = open_plain(str(path), os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -6,6 +6,7 @@ called is said by the room that reads (`refuse`).
 """
 
 import json
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,6 +21,12 @@ FILE_LIMIT: Final = 16 * 1024 * 1024
 
 #: Characters of a value in the text of a mistake.
 SHOWN_LIMIT: Final = 60
+
+#: Levels of tables and lists, and parts of a key, of a configuration: ten times what any has.
+DEPTH_LIMIT: Final = 64
+_TOO_DEEP: Final = f"it is nested more than {DEPTH_LIMIT} deep"
+_KEY_PART: Final = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+"""
+_DEEP_KEY: Final = re.compile(rf"(?<![\w-])(?:{_KEY_PART}\.[ \t]*+){{{DEPTH_LIMIT}}}")
 
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 
@@ -72,6 +79,41 @@ Listen = Annotated[str, text_form(parse_listen)]
 ExistingFile = Annotated[Path, AfterValidator(find_file)]
 
 
+class TooDeep(ValueError):
+    """A text of JSON or TOML is nested deeper than a configuration ever is."""
+
+
+def parse(text: str, kind: str) -> Any:
+    """Return what a text of TOML or JSON says.
+
+    Raises:
+        TooDeep: its values, or the parts of a key, are nested deeper than `DEPTH_LIMIT`.
+        ValueError: it is of another form.
+    """
+    # tomllib takes quadratic time for the parts of a key, so they are counted first.
+    if kind == "TOML" and _DEEP_KEY.search(text):
+        raise TooDeep(_TOO_DEEP)
+    try:
+        values: Any = tomllib.loads(text) if kind == "TOML" else json.loads(text)
+    except RecursionError:
+        raise TooDeep(_TOO_DEEP) from None
+    level = [values]
+    for _ in range(DEPTH_LIMIT):
+        level = (
+            [
+                inner
+                for outer in level
+                for inner in (outer.values() if isinstance(outer, dict) else outer)
+                if isinstance(inner, dict | list)
+            ]
+            if isinstance(values, dict | list)
+            else []
+        )
+    if level:
+        raise TooDeep(_TOO_DEEP)
+    return values
+
+
 def read_values(path: Path, refuse: Refuse, *, takes_json: bool = False) -> dict[str, Any]:
     """Read a file of TOML; or of JSON, unless its name ends in `.toml`.
 
@@ -88,13 +130,12 @@ def read_values(path: Path, refuse: Refuse, *, takes_json: bool = False) -> dict
     try:
         if path.stat().st_size > FILE_LIMIT:
             raise refuse([f"{path}: it is larger than {FILE_LIMIT:,} B"])
-        text = path.read_text(encoding="utf-8")
-        values: Any = tomllib.loads(text) if kind == "TOML" else json.loads(text)
+        values: Any = parse(path.read_text(encoding="utf-8"), kind)
     except OSError as error:
         line = f"{path}: {error.strerror}; {step}"
     except UnicodeDecodeError:
         line = f"{path}: it is no text in UTF-8; {step}"
-    except (tomllib.TOMLDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError, TooDeep) as error:
         line = f"{path}: it is no {kind}: {error}; correct it there"
     else:
         if isinstance(values, dict):

@@ -9,8 +9,6 @@ A file of rules (TOML or JSON) says what goes where; the first rule that fits wi
     attr = { host = "unknown" }         # for attributes that the client did not say
 """
 
-import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import Any, Final, Self
 from callboard.actors.actor import Actor
 from callboard.actors.errors import RemoteError
 from callboard.actors.reference import ActorRef
+from callboard.configuration.reading import parse
 from callboard.flow.errors import FlowRefused, InvalidRule, RecordError
 from callboard.flow.factories import Bot
 from callboard.flow.file_service import Append, FetchRecords
@@ -89,12 +88,12 @@ def load_rules(path: Path) -> list[FileRule]:
     """
     try:
         text = path.read_text(encoding="utf-8")
-        found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        found = parse(text, "JSON" if path.suffix == ".json" else "TOML")
     except OSError as error:
         invalid_rule(f"{path}: {error.strerror}")
     except UnicodeDecodeError:
         invalid_rule(f"{path}: it is no text in UTF-8")
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         invalid_rule(f"{path}: {error}")
     entries = found.get("rule") if isinstance(found, dict) else found
     if not isinstance(entries, list) or not entries:

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
 
+from callboard.commitlog.disk import open_plain
 from callboard.flow.errors import MalformedMessage, RecordError
 from callboard.flow.protocol.message import MESSAGE_LIMIT, Message
 
@@ -37,7 +38,7 @@ class RecordFile:
         """
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a+b")
+        self._file = open(path, "a+b", opener=open_plain)  # noqa: SIM115
         self.count = 0
         try:
             if self._file.seek(0, 2) == 0:
@@ -99,7 +100,7 @@ def read_records(path: Path) -> Iterator[Message]:
     Raises:
         RecordError: it is not a file of records, or is damaged.
     """
-    with path.open("rb") as file:
+    with open(path, "rb", opener=open_plain) as file:
         start = _checked_start(file, path)
         for message, _ in _scan(file, start, path.stat().st_size):
             yield message

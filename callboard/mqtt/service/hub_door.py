@@ -184,7 +184,7 @@ def _value(message: Message, each: TopicMap) -> Any:
     if each.values == "json":
         try:
             return json.loads(message.payload)
-        except ValueError:
+        except (ValueError, RecursionError):
             pass
     return message.payload
 
