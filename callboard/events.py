@@ -15,6 +15,7 @@ from callboard.actors.events import (
 from callboard.endpoint.events import NotRecorded, Undelivered
 from callboard.proxies.events import (
     ConnectionsRefused,
+    FramesRefused,
     LinkDown,
     LinkRefused,
     LinkUp,
@@ -36,6 +37,7 @@ __all__ = [
     "ActorStopped",
     "CommandsRefused",
     "ConnectionsRefused",
+    "FramesRefused",
     "DeadLetter",
     "Drained",
     "Expired",

@@ -4,6 +4,7 @@
 - `outgoing`: from proxies and answers to wires
 - `lifetimes`: announce, release and down keep the proxies of all nodes true
 - `paths`: links, routes, and what follows from their changes
+- `doubts`: frames that came over a link of no path to their source
 - `forwarding`: frames for other nodes
 - `incoming`: the frames of one read, to mailboxes or onward
 
@@ -24,6 +25,7 @@ from callboard.proxies.link.connector import Connector, LinkOptions
 from callboard.proxies.link.wire import Wire
 from callboard.proxies.route_table import RouteTable
 from callboard.proxies.surroundings import Surroundings
+from callboard.proxies.traffic.doubts import Doubts
 from callboard.proxies.traffic.forwarding import Forwarding
 from callboard.proxies.traffic.incoming import Incoming
 from callboard.proxies.traffic.outgoing import Outgoing
@@ -60,10 +62,19 @@ class Broker:
             limits.items,
         )
         self.lifetimes = Lifetimes(runtime, routes, self.outgoing, limits.proxies)
-        self.paths = Paths(runtime, routes, self.outgoing, self.unrouted, self.lifetimes)
+        self.doubts = Doubts(runtime, routes)
+        self.paths = Paths(
+            runtime, routes, self.outgoing, self.unrouted, self.lifetimes, self.doubts
+        )
         self.forwarding = Forwarding(runtime, routes, self.unrouted)
         self.incoming = Incoming(
-            runtime, routes, self.outgoing, self.forwarding, self.lifetimes, self.paths
+            runtime,
+            routes,
+            self.outgoing,
+            self.forwarding,
+            self.lifetimes,
+            self.paths,
+            self.doubts,
         )
         #: Takes the frames of one read; for the connector.
         self.deliver: Callable[[Wire, list[RawFrame]], None] = self.incoming.deliver

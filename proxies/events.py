@@ -65,6 +65,21 @@ class Undeliverable:
 
 
 @dataclass(frozen=True, slots=True)
+class FramesRefused:
+    """Frames came over a link of no path to the node that they name; told once a second.
+
+    Attributes:
+        node_id: the node that the latest of them named as its source.
+        peer: the neighbor that brought it.
+        count: how many since the last such event.
+    """
+
+    node_id: bytes
+    peer: bytes
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectionsRefused:
     """Event: a limit closed connections at once; told at most once a second.
 

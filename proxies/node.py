@@ -586,6 +586,7 @@ class Node(Closing):
             handler_seconds=runtime.handler_seconds,
             mailbox_messages=sum(depths),
             mailbox_depth_max=max(depths, default=0),
+            refused_frames=broker.routes.refused,
         )
 
     def subscribed(self, subscriber: Callable[[object], None]) -> AbstractContextManager[None]:

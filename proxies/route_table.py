@@ -6,6 +6,8 @@ is the order of the positions.
 """
 
 import threading
+from collections.abc import Iterable
+from typing import Final
 
 from callboard.basp.accounting import Accounts
 from callboard.basp.node_id import NodeId
@@ -13,6 +15,12 @@ from callboard.basp.routing.router import Router
 from callboard.proxies.address import Endpoint, actor_text, is_path
 from callboard.proxies.ledger.departed import Departed
 from callboard.proxies.link.wire import Wire
+
+#: Seconds after which nothing comes over a path that traffic has left.
+#:
+#: By then each of its links has delivered what it held, or was found dead after three
+#: heartbeats.
+OLD_PATH_LIMIT: Final = 5.0
 
 
 class RouteTable:
@@ -35,6 +43,10 @@ class RouteTable:
         self.departed = Departed()
         #: Frames that no path was there for.
         self.undeliverable = 0
+        #: Frames that came over a link of no path to their source.
+        self.refused = 0
+        #: Neighbors that led to nodes a moment ago, and until when frames may still come.
+        self._former: dict[tuple[bytes, bytes], float] = {}
 
     def listens_at(self, endpoint: Endpoint) -> None:
         """Take note of a port of this node; the first one of TCP stands in the text of refs."""
@@ -45,9 +57,23 @@ class RouteTable:
         """Return whether a path leads to a node, or one that was lost is being replaced."""
         return node in self.router.next_hops or node in self.router.active
 
-    def is_admitted(self, node: bytes, now: float) -> bool:
-        """Return whether something of a node may be kept: not of ever more unknown ones."""
-        return self.has_path(node) or self.departed.admits(node, now)
+    def brings(self, neighbor: bytes | None, node: bytes, now: float) -> bool:
+        """Return whether a neighbor leads to a node, or did a moment ago."""
+        return (
+            neighbor in self.router.carriers.get(node, ())
+            or self._former.get((neighbor or b"", node), now) > now
+        )
+
+    def left(self, pairs: Iterable[tuple[bytes, bytes]], now: float) -> None:
+        """Take note of neighbors that lead to nodes no more, and that any link may now."""
+        former = self._former
+        for pair in pairs:
+            former.pop(pair, None)  # the latest last
+            former[pair] = now + OLD_PATH_LIMIT
+        while former and next(iter(former.values())) <= now:
+            del former[next(iter(former))]
+        for wire in self.wires.values():
+            wire.sources.clear()
 
     def wire_to(self, node: bytes) -> Wire | None:
         """Return the wire of the next hop to a node; None without a path."""

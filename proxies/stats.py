@@ -67,6 +67,7 @@ class NodeStats:
 
     Attributes:
         pauses: how often reading a link was put off because it brought more than it may.
+        refused_frames: those of nodes that no path leads to over the link that brought them.
         dropped_fields: fields of messages that no class here knows: their senders are newer.
         refused_spawns: orders of other nodes to spawn what is not offered to them.
         overflows: dropped or refused by full mailboxes.
@@ -101,3 +102,4 @@ class NodeStats:
     handler_seconds: dict[str, float] = field(default_factory=dict)
     mailbox_messages: int = 0
     mailbox_depth_max: int = 0
+    refused_frames: int = 0

@@ -52,6 +52,7 @@ class Changes:
         moved: nodes whose path changed anywhere between here and there, or came back while
             we were active for them (even the same: others on it may have had none either).
         gained: nodes that a path leads to again or for the first time.
+        left: neighbors, and the nodes that they have no shortest path to any more.
         updates: neighbor and payload of the ``routing_update`` frames to send, one for
             each neighbor at most.
     """
@@ -60,6 +61,7 @@ class Changes:
     gained: list[NodeId] = field(default_factory=list)
     lost: list[NodeId] = field(default_factory=list)
     moved: list[NodeId] = field(default_factory=list)
+    left: list[tuple[NodeId, NodeId]] = field(default_factory=list)
 
 
 class Router:
@@ -67,6 +69,8 @@ class Router:
 
     Attributes:
         next_hops: neighbor to send to, by destination; read it directly on the hot path.
+        carriers: all neighbors with as short a path, by destination: whatever way that node
+            chose, the last one before us is among them, unless it knows of a change first.
         names: what nodes call themselves, as far as neighbors told; told on with the paths.
             The driver adds neighbors before :meth:`add_peer`, and drops those it forgets.
         active: destinations that have no path now and may get one, or will be lost.
@@ -84,6 +88,7 @@ class Router:
         # Best paths, from the neighbor to the destination.
         self._best: dict[NodeId, PathVector] = {}
         self.next_hops: dict[bytes, NodeId] = {}
+        self.carriers: dict[bytes, tuple[NodeId, ...]] = {}
         self.names: dict[bytes, str] = {}
         # Stamp since which a node has no link to another, the latest cut last.
         self._cuts: dict[tuple[NodeId, NodeId], int] = {}
@@ -277,13 +282,17 @@ class Router:
         changed = []
         for destination in sorted(touched):
             held = self._best.get(destination)
-            best = self._find_best(destination)
+            before = self.carriers.get(destination, ())
+            best, carriers = self._find_best(destination)
+            changes.left += [(peer, destination) for peer in before if peer not in carriers]
             if best is None:
                 if held is None:
                     continue
                 self.active.add(destination)  # first: no reader sees it in neither
                 del self._best[destination], self.next_hops[destination]
+                del self.carriers[destination]
             else:
+                self.carriers[destination] = carriers
                 self._best[destination] = best
                 if held is not None and held.path == best.path:
                     continue
@@ -294,14 +303,18 @@ class Router:
             changed.append(destination)
         return changed
 
-    def _find_best(self, destination: NodeId) -> PathVector | None:
-        """Return the best path to a destination; None without any."""
+    def _find_best(self, destination: NodeId) -> tuple[PathVector | None, tuple[NodeId, ...]]:
+        """Return the best path to a destination, None without any, and all carriers."""
         if destination in self._heard:
-            return PathVector((destination,), (0,))
+            return PathVector((destination,), (0,)), (destination,)
         found = [
             vectors[destination] for vectors in self._heard.values() if destination in vectors
         ]
-        return min(found, key=lambda vector: (len(vector.path), vector.path), default=None)
+        best = min(found, key=lambda vector: (len(vector.path), vector.path), default=None)
+        if best is None:
+            return None, ()
+        shortest = len(best.path)
+        return best, tuple([one.path[0] for one in found if len(one.path) == shortest])
 
     def _compare(
         self, peer: NodeId, told: set[NodeId], changed: Iterable[NodeId]

@@ -5,9 +5,6 @@ stays for a while. It goes in two steps. What a receiver keeps (the order and th
 arrivals) goes first, what a sender keeps (the path epoch of its account) later: when a sender
 begins again with epoch 0, the receiver has long forgotten the epochs before and does not
 take its messages for late ones.
-
-A *stranger* is a node that frames come from though no path leads there. That is so for a
-moment at most, unless sources are forged; so only some are let in.
 """
 
 from typing import Final
@@ -20,20 +17,16 @@ ARRIVALS_KEPT: Final = 600.0
 #: path notice its loss within seconds, so by then the other end's memory has ended.
 ACCOUNTS_KEPT: Final = 1200.0
 
-#: Nodes without a path that frames are taken from: some kB for each.
-STRANGERS: Final = 1_024
-
 
 class Departed:
     """The nodes out of reach, in the order in which they will be forgotten."""
 
-    __slots__ = ("_arrivals_until", "_rest_until", "_strangers")
+    __slots__ = ("_arrivals_until", "_rest_until")
 
     def __init__(self) -> None:
         """Begin with none."""
         self._arrivals_until: dict[bytes, float] = {}
         self._rest_until: dict[bytes, float] = {}
-        self._strangers: set[bytes] = set()
 
     def __len__(self) -> int:
         """Count the nodes that will be forgotten."""
@@ -49,23 +42,10 @@ class Departed:
         """Take note that a path leads to a node."""
         self._arrivals_until.pop(node, None)
         self._rest_until.pop(node, None)
-        self._strangers.discard(node)
-
-    def admits(self, node: bytes, now: float) -> bool:
-        """Return whether frames of a node without a path are taken; if so it is remembered."""
-        if node in self._arrivals_until:
-            return True
-        if len(self._strangers) >= STRANGERS:
-            return False
-        self.lost(node, now)
-        self._strangers.add(node)
-        return True
 
     def due(self, now: float) -> tuple[list[bytes], list[bytes]]:
         """Return the nodes whose arrivals are due to be forgotten, and those whose rest is."""
-        arrivals = _pop_due(self._arrivals_until, now)
-        self._strangers.difference_update(arrivals)
-        return arrivals, _pop_due(self._rest_until, now)
+        return _pop_due(self._arrivals_until, now), _pop_due(self._rest_until, now)
 
 
 def _pop_due(until: dict[bytes, float], now: float) -> list[bytes]:

@@ -10,7 +10,7 @@ finds a proxy that is watched or that messages wait in for a path, and comes bac
 import weakref
 from collections import deque
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import ActorRef, Down
@@ -23,12 +23,6 @@ from callboard.proxies.ledger.holding import Holdings
 from callboard.proxies.ledger.registry import HolderRegistry
 from callboard.proxies.lifetime.proxy import Outbound, Proxy
 from callboard.proxies.route_table import RouteTable
-
-#: Seconds after which nothing comes over a path that traffic has left.
-#:
-#: By then each of its links has delivered what it held, or was found dead after three
-#: heartbeats.
-OLD_PATH_LIMIT: Final = 5.0
 
 
 class _WeakRef(weakref.ref[ActorRef[Any]]):
@@ -156,8 +150,6 @@ class Lifetimes:
     def take_announce(self, frame: Frame) -> None:
         """Take note that another node has a proxy; tell it at once if the actor is dead."""
         source, number = frame.source, frame.destination_actor
-        if not self._routes.is_admitted(source, self._runtime.now()):
-            return
         ending = self.holders.announced(source, number, frame.data, self._proxy_limit)
         if ending is not None:
             self._tell_down(source, number, *ending)

@@ -75,6 +75,8 @@ class Wire(Stream[RawFrame, Effect]):
         #: The peer, once the link is established.
         self.peer: NodeId | None = None
         self.peer_name = ""
+        #: Nodes whose frames may come over this link, as the routes are now.
+        self.sources: set[bytes] = set()
 
     @property
     def name(self) -> str:

@@ -32,11 +32,12 @@ from callboard.basp.header import (
 from callboard.basp.node_id import NodeId
 from callboard.basp.payload import LargePayload
 from callboard.basp.routing.path_order import PathOrder
-from callboard.proxies.events import MessagesLost, Undeliverable
+from callboard.proxies.events import MessagesLost
 from callboard.proxies.lifetime.lifetimes import Lifetimes
 from callboard.proxies.link.wire import Wire
 from callboard.proxies.messages import Failure, LinkActors, StopActor, error_of, failure_of
 from callboard.proxies.route_table import RouteTable
+from callboard.proxies.traffic.doubts import Doubts
 from callboard.proxies.traffic.forwarding import Forwarding
 from callboard.proxies.traffic.large import LargeMessages, Reading
 from callboard.proxies.traffic.outgoing import Outgoing
@@ -177,6 +178,7 @@ class Incoming:
     _forwarding: Forwarding
     _lifetimes: Lifetimes
     _paths: Paths
+    _doubts: Doubts
     _orders: dict[bytes, PathOrder] = field(default_factory=dict)
     #: Orders that have a timer, and when the next one is due.
     _armed: dict[PathOrder, float] = field(default_factory=dict)
@@ -187,6 +189,7 @@ class Incoming:
         lifetimes, paths = self._lifetimes, self._paths
         self._node_id = self._routes.node_id
         self._accounts = self._routes.accounts
+        self._doubts.deliver = self.deliver
         self._contexts = self._runtime.contexts
         self._decode = self._out.codec.decode_message
         self._large = LargeMessages(self._runtime, self._out.codec, self._large_read)
@@ -214,10 +217,18 @@ class Incoming:
         teller: RemoteTeller | None = None
         last: tuple[int, bytes, int] | None = None
         order: PathOrder | None = None
-        ordered_source = b""
+        latest_source = b""
+        may_come, sources = is_ordered, wire.sources
         passing: list[RawFrame] = []
         for frame in frames:
             operation, _, data, source, destination, source_actor, number, payload = frame
+            if source != latest_source and not is_ordered:
+                latest_source = source
+                order = self._orders.get(source)
+                may_come = source in sources or self._may_come(wire, source)
+            if not may_come and not self._is_returned(wire, destination):
+                self._doubts.hold(wire, frame)
+                continue
             if destination != me:
                 passing.append(frame)
                 continue
@@ -228,10 +239,9 @@ class Incoming:
                 self.take_control(wire, Frame._make(frame))
                 continue
             if not is_ordered:
-                if source != ordered_source:
-                    ordered_source = source
-                    order = self._orders.get(source) or self._order_of(source)
-                if order is None or data >> POSITION_SHIFT & POSITION_MASK != order.expected:
+                if order is None:
+                    order = self._orders.setdefault(source, PathOrder())
+                if data >> POSITION_SHIFT & POSITION_MASK != order.expected:
                     self._deliver_in_order(wire, order, frame)
                     continue
                 order.expected += 1
@@ -275,27 +285,25 @@ class Incoming:
         if passing:
             self._forwarding.forward(passing)
 
-    def _order_of(self, source: bytes) -> PathOrder | None:
-        """Return the order of a source; None for a stranger when there are too many."""
-        order = self._orders.get(source)
-        if order is None and self._routes.is_admitted(source, self._runtime.now()):
-            order = self._orders[source] = PathOrder()
-        return order
+    def _may_come(self, wire: Wire, source: bytes) -> bool:
+        """Return whether frames of a node may come over a link; it remembers that they may."""
+        if wire.peer in self._routes.router.carriers.get(source, ()):
+            wire.sources.add(source)
+            return True
+        return self._routes.brings(wire.peer, source, self._runtime.now())
 
-    def _refuse_stranger(self, frame: RawFrame) -> None:
-        """Count and report a frame of a node that is not admitted."""
-        self._routes.undeliverable += 1
-        self._runtime.report(Undeliverable(frame[3], self._node_id))
+    def _is_returned(self, wire: Wire, destination: bytes) -> bool:
+        """Return whether a neighbor that leads to a node may give back what goes there."""
+        return destination != self._node_id and self._routes.brings(
+            wire.peer, destination, self._runtime.now()
+        )
 
     def forget(self, source: bytes) -> None:
         """Forget the order of a node that is out of reach for long."""
         self._orders.pop(source, None)
 
-    def _deliver_in_order(self, wire: Wire, order: PathOrder | None, frame: RawFrame) -> None:
-        """Take a dispatch that another one may have overtaken, or refuse a stranger's."""
-        if order is None:
-            self._refuse_stranger(frame)
-            return
+    def _deliver_in_order(self, wire: Wire, order: PathOrder, frame: RawFrame) -> None:
+        """Take a dispatch that another one may have overtaken."""
         late = order.late
         released = order.take(frame, self._runtime.now())
         self._routes.undeliverable += order.late - late
@@ -436,10 +444,7 @@ class Incoming:
 
     def _take_path_end(self, wire: Wire, frame: Frame) -> None:
         """Take note of how many dispatches an old path carried."""
-        order = self._order_of(frame.source)
-        if order is None:
-            self._refuse_stranger(frame)
-            return
+        order = self._orders.setdefault(frame.source, PathOrder())
         released = order.end(frame.data, self._runtime.now())
         self._released(wire, order, frame.source, released)
         # The source moved its path; ours may be the same, but the report on it may be lost.

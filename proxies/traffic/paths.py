@@ -19,10 +19,11 @@ from callboard.basp.node_id import NodeId
 from callboard.basp.routing.path_order import pack_path_end
 from callboard.basp.routing.router import Changes
 from callboard.proxies.events import LinkDown, LinkUp, MessagesLost, NodeDown, NodeUp, PathMoved
-from callboard.proxies.lifetime.lifetimes import OLD_PATH_LIMIT, Lifetimes
+from callboard.proxies.lifetime.lifetimes import Lifetimes
 from callboard.proxies.link.wire import Wire
 from callboard.proxies.messages import Describe
-from callboard.proxies.route_table import RouteTable
+from callboard.proxies.route_table import OLD_PATH_LIMIT, RouteTable
+from callboard.proxies.traffic.doubts import Doubts
 from callboard.proxies.traffic.outgoing import Outgoing
 from callboard.proxies.traffic.unrouted import DIAL_TIMEOUT, Unrouted
 
@@ -39,6 +40,7 @@ class Paths:
     _outgoing: Outgoing
     _unrouted: Unrouted
     _lifetimes: Lifetimes
+    _doubts: Doubts
     _watchers: dict[bytes, list[Future[NodeDown]]] = field(default_factory=dict)
     #: Neighbours that lead to nodes, as of the last change of their paths.
     _hops: dict[bytes, NodeId] = field(default_factory=dict)
@@ -91,6 +93,7 @@ class Paths:
     def _routes_changed(self, changes: Changes, reason: str) -> None:
         """Tell neighbors of a change of routes, and do what follows from it."""
         me = self._routes.node_id
+        self._routes.left(changes.left, self._runtime.now())
         for peer, payload in changes.updates:
             wire = self._routes.wires.get(peer)
             if wire is not None:
@@ -107,6 +110,7 @@ class Paths:
         for node in [node for node in self.sought if node not in active]:
             del self.sought[node]
             self._unrouted.search_over(node)
+        self._doubts.review()
 
     def _path_moved(self, node: NodeId) -> None:
         """What was under way on the old path may be lost: say what matters again."""

@@ -51,6 +51,7 @@ def check_at_the_end(book: Book, now: float) -> None:
     _check_node_watches(book)
     for member in book.alive():
         _check_late_answers(book, member)
+    _check_refusals(book)
     _check_losses(book)
 
 
@@ -81,6 +82,14 @@ def _check_accounts(book: Book, member: Member) -> None:
                     f"node {member.index} counts {account.confirmed} as confirmed by node "
                     f"{other.index}, which handled {handled}"
                 )
+
+
+def _check_refusals(book: Book) -> None:
+    """No honest frame is taken for a forged one, whatever ways frames take."""
+    for member in book.members:
+        refused = member.node._broker.routes.refused
+        if refused:
+            raise Violation(f"node {member.index} refused {refused} frames of honest nodes")
 
 
 def _check_losses(book: Book) -> None:

@@ -1,9 +1,6 @@
-import pytest
-
-from callboard.proxies.ledger import departed
 from callboard.proxies.ledger.departed import ACCOUNTS_KEPT, ARRIVALS_KEPT, Departed
 
-A, B, C = (bytes([number]) * 18 for number in range(3))
+A, B = (bytes([number]) * 18 for number in range(2))
 
 
 def test_a_lost_node_is_forgotten_in_two_steps():
@@ -32,31 +29,3 @@ def test_a_node_that_comes_back_is_not_forgotten_and_one_lost_again_begins_anew(
 
     assert nodes.due(ARRIVALS_KEPT) == ([], [])
     assert nodes.due(ARRIVALS_KEPT + 500.0) == ([B], [])
-
-
-def test_only_some_strangers_are_let_in(monkeypatch):
-    monkeypatch.setattr(departed, "STRANGERS", 1)
-    nodes = Departed()
-    nodes.lost(C, 0.0)
-
-    assert nodes.admits(A, 0.0)
-    assert nodes.admits(A, 0.0)
-    assert nodes.admits(C, 0.0)
-    assert not nodes.admits(B, 0.0)
-
-    nodes.found(A)
-    assert nodes.admits(B, 0.0)
-
-
-@pytest.mark.parametrize("free", ["forgotten", "found"])
-def test_a_stranger_makes_room_when_it_is(monkeypatch, free):
-    monkeypatch.setattr(departed, "STRANGERS", 1)
-    nodes = Departed()
-    nodes.admits(A, 0.0)
-
-    if free == "found":
-        nodes.found(A)
-    else:
-        nodes.due(ARRIVALS_KEPT)
-
-    assert nodes.admits(B, ARRIVALS_KEPT)

@@ -16,8 +16,8 @@ from callboard.actors.errors import (
 )
 from callboard.basp.frame import pack_frame
 from callboard.basp.header import Operation
-from callboard.proxies.events import LinkDown, Undeliverable
-from callboard.proxies.ledger import departed
+from callboard.proxies.events import FramesRefused, LinkDown
+from callboard.proxies.traffic import doubts
 from tests.proxies.cast import (
     Blocker,
     Echo,
@@ -217,8 +217,8 @@ def test_a_constructor_that_raises_at_the_receiver_fails_the_ask_and_no_link(
     assert [event for event in events if isinstance(event, LinkDown)] == []
 
 
-def test_forged_sources_take_a_bounded_place(make_node, monkeypatch):
-    monkeypatch.setattr(departed, "STRANGERS", 5)
+def test_frames_of_sources_that_no_path_leads_to_are_refused(make_node, monkeypatch):
+    monkeypatch.setattr(doubts, "DOUBTED_LIMIT", 20 * 1024)
     a, b = make_node("a"), make_node("b")
     line(a, b)
     sink = b.spawn(Sink)
@@ -235,13 +235,14 @@ def test_forged_sources_take_a_bounded_place(make_node, monkeypatch):
                 actor = 0 if operation is Operation.PATH_END else sink.actor_id
                 frame = pack_frame(operation, data, forged, b.node_id, 0, actor, payload)
                 a._broker.routes.send_to(b.node_id, frame)
-        assert there.ask(Size()).result(5) == 5
+        assert there.ask(Size()).result(5) == 0
+        assert b.stats().refused_frames in range(280, 290)  # at once, for lack of room
+        eventually(lambda: b.stats().refused_frames == 300)
 
-    assert set(b._broker.routes.accounts.arrivals) - {a.node_id} == {
-        (n + 1).to_bytes(18) for n in range(5)
-    }
-    assert len(b._broker.incoming._orders) == 6
-    assert len(b._broker.lifetimes.holders._held_by) == 6
-    refused = [event for event in events if isinstance(event, Undeliverable)]
-    assert len(refused) == b.stats().undeliverable == 2 * 95
-    assert refused[0] == Undeliverable((6).to_bytes(18), b.node_id)
+    assert set(b._broker.routes.accounts.arrivals) == {a.node_id}
+    assert set(b._broker.incoming._orders) == {a.node_id}
+    assert set(b._broker.lifetimes.holders._held_by) == {a.node_id}
+    told = [event for event in events if isinstance(event, FramesRefused)]
+    assert told
+    assert len(told) < 10
+    assert told[0].peer == a.node_id

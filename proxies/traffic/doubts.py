@@ -1,0 +1,92 @@
+"""Frames that came over a link of no path to their source, as far as the routes say.
+
+A frame names its source, and any member can write any name. It is believed when it comes
+from a neighbor that has a shortest path to that node, or had one a moment ago: the source may
+have chosen any of them. A source that moves its path because a link broke may be ahead of
+what is known here, so frames from elsewhere wait until the routes say the same, and are
+refused when they do not in time. A forger gains nothing by that: routes that say the same
+lead through it.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from callboard.actors.runtime import Runtime
+from callboard.basp.frame import RawFrame
+from callboard.proxies.events import FramesRefused
+from callboard.proxies.link.wire import Wire
+from callboard.proxies.route_table import OLD_PATH_LIMIT, RouteTable
+
+#: Bytes of memory that the doubtful frames of one link may take; more are refused at once.
+DOUBTED_LIMIT: Final = 4 * 1024 * 1024
+
+# What a frame takes beside its payload, a queue and a timer of its source included.
+_FRAME_SIZE: Final = 1024
+
+_log = logging.getLogger("callboard.broker")
+
+
+class Doubts:
+    """The frames of one node that wait for routes, by the link that brought them."""
+
+    def __init__(self, runtime: Runtime, routes: RouteTable) -> None:
+        self._runtime = runtime
+        self._routes = routes
+        #: Takes frames that need not be doubted any more.
+        self.deliver: Callable[[Wire, list[RawFrame]], None]
+        self._held: dict[tuple[Wire, bytes], list[RawFrame]] = {}
+        self._sizes: Counter[Wire] = Counter()
+        self._untold = 0
+
+    def hold(self, wire: Wire, frame: RawFrame) -> None:
+        """Keep a frame until the routes change, or refuse it."""
+        size, key = _size_of(frame), (wire, frame[3])
+        if self._sizes[wire] + size > DOUBTED_LIMIT:
+            self._refuse(key, 1)
+            return
+        self._sizes[wire] += size
+        frames = self._held.get(key)
+        if frames is None:
+            frames = self._held[key] = []
+            self._runtime.call_later(OLD_PATH_LIMIT, self._expire, key, frames)
+        frames.append(frame)
+
+    def review(self) -> None:
+        """Deliver what the routes, which have changed, do not speak against."""
+        now = self._runtime.now()
+        for wire, source in list(self._held):
+            if self._routes.brings(wire.peer, source, now):
+                self.deliver(wire, self._take((wire, source)))
+
+    def _take(self, key: tuple[Wire, bytes]) -> list[RawFrame]:
+        """Take the frames of one source out."""
+        frames = self._held.pop(key, [])
+        self._sizes[key[0]] -= sum(map(_size_of, frames))
+        if not self._sizes[key[0]]:
+            del self._sizes[key[0]]
+        return frames
+
+    def _expire(self, key: tuple[Wire, bytes], frames: list[RawFrame]) -> None:
+        """Refuse what has waited for long enough."""
+        if self._held.get(key) is frames:
+            self._refuse(key, len(self._take(key)))
+
+    def _refuse(self, key: tuple[Wire, bytes], count: int) -> None:
+        """Count frames that are refused, and tell so at most once a second."""
+        self._routes.refused += count
+        self._untold += count
+        if self._untold == count:
+            self._runtime.call_later(1.0, self._tell, key[0].peer or b"", key[1])
+
+    def _tell(self, peer: bytes, source: bytes) -> None:
+        """Tell of what was refused since the last time."""
+        count, self._untold = self._untold, 0
+        text = "refused %d frames, as of node %s over the link of node %s: no path leads there"
+        _log.warning(text, count, source.hex(), peer.hex())
+        self._runtime.report(FramesRefused(source, peer, count))
+
+
+def _size_of(frame: RawFrame) -> int:
+    return _FRAME_SIZE + len(frame[7])
