@@ -13,6 +13,9 @@ Dispatches carry an epoch of six bits. It rises when a path changes and when mes
 are written off, so a report that comes late cannot confirm what was already counted as
 lost. Reports are cumulative for each epoch: one that is lost is healed by the next.
 
+A destination that reports an epoch which has not begun, or more of one than was sent in it, was
+deceived on the way and takes what is sent for late: the next epoch behind it begins at once.
+
 An epoch has room for 2^24 dispatches; with more the next one begins by itself.
 
 Payload of a ``delivery_report``: the CBOR array
@@ -28,6 +31,7 @@ from callboard.basp.cbor.plain import is_natural, read_plain, write_plain
 from callboard.basp.errors import MalformedPayload
 from callboard.basp.header import EPOCH_COUNT, POSITION_MASK, SEQUENCE_BITS, SEQUENCE_COUNT
 from callboard.basp.node_id import NodeId, node_id_text
+from callboard.basp.routing.path_order import FAR_EPOCHS
 
 #: Epochs whose messages may be under way at once. Half of the numbers, so that one is used
 #: again only long after its last message.
@@ -132,6 +136,8 @@ class Account(_Sent):
 
         Returns how many messages are lost that were not before.
         """
+        if 0 < (epoch - self.epoch) % EPOCH_COUNT <= FAR_EPOCHS:
+            return self.write_off() + self._begin_next(self.sent_in_epoch, epoch)
         if epoch == self.epoch:
             found = self._current
             found.sent = self.sent - self._base
@@ -152,8 +158,11 @@ class Account(_Sent):
         lost = max(0, min(given_up, found.sent - found.confirmed) - found.lost)
         self.lost += lost
         found.lost += lost
-        if found is not self._current and not found.in_flight:
-            self._open.remove(found)
+        if found is not self._current:
+            if not found.in_flight:
+                self._open.remove(found)
+        elif delivered + dead_letters + given_up > found.sent:
+            self._begin_next(found.sent)  # none of which is in flight
         return lost
 
     def _begin_full_ones(self) -> None:
@@ -161,14 +170,18 @@ class Account(_Sent):
         while self.sent - self._base > SEQUENCE_COUNT:
             self._begin_next(SEQUENCE_COUNT)
 
-    def _begin_next(self, sent: int) -> int:
-        """Begin the epoch after one with ``sent`` messages; return messages written off."""
+    def _begin_next(self, sent: int, number: int | None = None) -> int:
+        """Begin the epoch after one with ``sent`` messages; return messages written off.
+
+        It follows the current one, or a later one of that number.
+        """
         over = self._current
         over.sent = sent
         if over.in_flight:
             self._open.append(over)
         self._base += sent
-        self._current = _Epoch((over.number + 1) % EPOCH_COUNT)
+        number = over.number if number is None else number
+        self._current = _Epoch((number + 1) % EPOCH_COUNT)
         self.offset = (self._current.number << SEQUENCE_BITS) - self._base & POSITION_MASK
         if len(self._open) < OPEN_EPOCH_LIMIT:
             return 0
@@ -238,7 +251,7 @@ class Accounts:
     def repeat_report(self, source: bytes) -> None:
         """Report everything to ``source`` again: a path to it is back, reports may be lost."""
         for arrivals in self.arrivals.get(source, {}).values():
-            arrivals.reported = 0
+            arrivals.reported = -1
 
     def receive_report(self, node: NodeId, payload: bytes) -> int:
         """Take the ``delivery_report`` of ``node``; return how many messages it says are lost.

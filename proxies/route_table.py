@@ -45,8 +45,10 @@ class RouteTable:
         self.undeliverable = 0
         #: Frames that came over a link of no path to their source.
         self.refused = 0
-        #: Neighbors that led to nodes a moment ago, and until when frames may still come.
+        #: Neighbors that carried for nodes a moment ago, and until when frames may come.
         self._former: dict[tuple[bytes, bytes], float] = {}
+        #: When any route changed for the last time.
+        self.changed_at = 0.0
 
     def listens_at(self, endpoint: Endpoint) -> None:
         """Take note of a port of this node; the first one of TCP stands in the text of refs."""
@@ -58,16 +60,16 @@ class RouteTable:
         return node in self.router.next_hops or node in self.router.active
 
     def brings(self, neighbor: bytes | None, node: bytes, now: float) -> bool:
-        """Return whether a neighbor leads to a node, or did a moment ago."""
+        """Return whether a neighbor carries for a node, or did a moment ago."""
         return (
             neighbor in self.router.carriers.get(node, ())
             or self._former.get((neighbor or b"", node), now) > now
         )
 
-    def left(self, pairs: Iterable[tuple[bytes, bytes]], now: float) -> None:
-        """Take note of neighbors that lead to nodes no more, and that any link may now."""
-        former = self._former
-        for pair in pairs:
+    def changed(self, left: Iterable[tuple[bytes, bytes]], now: float) -> None:
+        """Take note of a change of routes, and who carries for which node no more."""
+        self.changed_at, former = now, self._former
+        for pair in left:
             former.pop(pair, None)  # the latest last
             former[pair] = now + OLD_PATH_LIMIT
         while former and next(iter(former.values())) <= now:

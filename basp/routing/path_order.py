@@ -16,6 +16,12 @@ The destination delivers exactly in the order of positions:
   arrives of it is late, is dropped, and counts as lost at its source. So order never breaks,
   and nothing is delivered twice.
 
+No source is far ahead or behind, by more than ``FAR_EPOCHS``. What says so is dropped and moves
+nothing. If nothing else comes for ``OPEN_PATIENCE``, then the position
+here is wrong, because a node on the path has altered what it passed on, and the order begins
+anew with the source's. A source whose position is late hears of it by the delivery reports,
+and begins an epoch behind it (:mod:`callboard.basp.accounting`).
+
 How long is in time: ``OPEN_PATIENCE`` for each dispatch that is held, however many are missing
 before it. If the current epoch is over because the first link of its path is gone, what is
 missing of it is lost with that link but for the little that had passed it, and
@@ -50,6 +56,9 @@ OPEN_PATIENCE: Final = 2.0
 #: Dispatches held for one source; with more, what the first of them waits for is given up.
 HELD_LIMIT: Final = 100_000
 
+#: Epochs by which the position of a dispatch may differ from the expected one.
+FAR_EPOCHS: Final = 24
+
 _POSITION_COUNT: Final = POSITION_MASK + 1
 _HALF: Final = _POSITION_COUNT // 2
 # How far back the order of a source that is met in the middle begins.
@@ -77,7 +86,8 @@ class PathOrder:
             this position, adds one, and gives all others to :meth:`take`. It is one that no
             dispatch has while any is held, and from :meth:`stop` to :meth:`go_on`.
         deadline: when to call :meth:`tick`; None while nothing is held.
-        late: dispatches that came twice, or after they were given up, since the start.
+        late: dispatches that came twice, after they were given up, or from far away, since
+            the start.
         given_up: epochs, and how many dispatches of them were given up, for the driver to
             count and remove. The rest of an epoch that is over is not among them: its source
             knows that it is over.
@@ -98,6 +108,14 @@ class PathOrder:
         # By epoch: its end, and when it was known that the path is broken.
         self._ends: dict[int, tuple[int, float]] = {}
         self._is_stopped = False
+        # Since when nothing came but what is far away.
+        self._far_since = _NEVER
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next dispatch is expected of."""
+        self._catch_up()
+        return (self._position >> SEQUENCE_BITS) % EPOCH_COUNT
 
     def take(self, frame: RawFrame, now: float) -> list[RawFrame]:
         """Take a dispatch that is not the expected one; return what is released."""
@@ -105,6 +123,13 @@ class PathOrder:
         number = Frame._make(frame).data >> POSITION_SHIFT & POSITION_MASK
         self._meet(number)
         position = _nearest(number, self._position)
+        if self._is_far(position):
+            self._far_since = min(self._far_since, now)
+            if now < self._far_since + OPEN_PATIENCE:
+                self.late += 1
+                return []
+            self._begin_at(position)
+        self._far_since = _NEVER
         if position < self._position or position in self._held:
             self.late += 1
             return []
@@ -124,12 +149,21 @@ class PathOrder:
         self._meet(number)
         start = _nearest(number, self._position & _EPOCH_START)
         epoch = start >> SEQUENCE_BITS
-        if epoch < self._position >> SEQUENCE_BITS or epoch in self._ends:
+        ahead = epoch - (self._position >> SEQUENCE_BITS)
+        if not 0 <= ahead <= FAR_EPOCHS or epoch in self._ends:
             return []
         count = min(operation_data & MESSAGE_ID_MASK, SEQUENCE_COUNT)
         broken = _NEVER if operation_data & HIGH_PRIORITY else now
         self._ends[epoch] = start + count, broken
         return self._advance()
+
+    def is_owed(self, operation_data: int) -> bool:
+        """Return whether a dispatch is missing of an epoch whose end is known."""
+        self._catch_up()
+        number = operation_data >> POSITION_SHIFT & POSITION_MASK
+        position = _nearest(number, self._position)
+        end = self._ends.get(position >> SEQUENCE_BITS, (0, 0.0))[0]
+        return self._position <= position < end and position not in self._held
 
     def tick(self, now: float) -> list[RawFrame]:
         """Give up what did not come in time; return what is released."""
@@ -161,6 +195,22 @@ class PathOrder:
         """Begin near the first number of a source that is met in the middle of its epochs."""
         if self._position == 0 and not self._held and not self._ends and number > _BACK:
             self._position = _POSITION_COUNT + number - _BACK
+
+    def _is_far(self, position: int) -> bool:
+        """Return whether a position is one that the source cannot have come to."""
+        epochs = (position >> SEQUENCE_BITS) - (self._position >> SEQUENCE_BITS)
+        return abs(epochs) > FAR_EPOCHS
+
+    def _begin_at(self, position: int) -> None:
+        """Forget everything and go on where the source is; give up its epoch before that."""
+        self.late += len(self._held)
+        self._held.clear()
+        self._ends.clear()
+        self._positions.clear()
+        self._position = position
+        before = position - (position & _EPOCH_START)
+        if before:
+            self.given_up.append(((position >> SEQUENCE_BITS) % EPOCH_COUNT, before))
 
     def _next_epoch(self) -> int:
         """Return the first position of the next epoch."""

@@ -52,7 +52,7 @@ class Changes:
         moved: nodes whose path changed anywhere between here and there, or came back while
             we were active for them (even the same: others on it may have had none either).
         gained: nodes that a path leads to again or for the first time.
-        left: neighbors, and the nodes that they have no shortest path to any more.
+        left: neighbors, and the nodes that they do not carry for any more.
         updates: neighbor and payload of the ``routing_update`` frames to send, one for
             each neighbor at most.
     """

@@ -2,10 +2,11 @@
 
 A frame names its source, and any member can write any name. It is believed when it comes
 from a neighbor that has a shortest path to that node, or had one a moment ago: the source may
-have chosen any of them. A source that moves its path because a link broke may be ahead of
-what is known here, so frames from elsewhere wait until the routes say the same, and are
-refused when they do not in time. A forger gains nothing by that: routes that say the same
-lead through it.
+have chosen any of them. A source may be ahead of what is known here, or behind: a link broke
+or came up, for its two ends not at once. So frames from elsewhere wait until the routes say
+the same, or until the source says over its path which dispatches it sent by another one
+(`path_end`), and are refused when neither comes in time. All but dispatches a source says
+again when its path moves, so there is nothing to tell of those that changing routes overtook.
 """
 
 import logging
@@ -15,6 +16,7 @@ from typing import Final
 
 from callboard.actors.runtime import Runtime
 from callboard.basp.frame import RawFrame
+from callboard.basp.header import Operation
 from callboard.proxies.events import FramesRefused
 from callboard.proxies.link.wire import Wire
 from callboard.proxies.route_table import OLD_PATH_LIMIT, RouteTable
@@ -53,11 +55,11 @@ class Doubts:
             self._runtime.call_later(OLD_PATH_LIMIT, self._expire, key, frames)
         frames.append(frame)
 
-    def review(self) -> None:
-        """Deliver what the routes, which have changed, do not speak against."""
+    def review(self, of: bytes | None = None) -> None:
+        """Deliver what the routes do not speak against any more, and all of a node."""
         now = self._runtime.now()
         for wire, source in list(self._held):
-            if self._routes.brings(wire.peer, source, now):
+            if source == of or self._routes.brings(wire.peer, source, now):
                 self.deliver(wire, self._take((wire, source)))
 
     def _take(self, key: tuple[Wire, bytes]) -> list[RawFrame]:
@@ -70,8 +72,14 @@ class Doubts:
 
     def _expire(self, key: tuple[Wire, bytes], frames: list[RawFrame]) -> None:
         """Refuse what has waited for long enough."""
-        if self._held.get(key) is frames:
-            self._refuse(key, len(self._take(key)))
+        if self._held.get(key) is not frames:
+            return
+        if self._runtime.now() < self._routes.changed_at + 2 * OLD_PATH_LIMIT:
+            count = sum(frame[0] == Operation.DISPATCH_MESSAGE for frame in self._take(key))
+        else:
+            count = len(self._take(key))
+        if count:
+            self._refuse(key, count)
 
     def _refuse(self, key: tuple[Wire, bytes], count: int) -> None:
         """Count frames that are refused, and tell so at most once a second."""

@@ -226,7 +226,7 @@ class Incoming:
                 latest_source = source
                 order = self._orders.get(source)
                 may_come = source in sources or self._may_come(wire, source)
-            if not may_come and not self._is_returned(wire, destination):
+            if not may_come and not self._is_owed(wire, frame, order):
                 self._doubts.hold(wire, frame)
                 continue
             if destination != me:
@@ -292,11 +292,15 @@ class Incoming:
             return True
         return self._routes.brings(wire.peer, source, self._runtime.now())
 
-    def _is_returned(self, wire: Wire, destination: bytes) -> bool:
-        """Return whether a neighbor that leads to a node may give back what goes there."""
-        return destination != self._node_id and self._routes.brings(
-            wire.peer, destination, self._runtime.now()
-        )
+    def _is_owed(self, wire: Wire, frame: RawFrame, order: PathOrder | None) -> bool:
+        """Return whether a frame may come from anywhere.
+
+        So it is when its source has said over its path that there is such a dispatch, and
+        when a neighbor gives back what was to go on that way, because it moved its path too.
+        """
+        if frame[4] == self._node_id:
+            return frame[0] == _DISPATCH and order is not None and order.is_owed(frame[2])
+        return self._routes.brings(wire.peer, frame[4], self._runtime.now())
 
     def forget(self, source: bytes) -> None:
         """Forget the order of a node that is out of reach for long."""
@@ -306,7 +310,10 @@ class Incoming:
         """Take a dispatch that another one may have overtaken."""
         late = order.late
         released = order.take(frame, self._runtime.now())
-        self._routes.undeliverable += order.late - late
+        if order.late > late:  # tell the source where we are: it may be deceived, or we
+            self._routes.undeliverable += order.late - late
+            self._accounts.arrivals_of(frame[3], order.epoch)
+            self._accounts.repeat_report(frame[3])
         self._released(wire, order, frame[3], released)
 
     def _released(
@@ -437,7 +444,8 @@ class Incoming:
     def _take_report(self, _: Wire, frame: Frame) -> None:
         """Take the report of what arrived at another node."""
         source = NodeId(frame.source)
-        lost = self._accounts.receive_report(source, frame.payload)
+        with self._routes.lock:  # a report may begin an epoch
+            lost = self._accounts.receive_report(source, frame.payload)
         if lost:
             name = self._routes.names.get(source, "")
             self._runtime.report(MessagesLost(source, name, lost))
@@ -447,5 +455,6 @@ class Incoming:
         order = self._orders.setdefault(frame.source, PathOrder())
         released = order.end(frame.data, self._runtime.now())
         self._released(wire, order, frame.source, released)
+        self._doubts.review(frame.source)
         # The source moved its path; ours may be the same, but the report on it may be lost.
         self._accounts.repeat_report(frame.source)

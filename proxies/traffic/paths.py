@@ -93,7 +93,7 @@ class Paths:
     def _routes_changed(self, changes: Changes, reason: str) -> None:
         """Tell neighbors of a change of routes, and do what follows from it."""
         me = self._routes.node_id
-        self._routes.left(changes.left, self._runtime.now())
+        self._routes.changed(changes.left, self._runtime.now())
         for peer, payload in changes.updates:
             wire = self._routes.wires.get(peer)
             if wire is not None:
