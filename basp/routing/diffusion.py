@@ -22,7 +22,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from callboard.basp.node_id import NodeId
-from callboard.basp.routing.update import PATH_LIMIT, PathVector, Statement
+from callboard.basp.routing.update import PATH_LIMIT, STAMP_LEAP, PathVector, Statement
 
 #: Statements kept of nodes out of reach, some hundred bytes each; the oldest are dropped. A
 #: cluster that heals brings back fewer at once, and a restarted node has another id.
@@ -53,7 +53,8 @@ class Diffusion:
         news = []
         for said in statements:
             held = self.statements.get(said.node)
-            if said.node == self._self_id or (held is not None and held.stamp >= said.stamp):
+            known = -1 if held is None else held.stamp
+            if said.node == self._self_id or not known < said.stamp <= known + STAMP_LEAP:
                 continue
             self._drop(said.node)  # the latest last
             self.statements[said.node] = said
@@ -78,23 +79,35 @@ class Diffusion:
             if not self._sought[destination]:
                 del self._sought[destination]
 
+    def is_foreign(self, said: Statement) -> bool:
+        """Return whether something in our name is not what we stated, or did before."""
+        own = self.statements.get(self._self_id)
+        return said.node == self._self_id and (
+            own is None or (said != own and said.stamp >= own.stamp)
+        )
+
     def restate(
-        self, best: Mapping[NodeId, PathVector], neighbors: Collection[NodeId], stamp: int
+        self,
+        best: Mapping[NodeId, PathVector],
+        neighbors: Collection[NodeId],
+        stamp: int,
+        *,
+        anew: bool = False,
     ) -> Statement | None:
-        """Return a new statement of our own if the last one does not fit any more.
+        """Return a new statement of our own if the last one does not fit any more, or `anew`.
 
         It names what others seek only while they do, so that nodes that are gone for good are
         not named for ever. That a path came is not stated: the statements still lead on, as
         far as the last node before the destination, and that one has a new neighbor to state.
         """
-        if not self.active and not self.statements:
+        if not (self.active or self.statements or anew):
             return None
         own = self.statements.get(self._self_id) or Statement(self._self_id, 0)
         lacked = own.seeking | own.missing
         misleads = any(node not in best or not _is_far(best[node]) for node in own.beyond) or (
             bool(lacked or own.beyond) and own.neighbors != set(neighbors)
         )
-        holds = not misleads and self.active <= own.seeking
+        holds = not (misleads or anew) and self.active <= own.seeking
 
         def is_stated(node: NodeId) -> bool:
             if node not in best:

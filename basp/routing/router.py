@@ -28,10 +28,12 @@ from callboard.basp.node_id import NodeId, node_id_text
 from callboard.basp.routing.diffusion import Diffusion
 from callboard.basp.routing.update import (
     PATH_LIMIT,
+    STAMP_LEAP,
     UPDATE_LIMIT,
     Cut,
     PathVector,
     Statement,
+    Update,
     join_update,
     read_update,
     write_name,
@@ -131,7 +133,17 @@ class Router:
             return changes
         del self._told[peer]
         self._stamp += 1
-        self._finish({peer, *heard}, changes, cuts=[Cut(self._self_id, peer, self._stamp)])
+        cuts = [Cut(self._self_id, peer, self._stamp)]
+        self._keep_cuts(cuts)
+        self._finish({peer, *heard}, changes, cuts=cuts)
+        return changes
+
+    def give_up(self, destination: NodeId) -> Changes:
+        """Hold a node for lost that was sought for long, whatever others state."""
+        changes = Changes()
+        if destination in self.active:
+            self.active.remove(destination)
+            changes.lost.append(destination)
         return changes
 
     def close(self) -> Changes:
@@ -154,7 +166,8 @@ class Router:
         heard = self._heard.get(peer)
         if heard is None:
             return changes
-        cuts = self._take_cuts(update.cuts)
+        foreign = self._take_denials(update)
+        cuts = self._keep_cuts([cut for cut in update.cuts if cut.node != self._self_id])
         touched = self._drop_dead() if cuts else set()
         touched.update(update.withdrawn)
         for destination in update.withdrawn:
@@ -173,15 +186,34 @@ class Router:
         if len(heard) > UPDATE_LIMIT:
             msg = f"node {node_id_text(peer)} announced more than {UPDATE_LIMIT:,} nodes"
             raise MalformedPayload(msg)
-        self._finish(touched, changes, peer, cuts, update.statements)
+        self._finish(touched, changes, peer, cuts, update.statements, denied=foreign)
         return changes
 
-    def _take_cuts(self, cuts: list[Cut]) -> list[Cut]:
+    def _take_denials(self, update: Update) -> set[NodeId] | None:
+        """Find what is said in our name and is not ours; None when there is nothing.
+
+        Returns the destinations whose paths are to be told again, with a newer stamp.
+        """
+        me, best = self._self_id, self._best
+        foreign: list[Cut | Statement] = [
+            cut
+            for cut in update.cuts
+            if cut.node == me and cut.stamp > self._cuts.get((me, cut.neighbor), -1)
+        ]
+        ends = {cut.neighbor for cut in foreign if isinstance(cut, Cut)}
+        foreign += [said for said in update.statements if self._diffusion.is_foreign(said)]
+        stamps = [said.stamp for said in foreign if said.stamp <= self._stamp + STAMP_LEAP]
+        if not stamps:
+            return None
+        self._stamp = max(self._stamp, *stamps) + 1
+        return {destination for destination in best if best[destination].path[0] in ends}
+
+    def _keep_cuts(self, cuts: list[Cut]) -> list[Cut]:
         """Remember what is news, and return it."""
         news = []
         for cut in cuts:
             link = (cut.node, cut.neighbor)
-            if cut.node != self._self_id and self._cuts.get(link, -1) < cut.stamp:
+            if self._cuts.get(link, -1) < cut.stamp:
                 self._cuts.pop(link, None)
                 self._cuts[link] = cut.stamp
                 news.append(cut)
@@ -202,7 +234,7 @@ class Router:
         """Return whether a path has a link that was cut since."""
         path, cuts = vector.path, self._cuts
         return any(
-            cuts.get(link, -1) > stamp
+            stamp < cuts.get(link, -1) <= stamp + STAMP_LEAP
             for link, stamp in zip(
                 zip(path, path[1:], strict=False), vector.stamps, strict=False
             )
@@ -216,11 +248,18 @@ class Router:
         cuts: list[Cut] | None = None,
         statements: list[Statement] | None = None,
         fresh: NodeId | None = None,
+        denied: set[NodeId] | None = None,
     ) -> None:
-        """Draw all conclusions; what the ``source`` told goes on to the other neighbors."""
+        """Draw all conclusions; what the ``source`` told goes on to the other neighbors.
+
+        Paths to what is ``denied`` are told again, and our own statement, unless it is None.
+        """
         changed = self._choose(touched, changes)
+        changed += sorted((denied or set()).difference(changed))
         news = self._diffusion.take(statements or [], self._best)
-        own = self._diffusion.restate(self._best, self._heard.keys(), self._stamp + 1)
+        own = self._diffusion.restate(
+            self._best, self._heard.keys(), self._stamp + 1, anew=denied is not None
+        )
         if own is not None:
             self._stamp += 1
         changes.lost += self._diffusion.find_lost()

@@ -17,7 +17,9 @@ names      ``[name, …]``: what the destinations of ``announced`` call themselv
 
 A node raises its own sequence number with each change of its links and each statement,
 so of two vectors with the same path, and of two statements of one node, the later one is
-known, also when it came first.
+known, also when it came first. A stamp that is far ahead of the one known is refused. A node
+that reads in its own name what it did not state takes a newer stamp than that, and says what
+is true.
 """
 
 from collections.abc import Collection, Sequence
@@ -35,6 +37,9 @@ PATH_LIMIT: Final = 16
 UPDATE_LIMIT: Final = 65_536
 #: Characters of a name in an update; a node with a longer one has to be asked for it.
 NAME_LIMIT: Final = 256
+
+#: What is ahead of a node's own stamp, or the latest known one, by more is not that node's.
+STAMP_LEAP: Final = 1 << 32
 
 _NOTHING_ELSE: Final = b"\x80\x80\x80"
 

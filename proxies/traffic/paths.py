@@ -46,8 +46,8 @@ class Paths:
     _hops: dict[bytes, NodeId] = field(default_factory=dict)
     #: The latest `path_end` frames for each node.
     _path_ends: dict[bytes, deque[bytes]] = field(default_factory=dict)
-    #: Nodes that the router is active for, and why their path was lost.
-    sought: dict[NodeId, str] = field(default_factory=dict)
+    #: Nodes that the router is active for, why their path was lost, and when.
+    sought: dict[NodeId, tuple[str, float]] = field(default_factory=dict)
     #: Hops to nodes that were found and did not say their name yet.
     _unnamed: dict[NodeId, int] = field(default_factory=dict)
 
@@ -100,9 +100,11 @@ class Paths:
                 wire.write(pack_frame(Operation.ROUTING_UPDATE, 0, me, peer, 0, 0, payload))
         active = self._routes.router.active
         for node in sorted(active):  # by no hash: the same seed gives the same run
-            self.sought.setdefault(node, reason)
+            if node not in self.sought:
+                search = self.sought[node] = reason, self._runtime.now()
+                self._runtime.call_later(OLD_PATH_LIMIT, self._give_up, node, search)
         for node in changes.lost:
-            self._node_lost(node, self.sought.get(node, reason))
+            self._node_lost(node, self.sought.get(node, (reason,))[0])
         for node in changes.moved:
             self._path_moved(node)
         for node in changes.gained:
@@ -111,6 +113,13 @@ class Paths:
             del self.sought[node]
             self._unrouted.search_over(node)
         self._doubts.review()
+
+    def _give_up(self, node: NodeId, search: tuple[str, float]) -> None:
+        """Hold a node for lost that no path was found to, even if others do not state so."""
+        if self.sought.get(node) == search:
+            with self._routes.lock:
+                changes = self._routes.router.give_up(node)
+            self._routes_changed(changes, search[0])
 
     def _path_moved(self, node: NodeId) -> None:
         """What was under way on the old path may be lost: say what matters again."""
