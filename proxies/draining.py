@@ -6,7 +6,8 @@ serving -> draining -> refusing -> quiet or out of time -> closed
   still handled: it may have been under way, or belong to a conversation that has to end.
 - refusing: asks of other nodes fail at once with `NodeClosed`, so that a caller who goes on can
   turn elsewhere. It begins a moment later, and not while something here waits for another
-  node, which may have to call back before it can answer.
+  node, which may have to call back before it can answer. It lasts for a moment at least, so
+  that asks which are under way are refused as well and not cut off.
 - the workers: when this node is quiet, its worker processes are drained as well, and what they
   send meanwhile is handled here.
 - quiet: no mailbox holds a message, no handler runs or awaits, no answer is owed or awaited,
@@ -26,6 +27,7 @@ from callboard.proxies.names.directory import Names
 from callboard.proxies.workers.pool import WorkerPool
 
 #: Seconds in which asks of other nodes are still taken: callers that had just found a name.
+#: For as long they are refused at least.
 SETTLE: Final = 0.2
 
 #: Seconds between two looks whether the node is quiet.
@@ -65,13 +67,16 @@ class Drain:
     async def _quiet(self, begun: float, timeout: float) -> tuple[int, int]:
         """Wait until this node is quiet; returns what is left, and bytes unsent."""
         broker, now, own = self._broker, self._runtime.now, current_cell.get()
+        refusing_since = now()
         while True:
             has_settled = now() - begun >= SETTLE or not broker.routes.wires
-            if has_settled and not broker.awaited:
-                broker.incoming.refuses_asks = True
+            if not broker.incoming.refuses_asks:
+                refusing_since = now()
+                broker.incoming.refuses_asks = has_settled and not broker.awaited
             left, unsent = self._left(own), broker.routes.unsent
-            is_over = now() - begun >= timeout
-            if is_over or (broker.incoming.refuses_asks and not left and not unsent):
+            has_refused = now() - refusing_since >= SETTLE or not broker.routes.wires
+            is_quiet = broker.incoming.refuses_asks and has_refused and not (left or unsent)
+            if is_quiet or now() - begun >= timeout:
                 broker.incoming.refuses_asks = True
                 return left, unsent
             await asyncio.sleep(LOOK_INTERVAL)

@@ -144,6 +144,10 @@ class Drained:
         return not self.left and not self.unsent
 
 
+#: How the error of an ask ends that a draining node refuses.
+TAKES_NO_MORE: Final = "is draining and takes no more asks; ask another node"
+
+
 @message("callboard.DrainNode")
 @dataclass(frozen=True, slots=True)
 class DrainNode(Query[Drained]):

@@ -658,6 +658,7 @@ class Node(Closing):
         with contextlib.suppress(ResultTimeout):  # a handler holds the node up: stop anyway
             done.result(CONNECT_TIMEOUT)
         self.runtime.close()
+        self._connector.linger()
         for pool in self._pools:
             pool.join()
         for future in list(self._started):

@@ -4,9 +4,11 @@ The acceptor and the dialer make connections; here a link is begun on each, its 
 carried out, and established links are handed to their user.
 """
 
+import contextlib
 import logging
 import socket
 import ssl
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -39,7 +41,7 @@ from callboard.proxies.link.acceptor import REFUSAL_INTERVAL, Acceptor
 from callboard.proxies.link.dialer import Dial, Dialer
 from callboard.proxies.link.limits import Gate, Limits
 from callboard.proxies.link.network import Network
-from callboard.proxies.link.stream import Turns
+from callboard.proxies.link.stream import READ_SIZE, Turns
 from callboard.proxies.link.tls_socket import TlsSocket
 from callboard.proxies.link.wire import Wire, Wiring
 
@@ -89,6 +91,10 @@ class LinkOptions:
         return LinkConfig(self.node_id, secret=secret, published=shown, payload_limit=limit)
 
 
+#: Seconds in which peers of a node that closes have time to read what it wrote at last.
+LINGER: Final = 0.5
+
+
 @dataclass(eq=False, repr=False)
 class Connector:
     """All connections of one node. Its methods run on the runner with its role."""
@@ -106,6 +112,7 @@ class Connector:
         self._wires: dict[Link, Wire] = {}
         self._barred: dict[bytes, float] = {}
         self._quiet_until = 0.0
+        self._parting: list[socket.socket] = []
         self._pauses = 0  # of links that ended
         self._turns = Turns(self._runner)
         tls = self.options.tls
@@ -263,8 +270,31 @@ class Connector:
         return False
 
     def close(self) -> None:
-        """End all links and stop listening."""
+        """End all links and stop listening; `linger` afterwards."""
         self.acceptor.close()
         self.dialer.close()
         for wire in list(self._wires.values()):
+            if wire.peer is not None:
+                wire.let_go = self._part_with
             wire.end("the node is closing")
+
+    def _part_with(self, sock: "socket.socket | TlsSocket") -> None:
+        """Close a socket for writing only: what its peer still sends would reset it."""
+        if isinstance(sock, socket.socket):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_WR)
+                self._parting.append(sock)
+                return
+        sock.close()
+
+    def linger(self) -> None:
+        """Wait until peers have read the last words and closed, for a moment; on any thread."""
+        until = time.monotonic() + LINGER
+        for sock in self._parting:
+            with contextlib.suppress(OSError), sock:
+                left = until
+                while (left := until - time.monotonic()) > 0:
+                    sock.settimeout(left)
+                    if not sock.recv(READ_SIZE):
+                        break
+        self._parting.clear()

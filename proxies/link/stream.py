@@ -128,6 +128,8 @@ class Stream(Generic[F, E]):
         self._runner = runner
         self._patience = runner.patience
         self._socket = sock
+        #: What becomes of the socket at the end.
+        self.let_go: Callable[[Any], object] = _close
         self._receive = sock.recv
         self._send = sock.send
         self._take = machine.take
@@ -397,7 +399,7 @@ class Stream(Generic[F, E]):
                 timer.cancel()
         if self._watched:
             self._runner.selector.unregister(self._socket)
-        self._socket.close()
+        self.let_go(self._socket)
         self._deliver = self._carry_out = _nothing  # they may refer back
         self.after_read = None
 
@@ -417,6 +419,10 @@ class Stream(Generic[F, E]):
             if self.is_open:
                 self._carry_out(self.machine.tick(now))
         self._arm()
+
+
+def _close(sock: "socket.socket | TlsSocket") -> None:
+    sock.close()
 
 
 def _nothing(_: object) -> None:

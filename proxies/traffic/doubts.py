@@ -52,7 +52,8 @@ class Doubts:
         frames = self._held.get(key)
         if frames is None:
             frames = self._held[key] = []
-            self._runtime.call_later(OLD_PATH_LIMIT, self._expire, key, frames)
+            now = self._runtime.now()
+            self._runtime.call_at(now + OLD_PATH_LIMIT, self._expire, key, frames, now)
         frames.append(frame)
 
     def review(self, of: bytes | None = None) -> None:
@@ -70,11 +71,11 @@ class Doubts:
             del self._sizes[key[0]]
         return frames
 
-    def _expire(self, key: tuple[Wire, bytes], frames: list[RawFrame]) -> None:
+    def _expire(self, key: tuple[Wire, bytes], frames: list[RawFrame], since: float) -> None:
         """Refuse what has waited for long enough."""
         if self._held.get(key) is not frames:
             return
-        if self._runtime.now() < self._routes.changed_at + 2 * OLD_PATH_LIMIT:
+        if since < self._routes.changed_at + OLD_PATH_LIMIT:
             count = sum(frame[0] == Operation.DISPATCH_MESSAGE for frame in self._take(key))
         else:
             count = len(self._take(key))

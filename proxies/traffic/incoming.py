@@ -35,7 +35,14 @@ from callboard.basp.routing.path_order import PathOrder
 from callboard.proxies.events import MessagesLost
 from callboard.proxies.lifetime.lifetimes import Lifetimes
 from callboard.proxies.link.wire import Wire
-from callboard.proxies.messages import Failure, LinkActors, StopActor, error_of, failure_of
+from callboard.proxies.messages import (
+    TAKES_NO_MORE,
+    Failure,
+    LinkActors,
+    StopActor,
+    error_of,
+    failure_of,
+)
 from callboard.proxies.route_table import RouteTable
 from callboard.proxies.traffic.doubts import Doubts
 from callboard.proxies.traffic.forwarding import Forwarding
@@ -377,6 +384,8 @@ class Incoming:
             raise
         del outgoing.pending[data & MESSAGE_ID_MASK]
         if isinstance(value, Failure):
+            if value.kind == NodeClosed.__name__ and str(value.text).endswith(TAKES_NO_MORE):
+                outgoing.refusing.add(source)
             future.set_exception(error_of(value))
         else:
             future.set_result(value)
@@ -389,8 +398,7 @@ class Incoming:
             return
         if self.refuses_asks and number >= FIRST_ACTOR and isinstance(sender, RemoteAsker):
             name = self._runtime.name
-            text = f"{name} is draining and takes no more asks; ask another node"
-            sender.set_exception(NodeClosed(text))
+            sender.set_exception(NodeClosed(f"{name} {TAKES_NO_MORE}"))
             return
         ref = self._runtime.ended_ref(number)
         sender.set_exception(ActorDown(f"there is no actor {ref}"))

@@ -19,7 +19,7 @@ from callboard.actors.envelope import (
     is_traceparent,
     is_tracestate,
 )
-from callboard.actors.errors import NodeUnreachable
+from callboard.actors.errors import NodeClosed, NodeUnreachable
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Sender, current_cell
 from callboard.actors.runtime import Runtime
@@ -82,6 +82,8 @@ class Outgoing:
         self._checked_from = min(self._payload_limit, self._item_limit)
         #: Asks that wait for an answer, and the node that owes it.
         self.pending: dict[int, tuple[Future[Any], bytes]] = {}
+        #: Nodes in reach that said that they take no more asks.
+        self.refusing: set[bytes] = set()
 
     def dispatch(
         self,
@@ -274,7 +276,7 @@ class Outgoing:
             if future.done_:
                 self.pending.pop(message_id, None)
 
-    def fail(self, error: NodeUnreachable, node: bytes | None = None) -> None:
+    def fail(self, error: NodeUnreachable | NodeClosed, node: bytes | None = None) -> None:
         """Let the asks to a node fail, or all."""
         for message_id, (future, asked) in list(self.pending.items()):
             if node is None or asked == node:

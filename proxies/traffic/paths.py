@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from callboard.actors.errors import NodeUnreachable
+from callboard.actors.errors import NodeClosed, NodeUnreachable
 from callboard.actors.future import Future
 from callboard.actors.runtime import Runtime
 from callboard.basp.cbor.plain import read_plain
@@ -194,7 +194,9 @@ class Paths:
         name = self._routes.names.get(node, "")
         down = NodeDown(node, name, reason, lost)
         text = f"no path leads to node {name or node.hex()} any more ({reason})"
-        self._outgoing.fail(NodeUnreachable(text), node)
+        is_drained = node in self._outgoing.refusing
+        self._outgoing.refusing.discard(node)
+        self._outgoing.fail((NodeClosed if is_drained else NodeUnreachable)(text), node)
         self._lifetimes.node_lost(node, text)
         for watcher in self._watchers.pop(node, ()):
             watcher.set_result(down)

@@ -270,6 +270,44 @@ def test_a_real_node_drains_under_load_without_losing_an_ask(make_node):
     assert sum(outcome != "x" for outcome in outcomes) == 4
 
 
+def _ask_on(ref, gone, outcomes):
+    """Ask until a node is gone, whatever comes of it."""
+    while not gone.done():
+        try:
+            ref.ask("x").result(20)
+        except ActorDown:
+            continue  # the node has told that it ended
+        except (NodeClosed, NodeUnreachable) as error:
+            outcomes += [error] * (not gone.done())
+
+
+def test_asks_under_way_at_the_end_of_a_drain_are_refused_and_all_is_confirmed(make_node):
+    """Callers go on with the next ask whatever comes, until the node is gone."""
+    for _ in range(3):
+        a, b, c = make_node("a"), make_node("b"), make_node("c")
+        connect(a, b)
+        connect(c, a)
+        eventually(lambda c=c, b=b: b.node_id in [node.node_id for node in c.nodes()])
+        outcomes: list[Exception] = []
+
+        sink = b.spawn(Echo)
+        threads = []
+        for node in (a, a, a, c, c):
+            ref = node.ref(f"basp:///{sink.actor_id}@{b.node_id.hex()}")
+            gone = node.monitor_node(b.node_id)
+            threads.append(threading.Thread(target=_ask_on, args=(ref, gone, outcomes)))
+        for thread in threads:
+            thread.start()
+        time.sleep(0.2)
+        assert b.drain(timeout=20).is_clean
+        for thread in threads:
+            thread.join(20)
+
+        assert outcomes
+        assert [error for error in outcomes if not isinstance(error, NodeClosed)] == []
+        assert a.accounts()[b.node_id].in_flight == 0
+
+
 def test_a_drain_can_be_awaited_also_in_a_handler_of_the_node(make_node):
     class Closer(Actor):
         @handler
