@@ -167,7 +167,7 @@ class Router:
         if heard is None:
             return changes
         foreign = self._take_denials(update)
-        cuts = self._keep_cuts([cut for cut in update.cuts if cut.node != self._self_id])
+        cuts = self._keep_cuts([cut for cut in update.cuts if self._may_tell(peer, cut.node)])
         touched = self._drop_dead() if cuts else set()
         touched.update(update.withdrawn)
         for destination in update.withdrawn:
@@ -188,6 +188,10 @@ class Router:
             raise MalformedPayload(msg)
         self._finish(touched, changes, peer, cuts, update.statements, denied=foreign)
         return changes
+
+    def _may_tell(self, peer: NodeId, node: NodeId) -> bool:
+        """Return whether a neighbor carries for a node, or nobody does."""
+        return node != self._self_id and peer in self.carriers.get(node, (peer,))
 
     def _take_denials(self, update: Update) -> set[NodeId] | None:
         """Find what is said in our name and is not ours; None when there is nothing.

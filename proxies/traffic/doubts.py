@@ -40,6 +40,8 @@ class Doubts:
         self.deliver: Callable[[Wire, list[RawFrame]], None]
         self._held: dict[tuple[Wire, bytes], list[RawFrame]] = {}
         self._sizes: Counter[Wire] = Counter()
+        #: Dispatches that waited in vain.
+        self.dispatches = 0
         self._untold = 0
 
     def hold(self, wire: Wire, frame: RawFrame) -> None:
@@ -75,12 +77,12 @@ class Doubts:
         """Refuse what has waited for long enough."""
         if self._held.get(key) is not frames:
             return
-        if since < self._routes.changed_at + OLD_PATH_LIMIT:
-            count = sum(frame[0] == Operation.DISPATCH_MESSAGE for frame in self._take(key))
-        else:
-            count = len(self._take(key))
-        if count:
-            self._refuse(key, count)
+        self._take(key)
+        dispatches = sum(frame[0] == Operation.DISPATCH_MESSAGE for frame in frames)
+        self.dispatches += dispatches
+        has_changed = since < self._routes.changed_at + OLD_PATH_LIMIT
+        if dispatches or not has_changed:
+            self._refuse(key, dispatches if has_changed else len(frames))
 
     def _refuse(self, key: tuple[Wire, bytes], count: int) -> None:
         """Count frames that are refused, and tell so at most once a second."""

@@ -244,6 +244,7 @@ class Incoming:
                     self._forwarding.forward(passing)
                     passing = []
                 self.take_control(wire, Frame._make(frame))
+                latest_source = b""  # who may come over this link may have changed
                 continue
             if not is_ordered:
                 if order is None:

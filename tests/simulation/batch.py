@@ -12,6 +12,7 @@ from tests.simulation.mqtt_life import MqttLife
 from tests.simulation.mqtt_partition_life import MqttPartitionLife
 from tests.simulation.store_life import StoreLife
 from tests.simulation.topic_life import TopicLife
+from tests.simulation.traitor_life import TraitorLife
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,6 +22,7 @@ BUILD = ROOT / "build"
 
 LIVES: Final[dict[str, Any]] = {
     "nodes": Life,
+    "traitors": TraitorLife,
     "topics": TopicLife,
     "channels": ChannelLife,
     "stores": StoreLife,

@@ -85,11 +85,11 @@ def _check_accounts(book: Book, member: Member) -> None:
 
 
 def _check_refusals(book: Book) -> None:
-    """No honest frame is taken for a forged one, whatever ways frames take."""
+    """No honest message is taken for a forged one; what else comes late is said again."""
     for member in book.members:
-        refused = member.node._broker.routes.refused
+        refused = member.node._broker.doubts.dispatches
         if refused:
-            raise Violation(f"node {member.index} refused {refused} frames of honest nodes")
+            raise Violation(f"node {member.index} refused {refused} messages of honest nodes")
 
 
 def _check_losses(book: Book) -> None:

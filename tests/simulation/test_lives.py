@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.life import Life
+from tests.simulation.traitor_life import TraitorLife
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,6 +28,12 @@ def test_seeds_that_found_something_once_are_fine(seed):
 def test_random_lives_break_no_rule(first):
     for seed in range(first, first + 10):
         Life(seed).run()
+
+
+@pytest.mark.parametrize("first", range(0, 100, 25))
+def test_lives_with_a_traitor_break_no_rule(first):
+    for seed in range(first, first + 25):
+        TraitorLife(seed).run()
 
 
 def _events_of(seed: int, hash_seed: str) -> str:
