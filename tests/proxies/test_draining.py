@@ -298,7 +298,7 @@ def test_asks_under_way_at_the_end_of_a_drain_are_refused_and_all_is_confirmed(m
             threads.append(threading.Thread(target=_ask_on, args=(ref, gone, outcomes)))
         for thread in threads:
             thread.start()
-        time.sleep(0.2)
+        eventually(lambda b=b: b.stats().handled > 100)
         assert b.drain(timeout=20).is_clean
         for thread in threads:
             thread.join(20)
