@@ -55,7 +55,7 @@ class Timespan(Scalar):
 
     def __init__(self, value: float = 0) -> None:
         if isinstance(value, float):
-            if not isfinite(value):
+            if not isfinite(value * _SECOND):
                 msg = f"{value} seconds are no timespan"
                 raise DataOverflow(msg)
             value = int(value * _SECOND)

@@ -6,6 +6,7 @@ taken as they are when a method is called: later changes of a list are not store
 
 import asyncio
 import datetime
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
@@ -500,7 +501,10 @@ def _ns(expiry: Any) -> int | None:
         case datetime.timedelta():
             return Timespan.from_timedelta(expiry).count()
         case int() | float() if not isinstance(expiry, bool):
-            return Timespan(float(expiry)).count()
+            # An integer may be larger than any float is.
+            return Timespan(
+                float(max(-sys.float_info.max, min(expiry, sys.float_info.max)))
+            ).count()
     shown = "a bool" if isinstance(expiry, bool) else f"{expiry!r:.60}"
     msg = f"an expiry is a number of seconds or a span of time, not {shown}"
     raise InvalidData(msg)

@@ -13,6 +13,7 @@ from callboard.actors.errors import AskTimeout, CallboardError, InvalidSeconds
 from callboard.actors.runner.timers import Timers
 from callboard.actors.seconds import limit, period, seconds
 from callboard.basp.header import INSPECTOR
+from callboard.broker import Backend
 from callboard.commitlog import CommitLog, Retention
 from callboard.flow.flow import Flow
 from callboard.flow.protocol.machine import FlowMachine
@@ -196,3 +197,13 @@ def test_a_drain_asked_for_with_an_odd_time_is_refused(node, odd):
             inspector.ask(DrainNode(odd)).result(5)
         with pytest.raises(CallboardError, match="timeout="):
             inspector.ask(DrainNode(odd)).result(5)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [math.nan, math.inf, 1e308, 10**400, -(10**400), "x", True],
+    ids=lambda each: f"{type(each).__name__}",
+)
+def test_an_expiry_that_no_store_can_hold_is_refused(endpoint, odd):
+    with endpoint.attach_master("odd", Backend.Memory) as store, pytest.raises(CallboardError):
+        store.put("key", 1, odd)
