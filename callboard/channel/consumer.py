@@ -85,7 +85,8 @@ class Consumer(Generic[P]):
         self._nack_after = nack_after
         self._timeout = timeout
         self._window = window
-        self._next = 0  # 0 until the handshake
+        #: The sequence number of the next event; 0 before the handshake.
+        self.next_seq = 0
         self._last = 0  # the highest number that is known to exist
         self._buffer: dict[int, P] = {}
         self._ack_interval = HEARTBEAT_INTERVAL
@@ -94,12 +95,8 @@ class Consumer(Generic[P]):
         self._silent_ticks = 0
         self._stuck_at = 0
         self._stuck_ticks = 0
-        self._closed = False
-
-    @property
-    def next_seq(self) -> int:
-        """The sequence number of the next event; 0 before the handshake."""
-        return self._next
+        #: Whether the consumer has ended.
+        self.is_closed = False
 
     @property
     def buffered(self) -> int:
@@ -107,14 +104,9 @@ class Consumer(Generic[P]):
         return len(self._buffer)
 
     @property
-    def is_closed(self) -> bool:
-        """Whether the consumer has ended."""
-        return self._closed
-
-    @property
     def is_idle(self) -> bool:
         """Whether it is connected and, as far as it knows, misses nothing."""
-        return self._next > 0 and not self._buffer and self._last < self._next
+        return self.next_seq > 0 and not self._buffer and self._last < self.next_seq
 
     def handle(self, msg: ProducerMessage[P]) -> None:
         """Take in a message of the producer."""
@@ -133,13 +125,13 @@ class Consumer(Generic[P]):
 
         A handshake that comes again is acknowledged again: the acknowledgement was lost.
         """
-        if self._closed or first < 1:
+        if self.is_closed or first < 1:
             return False
         self._silent_ticks = 0
-        if self._next:
+        if self.next_seq:
             self._acknowledge()
             return False
-        self._next = first
+        self.next_seq = first
         self._last = max(self._last, first - 1)
         # An interval near the timeout would make this side look dead.
         self._ack_interval = max(1, min(heartbeat_interval, self._timeout // 4))
@@ -150,13 +142,13 @@ class Consumer(Generic[P]):
 
     def handle_event(self, seq: int, payload: P) -> None:
         """Consume an event, or keep it until its turn; `_LOST` is the news that it is lost."""
-        if self._closed:
+        if self.is_closed:
             return
         self._silent_ticks = 0
-        awaited = self._next
+        awaited = self.next_seq
         if seq == awaited and seq and payload is not _LOST and not self._buffer:
             # The usual case: the next event, and nothing waits.
-            self._next = seq + 1
+            self.next_seq = seq + 1
             if seq > self._last:
                 self._last = seq
             self._backend.consume(self, payload)
@@ -176,13 +168,13 @@ class Consumer(Generic[P]):
 
     def handle_run(self, first: int, payloads: Sequence[P]) -> None:
         """Take in consecutive events; the same as `handle_event` for each of them."""
-        if first and first == self._next and not self._buffer and not self._closed:
+        if first and first == self.next_seq and not self._buffer and not self.is_closed:
             # The usual case, in one loop: the next events, and nothing waits.
             self._silent_ticks = 0
             self._last = max(self._last, first + len(payloads) - 1)
             consume = self._backend.consume
             for seq, payload in enumerate(payloads, first + 1):
-                self._next = seq
+                self.next_seq = seq
                 consume(self, payload)
             return
         for seq, payload in enumerate(payloads, first):
@@ -194,7 +186,7 @@ class Consumer(Generic[P]):
 
     def handle_heartbeat(self, seq: int) -> None:
         """Note that the producer lives and which event was its last."""
-        if not self._closed:
+        if not self.is_closed:
             self._silent_ticks = 0
             self._last = max(self._last, seq)
 
@@ -203,30 +195,30 @@ class Consumer(Generic[P]):
 
         Ticks do it anyway; this saves the producer the wait.
         """
-        if not self._closed and self._next and self._next - 1 - self._acked >= least:
+        if not self.is_closed and self.next_seq and self.next_seq - 1 - self._acked >= least:
             self._acknowledge()
 
     def tick(self) -> None:
         """Let one unit of time pass: acknowledge, ask for what is missing, or give up."""
-        if self._closed:
+        if self.is_closed:
             return
         self._silent_ticks += 1
         if self._silent_ticks > self._timeout:
             self._close(EndOfChannel.CONNECTION_TIMEOUT)
             return
-        if not self._next:
+        if not self.next_seq:
             return
         self._unacked_ticks += 1
-        if self._acked != self._next - 1 or self._unacked_ticks >= self._ack_interval:
+        if self._acked != self.next_seq - 1 or self._unacked_ticks >= self._ack_interval:
             self._acknowledge()
         self._watch_missing()
 
     def _consume_ready(self) -> None:
         """Consume events from the buffer as far as they follow each other."""
         buffer = self._buffer
-        while self._next in buffer:  # which is empty after the end
-            payload = buffer.pop(self._next)
-            self._next += 1
+        while self.next_seq in buffer:  # which is empty after the end
+            payload = buffer.pop(self.next_seq)
+            self.next_seq += 1
             if payload is not _LOST:
                 self._backend.consume(self, payload)
                 continue
@@ -236,11 +228,11 @@ class Consumer(Generic[P]):
 
     def _watch_missing(self) -> None:
         """Ask for missing events when they are due, or give up after the timeout."""
-        if self._last < self._next:
+        if self._last < self.next_seq:
             self._stuck_ticks = 0
             return
-        if self._stuck_at != self._next:
-            self._stuck_at, self._stuck_ticks = self._next, 0
+        if self._stuck_at != self.next_seq:
+            self._stuck_at, self._stuck_ticks = self.next_seq, 0
         self._stuck_ticks += 1
         if self._stuck_ticks > self._timeout:
             self._close(EndOfChannel.RETRANSMISSION_TIMEOUT)
@@ -250,7 +242,7 @@ class Consumer(Generic[P]):
     def _missing(self) -> tuple[int, ...]:
         """Return the first missing numbers; all are wanted, but not all in one message."""
         buffer, found = self._buffer, []
-        for seq in range(self._next, min(self._last + 1, self._next + self._window)):
+        for seq in range(self.next_seq, min(self._last + 1, self.next_seq + self._window)):
             if seq not in buffer:
                 found.append(seq)
                 if len(found) == NACK_LIMIT:
@@ -260,11 +252,11 @@ class Consumer(Generic[P]):
     def _acknowledge(self) -> None:
         """Tell the producer how far events were consumed."""
         self._unacked_ticks = 0
-        self._acked = self._next - 1
+        self._acked = self.next_seq - 1
         self._backend.send(self, CumulativeAck(self._acked))
 
     def _close(self, error: object) -> None:
         """End the consumer and tell its backend why."""
-        self._closed = True
+        self.is_closed = True
         self._buffer.clear()
         self._backend.close(self, error)

@@ -103,21 +103,17 @@ class Producer(Generic[H, P]):
         self._heartbeat_interval = heartbeat_interval
         self._timeout = timeout
         self._buffer_limit = buffer_limit
-        self._seq = seq
+        #: The sequence number of the last event; 0 before the first.
+        self.seq = seq
         self._tick = 0
         self._last_broadcast = 0
         self._paths: dict[H, _Path] = {}
-        # Events from `_oldest` to `_seq` without gaps, by number. (The front of a dict that
+        # Events from `_oldest` to `seq` without gaps, by number. (The front of a dict that
         # shrinks there is slow to find, so its number is kept.)
         self._buffer: dict[int, P] = {}
         self._oldest = seq + 1
         #: Events that left the full buffer before everybody had acknowledged them.
         self.given_up = 0
-
-    @property
-    def seq(self) -> int:
-        """The sequence number of the last event; 0 before the first."""
-        return self._seq
 
     @property
     def consumers(self) -> tuple[H, ...]:
@@ -132,14 +128,14 @@ class Producer(Generic[H, P]):
     @property
     def is_idle(self) -> bool:
         """Whether no handshake is pending and all consumers have acknowledged everything."""
-        seq = self._seq
+        seq = self.seq
         return all(not p.is_pending and p.acked == seq for p in self._paths.values())
 
     def add(self, hdl: H) -> bool:
         """Add a consumer, which receives the events from here on; False if it is there."""
         if hdl in self._paths:
             return False
-        path = self._paths[hdl] = _Path(self._seq + 1, self._seq, self._tick)
+        path = self._paths[hdl] = _Path(self.seq + 1, self.seq, self._tick)
         self._backend.send(self, hdl, Handshake(path.first, self._heartbeat_interval))
         return True
 
@@ -166,12 +162,12 @@ class Producer(Generic[H, P]):
         The same as `produce` for each of them, but for the broadcast: whoever calls this sends
         the whole run as one message, if there are consumers.
         """
-        first = self._seq + 1
-        self._seq += len(payloads)
+        first = self.seq + 1
+        self.seq += len(payloads)
         if self._paths:
             if not self._buffer:
                 self._oldest = first
-            self._buffer.update(zip(range(first, self._seq + 1), payloads, strict=True))
+            self._buffer.update(zip(range(first, self.seq + 1), payloads, strict=True))
             if len(self._buffer) > self._buffer_limit:
                 self._give_up(len(self._buffer) - self._buffer_limit)
             self._last_broadcast = self._tick
@@ -187,7 +183,7 @@ class Producer(Generic[H, P]):
         """Note that a consumer has processed everything up to `seq`."""
         path = self._paths.get(hdl)
         # A consumer cannot have processed what was not sent, nor less than nothing.
-        if path is None or not path.first - 1 <= seq <= self._seq:
+        if path is None or not path.first - 1 <= seq <= self.seq:
             return False
         path.last_seen = self._tick
         if seq > path.acked:
@@ -205,7 +201,7 @@ class Producer(Generic[H, P]):
             return False
         path.last_seen = self._tick
         for seq in islice(seqs, NACK_LIMIT):
-            if path.acked < seq <= self._seq:
+            if path.acked < seq <= self.seq:
                 self._backend.send(self, hdl, self._kept(seq))
         return True
 
@@ -220,7 +216,7 @@ class Producer(Generic[H, P]):
                     self._backend.send(self, hdl, handshake)
         if self._paths and self._tick - self._last_broadcast >= self._heartbeat_interval:
             self._last_broadcast = self._tick
-            self._backend.broadcast(self, Heartbeat(self._seq))
+            self._backend.broadcast(self, Heartbeat(self.seq))
 
     def _kept(self, seq: int) -> Event[P] | RetransmitFailed:
         """Return an event from the buffer, or that it is gone."""
@@ -248,7 +244,7 @@ class Producer(Generic[H, P]):
 
     def _trim(self) -> None:
         """Forget events that everybody has acknowledged."""
-        acked = min((path.acked for path in self._paths.values()), default=self._seq)
+        acked = min((path.acked for path in self._paths.values()), default=self.seq)
         end = min(acked + 1, self._oldest + len(self._buffer))
         for seq in range(self._oldest, end):
             del self._buffer[seq]

@@ -80,19 +80,33 @@ def order_key(item: "Data") -> tuple[Any, ...]:
     return item.order_key
 
 
-class Vector:
-    """A run of values; duplicates count, order counts."""
+class _Values:
+    """The values of a vector or set."""
 
     __slots__ = ("_items",)
 
-    def __init__(self, items: "Iterable[Data]" = ()) -> None:
-        self._items = tuple(items)
+    _items: "tuple[Data, ...]"
 
     def __len__(self) -> int:
         return len(self._items)
 
     def __iter__(self) -> "Iterator[Data]":
         return iter(self._items)
+
+    def __eq__(self, other: object) -> bool:
+        return self._items == other._items if isinstance(other, type(self)) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._items))
+
+
+class Vector(_Values):
+    """A run of values; duplicates count, order counts."""
+
+    __slots__ = ()
+
+    def __init__(self, items: "Iterable[Data]" = ()) -> None:
+        self._items = tuple(items)
 
     def __contains__(self, item: object) -> bool:
         return item in self._items
@@ -108,12 +122,6 @@ class Vector:
             return Vector(self._items[index])
         return self._items[index]
 
-    def __eq__(self, other: object) -> bool:
-        return self._items == other._items if isinstance(other, Vector) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._items)
-
     def __str__(self) -> str:
         return f"({', '.join(map(str, self._items))})"
 
@@ -121,14 +129,14 @@ class Vector:
         return f"Vector[{', '.join(map(str, self._items))}]"
 
 
-class Set(AbstractSet["Data"]):
+class Set(_Values, AbstractSet["Data"]):
     """Values without order or duplicates; iteration goes from the smallest to the largest.
 
     Members are found by search in their order, not by hash: a peer cannot choose members
     that make a set slow.
     """
 
-    __slots__ = ("_items",)
+    __slots__ = ()
 
     def __init__(self, items: "Iterable[Data]" = ()) -> None:
         ordered = sorted(items, key=order_key)
@@ -136,20 +144,8 @@ class Set(AbstractSet["Data"]):
             item for at, item in enumerate(ordered) if at == 0 or item != ordered[at - 1]
         )
 
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __iter__(self) -> "Iterator[Data]":
-        return iter(self._items)
-
     def __contains__(self, item: object) -> bool:
         return _place(self._items, item) is not None
-
-    def __eq__(self, other: object) -> bool:
-        return self._items == other._items if isinstance(other, Set) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash((Set, self._items))
 
     def __str__(self) -> str:
         return f"{{{', '.join(map(str, self._items))}}}"

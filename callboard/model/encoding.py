@@ -24,6 +24,7 @@ values of `Data.to_py`; tests hold both equal.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, Final, TypeVar
 
 import cbor2
@@ -46,16 +47,6 @@ from callboard.model.scalar import Count, Enum
 from callboard.model.timespan import Timespan, Timestamp
 
 T = TypeVar("T")
-
-COUNT: Final = 48920
-ADDRESS: Final = 48921
-SUBNET: Final = 48922
-PORT: Final = 48923
-TIMESTAMP: Final = 48924
-TIMESPAN: Final = 48925
-ENUM: Final = 48926
-SET: Final = 48927
-TABLE: Final = 48928
 
 _FAMILIES: Final = {4: 4, 16: 6}
 _PAIR: Final = 2
@@ -107,16 +98,15 @@ def item_of_data(data: Data, depth: int) -> Any:
     kind, value = data.get_type(), data.value
     if kind in _PLAIN_KINDS:
         return value
-    write = _TO_CBOR.get(kind)
-    if write is not None:
-        return write(value)
-    refuse_depth(depth)
-    if kind is DataType.Table:
-        return cbor2.CBORTag(
-            TABLE, [item_of_data(part, depth + 1) for pair in value.pairs for part in pair]
-        )
-    items = [item_of_data(item, depth + 1) for item in value]
-    return items if kind is DataType.Vector else cbor2.CBORTag(SET, items)
+    content = _CONTENTS.get(kind)
+    if content is not None:
+        item = content(value)
+    else:
+        refuse_depth(depth)
+        parts = chain.from_iterable(value.pairs) if kind is DataType.Table else value
+        item = [item_of_data(part, depth + 1) for part in parts]
+    tag = _TAGS.get(kind)
+    return item if tag is None else cbor2.CBORTag(tag, item)
 
 
 def _text(value: bytes) -> str | bytes:
@@ -132,21 +122,17 @@ def _packed(address: Address) -> bytes:
     return address.bytes()[12:] if address.is_v4() else address.bytes()
 
 
-def _tagged(tag: int, content: Callable[[Any], Any]) -> Callable[[Any], cbor2.CBORTag]:
-    """Return how a value is written under a tag."""
-    return lambda value: cbor2.CBORTag(tag, content(value))
-
-
 _PLAIN_KINDS: Final = {DataType.Nil, DataType.Boolean, DataType.Integer, DataType.Real}
-_TO_CBOR: Final[dict[DataType, Callable[[Any], Any]]] = {
+#: What stands for a value, in the tag of its type if that has one.
+_CONTENTS: Final[dict[DataType, Callable[[Any], Any]]] = {
     DataType.String: _text,
-    DataType.Count: _tagged(COUNT, int),
-    DataType.Address: _tagged(ADDRESS, _packed),
-    DataType.Subnet: _tagged(SUBNET, lambda s: [_packed(s.network()), s.length()]),
-    DataType.Port: _tagged(PORT, lambda port: [port.number(), int(port.get_type())]),
-    DataType.Timestamp: _tagged(TIMESTAMP, lambda at: at.time_since_epoch().count()),
-    DataType.Timespan: _tagged(TIMESPAN, lambda span: span.count()),
-    DataType.EnumValue: _tagged(ENUM, lambda value: value.name),
+    DataType.Count: int,
+    DataType.Address: _packed,
+    DataType.Subnet: lambda subnet: [_packed(subnet.network()), subnet.length()],
+    DataType.Port: lambda port: [port.number(), int(port.get_type())],
+    DataType.Timestamp: lambda at: at.time_since_epoch().count(),
+    DataType.Timespan: lambda span: span.count(),
+    DataType.EnumValue: lambda value: value.name,
 }
 
 # ------------------------------------------------------------------------------- reading
@@ -209,17 +195,18 @@ def _subnet(content: Sequence[Any], _depth: int) -> Subnet:
 _Maker = Callable[[Any, int], Any]
 _PLAIN: Final = frozenset((type(None), bool, int, float, str, bytes))
 _FROM_TAG: Final[dict[int, tuple[type, DataType, _Maker]]] = {
-    COUNT: (int, DataType.Count, lambda number, _depth: Count(number)),
-    ADDRESS: (bytes, DataType.Address, _address),
-    SUBNET: (tuple, DataType.Subnet, _subnet),
-    PORT: (tuple, DataType.Port, lambda content, _depth: Port(*_numbers(content, int))),
-    TIMESTAMP: (int, DataType.Timestamp, lambda ns, _depth: Timestamp(Timespan(ns))),
-    TIMESPAN: (int, DataType.Timespan, lambda ns, _depth: Timespan(ns)),
-    ENUM: (str, DataType.EnumValue, lambda name, _depth: Enum(name)),
-    SET: (tuple, DataType.Set, lambda nodes, depth: Set(_items(nodes, depth))),
-    TABLE: (tuple, DataType.Table, _table),
+    48920: (int, DataType.Count, lambda number, _depth: Count(number)),
+    48921: (bytes, DataType.Address, _address),
+    48922: (tuple, DataType.Subnet, _subnet),
+    48923: (tuple, DataType.Port, lambda content, _depth: Port(*_numbers(content, int))),
+    48924: (int, DataType.Timestamp, lambda ns, _depth: Timestamp(Timespan(ns))),
+    48925: (int, DataType.Timespan, lambda ns, _depth: Timespan(ns)),
+    48926: (str, DataType.EnumValue, lambda name, _depth: Enum(name)),
+    48927: (tuple, DataType.Set, lambda nodes, depth: Set(_items(nodes, depth))),
+    48928: (tuple, DataType.Table, _table),
 }
 
+_TAGS: Final = {kind: tag for tag, (_, kind, _) in _FROM_TAG.items()}
 _READER: Final = CborReader("data", max_depth=_CBOR_DEPTH, kept=_FROM_TAG)
 
 # ------------------------------------------------------- the short way: Python values
@@ -259,15 +246,6 @@ def python_from_cbor(payload: bytes) -> Any:
         InvalidData: the bytes are no such value.
     """
     return read_item(payload, _python)
-
-
-def immutable_from_cbor(payload: bytes) -> Any:
-    """Return the value of `ImmutableData.to_py(data_from_cbor(payload))`.
-
-    Raises:
-        InvalidData: the bytes are no such value.
-    """
-    return read_item(payload, immutable_of_item)
 
 
 def immutable_of_item(node: Any, depth: int) -> Any:

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -13,9 +14,10 @@ from callboard.model.data import Data, ImmutableData
 from callboard.model.encoding import (
     data_from_cbor,
     data_to_cbor,
-    immutable_from_cbor,
+    immutable_of_item,
     python_from_cbor,
     python_to_cbor,
+    read_item,
 )
 from callboard.model.errors import EndpointError
 from callboard.store.machine.command import Command, CommandRun, EntityId, encode_run, read_run
@@ -73,7 +75,7 @@ def _compare_short_cuts(payload: bytes) -> None:
     data = _outcome(data_from_cbor, payload)
     for short, long in (
         (python_from_cbor, Data.to_py),
-        (immutable_from_cbor, ImmutableData.to_py),
+        (partial(read_item, convert=immutable_of_item), ImmutableData.to_py),
     ):
         direct = _outcome(short, payload)
         wanted = data if isinstance(data, EndpointError) else _outcome(long, data)

@@ -168,7 +168,7 @@ GENUINE_TRIM = Producer._trim
 
 def forget_an_event(self, seq, payload):
     if seq == self.next_seq == 100:
-        self._next += 1
+        self.next_seq += 1
     else:
         GENUINE_EVENT(self, seq, payload)
 
@@ -182,7 +182,7 @@ def consume_doubles(self, seq, payload):
 
 def acknowledge_too_much(self):
     self._unacked_ticks = 0
-    self._acked = self._next - 1
+    self._acked = self.next_seq - 1
     self._backend.send(self, CumulativeAck(max(self._acked, self._last)))
 
 

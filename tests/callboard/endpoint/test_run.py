@@ -15,7 +15,12 @@ from callboard.endpoint.machine.run import (
     pack_runs,
 )
 from callboard.model.data import Data, ImmutableData
-from callboard.model.encoding import data_to_cbor, immutable_from_cbor, python_to_cbor
+from callboard.model.encoding import (
+    data_to_cbor,
+    immutable_of_item,
+    python_to_cbor,
+    read_item,
+)
 from callboard.model.errors import MalformedMessage
 from tests.callboard.model.strategies import DATA
 
@@ -45,7 +50,9 @@ def test_values_in_a_run_are_those_of_the_model(value: Data) -> None:
 
 @given(DATA)
 def test_one_value_alone_is_the_same(value: Data) -> None:
-    assert repr(immutable_from_cbor(data_to_cbor(value))) == repr(ImmutableData.to_py(value))
+    found = read_item(data_to_cbor(value), immutable_of_item)
+
+    assert repr(found) == repr(ImmutableData.to_py(value))
 
 
 @given(PLAIN)
