@@ -147,11 +147,16 @@ class RealDisk:
 
     def sync_folder(self, path: str) -> None:
         """Make the names in a folder durable."""
-        descriptor = os.open(self._path(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_path(self._path(path), os.O_DIRECTORY)
+
+
+def sync_path(path: str | Path, flags: int = 0) -> None:
+    """Make the contents of a file of the machine durable, or the names in a folder."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class RealFile:

@@ -5,7 +5,7 @@ A log has one writer at a time: the lock on a file ends with the process that ho
 
 import fcntl
 import os
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
@@ -92,24 +92,18 @@ class Folder:
     def read(self, path: str) -> bytes:
         """Return a file's contents; nothing if there is no such file."""
         try:
-            file = self.disk.open(path)
+            with closing(self.disk.open(path)) as file:
+                return file.pread(file.size(), 0)
         except FileNotFoundError:
             return b""
-        try:
-            return file.pread(file.size(), 0)
-        finally:
-            file.close()
 
     def write(self, path: str, data: bytes, *, durably: bool = True) -> None:
         """Write a file anew."""
-        file = self.disk.open(path, append=True)
-        try:
+        with closing(self.disk.open(path, append=True)) as file:
             file.truncate(0)
             write_all(file, data)
             if durably:
                 file.fsync()
-        finally:
-            file.close()
 
     def replace(self, path: str, data: bytes, *, unique: str = "") -> None:
         """Write a file; durable, and at no time half done.
@@ -126,16 +120,14 @@ class Folder:
 
     def rewrite(self, path: str, size: int) -> None:
         """Replace a file by a copy of its first bytes; durable, and at no time half done."""
-        source = self.disk.open(path)
-        copy = self.disk.open(path + TEMPORARY, append=True)
-        try:
+        with (
+            closing(self.disk.open(path)) as source,
+            closing(self.disk.open(path + TEMPORARY, append=True)) as copy,
+        ):
             copy.truncate(0)
             for position in range(0, size, _COPY):
                 write_all(copy, source.pread(min(_COPY, size - position), position))
             copy.fsync()
-        finally:
-            source.close()
-            copy.close()
         self.disk.rename(path + TEMPORARY, path)
         self.sync()
 

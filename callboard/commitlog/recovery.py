@@ -15,6 +15,7 @@ stays as it is, reading it there raises `LogCorrupt`, and the log goes on in a n
 """
 
 import struct
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -58,10 +59,8 @@ class Marks:
 
     def close(self) -> None:
         """Make the marks durable, and close the file."""
-        try:
+        with closing(self._file):
             self._file.fsync()
-        finally:
-            self._file.close()
 
 
 def read_mark(folder: Folder, base: int) -> Mark:
@@ -103,8 +102,7 @@ def recover(folder: Folder, base: int) -> tuple[SegmentIndex, LogRecovery]:
             folder.remove(folder.file(name))
     path, mark = folder.segment(base), read_mark(folder, base)
     index = SegmentIndex(base)
-    file = folder.disk.open(path, append=True)
-    try:
+    with closing(folder.disk.open(path, append=True)) as file:
         scan = Scan(file, 0, base)
         while batch := scan.next():
             index.add(batch)
@@ -117,8 +115,6 @@ def recover(folder: Folder, base: int) -> tuple[SegmentIndex, LogRecovery]:
         if index.size == mark.size < size:
             file.truncate(mark.size)
             file.fsync()
-    finally:
-        file.close()
     if index.size > mark.size:
         folder.rewrite(path, index.size)
     return index, recovery

@@ -10,6 +10,7 @@ each but the middle two, which are 8), then the entries: offset, position, lates
 
 import struct
 from bisect import bisect_left, bisect_right
+from contextlib import closing
 from operator import itemgetter
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -202,10 +203,7 @@ class LogSegmentTable:
 
     def _read_on(self, segment: LogSegment) -> None:
         """Cover the batches behind those that the index has."""
-        file = self.folder.disk.open(self.folder.segment(segment.base))
-        try:
+        with closing(self.folder.disk.open(self.folder.segment(segment.base))) as file:
             scan = Scan(file, segment.index.size, segment.index.end)
             while batch := scan.next():
                 segment.index.add(batch)
-        finally:
-            file.close()

@@ -6,7 +6,7 @@ query needs. What is not sealed yet is read into memory once, when the log is op
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,8 +39,7 @@ def open_sql(logs: Mapping[str, str | Path]) -> "Iterator[duckdb.DuckDBPyConnect
         LogCorrupt: durable bytes of what is not sealed are damaged.
         LogError: too much of a log is not in columns.
     """
-    connection = load_duckdb().connect()
-    try:
+    with closing(load_duckdb().connect()) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.create_function(
             _VALUE,
@@ -53,8 +52,6 @@ def open_sql(logs: Mapping[str, str | Path]) -> "Iterator[duckdb.DuckDBPyConnect
         for name, folder in logs.items():
             _make_view(connection, name, folder)
         yield connection
-    finally:
-        connection.close()
 
 
 def load_duckdb() -> Any:

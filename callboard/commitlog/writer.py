@@ -7,7 +7,8 @@ before `_lock`, held for every look at or change of the place. Appends go on dur
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, NoReturn
 
 from callboard.commitlog.batch import encode_batch
@@ -124,15 +125,10 @@ class Writer:
 
     def _sync(self, mark: Mark) -> None:
         """Sync the file, and note it; the sync lock is held."""
-        try:
+        with self._at_stake():
             self._file.fsync()
-        except OSError as error:
-            self._fail(error)
-        self.durable = mark.end
-        try:
+            self.durable = mark.end
             self._marks.add(mark)
-        except OSError as error:
-            self._fail(error)
 
     def trim(self, before: int | None) -> int:
         """Remove segments that retention or an offset ends; returns the new start."""
@@ -162,10 +158,8 @@ class Writer:
         finally:
             self._is_closed = True
             self._file.close()
-            try:
+            with self._at_stake():
                 self._marks.close()
-            except OSError as error:
-                self._fail(error)
 
     # --- segments ---
 
@@ -189,21 +183,17 @@ class Writer:
                     return  # another thread was here
                 index, active = self._index, self._active
                 self._sync(Mark(active.base, index.size, index.end))
-                try:
+                with self._at_stake():
                     self._folder.write(
                         self._folder.segment(active.base, INDEX), index.encode(), durably=False
                     )
                     file = self._make(index.end)
-                except OSError as error:
-                    self._fail(error)
                 self._file.close()
                 self._file, self._active = file, LogSegment(index.end, is_covered=True)
                 self._index = self._active.index
                 self.table.segments = [*self.table.segments, self._active]
-            try:
+            with self._at_stake():
                 self.trim(None)
-            except OSError as error:
-                self._fail(error)
         if self.on_sealed is not None:
             self.on_sealed()
 
@@ -232,20 +222,22 @@ class Writer:
 
     def _take_back(self, error: OSError) -> NoReturn:
         """Cut off a part of a batch that was written, so that the next one can follow."""
-        try:
+        with self._at_stake():
             self._file.truncate(self._index.size)
-        except OSError as second:
-            self._fail(second)
         why = error.strerror or error
         what = f"nothing was appended to {self._folder.path}: {why}; make room and try again"
         raise LogFailed(what) from error
 
-    def _fail(self, error: OSError) -> NoReturn:
-        """End the use of this writer: what the disk holds is no longer known."""
-        self._trouble = error
-        why = error.strerror or error
-        what = f"the disk of {self._folder.path} failed: {why}; open the log again"
-        raise LogFailed(what) from error
+    @contextmanager
+    def _at_stake(self) -> Iterator[None]:
+        """End the use of this writer if the disk refuses: what it holds is no longer known."""
+        try:
+            yield
+        except OSError as error:
+            self._trouble = error
+            why = error.strerror or error
+            what = f"the disk of {self._folder.path} failed: {why}; open the log again"
+            raise LogFailed(what) from error
 
 
 def _encode(

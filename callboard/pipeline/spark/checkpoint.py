@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from callboard.commitlog.disk import sync_path
 from callboard.pipeline.errors import InvalidSetting
 
 
@@ -54,12 +55,12 @@ def sync_checkpoint(location: str, batch: int) -> None:
     touched = {folder}
     for path in (folder / "metadata", plan, *_states(folder / "state", since)):
         try:
-            _sync(path)
+            sync_path(path)
         except FileNotFoundError:  # Spark removes old states
             continue
         touched |= {path.parent, path.parent.parent}
     for parent in touched:
-        _sync(parent)
+        sync_path(parent)
 
 
 def _states(folder: Path, since: int) -> list[Path]:
@@ -72,12 +73,3 @@ def _states(folder: Path, since: int) -> list[Path]:
                 if path.stat().st_mtime_ns >= since:
                     found.append(path)
     return found
-
-
-def _sync(path: Path) -> None:
-    """Make the contents of a file durable, or the names in a folder."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
