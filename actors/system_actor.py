@@ -7,10 +7,12 @@ run handlers, and a last word when they end. They derive from `SystemActor`.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Protocol, Self
 
 from callboard.actors.actor import Actor
 from callboard.actors.cell import ActorHost, Cell
+from callboard.actors.dispatch import handler
 from callboard.actors.errand import Errand
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import Running, Sender
@@ -112,6 +114,15 @@ class SystemActor(Actor):
     def post_self(self, message: Any) -> None:
         """Send a message to this actor without a sender; from any thread, never blocks."""
         self._cell.post(message, None)
+
+    def call_soon(self, function: Callable[..., object], *args: Any) -> None:
+        """Call a function in a turn of this actor, behind all mail that is there."""
+        self.post_self(CallBack(partial(function, *args)))
+
+    @handler
+    def call_back(self, order: CallBack) -> Any:
+        """Call what a thread, a timer or a future wants called; its result is the answer."""
+        return order.function()
 
     def answer_apart(self, function: Callable[[], object]) -> None:
         """Answer the current ask with what code of a user returns, or raises; it may block."""

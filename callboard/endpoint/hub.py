@@ -35,7 +35,7 @@ from callboard.actors.errors import ResultTimeout, WouldBlock
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Down
 from callboard.actors.seconds import seconds
-from callboard.actors.system_actor import SystemActor
+from callboard.actors.system_actor import CallBack, SystemActor
 from callboard.basp.header import CORE_ACTOR, DIRECTORY
 from callboard.endpoint.events import Undelivered
 from callboard.endpoint.machine.core import DEFAULT_TTL, Core
@@ -96,21 +96,6 @@ Address = tuple[str, int]
 Condition = Callable[[Core], bool]
 
 
-class FlushInputs:
-    """Take what was published."""
-
-
-_FLUSH: Final = FlushInputs()
-
-
-@dataclass(frozen=True, slots=True)
-class CoreCall:
-    """Call a function that works with the core in the hub's turn; its result is the answer."""
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class HubOptions:
     """How a node takes part in topics.
@@ -154,6 +139,7 @@ class Hub(SystemActor):
         # What was published, and who waits until there is room for more.
         self.inputs: deque[Pair | CoreOrder] = deque()
         self.is_poked = False
+        self._flush = CallBack(self._take_inputs)
         self.is_congested = False
         #: What slows publishers: slow peers (None), receivers that are behind.
         self._congested_by: set[object] = set()
@@ -190,7 +176,7 @@ class Hub(SystemActor):
         self._stop_listening = self.overlay.listen(self._note_event)
         node.register(CORE_NAME, self.me)
         self._take_stock(node)
-        self._call_later(TICK_INTERVAL, self._tick)
+        self.after(TICK_INTERVAL, CallBack(self._tick))
 
     def _take_stock(self, node: Node) -> None:
         """Take the nodes and links that were there before this hub."""
@@ -354,7 +340,7 @@ class Hub(SystemActor):
         """Let the core take what waits, in its next turn."""
         if not self.is_poked:
             self.is_poked = True
-            self._post(_FLUSH)
+            self._post(self._flush)
 
     def wants(self, topic: str) -> bool:
         """Return whether a local receiver takes data of a topic; on the node's thread."""
@@ -431,7 +417,7 @@ class Hub(SystemActor):
 
     def relax(self, receiver: object) -> None:
         """Let threads that publish go on: a receiver caught up. From any thread."""
-        self._call(self.set_congested, False, receiver)  # noqa: FBT003
+        self.call_soon(self.set_congested, False, receiver)  # noqa: FBT003
 
     # --- receivers, peers and what they say, from any thread ---
 
@@ -450,7 +436,7 @@ class Hub(SystemActor):
         """
         checked = tuple(map(checked_topic, topics))
         add = partial(self.core.subscribe, receiver, checked, kind=kind, sees_own=sees_own)
-        return self.me.ask(CoreCall(lambda: self._carry_out(add(now=self._now()))))
+        return self.me.ask(CallBack(lambda: self._carry_out(add(now=self._now()))))
 
     def remove_receiver(
         self,
@@ -463,7 +449,7 @@ class Hub(SystemActor):
         checked = None if topics is None else tuple(map(checked_topic, topics))
 
         remove = partial(self.core.unsubscribe, receiver, checked, kind=kind)
-        return self.me.ask(CoreCall(lambda: self._carry_out(remove(now=self._now()))))
+        return self.me.ask(CallBack(lambda: self._carry_out(remove(now=self._now()))))
 
     def peer(self, address: Address, retry: float) -> Future[bool]:
         """Peer with the node that listens at an address.
@@ -476,13 +462,13 @@ class Hub(SystemActor):
             retry: seconds between attempts at most; 0 tries once, and not again when lost.
         """
         done: Future[bool] = Future()
-        self._call(self._dial, address, retry, done)
+        self.call_soon(self._dial, address, retry, done)
         return done
 
     def unpeer(self, address: Address) -> Future[bool]:
         """Dial an address no more and end its link; done when peer events told of it."""
         done: Future[bool] = Future()
-        self._call(self._unlink, address, done)
+        self.call_soon(self._unlink, address, done)
         return done
 
     def until(self, condition: Condition, timeout: float) -> Future[bool]:
@@ -491,7 +477,7 @@ class Hub(SystemActor):
         The condition is looked at on the node's thread, whenever peers or filters change.
         """
         done: Future[bool] = Future()
-        self._call(self._await, condition, done, seconds(timeout))
+        self.call_soon(self._await, condition, done, seconds(timeout))
         return done
 
     def flushed(self, timeout: float) -> None:
@@ -510,7 +496,7 @@ class Hub(SystemActor):
                 self._take_inputs()
             return self.core.receivers_of(checked)
 
-        return self.me.ask(CoreCall(find))
+        return self.me.ask(CallBack(find))
 
     @property
     def buffered(self) -> int:
@@ -532,12 +518,6 @@ class Hub(SystemActor):
             self._listeners.remove(listener)
 
     # --- the actor's turns ---
-
-    @handler
-    def flush(self, _: FlushInputs) -> None:
-        """Take what waits."""
-        with self.core_lock:
-            self._take_inputs()
 
     def _take_inputs(self) -> None:
         """Take what waits, as runs of one kind."""
@@ -575,10 +555,10 @@ class Hub(SystemActor):
                 self._look_for_awaited()
 
     @handler
-    def call(self, order: CoreCall) -> Any:
+    def call_back(self, order: CallBack) -> Any:
         """Do what a thread, a timer or a future wants done with the core."""
         with self.core_lock:
-            return order.function(*order.args)
+            return order.function()
 
     @handler
     def hub_lost(self, down: Down) -> None:
@@ -614,14 +594,6 @@ class Hub(SystemActor):
         if isinstance(event, NodeUp | LinkUp | LinkDown | PathMoved):
             self._post(event)
 
-    def _call(self, function: Callable[..., Any], *args: Any) -> None:
-        """Call a function in a turn of this actor, behind all mail that is there."""
-        self._post(CoreCall(function, args))
-
-    def _call_later(self, seconds: float, function: Callable[..., Any], *args: Any) -> None:
-        """Call a function in a turn of this actor, in some seconds."""
-        self.after(seconds, CoreCall(function, args))
-
     def _tick(self) -> None:
         """Repeat what was not confirmed, and ask again where nobody answered."""
         self._carry_out(self.core.tick(self._now()))
@@ -629,7 +601,7 @@ class Hub(SystemActor):
         self._unanswered.clear()
         for node in unanswered:
             self._look_for_hub(node)
-        self._call_later(TICK_INTERVAL, self._tick)
+        self.after(TICK_INTERVAL, CallBack(self._tick))
 
     # --- hubs of other nodes ---
 
@@ -640,9 +612,9 @@ class Hub(SystemActor):
 
         def answered(future: Future[Any]) -> None:
             if future.exception() is not None:  # lost with a path that broke
-                self._call(self._unanswered.append, node)
+                self.call_soon(self._unanswered.append, node)
             elif isinstance(future.result(), ActorRef):
-                self._call(self._hub_found, future.result().node_id)
+                self.call_soon(self._hub_found, future.result().node_id)
 
         directory = self.runtime.ref_of(node, DIRECTORY)
         directory.ask(Lookup(CORE_NAME), timeout=ANSWER_LIMIT).add_done_callback(answered)
@@ -658,11 +630,11 @@ class Hub(SystemActor):
 
     def _dial(self, address: Address, retry: float, done: Future[bool]) -> None:
         """Let the node dial an address."""
-        failed = partial(self._call, self._dial_failed, address)
+        failed = partial(self.call_soon, self._dial_failed, address)
 
         def ended(dial: Future[Dial]) -> None:
             peer = None if dial.exception() is not None else dial.result().peer
-            self._call(self._dial_ended, peer, done)
+            self.call_soon(self._dial_ended, peer, done)
 
         self.overlay.dial(address, retry=retry, on_failure=failed).add_done_callback(ended)
 
@@ -688,7 +660,7 @@ class Hub(SystemActor):
             if peer is not None:
                 self._removed.add(peer)
         # The end of the link is in the mailbox already, if there is one: this comes behind it.
-        self._call(done.set_result, True)  # noqa: FBT003
+        self.call_soon(done.set_result, True)  # noqa: FBT003
 
     def _await(self, condition: Condition, done: Future[bool], timeout: float) -> None:
         """Wait until something is true of the core; `done` gets False after `timeout`."""
@@ -764,7 +736,7 @@ class Hub(SystemActor):
             self.set_congested(is_congested=True)
         if not self._is_draining:
             self._is_draining = True
-            self._call_later(DRAIN_INTERVAL, self._drain)
+            self.after(DRAIN_INTERVAL, CallBack(self._drain))
 
     def _drain(self) -> None:
         """Send on what waited, as far as links have room; look again while they have not."""
@@ -786,7 +758,7 @@ class Hub(SystemActor):
                 is_congested = True
         self._is_draining = bool(self._buffers)
         if self._is_draining:
-            self._call_later(DRAIN_INTERVAL, self._drain)
+            self.after(DRAIN_INTERVAL, CallBack(self._drain))
         self.set_congested(is_congested)
 
     def _drop_buffer(self, peer: bytes) -> None:

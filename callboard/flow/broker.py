@@ -8,7 +8,6 @@ are random numbers of 32 bits, given to each port that wants or answers a flow.
 import re
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final, Generic, Self, TypeVar
 
 from callboard.actors.closing import Closing
@@ -192,7 +191,7 @@ class FlowBrokerActor(FlowSwitch[ActorRef[Any]], SystemActor):
 
     def refuse_later(self, cid: int, reason: str) -> None:
         """Tell a client that waits; from any thread."""
-        self.post_self(CallBack(partial(self.refuse, cid, reason)))
+        self.call_soon(self.refuse, cid, reason)
 
     @handler
     def port_down(self, down: Down) -> None:
@@ -205,11 +204,6 @@ class FlowBrokerActor(FlowSwitch[ActorRef[Any]], SystemActor):
         self._is_ticking = self.table.is_waiting
         if self._is_ticking:
             self.after(TICK, CallBack(self.expire_flows))
-
-    @handler
-    def call_back(self, order: CallBack) -> None:
-        """Do what other threads, or a timer, want of the table."""
-        order.function()
 
     def close_flows(self) -> None:
         """End all flows, then this actor."""
@@ -330,13 +324,13 @@ class FlowBroker(BrokerView):
     def close(self) -> None:
         """End all flows with EOT, the broker, and its node if it has its own. Idempotent."""
         if not self._ended.is_set():
-            self._actor.post_self(CallBack(self._actor.close_flows))
+            self._actor.call_soon(self._actor.close_flows)
         if self._owns_node:
             self.node.close()
 
     async def aclose(self) -> None:
         """Awaitable twin of `close`."""
         if not self._ended.is_set():
-            self._actor.post_self(CallBack(self._actor.close_flows))
+            self._actor.call_soon(self._actor.close_flows)
         if self._owns_node:
             await self.node.aclose()

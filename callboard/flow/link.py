@@ -65,11 +65,6 @@ class FlowPort(SystemActor):
                 self._taker.received(data)
 
     @handler
-    def call_back(self, order: CallBack) -> None:
-        """Send what waits for the end of a turn."""
-        order.function()
-
-    @handler
     def broker_down(self, down: Down) -> None:
         """The broker ended, or no path leads to it."""
         text = down.detail or str(down.reason)

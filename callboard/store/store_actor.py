@@ -25,7 +25,7 @@ from callboard.actors.errors import ResultTimeout
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import Future
 from callboard.actors.seconds import seconds
-from callboard.actors.system_actor import SystemActor
+from callboard.actors.system_actor import CallBack, SystemActor
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item, PeerEvent
 from callboard.endpoint.machine.run import PackedType
@@ -82,21 +82,6 @@ CONGESTION: Final = 16_384
 RELIEF: Final = CONGESTION // 2
 
 
-class DrainInputs:
-    """Take what waits."""
-
-
-_DRAIN: Final = DrainInputs()
-
-
-@dataclass(frozen=True, slots=True)
-class StoreCall:
-    """Call a function in a turn of the store's actor."""
-
-    function: Callable[..., object]
-    args: tuple[Any, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class CommandsRefused:
     """Event: commands of a store had no effect, and nobody waited to hear it.
@@ -135,6 +120,7 @@ class StoreActor(SystemActor):
         self.machine = make_machine(self.now())
         self.inputs: deque[Action] = deque()
         self.is_poked = False
+        self._drain_order = CallBack(self._drain)
         #: True while the actor carries out what it took; set before it takes.
         self.is_busy = False
         self.is_congested = False
@@ -193,7 +179,7 @@ class StoreActor(SystemActor):
     def _poke(self) -> None:
         """Take what waits in the next turn."""
         self.is_poked = True
-        self.post_self(_DRAIN)
+        self.post_self(self._drain_order)
 
     def is_settled(self) -> bool:
         """Return whether all that was written here so far can be read."""
@@ -206,13 +192,13 @@ class StoreActor(SystemActor):
         A clone has a copy then.
         """
         future: Future[None] = Future(self)
-        self._call(self._settle, future)
+        self.call_soon(self._settle, future)
         return self._fail_late(future)
 
     def idle(self) -> Future[bool]:
         """Return a future that is done when the store is idle."""
         future: Future[bool] = Future(self)
-        self._call(self._await_idle, future)
+        self.call_soon(self._await_idle, future)
         return self._fail_late(future)
 
     def question(self) -> tuple[int, Future[bool]]:
@@ -230,12 +216,8 @@ class StoreActor(SystemActor):
     def detach(self) -> Future[None]:
         """End the store behind what was written; the future is done when it has ended."""
         future: Future[None] = Future(self)
-        self._call(self._detach, future)
+        self.call_soon(self._detach, future)
         return future
-
-    def _call(self, function: Callable[..., object], *args: Any) -> None:
-        """Call a function in a turn of this actor, behind all mail that is there."""
-        self.post_self(StoreCall(function, args))
 
     def _fail_late(self, future: Future[T]) -> Future[T]:
         """Fail what was asked after the end: nobody will answer."""
@@ -289,8 +271,7 @@ class StoreActor(SystemActor):
 
     # --- mail ---
 
-    @handler
-    def drain(self, _: DrainInputs) -> None:
+    def _drain(self) -> None:
         """Take what frontends wrote, as one run."""
         self.is_busy = True
         self.is_poked = False
@@ -310,12 +291,7 @@ class StoreActor(SystemActor):
     def _drain_all(self) -> None:
         """Take all that waits."""
         while self.inputs:
-            self.drain(_DRAIN)
-
-    @handler
-    def call(self, order: StoreCall) -> None:
-        """Do what a thread or the backend wants done in a turn."""
-        order.function(*order.args)
+            self._drain()
 
     def _settle(self, future: Future[None]) -> None:
         """Say that there is a copy to read, and that what was written is on its way."""
@@ -338,7 +314,7 @@ class StoreActor(SystemActor):
 
     def take(self, items: list[Item], /) -> None:
         """Take a run of the hub: commands of other stores; on the node's thread."""
-        self._call(self._take, items)
+        self.call_soon(self._take, items)
 
     def _take(self, items: list[Item]) -> None:
         """Take commands of other stores."""
@@ -408,7 +384,7 @@ class StoreActor(SystemActor):
         self._written += 1
         number, rows = self._written, len(changes.rows)
         self._rows_under_way += rows
-        self._backend.write(changes, partial(self._call, self._write_ended, number, rows))
+        self._backend.write(changes, partial(self.call_soon, self._write_ended, number, rows))
 
     def _release(self, number: int) -> None:
         """Carry out what waited for a write."""
