@@ -17,70 +17,43 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from callboard import errors, events
-    from callboard.actors.actor import Actor, Promise
-    from callboard.actors.dispatch import handler
-    from callboard.actors.envelope import traced, traceparent, tracestate
-    from callboard.actors.errors import CallboardError
-    from callboard.actors.exit_reason import ExitReason
-    from callboard.actors.future import Future
-    from callboard.actors.mailbox import Mailbox
-    from callboard.actors.reference import ActorRef, Down
-    from callboard.actors.request import Query
-    from callboard.actors.signals import Exit, Restarted
-    from callboard.actors.supervision.child import Child
-    from callboard.actors.supervision.supervisor import Supervisor
-    from callboard.broker import Endpoint
-    from callboard.node import Node
-    from callboard.proxies.errors import LinkError, LinkFull, MessageTooLarge, PublicAddress
-    from callboard.proxies.events import NodeDown
-    from callboard.proxies.link.limits import Limits
-    from callboard.proxies.link.tls import Tls
-    from callboard.proxies.messages import message
-    from callboard.proxies.names.group import Group
-    from callboard.proxies.names.watch import NameAdded, NameRemoved
-    from callboard.proxies.stats import AccountInfo, LinkInfo, NodeStats
-    from callboard.proxies.workers.pool import Worker, WorkerPool
-
-__all__ = [
-    "Actor",
-    "events",
-    "PublicAddress",
-    "NodeStats",
-    "MessageTooLarge",
-    "LinkInfo",
-    "LinkFull",
-    "LinkError",
-    "AccountInfo",
-    "ActorRef",
-    "CallboardError",
-    "Child",
-    "Down",
-    "Endpoint",
-    "Exit",
-    "ExitReason",
-    "Future",
-    "Group",
-    "Limits",
-    "Mailbox",
-    "NameAdded",
-    "NameRemoved",
-    "Node",
-    "NodeDown",
-    "Promise",
-    "Query",
-    "Restarted",
-    "Supervisor",
-    "Tls",
-    "Worker",
-    "WorkerPool",
-    "errors",
-    "handler",
-    "message",
-    "traced",
-    "traceparent",
-    "tracestate",
-]
+    from callboard import errors as errors
+    from callboard import events as events
+    from callboard.actors.actor import Actor as Actor
+    from callboard.actors.actor import Promise as Promise
+    from callboard.actors.dispatch import handler as handler
+    from callboard.actors.envelope import traced as traced
+    from callboard.actors.envelope import traceparent as traceparent
+    from callboard.actors.envelope import tracestate as tracestate
+    from callboard.actors.errors import CallboardError as CallboardError
+    from callboard.actors.exit_reason import ExitReason as ExitReason
+    from callboard.actors.future import Future as Future
+    from callboard.actors.mailbox import Mailbox as Mailbox
+    from callboard.actors.reference import ActorRef as ActorRef
+    from callboard.actors.reference import Down as Down
+    from callboard.actors.request import Query as Query
+    from callboard.actors.signals import Exit as Exit
+    from callboard.actors.signals import Restarted as Restarted
+    from callboard.actors.supervision.child import Child as Child
+    from callboard.actors.supervision.supervisor import Supervisor as Supervisor
+    from callboard.broker import Endpoint as Endpoint
+    from callboard.node import Node as Node
+    from callboard.proxies.errors import LinkError as LinkError
+    from callboard.proxies.errors import LinkFull as LinkFull
+    from callboard.proxies.errors import MessageTooLarge as MessageTooLarge
+    from callboard.proxies.errors import PublicAddress as PublicAddress
+    from callboard.proxies.events import NodeDown as NodeDown
+    from callboard.proxies.link.limits import Limits as Limits
+    from callboard.proxies.link.tls import Tls as Tls
+    from callboard.proxies.messages import message as message
+    from callboard.proxies.names.group import Group as Group
+    from callboard.proxies.names.watch import NameAdded as NameAdded
+    from callboard.proxies.names.watch import NameRemoved as NameRemoved
+    from callboard.proxies.stats import AccountInfo as AccountInfo
+    from callboard.proxies.stats import LinkInfo as LinkInfo
+    from callboard.proxies.stats import NodeStats as NodeStats
+    from callboard.proxies.workers.pool import Worker as Worker
+    from callboard.proxies.workers.pool import WorkerPool as WorkerPool
 
 # A name is imported when it is first used, so that who needs one room pays for no other: Spark
 # executors read logs without actors. A test holds this equal to the imports above.
@@ -117,6 +90,9 @@ _MODULES: Final = ("errors", "events")
 #: Packages that `import callboard` alone reaches by their names.
 _ROOMS: Final = ("broker", "commitlog", "simulation")
 
+if not TYPE_CHECKING:  # checkers see it in the imports
+    __all__ = [*_HOMES, *_MODULES]
+
 
 def __getattr__(name: str) -> Any:
     """Import a public name (PEP 562)."""
@@ -131,4 +107,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Return what can be imported, also where nobody has yet."""
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_HOMES, *_MODULES})

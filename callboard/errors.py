@@ -1,103 +1,16 @@
 """Every error that callboard raises at its users; all of them are `CallboardError`."""
 
-from callboard.actors.errors import (
-    ActorDown,
-    AskTimeout,
-    CallboardError,
-    InvalidAddress,
-    InvalidHandler,
-    InvalidSeconds,
-    MailboxFull,
-    NodeClosed,
-    NodeUnreachable,
-    NoSuchMethod,
-    NotRegistered,
-    NotSpawnable,
-    RemoteError,
-    ReservedName,
-    ResultTimeout,
-    UnexpectedMessage,
-    WouldBlock,
-    WouldDeadlock,
-)
-from callboard.model.errors import (
-    DataOverflow,
-    EndpointError,
-    InvalidData,
-    InvalidOption,
-    InvalidTopic,
-    MalformedMessage,
-    UnsupportedData,
-)
-from callboard.proxies.errors import (
-    DuplicateMessageType,
-    LinkError,
-    LinkFull,
-    MessageTooLarge,
-    MessageVersion,
-    NoMembers,
-    NotSerializable,
-    PublicAddress,
-    TlsError,
-    UnknownMessageType,
-    WorkerFailed,
-)
-from callboard.store.errors import (
-    BackendFailure,
-    MasterExists,
-    NoSuchKey,
-    NoSuchMaster,
-    RequestTimeout,
-    StaleData,
-    StoreClosed,
-    StoreError,
-    TypeClash,
-)
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "DataOverflow",
-    "EndpointError",
-    "InvalidData",
-    "InvalidOption",
-    "InvalidTopic",
-    "MalformedMessage",
-    "UnsupportedData",
-    "BackendFailure",
-    "MasterExists",
-    "NoSuchKey",
-    "NoSuchMaster",
-    "RequestTimeout",
-    "StaleData",
-    "StoreClosed",
-    "StoreError",
-    "TypeClash",
-    "ActorDown",
-    "AskTimeout",
-    "CallboardError",
-    "DuplicateMessageType",
-    "InvalidAddress",
-    "InvalidHandler",
-    "InvalidSeconds",
-    "LinkError",
-    "LinkFull",
-    "MailboxFull",
-    "MessageTooLarge",
-    "MessageVersion",
-    "UnknownMessageType",
-    "NoMembers",
-    "NoSuchMethod",
-    "NodeClosed",
-    "NodeUnreachable",
-    "NotRegistered",
-    "NotSerializable",
-    "NotSpawnable",
-    "PublicAddress",
-    "RemoteError",
-    "ReservedName",
-    "ResultTimeout",
-    "TlsError",
-    "UnexpectedMessage",
-    "WorkerFailed",
-    "WouldBlock",
-    "WouldDeadlock",
-]
+from callboard.actors.errors import *  # noqa: F403 - all of a room's errors are its users'
+from callboard.actors.errors import CallboardError
+from callboard.model.errors import *  # noqa: F403
+from callboard.proxies.errors import *  # noqa: F403
+from callboard.store.errors import *  # noqa: F403
+
+if not TYPE_CHECKING:  # checkers see it in the imports
+    __all__ = [
+        name
+        for name, value in globals().items()
+        if isinstance(value, type) and issubclass(value, CallboardError)
+    ]

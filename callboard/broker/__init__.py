@@ -15,7 +15,7 @@ from callboard.broker.options import BrokerOptions, Configuration
 from callboard.broker.publisher import Publisher
 from callboard.broker.recording import Recording
 from callboard.broker.subscriber import SafeSubscriber, StatusSubscriber, Subscriber
-from callboard.endpoint import (
+from callboard.endpoint.machine.status import (
     EC,
     SC,
     EndpointInfo,
@@ -25,8 +25,8 @@ from callboard.endpoint import (
     PeerInfo,
     PeerStatus,
     Status,
-    Topic,
 )
+from callboard.endpoint.machine.topic import Topic
 from callboard.model.address import Address, Port, Subnet
 from callboard.model.data import Data, ImmutableData
 from callboard.model.scalar import Count, Enum

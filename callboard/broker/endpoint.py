@@ -27,18 +27,12 @@ from callboard.broker.publisher import Publisher
 from callboard.broker.recording import Recording
 from callboard.broker.subscriber import SafeSubscriber, StatusSubscriber, Subscriber
 from callboard.broker.tls import tls_context
-from callboard.broker.topics import Topics, topic_text, topic_texts
 from callboard.commitlog import CommitLog, Retention
 from callboard.commitlog.log import Sync
-from callboard.endpoint import (
-    EndpointInfo,
-    PeerFlags,
-    PeerInfo,
-    PeerStatus,
-    Topic,
-)
 from callboard.endpoint.hub import Hub, HubOptions
 from callboard.endpoint.machine.effect import Item
+from callboard.endpoint.machine.status import EndpointInfo, PeerFlags, PeerInfo, PeerStatus
+from callboard.endpoint.machine.topic import Topic, Topics, topic_text, topic_texts
 from callboard.endpoint.monitoring import serve_topics
 from callboard.model.errors import InvalidData
 from callboard.node import Node

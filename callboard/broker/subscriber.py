@@ -8,16 +8,10 @@ from typing import Any, Final, Generic, TypeVar, overload
 from callboard.actors.closing import Closing, refuse_loop
 from callboard.actors.future import waiting
 from callboard.actors.seconds import limit
-from callboard.broker.topics import topic_text
-from callboard.endpoint import (
-    SC,
-    EndpointInfo,
-    Error,
-    Status,
-    Topic,
-)
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item, PeerEvent
+from callboard.endpoint.machine.status import SC, EndpointInfo, Error, Status
+from callboard.endpoint.machine.topic import Topic, topic_text
 from callboard.endpoint.message_queue import MessageQueue
 from callboard.model.data import thawed
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from scripts.structure.circles import circles, import_graph
-from scripts.structure.source import Function, SourceFile
+from scripts.structure.source import Function, SourceFile, canonical
 
 RUNTIME_INTERNALS: Final = ("runner", "cells", "spawn", "closed", "emit", "ref_to")
 """Attributes of the runtime that rooms above `actors` are not to touch."""
@@ -191,6 +191,10 @@ def _is_overload(function: Function) -> bool:
 
 def _double_names(source: Sequence[SourceFile]) -> Figure:
     exported = {name for file in source if file.is_package for name in _exported(file)}
+    imported = {canonical(name) for file in source for name in file.imported_names()}
+    exported |= {
+        node.name for file in source if f"{file.module}.*" in imported for node in file.classes
+    }
     places: defaultdict[str, set[str]] = defaultdict(set)
     for file in source:
         for node in file.classes:
@@ -209,8 +213,11 @@ def _double_names(source: Sequence[SourceFile]) -> Figure:
 
 
 def _exported(file: SourceFile) -> Iterator[str]:
+    """Yield the names in `__all__`, and those that are imported as themselves."""
     for node in file.nodes:
-        if (
+        if isinstance(node, ast.alias) and node.name == node.asname:
+            yield node.name
+        elif (
             isinstance(node, ast.Assign)
             and any(
                 isinstance(each, ast.Name) and each.id == "__all__" for each in node.targets

@@ -10,13 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callboard import endpoint, model
 from callboard.broker.zeek import StrictEvent as Event
+from callboard.endpoint.machine import status, topic
+from callboard.model import address, data, scalar, timespan
 from callboard.model.data import Data, DataType
 from tests.callboard.model.strategies import DESCRIPTIONS, build
 
 SYSTEM_PYTHON = "/usr/bin/python3"
-PACKAGE = SimpleNamespace(**vars(model) | vars(endpoint))
+MODULES = (status, topic, address, data, scalar, timespan)
+PACKAGE = SimpleNamespace(
+    **{name: value for module in MODULES for name, value in vars(module).items()}
+)
 SCRIPT = Path(__file__).parent / "zeek_1_4.py"
 
 

@@ -5,9 +5,10 @@ takes `/foo/bar` and also `/foobar`. The empty topic takes all. Topics with the 
 `<$>` belong to the endpoints themselves; those below `<$>/local/` never leave one.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
-from callboard.model.errors import InvalidTopic
+from callboard.model.errors import InvalidTopic, UnsupportedData
 from callboard.model.scalar import Scalar
 
 #: Bytes of a topic in UTF-8: its length has 16 bits on the wire.
@@ -59,6 +60,10 @@ class Topic(Scalar):
         return self._key
 
 
+#: What users give as topics: one, or several.
+Topics = str | Topic | Iterable[str | Topic]
+
+
 def checked_topic(topic: object) -> str:
     """Return the text of a topic.
 
@@ -80,6 +85,31 @@ def checked_topic(topic: object) -> str:
             msg = f"a topic of {length:,} bytes exceeds the limit of {TOPIC_LIMIT:,}"
             raise InvalidTopic(msg)
     return topic
+
+
+def topic_text(topic: object) -> str:
+    """Return the text of one topic.
+
+    Raises:
+        UnsupportedData: it is neither text nor a `Topic`.
+        InvalidTopic: the text is too long, or has no UTF-8 form.
+    """
+    if not isinstance(topic, str | Topic):
+        msg = f"a topic is a str or a Topic, not {type(topic).__name__}"
+        raise UnsupportedData(msg)
+    return checked_topic(topic)
+
+
+def topic_texts(topics: Topics) -> tuple[str, ...]:
+    """Return the texts of one topic or several.
+
+    Raises:
+        UnsupportedData: they are neither text nor `Topic`, nor several of these.
+        InvalidTopic: a text is too long, or has no UTF-8 form.
+    """
+    if isinstance(topics, Iterable) and not isinstance(topics, str):
+        return tuple(map(topic_text, topics))
+    return (topic_text(topics),)
 
 
 def is_reserved(topic: str) -> bool:

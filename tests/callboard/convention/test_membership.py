@@ -24,8 +24,8 @@ from callboard.actors import SystemBase, handler
 from callboard.actors.errors import NotSpawnable
 from callboard.actors.thespian.cell import Creation
 from callboard.convention.messages import Create
-from callboard.proxies import Node
 from callboard.proxies.errors import NotSerializable
+from callboard.proxies.node import Node
 from tests.polling import eventually
 
 

@@ -122,12 +122,22 @@ class A:
 
 
 def test_a_class_name_in_two_files_is_one_too_many():
+    exported = "class Exported: ...\nclass Given: ...\n"
     source = [
-        file("callboard/__init__.py", "__all__ = ['Exported']"),
-        file("callboard/a.py", "class Twice: ...\nclass Exported: ...\nclass _Private: ..."),
-        file("callboard/b.py", "class Twice: ...\nclass Exported: ...\nclass _Private: ..."),
+        file("callboard/__init__.py", "from a import Given as Given\n__all__ = ['Exported']"),
+        file("callboard/a.py", f"class Twice: ...\n{exported}class _Private: ..."),
+        file("callboard/b.py", f"class Twice: ...\n{exported}class _Private: ..."),
     ]
     assert figure("double_names", source).found == ["Twice: callboard/a.py callboard/b.py"]
+
+
+def test_a_module_imported_with_a_star_exports_its_classes():
+    source = [
+        file("callboard/errors.py", "from callboard.actors.errors import *"),
+        file("actors/errors.py", "class Twice: ..."),
+        file("basp/errors.py", "class Twice: ..."),
+    ]
+    assert figure("double_names", source).value == 0
 
 
 def test_rooms_above_actors_are_not_to_reach_into_the_runtime():
