@@ -55,6 +55,8 @@ BROKEN_PATIENCE: Final = 0.25
 OPEN_PATIENCE: Final = 2.0
 #: Dispatches held for one source; with more, what the first of them waits for is given up.
 HELD_LIMIT: Final = 100_000
+#: Bytes of their payloads, as soon as there are two.
+HELD_BYTES: Final = 32 * 1024 * 1024
 
 #: Epochs by which the position of a dispatch may differ from the expected one.
 FAR_EPOCHS: Final = 24
@@ -66,6 +68,7 @@ _BACK: Final = (EPOCH_COUNT // 4) << SEQUENCE_BITS
 _EPOCH_START: Final = -SEQUENCE_COUNT
 _NONE_EXPECTED: Final = -1
 _NEVER: Final = float("inf")
+_PAYLOAD: Final = 7
 
 
 def pack_path_end(
@@ -102,6 +105,7 @@ class PathOrder:
         # Positions in here go on rising where those of the header wrap.
         self._position = 0
         self._held: dict[int, RawFrame] = {}
+        self._octets = 0
         # What is held, and some that are not any more: a heap, and in the order of arrival.
         self._positions: list[int] = []
         self._waits: deque[tuple[float, int]] = deque()
@@ -134,11 +138,14 @@ class PathOrder:
             self.late += 1
             return []
         self._held[position] = frame
+        self._octets += len(frame[_PAYLOAD])
         if position > self._position:
             heappush(self._positions, position)
             self._waits.append((now, position))
         released = self._advance()
-        if len(self._held) > HELD_LIMIT:
+        while len(self._held) > HELD_LIMIT or (
+            self._octets > HELD_BYTES and len(self._held) > 1
+        ):
             released += self._skip(self._positions[0])
         return released
 
@@ -205,6 +212,7 @@ class PathOrder:
         """Forget everything and go on where the source is; give up its epoch before that."""
         self.late += len(self._held)
         self._held.clear()
+        self._octets = 0
         self._ends.clear()
         self._positions.clear()
         self._position = position
@@ -220,7 +228,7 @@ class PathOrder:
         """Release what is complete, over the ends of epochs, and find the next deadline."""
         released = []
         while True:
-            frame = self._held.pop(self._position, None)
+            frame = self._pop(self._position)
             if frame is not None:
                 released.append(frame)
                 self._position += 1
@@ -232,6 +240,12 @@ class PathOrder:
         self._clean()
         return released
 
+    def _pop(self, position: int) -> RawFrame | None:
+        """Take out what is held of a position."""
+        frame = self._held.pop(position, None)
+        self._octets -= 0 if frame is None else len(frame[_PAYLOAD])
+        return frame
+
     def _skip(self, to: int) -> list[RawFrame]:
         """Give up what is missing before a position; return what is released."""
         first = max(self._position, to & _EPOCH_START)
@@ -239,7 +253,7 @@ class PathOrder:
         released = []
         while self._positions and self._positions[0] < to:
             position = heappop(self._positions)
-            frame = self._held.pop(position, None)
+            frame = self._pop(position)
             if frame is not None:
                 released.append(frame)
                 missing -= position >= first
@@ -255,7 +269,7 @@ class PathOrder:
             del self._ends[known]
         while self._positions and self._positions[0] < self._position:
             # Only a wrong end of its epoch is behind something that is held still.
-            self.late += self._held.pop(heappop(self._positions), None) is not None
+            self.late += self._pop(heappop(self._positions)) is not None
         if not self._held:
             self._waits.clear()
             self.deadline = None

@@ -169,12 +169,6 @@ _EPOCH_BITS: Final = EPOCH_COUNT - 1
 _NEVER: Final = float("inf")
 
 
-def _behind(frame: RawFrame, frames: list[RawFrame]) -> list[RawFrame]:
-    """Return the frames behind one of them."""
-    after = dropwhile(lambda other: other is not frame, frames)
-    return list(after)[1:]
-
-
 @dataclass(eq=False, repr=False)
 class Incoming:
     """What arrives at a node or passes through."""
@@ -211,48 +205,56 @@ class Incoming:
             Operation.PATH_END: self._take_path_end,
         }
 
-    # One branch for each kind of frame: a call would cost as much as what it does.
-    def deliver(  # noqa: C901
-        self, wire: Wire, frames: list[RawFrame], *, is_ordered: bool = False
-    ) -> None:
-        """Take a run of frames: the hot loop for everything that arrives.
-
-        With `is_ordered` they were held back until their turn came.
-        """
-        me, contexts, decode = self._node_id, self._contexts, self._decode
-        refuses = self.refuses_asks
-        teller: RemoteTeller | None = None
-        last: tuple[int, bytes, int] | None = None
+    def deliver(self, wire: Wire, frames: list[RawFrame]) -> None:
+        """Take the frames of one read: the first half of the hot loop, which sorts them."""
+        me, sources = self._node_id, wire.sources
         order: PathOrder | None = None
         latest_source = b""
-        may_come, sources = is_ordered, wire.sources
+        may_come = False
         passing: list[RawFrame] = []
+        dispatches: list[RawFrame] = []
         for frame in frames:
-            operation, _, data, source, destination, source_actor, number, payload = frame
-            if source != latest_source and not is_ordered:
+            operation, _, data, source, destination, _, _, _ = frame
+            if source != latest_source:
                 latest_source = source
                 order = self._orders.get(source)
                 may_come = source in sources or self._may_come(wire, source)
             if not may_come and not self._is_owed(wire, frame, order):
                 self._doubts.hold(wire, frame)
-                continue
-            if destination != me:
+            elif destination != me:
                 passing.append(frame)
-                continue
-            if operation != _DISPATCH:
-                if passing:  # before routes may change
-                    self._forwarding.forward(passing)
-                    passing = []
+            elif operation != _DISPATCH:
+                self._go_on(wire, dispatches, passing)  # before routes may change
+                dispatches, passing = [], []
                 self.take_control(wire, Frame._make(frame))
                 latest_source = b""  # who may come over this link may have changed
-                continue
-            if not is_ordered:
-                if order is None:
-                    order = self._orders.setdefault(source, PathOrder())
-                if data >> POSITION_SHIFT & POSITION_MASK != order.expected:
-                    self._deliver_in_order(wire, order, frame)
-                    continue
+            elif order is not None and data >> POSITION_SHIFT & POSITION_MASK == order.expected:
                 order.expected += 1
+                dispatches.append(frame)
+            else:
+                order = order or self._orders.setdefault(source, PathOrder())
+                self._post(wire, dispatches)
+                dispatches = []
+                self._take_out_of_order(wire, order, frame)
+        self._go_on(wire, dispatches, passing)
+
+    def _go_on(self, wire: Wire, dispatches: list[RawFrame], passing: list[RawFrame]) -> None:
+        """Hand over dispatches for this node, and pass the others on."""
+        if dispatches:
+            self._post(wire, dispatches)
+        if passing:
+            self._forwarding.forward(passing)
+
+    def _post(self, wire: Wire, frames: list[RawFrame]) -> None:  # noqa: C901  # no calls here
+        """Put dispatches for this node into mailboxes: the second half of the hot loop.
+
+        They are in the order of their sources.
+        """
+        contexts, decode, refuses = self._contexts, self._decode, self.refuses_asks
+        teller: RemoteTeller | None = None
+        last: tuple[int, bytes, int] | None = None
+        for frame in frames:
+            _, _, data, source, _, source_actor, number, payload = frame
             try:
                 if data & RESPONSE:
                     self._take_response(frame, decode)
@@ -264,11 +266,8 @@ class Incoming:
             except LargePayload:
                 read = self._read
                 if read is None or read.frame is not frame:
-                    reading = self._large.read(wire, self._orders[source], frame)
-                    if is_ordered:
-                        reading.wait(_behind(frame, frames))
-                        break
-                    continue
+                    self._read_in_pieces(wire, frame, frames)
+                    return
                 message = read.value
             sender: Any = teller  # many messages of one sender come in a row
             message_id = data & MESSAGE_ID_MASK
@@ -290,8 +289,14 @@ class Incoming:
                 context.post(message, sender)
             else:
                 context.post_urgent(message, sender)
-        if passing:
-            self._forwarding.forward(passing)
+
+    def _read_in_pieces(self, wire: Wire, frame: RawFrame, frames: list[RawFrame]) -> None:
+        """Read a large message; what its source sent behind it waits, the rest goes on."""
+        source = frame[3]
+        reading = self._large.read(wire, self._orders[source], frame)
+        rest = list(dropwhile(lambda other: other is not frame, frames))[1:]
+        reading.wait([other for other in rest if other[3] == source])
+        self._post(wire, [other for other in rest if other[3] != source])
 
     def _may_come(self, wire: Wire, source: bytes) -> bool:
         """Return whether frames of a node may come over a link; it remembers that they may."""
@@ -314,7 +319,7 @@ class Incoming:
         """Forget the order of a node that is out of reach for long."""
         self._orders.pop(source, None)
 
-    def _deliver_in_order(self, wire: Wire, order: PathOrder, frame: RawFrame) -> None:
+    def _take_out_of_order(self, wire: Wire, order: PathOrder, frame: RawFrame) -> None:
         """Take a dispatch that another one may have overtaken."""
         late = order.late
         released = order.take(frame, self._runtime.now())
@@ -333,7 +338,7 @@ class Incoming:
         order.given_up.clear()
         reading = self._large.of(source)
         if reading is None:
-            self.deliver(wire, released, is_ordered=True)
+            self._post(wire, released)
         else:
             reading.wait(released)
         deadline = order.deadline
@@ -357,9 +362,9 @@ class Incoming:
             self._refuse_payload(wire, frame, reading.error)
         else:
             self._read = reading
-            self.deliver(wire, [frame], is_ordered=True)
+            self._post(wire, [frame])
             self._read = None
-        self.deliver(wire, list(reading.waiting), is_ordered=True)
+        self._post(wire, list(reading.waiting))
 
     def _take_response(self, frame: RawFrame, decode: Callable[[bytes], Any]) -> None:
         """Complete the ask that a response answers.

@@ -232,6 +232,15 @@ def test_what_is_held_has_a_limit(monkeypatch):
     assert order.given_up == [(0, 3)]
 
 
+def test_what_is_held_has_a_limit_in_bytes(monkeypatch):
+    monkeypatch.setattr(path_order, "HELD_BYTES", 3)
+    order = PathOrder()
+
+    assert arrive(order, at(0, 5)) == []
+    assert positions(arrive(order, at(0, 9))) == [(0, 5)]
+    assert order.given_up == [(0, 5)]
+
+
 def test_what_was_held_once_takes_no_place():
     """Something waits at the far end while a lot comes out of order, and is complete."""
     order = PathOrder()
