@@ -13,6 +13,7 @@ producer has it no longer.
 """
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from callboard.channel.message import (
@@ -57,46 +58,40 @@ class ConsumerBackend(Protocol[P]):
         """Hear that the consumer ended; it makes no further call."""
 
 
+@dataclass(eq=False, repr=False)
 class Consumer(Generic[P]):
     """Receives the events of one producer.
 
-    Args:
+    Attributes:
         backend: transport to the producer, and what to do with events.
         nack_after: ticks to wait for a missing event before asking for it.
         timeout: ticks without any message, or with the same event missing, until it closes.
         window: how far ahead of the next event others are kept.
+        next_seq: the sequence number of the next event; 0 before the handshake.
+        is_closed: whether the consumer has ended.
     """
 
-    def __init__(
-        self,
-        backend: ConsumerBackend[P],
-        *,
-        nack_after: int = NACK_AFTER,
-        timeout: int = TIMEOUT,
-        window: int = WINDOW,
-    ) -> None:
-        if not 0 < nack_after < timeout or window < 1:
+    backend: ConsumerBackend[P]
+    _: KW_ONLY
+    nack_after: int = NACK_AFTER
+    timeout: int = TIMEOUT
+    window: int = WINDOW
+    next_seq: int = field(default=0, init=False)
+    is_closed: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.nack_after < self.timeout or self.window < 1:
             msg = (
                 f"a consumer needs 0 < nack after < timeout and room for one event, "
-                f"not {nack_after}, {timeout} and {window}"
+                f"not {self.nack_after}, {self.timeout} and {self.window}"
             )
             raise ValueError(msg)
-        self._backend = backend
-        self._nack_after = nack_after
-        self._timeout = timeout
-        self._window = window
-        #: The sequence number of the next event; 0 before the handshake.
-        self.next_seq = 0
         self._last = 0  # the highest number that is known to exist
         self._buffer: dict[int, P] = {}
         self._ack_interval = HEARTBEAT_INTERVAL
-        self._unacked_ticks = 0
         self._acked = -1
-        self._silent_ticks = 0
-        self._stuck_at = 0
-        self._stuck_ticks = 0
-        #: Whether the consumer has ended.
-        self.is_closed = False
+        self._unacked_ticks = self._silent_ticks = 0
+        self._stuck_at = self._stuck_ticks = 0
 
     @property
     def buffered(self) -> int:
@@ -134,7 +129,7 @@ class Consumer(Generic[P]):
         self.next_seq = first
         self._last = max(self._last, first - 1)
         # An interval near the timeout would make this side look dead.
-        self._ack_interval = max(1, min(heartbeat_interval, self._timeout // 4))
+        self._ack_interval = max(1, min(heartbeat_interval, self.timeout // 4))
         self._buffer = {seq: kept for seq, kept in self._buffer.items() if seq >= first}
         self._acknowledge()
         self._consume_ready()
@@ -151,14 +146,14 @@ class Consumer(Generic[P]):
             self.next_seq = seq + 1
             if seq > self._last:
                 self._last = seq
-            self._backend.consume(self, payload)
+            self.backend.consume(self, payload)
             return
         if seq < max(awaited, 1):
             return
         self._last = max(self._last, seq)
-        if not awaited and len(self._buffer) >= self._window:
+        if not awaited and len(self._buffer) >= self.window:
             return
-        if awaited and seq >= awaited + self._window:
+        if awaited and seq >= awaited + self.window:
             return
         # An event may still arrive after its loss was reported, and then it counts.
         if payload is not _LOST or seq not in self._buffer:
@@ -172,7 +167,7 @@ class Consumer(Generic[P]):
             # The usual case, in one loop: the next events, and nothing waits.
             self._silent_ticks = 0
             self._last = max(self._last, first + len(payloads) - 1)
-            consume = self._backend.consume
+            consume = self.backend.consume
             for seq, payload in enumerate(payloads, first + 1):
                 self.next_seq = seq
                 consume(self, payload)
@@ -203,7 +198,7 @@ class Consumer(Generic[P]):
         if self.is_closed:
             return
         self._silent_ticks += 1
-        if self._silent_ticks > self._timeout:
+        if self._silent_ticks > self.timeout:
             self._close(EndOfChannel.CONNECTION_TIMEOUT)
             return
         if not self.next_seq:
@@ -220,9 +215,9 @@ class Consumer(Generic[P]):
             payload = buffer.pop(self.next_seq)
             self.next_seq += 1
             if payload is not _LOST:
-                self._backend.consume(self, payload)
+                self.backend.consume(self, payload)
                 continue
-            error = self._backend.consume_nil(self)
+            error = self.backend.consume_nil(self)
             if error is not None:
                 self._close(error)
 
@@ -234,15 +229,15 @@ class Consumer(Generic[P]):
         if self._stuck_at != self.next_seq:
             self._stuck_at, self._stuck_ticks = self.next_seq, 0
         self._stuck_ticks += 1
-        if self._stuck_ticks > self._timeout:
+        if self._stuck_ticks > self.timeout:
             self._close(EndOfChannel.RETRANSMISSION_TIMEOUT)
-        elif self._stuck_ticks % self._nack_after == 0:
-            self._backend.send(self, Nack(self._missing()))
+        elif self._stuck_ticks % self.nack_after == 0:
+            self.backend.send(self, Nack(self._missing()))
 
     def _missing(self) -> tuple[int, ...]:
         """Return the first missing numbers; all are wanted, but not all in one message."""
         buffer, found = self._buffer, []
-        for seq in range(self.next_seq, min(self._last + 1, self.next_seq + self._window)):
+        for seq in range(self.next_seq, min(self._last + 1, self.next_seq + self.window)):
             if seq not in buffer:
                 found.append(seq)
                 if len(found) == NACK_LIMIT:
@@ -253,10 +248,10 @@ class Consumer(Generic[P]):
         """Tell the producer how far events were consumed."""
         self._unacked_ticks = 0
         self._acked = self.next_seq - 1
-        self._backend.send(self, CumulativeAck(self._acked))
+        self.backend.send(self, CumulativeAck(self._acked))
 
     def _close(self, error: object) -> None:
         """End the consumer and tell its backend why."""
         self.is_closed = True
         self._buffer.clear()
-        self._backend.close(self, error)
+        self.backend.close(self, error)

@@ -12,7 +12,7 @@ who asks for it learns that. Nothing here reads a clock: `tick` is called at a s
 """
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import islice
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -69,51 +69,44 @@ class ProducerBackend(Protocol[H, P]):
         """Hear that the first acknowledgement of a consumer arrived."""
 
 
+@dataclass(eq=False, repr=False)
 class Producer(Generic[H, P]):
     """Sends events to consumers, in order and completely, over an unreliable transport.
 
     A handle stands for one consumer, not for one place: a consumer that closed comes back
     under another handle, or late messages of its earlier self would count as its own.
 
-    Args:
+    Attributes:
         backend: the transport.
         heartbeat_interval: ticks between heartbeats.
         timeout: ticks without a sign of life after which a consumer is dropped.
         buffer_limit: events kept for those who have not acknowledged them.
-        seq: the number before that of the first event; a producer that goes on where an
-            earlier one ended begins with its last.
+        seq: the sequence number of the last event; 0 before the first. A producer that goes
+            on where an earlier one ended begins with its last.
+        given_up: events that left the full buffer before everybody had acknowledged them.
     """
 
-    def __init__(
-        self,
-        backend: ProducerBackend[H, P],
-        *,
-        heartbeat_interval: int = HEARTBEAT_INTERVAL,
-        timeout: int = TIMEOUT,
-        buffer_limit: int = BUFFER_LIMIT,
-        seq: int = 0,
-    ) -> None:
-        if not 0 < heartbeat_interval < timeout or buffer_limit < 1:
+    backend: ProducerBackend[H, P]
+    _: KW_ONLY
+    heartbeat_interval: int = HEARTBEAT_INTERVAL
+    timeout: int = TIMEOUT
+    buffer_limit: int = BUFFER_LIMIT
+    seq: int = 0
+    given_up: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.heartbeat_interval < self.timeout or self.buffer_limit < 1:
             msg = (
                 f"a producer needs 0 < heartbeat interval < timeout and room for one event, "
-                f"not {heartbeat_interval}, {timeout} and {buffer_limit}"
+                f"not {self.heartbeat_interval}, {self.timeout} and {self.buffer_limit}"
             )
             raise ValueError(msg)
-        self._backend = backend
-        self._heartbeat_interval = heartbeat_interval
-        self._timeout = timeout
-        self._buffer_limit = buffer_limit
-        #: The sequence number of the last event; 0 before the first.
-        self.seq = seq
-        self._tick = 0
-        self._last_broadcast = 0
+        self._tick = self._last_broadcast = 0
         self._paths: dict[H, _Path] = {}
         # Events from `_oldest` to `seq` without gaps, by number. (The front of a dict that
         # shrinks there is slow to find, so its number is kept.)
         self._buffer: dict[int, P] = {}
-        self._oldest = seq + 1
-        #: Events that left the full buffer before everybody had acknowledged them.
-        self.given_up = 0
+        self._oldest = self.seq + 1
 
     @property
     def consumers(self) -> tuple[H, ...]:
@@ -136,7 +129,7 @@ class Producer(Generic[H, P]):
         if hdl in self._paths:
             return False
         path = self._paths[hdl] = _Path(self.seq + 1, self.seq, self._tick)
-        self._backend.send(self, hdl, Handshake(path.first, self._heartbeat_interval))
+        self.backend.send(self, hdl, Handshake(path.first, self.heartbeat_interval))
         return True
 
     def remove(self, hdl: H) -> bool:
@@ -153,7 +146,7 @@ class Producer(Generic[H, P]):
         """
         seq = self.produce_run((payload,))
         if self._paths:
-            self._backend.broadcast(self, Event(seq, payload))
+            self.backend.broadcast(self, Event(seq, payload))
         return seq
 
     def produce_run(self, payloads: Sequence[P]) -> int:
@@ -168,8 +161,8 @@ class Producer(Generic[H, P]):
             if not self._buffer:
                 self._oldest = first
             self._buffer.update(zip(range(first, self.seq + 1), payloads, strict=True))
-            if len(self._buffer) > self._buffer_limit:
-                self._give_up(len(self._buffer) - self._buffer_limit)
+            if len(self._buffer) > self.buffer_limit:
+                self._give_up(len(self._buffer) - self.buffer_limit)
             self._last_broadcast = self._tick
         return first
 
@@ -191,7 +184,7 @@ class Producer(Generic[H, P]):
             self._trim()
         if path.is_pending:
             path.is_pending = False
-            self._backend.handshake_completed(self, hdl)
+            self.backend.handshake_completed(self, hdl)
         return True
 
     def handle_nack(self, hdl: H, seqs: Iterable[int]) -> bool:
@@ -202,21 +195,21 @@ class Producer(Generic[H, P]):
         path.last_seen = self._tick
         for seq in islice(seqs, NACK_LIMIT):
             if path.acked < seq <= self.seq:
-                self._backend.send(self, hdl, self._kept(seq))
+                self.backend.send(self, hdl, self._kept(seq))
         return True
 
     def tick(self) -> None:
         """Let one unit of time pass: drop the silent, repeat handshakes, send heartbeats."""
         self._tick += 1
         self._drop_silent()
-        if self._tick % self._heartbeat_interval == 0:
+        if self._tick % self.heartbeat_interval == 0:
             for hdl, path in tuple(self._paths.items()):
                 if path.is_pending:
-                    handshake = Handshake(path.first, self._heartbeat_interval)
-                    self._backend.send(self, hdl, handshake)
-        if self._paths and self._tick - self._last_broadcast >= self._heartbeat_interval:
+                    handshake = Handshake(path.first, self.heartbeat_interval)
+                    self.backend.send(self, hdl, handshake)
+        if self._paths and self._tick - self._last_broadcast >= self.heartbeat_interval:
             self._last_broadcast = self._tick
-            self._backend.broadcast(self, Heartbeat(self.seq))
+            self.backend.broadcast(self, Heartbeat(self.seq))
 
     def _kept(self, seq: int) -> Event[P] | RetransmitFailed:
         """Return an event from the buffer, or that it is gone."""
@@ -233,14 +226,14 @@ class Producer(Generic[H, P]):
 
     def _drop_silent(self) -> None:
         """Drop consumers that were not heard from for the timeout."""
-        oldest = self._tick - self._timeout
+        oldest = self._tick - self.timeout
         silent = [hdl for hdl, path in self._paths.items() if path.last_seen < oldest]
         for hdl in silent:
             del self._paths[hdl]
         if silent:
             self._trim()
         for hdl in silent:
-            self._backend.drop(self, hdl, EndOfChannel.CONNECTION_TIMEOUT)
+            self.backend.drop(self, hdl, EndOfChannel.CONNECTION_TIMEOUT)
 
     def _trim(self) -> None:
         """Forget events that everybody has acknowledged."""

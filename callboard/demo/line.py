@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -58,11 +59,9 @@ class ChildProcess:
 
     def send(self, command: dict[str, Any]) -> None:
         """Send a command; no effect on a process that ended."""
-        try:
+        with suppress(BrokenPipeError):
             self.stdin.write(json.dumps(command).encode() + b"\n")
             self.stdin.flush()
-        except BrokenPipeError:
-            pass
 
     def read_reports(self) -> Iterator[dict[str, Any]]:
         """Yield the reports that came in; a line that a kill cut off is dropped."""
@@ -86,10 +85,8 @@ class ChildProcess:
     def close_pipes(self) -> None:
         """Close this side of both pipes."""
         self.stdout.close()
-        try:
+        with suppress(BrokenPipeError):  # closing flushes what a dead process did not read
             self.stdin.close()
-        except BrokenPipeError:
-            pass  # closing the input flushes what a dead process did not read
 
 
 class Line:
@@ -194,10 +191,8 @@ class Line:
 
     def _forget(self, process: ChildProcess) -> None:
         """Stop waiting for reports of a process."""
-        try:
+        with suppress(KeyError, ValueError):  # ended before
             self.selector.unregister(process.stdout)
-        except (KeyError, ValueError):
-            pass  # ended before
 
 
 def _reserve_port() -> socket.socket:

@@ -71,7 +71,7 @@ class Show:
 
     def __post_init__(self) -> None:
         self._keys = KeyParser()
-        self._scene = Scene(NAMES)
+        self.scene = Scene(NAMES)
         self._timeline = Timeline(None if self.options.forever else self.options.seconds)
         self._origin_ns = process_start_ns()
         self._delay = 0.0
@@ -89,7 +89,7 @@ class Show:
         limit = time.monotonic() + STAND_LIMIT
         self._pump(self._has_risen, limit)
         problem = ""
-        if not self._scene.stands() and not self._is_ending:
+        if not self.scene.stands() and not self._is_ending:
             problem = self._why_not_standing()
         else:
             self.stood_ms = self._seconds() * 1000
@@ -103,10 +103,10 @@ class Show:
         return {
             **asdict(outcome.balance),
             "exact": outcome.balance.is_exact,
-            "topics": self._scene.topics(),
-            "store": self._scene.holdings.summary(),
-            "mqtt": self._scene.mqtt,
-            "results": self._scene.findings.summary(),
+            "topics": self.scene.topics(),
+            "store": self.scene.holdings.summary(),
+            "mqtt": self.scene.mqtt,
+            "results": self.scene.findings.summary(),
             "down_ms": outcome.down_ms,
             "service_ms": outcome.service_ms,
             "first_picture_ms": self.start_ms,
@@ -117,14 +117,10 @@ class Show:
                     "target": incident.target,
                     "ms": {name: incident.ms(name) for name in incident.milestones},
                 }
-                for incident in self._scene.chronicle.incidents
+                for incident in self.scene.chronicle.incidents
             ],
             "problem": outcome.problem,
         }
-
-    def returned(self) -> str:
-        """Return what came back from Spark, in one line; empty where nothing did."""
-        return self._scene.findings.line()
 
     def interrupt(self, _number: int, _frame: FrameType | None) -> None:
         """End early, in order; the second time at once."""
@@ -171,7 +167,7 @@ class Show:
                 self._press(self.keyboard.read())
             else:
                 for name, report in self.line.read(key):
-                    for event in self._scene.report(name, report):
+                    for event in self.scene.report(name, report):
                         self._show(event)
         self._look_for_ended()
 
@@ -188,7 +184,7 @@ class Show:
         at_ns = time.monotonic_ns()
         self.line.start(name)
         pid = self.line.processes[name].popen.pid
-        event = self._scene.started(name, pid, at_ns, again=again)
+        event = self.scene.started(name, pid, at_ns, again=again)
         if event is not None:
             self._show(event)
 
@@ -203,15 +199,15 @@ class Show:
         self, blow: Blow, target: str, at_ns: int, *, is_scripted: bool = False
     ) -> None:
         """Note a blow, and show it."""
-        incident = self._scene.chronicle.strike(blow, target, at_ns, is_scripted=is_scripted)
-        self._show(self._scene.struck(incident))
+        incident = self.scene.chronicle.strike(blow, target, at_ns, is_scripted=is_scripted)
+        self._show(self.scene.struck(incident))
 
     def _look_for_ended(self) -> None:
         """Note processes that ended by themselves, and let them start again."""
         for name, process in self.line.processes.items():
-            if self._scene.nodes[name].is_alive and not process.is_alive:
+            if self.scene.nodes[name].is_alive and not process.is_alive:
                 status = process.popen.returncode
-                self._show(self._scene.ended(name, time.monotonic_ns(), status))
+                self._show(self.scene.ended(name, time.monotonic_ns(), status))
                 if self.stood_ms and not self._is_ending:
                     self._timeline.restart(name, self._played())
 
@@ -252,21 +248,21 @@ class Show:
 
     def _await_results(self) -> None:
         """Keep the nodes until each kind of results came back, or it takes too long."""
-        missing = self._scene.findings.missing
+        missing = self.scene.findings.missing
 
         def is_over() -> bool:
             return self._is_ending or not missing() or not self.analysis.is_running
 
         if not is_over():
             kinds = ", ".join(kind.strip("/") for kind in missing())
-            self._show(self._scene.awaits(kinds, RESULTS_LIMIT, time.monotonic_ns()))
+            self._show(self.scene.awaits(kinds, RESULTS_LIMIT, time.monotonic_ns()))
             self._pump(is_over, time.monotonic() + RESULTS_LIMIT)
 
     def _settle(self, problem: str) -> RunOutcome:
         """Let the traffic rest, wait until nothing is in flight, and return what came out."""
         self._is_ending = True
         if self.line.thaw_all():
-            for view in self._scene.nodes.values():
+            for view in self.scene.nodes.values():
                 view.is_frozen = False
         self.line.tell_all({"do": "rest"})
         self._settle_store()
@@ -276,23 +272,23 @@ class Show:
             number += 1
             self.line.tell_all({"do": "settle", "round": number})
             self._pump(functools.partial(self._has_reported, number), limit)
-            balance = self._scene.balance()
+            balance = self.scene.balance()
             if balance.is_exact and balance == before:
                 break
             before = balance
             self._pump(lambda: False, time.monotonic() + ROUND)
-        incident = self._scene.chronicle.headline()
+        incident = self.scene.chronicle.headline()
         return RunOutcome(
-            self._scene.balance(),
+            self.scene.balance(),
             None if incident is None else incident.ms("down"),
             None if incident is None else incident.ms("serving"),
-            self._scene.holdings.line(),
-            problem or self._scene.holdings.problem(),
+            self.scene.holdings.line(),
+            problem or self.scene.holdings.problem(),
         )
 
     def _settle_store(self) -> None:
         """Let all writes be acknowledged, then close the clones, and last the master."""
-        holdings = self._scene.holdings
+        holdings = self.scene.holdings
         self._pump(
             lambda: holdings.is_settled({each.name for each in self.line.alive()}),
             time.monotonic() + STORE_LIMIT,
@@ -309,20 +305,20 @@ class Show:
 
     def _has_reported(self, number: int) -> bool:
         """Return whether all living nodes have answered a round of settling."""
-        views = [view for view in self._scene.nodes.values() if view.is_alive]
+        views = [view for view in self.scene.nodes.values() if view.is_alive]
         return all(view.has_reported and view.round >= number for view in views)
 
     def _has_risen(self) -> bool:
         """Return whether the line stands, or never will."""
         has_ended = any(not process.is_alive for process in self.line.processes.values())
-        return self._is_ending or has_ended or self._scene.stands()
+        return self._is_ending or has_ended or self.scene.stands()
 
     def _why_not_standing(self) -> str:
         """Return why the line does not stand: the last error of a node, or who is missing."""
         for name, process in self.line.processes.items():
             if error := process.last_error():
                 return f"node {name}: {error}"
-        missing = [name for name, view in self._scene.nodes.items() if view.state != "up"]
+        missing = [name for name, view in self.scene.nodes.items() if view.state != "up"]
         what = ", ".join(missing) or "readings"
         return f"the line did not stand within {STAND_LIMIT:g} s; not there: {what}"
 
@@ -334,13 +330,13 @@ class Show:
 
     def _draw(self) -> None:
         """Draw the scene, and say when it is drawn next."""
-        self._scene.findings.state = self.analysis.state()
+        self.scene.findings.state = self.analysis.state()
         prompt = self._keys.prompt if self.keyboard.is_there else ""
         if self._is_ending:
             prompt = "settling the accounts"
         elif not self.stood_ms:
             prompt = "starting the nodes"  # keys have no effect before they stand
-        self.screen.draw(self._scene, self._seconds(), prompt)
+        self.screen.draw(self.scene, self._seconds(), prompt)
         self._next_draw = time.monotonic() + self.screen.interval
 
 
@@ -383,7 +379,7 @@ def run(options: DemoOptions) -> int:
     summary = {**show.summary(outcome), "analysis": found.summary()}
     if not options.as_json:
         found.print()
-        if returned := show.returned():
+        if returned := show.scene.findings.line():
             print(returned)  # noqa: T201
     print(json.dumps(summary) if options.as_json else outcome.line(), flush=True)  # noqa: T201
     return outcome.exit_code

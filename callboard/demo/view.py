@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from callboard.demo.aggregator import sensor_of
+from callboard.demo.analysis import BARS
 from callboard.demo.line import LINKS, NAMES
 from callboard.demo.scene import Event, NodeState, NodeView, Scene, Tone
 from callboard.demo.screen import event_line
@@ -23,8 +24,6 @@ FIXED_LINES: Final = 21
 
 #: Columns of a link; the nodes share the rest.
 LINK_WIDTH: Final = 9
-
-BARS: Final = "▁▂▃▄▅▆▇█"
 
 _LOOKS: Final[dict[NodeState, tuple[str, str]]] = {
     "starting": ("○", "yellow"),

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -120,7 +121,5 @@ class MqttModule(Module):
 
     def _arrived(self, _client: Any, _data: Any, found: Any) -> None:
         """Publish a message of the server."""
-        try:
+        with suppress(MailboxFull):  # counted where it was lost
             self.publish(found.payload, {"topic": found.topic})
-        except MailboxFull:  # counted where it was lost
-            pass

@@ -159,8 +159,6 @@ def _web_stream(settings: ListenerSettings) -> Callable[..., TransportStream]:
 
 def _remove_socket(path: Path) -> None:
     """Remove what a router that was killed left behind; nothing but a socket."""
-    try:
+    with contextlib.suppress(OSError):
         if stat.S_ISSOCK(path.stat().st_mode):
             path.unlink()
-    except OSError:
-        pass

@@ -6,6 +6,7 @@ bytes of all frames are one stream. The protocol itself is the core of the packa
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final, cast
 
 from websockets.exceptions import InvalidState
@@ -117,10 +118,8 @@ class WebSocketStream(TransportStream):
 
     def _fail(self, code: CloseCode) -> None:
         """Close with a closing frame."""
-        try:
+        with suppress(InvalidState):
             self._core.send_close(code)
-        except InvalidState:
-            pass
         self._send()
         self._transport.close()
 

@@ -32,6 +32,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -136,10 +137,8 @@ def _serve(connection: socket.socket) -> None:
     except BaseException:  # noqa: BLE001  # as Python tells of errors at its end
         traceback.print_exc()
     finally:
-        try:
+        with suppress(OSError):  # whoever asked is gone
             connection.sendall(bytes([code & 0xFF]))
-        except OSError:
-            pass  # whoever asked is gone
         os._exit(code & 0xFF)
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from callboard.commitlog import Cursor, LogCorrupt
-from callboard.commitlog.arrow import record_batches
+from callboard.commitlog.arrow import arrow_schema, record_batches
 from callboard.commitlog.reader import open_folder
 from callboard.commitlog.reading import LogReading
 from callboard.commitlog.segment import LogSegmentTable
@@ -17,18 +17,11 @@ from callboard.pipeline.spark.dead_letters import DeadLetter, bury
 from callboard.pipeline.spark.options import SourceOptions
 from callboard.pipeline.spark.schema import decode_payloads
 
-#: What a log is read as when nobody asks for anything else.
-RECORD_SCHEMA: Final = pa.schema(
-    [
-        ("offset", pa.int64()),
-        ("time", pa.timestamp("us", tz="UTC")),
-        ("topic", pa.string()),
-        ("key", pa.string()),
-        ("headers", pa.map_(pa.string(), pa.string())),
-        ("sender", pa.string()),
-        ("payload", pa.binary()),
-        ("is_bytes", pa.bool_()),
-    ]
+#: What a log is read as when nobody asks for anything else: Spark's times are microseconds.
+RECORD_SCHEMA: Final = (
+    arrow_schema()
+    .set(1, pa.field("time", pa.timestamp("us", tz="UTC")))
+    .set(3, pa.field("key", pa.string()))
 )
 
 RECORD_COLUMNS: Final = frozenset(RECORD_SCHEMA.names)

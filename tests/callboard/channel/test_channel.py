@@ -175,7 +175,7 @@ def forget_an_event(self, seq, payload):
 
 def consume_doubles(self, seq, payload):
     if 0 < seq < self.next_seq and not self.is_closed:
-        self._backend.consume(self, payload)
+        self.backend.consume(self, payload)
     else:
         GENUINE_EVENT(self, seq, payload)
 
@@ -183,7 +183,7 @@ def consume_doubles(self, seq, payload):
 def acknowledge_too_much(self):
     self._unacked_ticks = 0
     self._acked = self.next_seq - 1
-    self._backend.send(self, CumulativeAck(max(self._acked, self._last)))
+    self.backend.send(self, CumulativeAck(max(self._acked, self._last)))
 
 
 def keep_for_the_quickest_only(self):
