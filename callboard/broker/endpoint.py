@@ -14,9 +14,9 @@ import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
-from callboard.actors.closing import on_a_thread, refuse_loop
+from callboard.actors.closing import Closing, on_a_thread, refuse_loop
 from callboard.actors.errors import CallboardError, InvalidSeconds, NodeClosed
 from callboard.actors.future import Future
 from callboard.actors.seconds import seconds
@@ -71,7 +71,7 @@ class Nothing:
         """Forget a run."""
 
 
-class Endpoint:
+class Endpoint(Closing):
     """A place to publish and to subscribe. All methods may be called from any thread.
 
     Blocking methods have an awaitable twin with an `a` in front. Use it as a context manager,
@@ -504,17 +504,9 @@ class Endpoint:
         """Awaitable twin of `shutdown`."""
         await on_a_thread(self.shutdown)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Shut down: the name that all else which is closed has for it."""
         self.shutdown()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.ashutdown()
 
     # --- inside ---
 

@@ -327,10 +327,3 @@ class FlowBroker(BrokerView):
             self._actor.call_soon(self._actor.close_flows)
         if self._owns_node:
             self.node.close()
-
-    async def aclose(self) -> None:
-        """Awaitable twin of `close`."""
-        if not self._ended.is_set():
-            self._actor.call_soon(self._actor.close_flows)
-        if self._owns_node:
-            await self.node.aclose()

@@ -76,20 +76,13 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class Paid:
-    """The taker gave credit."""
-
-    credit: int
-
-
-@dataclass(frozen=True, slots=True)
 class End:
     """EOT came."""
 
     attributes: Mapping[str, Any]
 
 
-Event = Opened | Dat | Paid | End
+Event = Opened | Dat | End
 
 
 def reverse(direction: object) -> str:
@@ -254,7 +247,7 @@ class FlowMachine:
     # --- in ---
 
     def receive(self, data: bytes) -> Event | None:
-        """Take one message; None when it is late.
+        """Take one message; None when it is late, or only gives credit.
 
         Raises:
             MalformedMessage: it is not a flow message; the flow goes on.
@@ -277,7 +270,8 @@ class FlowMachine:
         if kind == "DAT":
             return self._received_dat(attributes, payload, seqno)
         if kind == "PAY":
-            return self._received_pay(attributes)
+            self._received_pay(attributes)
+            return None
         return self._received_bot(attributes, payload)
 
     def _received_bot(
@@ -315,7 +309,7 @@ class FlowMachine:
         free = {} if len(attributes) == 1 else without(attributes, {"flow"})
         return Dat(payload, free, seqno)
 
-    def _received_pay(self, attributes: Mapping[str, Any]) -> Paid:
+    def _received_pay(self, attributes: Mapping[str, Any]) -> None:
         """Take credit."""
         if self.state is not FlowState.FLOWING or not self.is_giver:
             self._blame("PAY goes from the taker to the giver")
@@ -327,7 +321,6 @@ class FlowMachine:
         if self.credit + credit > self.total_credit:
             self._blame(f"PAY of {credit:,} exceeds the total of {self.total_credit:,}")
         self.credit += credit
-        return Paid(credit)
 
     # --- rest ---
 
