@@ -19,16 +19,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final
 
 from callboard.actors.backoff import Backoff
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.seconds import seconds
 from callboard.actors.supervision.child import Child
 
-Strategy = Literal["one_for_one", "one_for_all", "rest_for_one"]
-
-STRATEGIES: Final[tuple[str, ...]] = get_args(Strategy)
+STRATEGIES: Final = ("one_for_one", "one_for_all", "rest_for_one")
 
 #: Seconds of the first and the longest pause before a restart that follows another one.
 BACKOFF: Final = (0.05, 5.0)

@@ -6,6 +6,7 @@ The rules are in `callboard.actors.supervision`; here they are carried out on ac
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from callboard.actors.actor import Actor
@@ -20,6 +21,7 @@ from callboard.actors.reference import ActorRef, Sender
 from callboard.actors.signals import ChildDown, Exit, Restarted, Stop
 from callboard.actors.supervision.child import Child
 from callboard.actors.supervision.rules import BACKOFF, Phase, Slot, Supervision
+from callboard.actors.system_actor import CallBack
 from callboard.text import describe
 
 log = logging.getLogger("callboard.actors")
@@ -31,27 +33,6 @@ class _Leave:
 
     reason: ExitReason
     detail: str
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Due:
-    """To a supervisor itself: a child may have to be started."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Overdue:
-    """To a supervisor itself: this child was to end by now."""
-
-    slot: Slot
-    ref: ActorRef[Any]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Spawned:
-    """To a supervisor itself: the start of a child on another node is over."""
-
-    slot: Slot
-    future: Future[ActorRef[Any]]
 
 
 class SupervisorCell(Cell):
@@ -114,7 +95,7 @@ class Supervisor(Actor):
             if child.on is None:
                 self._start(slot)
         if any(child.on is not None for child in children):
-            self._cell.post(_Due(), None)  # children elsewhere start behind this
+            self._cell.post(CallBack(self._proceed), None)  # children elsewhere start behind
 
     # --- for users ---
 
@@ -178,9 +159,12 @@ class Supervisor(Actor):
         self._proceed()
 
     @handler
-    def overdue(self, limit: _Overdue) -> None:
+    def call_back(self, order: CallBack) -> None:
+        """Go on with what waited for its time, or for another node."""
+        order.function()
+
+    def _overdue(self, slot: Slot, ref: ActorRef[Any]) -> None:
         """Go on without a child that does not end."""
-        slot, ref = limit.slot, limit.ref
         if self._slots.get(ref) is slot and slot.phase is Phase.ENDING:
             del self._slots[ref]
             log.warning(
@@ -191,22 +175,15 @@ class Supervisor(Actor):
             ref.kill()
             self._gone(slot, ExitReason.KILLED, "")
 
-    @handler
-    def spawned(self, outcome: _Spawned) -> None:
+    def _spawned(self, slot: Slot, outcome: Future[ActorRef[Any]]) -> None:
         """Take note of how a start on another node ended."""
-        slot, error = outcome.slot, outcome.future.exception()
+        error = outcome.exception()
         if error is None:
-            ref = outcome.future.result()
+            ref = outcome.result()
             self._begin(slot, ref)
             self.link(ref)
         elif not self._plan.not_started(slot, describe(error), self._now()):
             self._give_up(slot, describe(error))
-        self._proceed()
-
-    @handler
-    def due(self, _: _Due) -> None:
-        """Start the children whose time has come."""
-        self._timer = None
         self._proceed()
 
     @handler
@@ -247,7 +224,7 @@ class Supervisor(Actor):
             self._timer = None
         due = plan.next_due
         if due is not None and not plan.is_closing:
-            self._timer = self.after(max(0.0, due - self._now()), _Due())
+            self._timer = self.after(max(0.0, due - self._now()), CallBack(self._proceed))
 
     def _start(self, slot: Slot) -> ActorRef[Any] | None:
         """Start a child here, or begin its start on another node."""
@@ -259,7 +236,9 @@ class Supervisor(Actor):
                 raise ValueError(msg)
             slot.phase = Phase.STARTING
             future = spawn(child.actor_class, child.args, child.kwargs, child.on)
-            future.add_done_callback(lambda done: self._cell.post(_Spawned(slot, done), None))
+            future.add_done_callback(
+                lambda done: self._cell.post(CallBack(partial(self._spawned, slot, done)), None)
+            )
             return None
         ref: ActorRef[Any] = self.spawn(child.actor_class, *child.args, **child.kwargs)
         self._begin(slot, ref)
@@ -284,7 +263,7 @@ class Supervisor(Actor):
         ref = slot.ref
         limit = slot.child.shutdown
         if limit is not None:
-            slot.timer = self.after(limit, _Overdue(slot, ref))
+            slot.timer = self.after(limit, CallBack(partial(self._overdue, slot, ref)))
         if isinstance(ref.target, Cell):
             ref.target.kill(ExitReason.SHUTDOWN)
         else:

@@ -97,18 +97,14 @@ def parse(text: str, kind: str) -> Any:
         values: Any = tomllib.loads(text) if kind == "TOML" else json.loads(text)
     except RecursionError:
         raise TooDeep(_TOO_DEEP) from None
-    level = [values]
+    level = [values] if isinstance(values, dict | list) else []
     for _ in range(DEPTH_LIMIT):
-        level = (
-            [
-                inner
-                for outer in level
-                for inner in (outer.values() if isinstance(outer, dict) else outer)
-                if isinstance(inner, dict | list)
-            ]
-            if isinstance(values, dict | list)
-            else []
-        )
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
     if level:
         raise TooDeep(_TOO_DEEP)
     return values

@@ -14,7 +14,7 @@ and, if that is 1, 8 of nanoseconds.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -23,7 +23,7 @@ from callboard.model.data import Data, DataType, Table
 from callboard.model.errors import InvalidData
 from callboard.model.timespan import Timespan
 from callboard.store.machine.command import FIELDS, NIL, SEQS_LIMIT, CommandField, EntityId
-from callboard.zeek.value import append_value, read_value, value_to_bytes
+from callboard.zeek.value import read_value, value_to_bytes
 from callboard.zeek.varbyte import read_varbyte, write_varbyte
 
 _NUMBER: Final = struct.Struct(">Q")
@@ -55,10 +55,11 @@ def command_to_bytes(command: InternalCommand) -> bytes:
     number, *values = command.content
     out = bytearray(_NUMBER.pack(command.seq))
     for entity in (command.sender, command.receiver):
-        out += _ENTITY.pack(entity.endpoint.bytes, entity.object)
+        out += _entity_bytes(entity)
     out.append(number)
     for field, value in zip(FIELDS[number], values, strict=True):
-        _append(field, value, out)
+        _, write = _CODECS[field]
+        out += write(value)
     return bytes(out)
 
 
@@ -90,31 +91,15 @@ def _command(buffer: bytes) -> tuple[InternalCommand, int]:
         raise InvalidData(msg)
     content: list[Any] = [number]
     for field in FIELDS[number]:
-        value, at = _READ[field](buffer, at)
+        read, _ = _CODECS[field]
+        value, at = read(buffer, at)
         content.append(value)
     return InternalCommand(seq, sender, tuple(content), receiver), at
 
 
-def _append(field: CommandField, value: Any, out: bytearray) -> None:
-    """Append a field to the bytes of a command."""
-    match field:
-        case CommandField.KEY | CommandField.VALUE:
-            append_value(value, out)
-        case CommandField.STATE:
-            out += value_to_bytes(Data.of(DataType.Table, value))[1:]
-        case CommandField.EXPIRY:
-            out += b"\x00" if value is None else b"\x01" + _SIGNED.pack(value.count())
-        case CommandField.ENTITY:
-            out += _ENTITY.pack(value.endpoint.bytes, value.object)
-        case CommandField.NUMBER:
-            out += _NUMBER.pack(value)
-        case CommandField.INTERVAL:
-            out += _INTERVAL.pack(value)
-        case CommandField.FLAG | CommandField.TYPE:
-            out.append(value)
-        case CommandField.SEQS:
-            write_varbyte(len(value), out)
-            out += struct.pack(f">{len(value)}Q", *value)
+def _expiry_bytes(expiry: Timespan | None) -> bytes:
+    """Return the bytes of an expiry."""
+    return b"\x00" if expiry is None else b"\x01" + _SIGNED.pack(expiry.count())
 
 
 def _expiry(buffer: bytes, at: int) -> tuple[Timespan | None, int]:
@@ -123,6 +108,11 @@ def _expiry(buffer: bytes, at: int) -> tuple[Timespan | None, int]:
     if not is_there:
         return None, at
     return Timespan(_SIGNED.unpack_from(buffer, at)[0]), at + _SIGNED.size
+
+
+def _entity_bytes(entity: EntityId) -> bytes:
+    """Return the bytes of an entity."""
+    return _ENTITY.pack(entity.endpoint.bytes, entity.object)
 
 
 def _entity(buffer: bytes, at: int) -> tuple[EntityId, int]:
@@ -150,6 +140,18 @@ def _type(buffer: bytes, at: int) -> tuple[DataType, int]:
     return DataType(buffer[at]), at + 1
 
 
+def _one_byte(value: int) -> bytes:
+    """Return the byte of a flag or a type."""
+    return bytes((value,))
+
+
+def _seqs_bytes(numbers: Sequence[int]) -> bytes:
+    """Return the bytes of a list of numbers."""
+    out = bytearray()
+    write_varbyte(len(numbers), out)
+    return bytes(out) + struct.pack(f">{len(numbers)}Q", *numbers)
+
+
 def _seqs(buffer: bytes, at: int) -> tuple[tuple[int, ...], int]:
     """Read a list of numbers."""
     count, at = read_varbyte(buffer, at)
@@ -158,6 +160,11 @@ def _seqs(buffer: bytes, at: int) -> tuple[tuple[int, ...], int]:
         raise InvalidData(msg)
     form = struct.Struct(f">{count}Q")
     return form.unpack_from(buffer, at), at + form.size
+
+
+def _state_bytes(entries: Any) -> bytes:
+    """Return the bytes of a table, without its type."""
+    return value_to_bytes(Data.of(DataType.Table, entries))[1:]
 
 
 def _state(buffer: bytes, at: int) -> tuple[Table, int]:
@@ -176,15 +183,19 @@ def _state(buffer: bytes, at: int) -> tuple[Table, int]:
     return Table(entries), at
 
 
-_READ: Final[dict[CommandField, Callable[[bytes, int], tuple[Any, int]]]] = {
-    CommandField.KEY: read_value,
-    CommandField.VALUE: read_value,
-    CommandField.STATE: _state,
-    CommandField.EXPIRY: _expiry,
-    CommandField.ENTITY: _entity,
-    CommandField.NUMBER: _fixed(_NUMBER),
-    CommandField.INTERVAL: _fixed(_INTERVAL),
-    CommandField.FLAG: _flag,
-    CommandField.TYPE: _type,
-    CommandField.SEQS: _seqs,
+_Read = Callable[[bytes, int], tuple[Any, int]]
+_Write = Callable[[Any], bytes]
+
+#: How each field is read and written.
+_CODECS: Final[dict[CommandField, tuple[_Read, _Write]]] = {
+    CommandField.KEY: (read_value, value_to_bytes),
+    CommandField.VALUE: (read_value, value_to_bytes),
+    CommandField.STATE: (_state, _state_bytes),
+    CommandField.EXPIRY: (_expiry, _expiry_bytes),
+    CommandField.ENTITY: (_entity, _entity_bytes),
+    CommandField.NUMBER: (_fixed(_NUMBER), _NUMBER.pack),
+    CommandField.INTERVAL: (_fixed(_INTERVAL), _INTERVAL.pack),
+    CommandField.FLAG: (_flag, _one_byte),
+    CommandField.TYPE: (_type, _one_byte),
+    CommandField.SEQS: (_seqs, _seqs_bytes),
 }

@@ -21,6 +21,7 @@ Source: bytes captured between two endpoints of version 1.4 (see the tests).
 
 import struct
 from collections.abc import Callable
+from itertools import chain
 from typing import Any, Final
 
 from callboard.model.address import Address, Port, Subnet
@@ -30,14 +31,10 @@ from callboard.model.scalar import Count, Enum
 from callboard.model.timespan import Timespan, Timestamp
 from callboard.zeek.varbyte import read_varbyte, write_varbyte
 
-_COUNT: Final = struct.Struct(">BQ")
-_INTEGER: Final = struct.Struct(">Bq")
-_REAL: Final = struct.Struct(">Bd")
-_PORT: Final = struct.Struct(">BHB")
 _U64: Final = struct.Struct(">Q")
 _I64: Final = struct.Struct(">q")
 _F64: Final = struct.Struct(">d")
-_PORT_BODY: Final = struct.Struct(">HB")
+_PORT: Final = struct.Struct(">HB")
 _ADDRESS_BYTES: Final = 16
 _MAPPED_BITS: Final = 96
 
@@ -71,21 +68,14 @@ def append_value(data: Data, out: bytearray, depth: int = 0) -> None:
     if depth > DEPTH_LIMIT:
         raise _too_deep()
     kind, value = data.get_type(), data.value
-    write = _WRITE.get(kind)
+    out.append(kind)
+    _, _, write = _TYPES[kind]
     if write is not None:
         out += write(value)
         return
-    out.append(kind)
     write_varbyte(len(value), out)
-    if kind is DataType.String:
-        out += value
-    elif kind is DataType.Table:
-        for key, item in value.pairs:
-            append_value(key, out, depth + 1)
-            append_value(item, out, depth + 1)
-    else:
-        for item in value:
-            append_value(item, out, depth + 1)
+    for item in chain.from_iterable(value.pairs) if kind is DataType.Table else value:
+        append_value(item, out, depth + 1)
 
 
 def read_value(buffer: bytes, at: int) -> tuple[Data, int]:
@@ -114,45 +104,30 @@ def _subnet_bytes(subnet: Subnet) -> bytes:
     """Return the bytes of a subnet."""
     network = subnet.network()
     length = subnet.length() + (_MAPPED_BITS if network.is_v4() else 0)
-    return bytes((DataType.Subnet, *network.bytes(), length))
+    return bytes((*network.bytes(), length))
 
 
-def _enum_bytes(value: Enum) -> bytes:
-    """Return the bytes of an enum value."""
-    name, out = value.name.encode(), bytearray((DataType.EnumValue,))
-    write_varbyte(len(name), out)
-    return bytes(out + name)
+def _sized(content: bytes) -> bytes:
+    """Return a run of bytes with its length before it."""
+    out = bytearray()
+    write_varbyte(len(content), out)
+    return bytes(out + content)
 
-
-_WRITE: Final[dict[DataType, Callable[[Any], bytes]]] = {
-    DataType.Nil: lambda _value: b"\x00",
-    DataType.Boolean: lambda value: b"\x01\x01" if value else b"\x01\x00",
-    DataType.Count: lambda value: _COUNT.pack(DataType.Count, value.value),
-    DataType.Integer: lambda value: _INTEGER.pack(DataType.Integer, value),
-    DataType.Real: lambda value: _REAL.pack(DataType.Real, value),
-    DataType.Address: lambda value: b"\x06" + value.bytes(),
-    DataType.Subnet: _subnet_bytes,
-    DataType.Port: lambda value: _PORT.pack(DataType.Port, value.number(), value.get_type()),
-    DataType.Timestamp: lambda value: _INTEGER.pack(
-        DataType.Timestamp, value.time_since_epoch().count()
-    ),
-    DataType.Timespan: lambda value: _INTEGER.pack(DataType.Timespan, value.count()),
-    DataType.EnumValue: _enum_bytes,
-}
 
 # ------------------------------------------------------------------------------- reading
 
 _Read = tuple[Any, int]
+_Write = Callable[[Any], bytes]
 
 
 def _read(buffer: bytes, at: int, depth: int) -> tuple[Data, int]:
     """Read a value at some depth."""
     number = buffer[at]
-    if number >= len(_READ):
-        msg = f"type {number} at byte {at:,} is none of the {len(_READ)} types"
+    if number >= len(_TYPES):
+        msg = f"type {number} at byte {at:,} is none of the {len(_TYPES)} types"
         raise InvalidData(msg)
-    kind, reader = _READ[number]
-    value, at = reader(buffer, at + 1, depth)
+    kind, read, _ = _TYPES[number]
+    value, at = read(buffer, at + 1, depth)
     return Data.of(kind, value), at
 
 
@@ -203,7 +178,7 @@ def _subnet(buffer: bytes, at: int, depth: int) -> _Read:
 
 
 def _port(buffer: bytes, at: int, _depth: int) -> _Read:
-    return Port(*_PORT_BODY.unpack_from(buffer, at)), at + _PORT_BODY.size
+    return Port(*_PORT.unpack_from(buffer, at)), at + _PORT.size
 
 
 def _fixed(form: struct.Struct, make: Callable[[Any], Any]) -> Callable[..., _Read]:
@@ -224,13 +199,13 @@ def _count_of_items(buffer: bytes, at: int, depth: int) -> tuple[int, int]:
     return count, at
 
 
-def _items(make: Callable[[list[Data]], Any]) -> Callable[..., _Read]:
-    """Return how a set or a vector is read."""
+def _items(make: Callable[[list[Data]], Any], each: int = 1) -> Callable[..., _Read]:
+    """Return how a container is read whose items are of `each` values."""
 
     def read(buffer: bytes, at: int, depth: int) -> _Read:
         count, at = _count_of_items(buffer, at, depth)
         found = []
-        for _ in range(count):
+        for _ in range(count * each):
             item, at = _read(buffer, at, depth + 1)
             found.append(item)
         return make(found), at
@@ -238,31 +213,32 @@ def _items(make: Callable[[list[Data]], Any]) -> Callable[..., _Read]:
     return read
 
 
-def _table(buffer: bytes, at: int, depth: int) -> _Read:
-    """Read a table."""
-    count, at = _count_of_items(buffer, at, depth)
-    found = []
-    for _ in range(count):
-        key, at = _read(buffer, at, depth + 1)
-        item, at = _read(buffer, at, depth + 1)
-        found.append((key, item))
-    return Table(found), at
+def _table(found: list[Data]) -> Table:
+    """Return the table of keys and values that take turns."""
+    return Table(list(zip(found[::2], found[1::2], strict=True)))
 
 
-_READ: Final[tuple[tuple[DataType, Callable[..., _Read]], ...]] = (
-    (DataType.Nil, lambda _buffer, at, _depth: (None, at)),
-    (DataType.Boolean, _boolean),
-    (DataType.Count, _fixed(_U64, Count)),
-    (DataType.Integer, _fixed(_I64, int)),
-    (DataType.Real, _fixed(_F64, float)),
-    (DataType.String, _string),
-    (DataType.Address, _address),
-    (DataType.Subnet, _subnet),
-    (DataType.Port, _port),
-    (DataType.Timestamp, _fixed(_I64, lambda ns: Timestamp(Timespan(ns)))),
-    (DataType.Timespan, _fixed(_I64, Timespan)),
-    (DataType.EnumValue, _enum),
-    (DataType.Set, _items(Set)),
-    (DataType.Table, _table),
-    (DataType.Vector, _items(Vector)),
+# ------------------------------------------------------------------------------- the types
+
+#: By its number: each type, how it is read, and how it is written unless it has items.
+_TYPES: Final[tuple[tuple[DataType, Callable[..., _Read], _Write | None], ...]] = (
+    (DataType.Nil, lambda _buffer, at, _depth: (None, at), lambda _value: b""),
+    (DataType.Boolean, _boolean, lambda value: bytes((value,))),
+    (DataType.Count, _fixed(_U64, Count), lambda value: _U64.pack(value.value)),
+    (DataType.Integer, _fixed(_I64, int), _I64.pack),
+    (DataType.Real, _fixed(_F64, float), _F64.pack),
+    (DataType.String, _string, _sized),
+    (DataType.Address, _address, Address.bytes),
+    (DataType.Subnet, _subnet, _subnet_bytes),
+    (DataType.Port, _port, lambda value: _PORT.pack(value.number(), value.get_type())),
+    (
+        DataType.Timestamp,
+        _fixed(_I64, lambda ns: Timestamp(Timespan(ns))),
+        lambda value: _I64.pack(value.time_since_epoch().count()),
+    ),
+    (DataType.Timespan, _fixed(_I64, Timespan), lambda value: _I64.pack(value.count())),
+    (DataType.EnumValue, _enum, lambda value: _sized(value.name.encode())),
+    (DataType.Set, _items(Set), None),
+    (DataType.Table, _items(_table, each=2), None),
+    (DataType.Vector, _items(Vector), None),
 )
