@@ -23,18 +23,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
+from callboard.actors import events
 from callboard.actors.cell import Cell, Handlers
 from callboard.actors.counters import Counters
 from callboard.actors.dispatch import NO_HANDLERS, DispatchTable
 from callboard.actors.envelope import Envelope
 from callboard.actors.errors import ActorDown, InvalidAddress, NodeClosed, ResultTimeout
-from callboard.actors.events import (
-    ActorFailed,
-    ActorStarted,
-    ActorStopped,
-    DeadLetter,
-    SlowHandler,
-)
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import Future, waiting
 from callboard.actors.mailbox import SpawnOptions, options_of
@@ -292,7 +286,7 @@ class Runtime:
             cell.scheduled = True
             cell.runner.schedule(cell)
         if self._subscribers:
-            self.report(ActorStarted(cell.ref, type(cell.actor).__qualname__))
+            self.report(events.ActorStarted(cell.ref, type(cell.actor).__qualname__))
 
     def forget(self, cell: Cell) -> None:
         """Take an ended actor out of the table."""
@@ -312,7 +306,7 @@ class Runtime:
             for told in self.on_end:
                 told(cell, down)
         if self._subscribers:
-            self.report(ActorStopped(cell.ref, str(cell.reason), cell.detail))
+            self.report(events.ActorStopped(cell.ref, str(cell.reason), cell.detail))
 
     # --- refs ---
 
@@ -391,14 +385,14 @@ class Runtime:
         for told in self.on_dead_letter:
             told(ref, message, sender)
         if self._subscribers:
-            self.report(DeadLetter(ref, message))
+            self.report(events.DeadLetter(ref, message))
 
     def note_failure(self, cell: Cell, text: str, error: BaseException) -> None:
         """Count and log an exception that ends an actor."""
         self.counters.failures += 1
         name = type(cell.actor).__name__
         logged(log, "%s (%s) failed: %s", name, cell.ref, text, error=error)
-        self.report(ActorFailed(cell.ref, text))
+        self.report(events.ActorFailed(cell.ref, text))
 
     def _note_slow(self, cell: Cell, handler: str, seconds: float) -> None:
         """Count and log a handler that holds its thread for long; it goes on."""
@@ -410,7 +404,7 @@ class Runtime:
             cell.ref,
             seconds,
         )
-        self.report(SlowHandler(cell.ref, handler, seconds))
+        self.report(events.SlowHandler(cell.ref, handler, seconds))
 
     def report(self, event: object) -> None:
         """Hand an event to all subscribers."""

@@ -36,14 +36,7 @@ from enum import Enum, auto
 from operator import itemgetter
 from typing import Final
 
-from callboard.basp.errors import (
-    BaspError,
-    LinkLost,
-    MalformedFrame,
-    MalformedHandshake,
-    PeerSilent,
-    RemoteProtocolError,
-)
+from callboard.basp import errors
 from callboard.basp.frame import Frame, FrameReader, RawFrame
 from callboard.basp.handshake import (
     HANDSHAKE_LIMIT,
@@ -155,7 +148,7 @@ class Closed:
     """
 
     reason: str
-    error: BaspError | None = None
+    error: errors.BaspError | None = None
 
 
 #: What a link asks its driver to do, in the order given: the driver owns the socket, the clock
@@ -295,7 +288,7 @@ class Link:
             self._take(frames, now, effects)
             if reader.error is not None:
                 raise reader.error
-        except RemoteProtocolError as error:
+        except errors.RemoteProtocolError as error:
             effects += self.close(str(error), error, drop_reason(error))
         return [], effects
 
@@ -322,7 +315,7 @@ class Link:
         late = self._overdue(now)
         if late is not None:
             text = f"node {self._peer_text()} in state {self.state.name.lower()}: {late}"
-            return self.close(text, PeerSilent(text), DropReason.TIMEOUT)
+            return self.close(text, errors.PeerSilent(text), DropReason.TIMEOUT)
         if self.state not in _SILENT and now - self._sent_at >= self._config.heartbeat:
             self._sent_at = now
             self._send(Operation.HEARTBEAT, effects)
@@ -343,7 +336,7 @@ class Link:
 
     def lost(self, reason: str) -> list[Effect]:
         """Take note that the connection ended: end of stream, or an error of the socket."""
-        error = LinkLost(f"connection to node {self._peer_text()} ended: {reason}")
+        error = errors.LinkLost(f"connection to node {self._peer_text()} ended: {reason}")
         return self.close(reason, error, None)
 
     def _overdue(self, now: float) -> str | None:
@@ -395,7 +388,7 @@ class Link:
         if operation not in _FOR_NODE and operation not in _OF_LINK:
             name, source = Operation(operation).name.lower(), node_id_text(frame.source)
             msg = f"{name} from node {source} on an established link"
-            raise MalformedHandshake(msg)
+            raise errors.MalformedHandshake(msg)
         check_header(frame[:7])
         if operation in _BETWEEN_NEIGHBORS:
             self._check_neighbor(frame)
@@ -408,7 +401,7 @@ class Link:
                 f"{node_id_text(frame.source)} and {node_id_text(frame.destination)} "
                 f"on the link of node {node_id_text(self._peer_id)}"
             )
-            raise MalformedFrame(msg)
+            raise errors.MalformedFrame(msg)
 
     def _take_handshake(self, frame: Frame, now: float, effects: list[Effect]) -> None:
         """Take a frame of a link that is not established."""
@@ -423,7 +416,7 @@ class Link:
                 f"{operation.name.lower()} from node {node_id_text(frame.source)} in "
                 f"state {self.state.name.lower()} of the handshake"
             )
-            raise MalformedHandshake(msg)
+            raise errors.MalformedHandshake(msg)
         check_header(frame[:7])
         self._check_neighbor(frame)
         if operation is Operation.DROP_CONN:
@@ -535,7 +528,7 @@ class Link:
     def close(
         self,
         reason: str,
-        error: BaspError | None = None,
+        error: errors.BaspError | None = None,
         drop: int | None = DropReason.CLOSING,
     ) -> list[Effect]:
         """End the link, and hand the pair over; ``drop`` is what to tell the peer, or None."""

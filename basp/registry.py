@@ -15,6 +15,7 @@ from inspect import Parameter, signature
 from operator import attrgetter
 from typing import Any, Final
 
+from callboard.basp import errors
 from callboard.basp.cbor import tags
 from callboard.basp.cbor.reader import TagReader
 from callboard.basp.cbor.writer import (
@@ -23,14 +24,6 @@ from callboard.basp.cbor.writer import (
     encode_text,
     head,
     too_deep,
-)
-from callboard.basp.errors import (
-    DuplicateMessageType,
-    MalformedPayload,
-    MessageRefused,
-    MessageVersion,
-    NotSerializable,
-    UnknownMessageType,
 )
 from callboard.text import describe
 
@@ -111,14 +104,14 @@ class EnumType(MessageType):
         """
         if type(content) is not str:
             msg = f"enum {self.name!r}: member must be a name, not {type(content).__name__}"
-            raise MalformedPayload(msg)
+            raise errors.MalformedPayload(msg)
         member = self._members.get(content)
         if member is None:
             msg = (
                 f"enum {self.name!r} has no member {content[:80]!r} on this node; "
                 f"upgrade this node first, then the senders"
             )
-            raise MessageVersion(msg)
+            raise errors.MessageVersion(msg)
         return member
 
 
@@ -142,7 +135,7 @@ class FlagType(MessageType):
         """
         if type(content) is not int:
             msg = f"flags {self.name!r}: value must be an integer, not {type(content).__name__}"
-            raise MalformedPayload(msg)
+            raise errors.MalformedPayload(msg)
         try:
             made = self.cls(content)
         except ValueError:
@@ -155,7 +148,7 @@ class FlagType(MessageType):
                 f"flags {self.name!r} do not know all bits of {content:#x} on this node; "
                 f"upgrade this node first, then the senders"
             )
-            raise MessageVersion(msg)
+            raise errors.MessageVersion(msg)
         return made
 
 
@@ -196,10 +189,10 @@ class RecordType(MessageType):
         )
         self.is_flat &= self.field_names == tuple(each.name for each in self._parameters)
 
-    def _unfit(self, why: str) -> NotSerializable:
+    def _unfit(self, why: str) -> errors.NotSerializable:
         """Return the error for a class that cannot travel."""
         what = f"cannot register {_full_name(self.cls)} as message {self.name!r}"
-        return NotSerializable(f"{what}: {why}")
+        return errors.NotSerializable(f"{what}: {why}")
 
     def _examine_dataclass(
         self, cls: type, fields: "tuple[dataclasses.Field[Any], ...]"
@@ -270,12 +263,12 @@ class RecordType(MessageType):
         if type(content) is not dict:
             kind = type(content).__name__
             msg = f"message {self.name!r}: fields must be a map, not {kind}"
-            raise MalformedPayload(msg)
+            raise errors.MalformedPayload(msg)
         try:
             if content.keys() != self._defaults.keys():
                 content = self._fit(content, note_dropped)
             return self._build_late(content) if self._late else self.cls(**content)
-        except MessageVersion:
+        except errors.MessageVersion:
             raise
         except BaseException as cause:  # a constructor of the user, or a maker of a default
             raise refused(self.name, cause) from cause
@@ -295,7 +288,7 @@ class RecordType(MessageType):
                     f"message {self.name!r} lacks field {name!r}, which has no default on "
                     f"this node; give it one, or upgrade the sender"
                 )
-                raise MessageVersion(msg)
+                raise errors.MessageVersion(msg)
         dropped = len(content.keys() - fitted.keys())
         if dropped and note_dropped is not None:
             note_dropped(dropped)
@@ -313,10 +306,10 @@ class RecordType(MessageType):
         return built
 
 
-def refused(name: str, cause: BaseException) -> MessageRefused:
+def refused(name: str, cause: BaseException) -> errors.MessageRefused:
     """Return the error for a class whose own code raised."""
     what = f"message {name!r} is refused by its class on this node: {describe(cause)}"
-    return MessageRefused(what)
+    return errors.MessageRefused(what)
 
 
 def _type_of(name: str, cls: type) -> MessageType:
@@ -367,7 +360,7 @@ class MessageRegistry:
                     f"message type {str(name)[:80]!r} is not registered here; import the "
                     f'module that declares it with @message("{str(name)[:80]}")'
                 )
-                raise UnknownMessageType(message)
+                raise errors.UnknownMessageType(message)
             return kind.build(fields, note_dropped)
 
         return read
@@ -399,14 +392,14 @@ class MessageRegistry:
                 f"fields {held.shape}; {_full_name(cls)} has {made.shape}: "
                 f"choose another name"
             )
-            raise DuplicateMessageType(msg)
+            raise errors.DuplicateMessageType(msg)
         other = self.by_class.get(cls)
         if other is not None and other.name != name:
             msg = (
                 f"{_full_name(cls)} is already registered as {other.name!r}; "
                 f"{name!r} would be a second name for it"
             )
-            raise DuplicateMessageType(msg)
+            raise errors.DuplicateMessageType(msg)
         self.by_name[name] = made
         if isinstance(made, RecordType) and made.is_flat:
             self.flat[made.wire_name] = made

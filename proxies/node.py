@@ -18,16 +18,9 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
+from callboard.actors import errors
 from callboard.actors.actor import Actor
 from callboard.actors.closing import Closing, refuse_loop
-from callboard.actors.errors import (
-    InvalidAddress,
-    NodeClosed,
-    NotSpawnable,
-    ResultTimeout,
-    WouldBlock,
-    WouldDeadlock,
-)
 from callboard.actors.future import Future
 from callboard.actors.mailbox import options_of
 from callboard.actors.reference import ActorRef, Down, current_cell
@@ -183,7 +176,7 @@ class Node(Closing):
         """
         if self._routes.endpoint is None:
             msg = f"{self.name} does not listen; call node.listen(address, port) first"
-            raise InvalidAddress(msg)
+            raise errors.InvalidAddress(msg)
         return endpoint_text(self._routes.endpoint)
 
     def __repr__(self) -> str:
@@ -202,7 +195,7 @@ class Node(Closing):
             msg = (
                 f"{text!r} is no actor's address; use remote_actor() for basp://HOST:PORT/NAME"
             )
-            raise InvalidAddress(msg)
+            raise errors.InvalidAddress(msg)
         ref = self.runtime.ref_of(address.node, address.number)
         if isinstance(ref.target, Proxy) and address.endpoint is not None:
             ref.target.endpoint = address.endpoint
@@ -247,7 +240,7 @@ class Node(Closing):
                 f"options of with_options() do not travel to another node; set them as class "
                 f"attributes of {name}, or offer a subclass of it there that has them"
             )
-            raise NotSpawnable(msg)
+            raise errors.NotSpawnable(msg)
         if isinstance(on, Worker | WorkerPool):
             return await on.aspawn(actor_class, *args, **kwargs)
         request = Spawn(name, args, kwargs or None, by_class=True)
@@ -655,14 +648,16 @@ class Node(Closing):
         self.runtime.end_actors()
         done: Future[None] = Future()
         self.runtime.post(self._shut, done)
-        with contextlib.suppress(ResultTimeout):  # a handler holds the node up: stop anyway
+        with contextlib.suppress(
+            errors.ResultTimeout
+        ):  # a handler holds the node up: stop anyway
             done.result(CONNECT_TIMEOUT)
         self.runtime.close()
         self._connector.linger()
         for pool in self._pools:
             pool.join()
         for future in list(self._started):
-            future.set_exception(NodeClosed(f"{self.name} was closed"))
+            future.set_exception(errors.NodeClosed(f"{self.name} was closed"))
 
     def _shut(self, done: Future[None]) -> None:
         """Close all links; on the runner."""
@@ -680,12 +675,12 @@ class Node(Closing):
         if cell is not None and self.runtime.is_runner_thread():
             coroutine.close()
             msg = f"this call would hold up {cell.ref}; await node.{twin}(…) instead"
-            raise WouldDeadlock(msg)
+            raise errors.WouldDeadlock(msg)
         if cell is not None and cell.may_block_here():
             return self._start(coroutine).result()  # a detached actor's thread is its own
         try:
             refuse_loop("this call", f"node.{twin}(…)")
-        except WouldBlock:
+        except errors.WouldBlock:
             coroutine.close()
             raise
         return self._start(coroutine).result()
@@ -699,7 +694,7 @@ class Node(Closing):
                 future.set_result(await coroutine)
             except asyncio.CancelledError:
                 if self._closed:
-                    future.set_exception(NodeClosed(f"{self.name} was closed meanwhile"))
+                    future.set_exception(errors.NodeClosed(f"{self.name} was closed meanwhile"))
                 future.cancel()
                 raise
             except BaseException as error:
@@ -722,7 +717,7 @@ class Node(Closing):
         """Raise `NodeClosed` once the node is closed."""
         if self._closed:
             msg = f"{self.name} is closed; make another node"
-            raise NodeClosed(msg)
+            raise errors.NodeClosed(msg)
 
     def _spawn_elsewhere(
         self, actor_class: type[A], args: tuple[Any, ...], kwargs: dict[str, Any], on: Any

@@ -16,16 +16,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from callboard.channel.message import (
-    ConsumerMessage,
-    CumulativeAck,
-    EndOfChannel,
-    Event,
-    Handshake,
-    Heartbeat,
-    Nack,
-    ProducerMessage,
-)
+from callboard.channel import message
 from callboard.channel.producer import HEARTBEAT_INTERVAL, NACK_LIMIT, TIMEOUT
 
 P = TypeVar("P")
@@ -48,7 +39,7 @@ class ConsumerBackend(Protocol[P]):
     def consume(self, consumer: "Consumer[P]", payload: P) -> None:
         """Process the next event."""
 
-    def send(self, consumer: "Consumer[P]", msg: ConsumerMessage) -> None:
+    def send(self, consumer: "Consumer[P]", msg: message.ConsumerMessage) -> None:
         """Send a message to the producer."""
 
     def consume_nil(self, consumer: "Consumer[P]") -> object | None:
@@ -103,14 +94,14 @@ class Consumer(Generic[P]):
         """Whether it is connected and, as far as it knows, misses nothing."""
         return self.next_seq > 0 and not self._buffer and self._last < self.next_seq
 
-    def handle(self, msg: ProducerMessage[P]) -> None:
+    def handle(self, msg: message.ProducerMessage[P]) -> None:
         """Take in a message of the producer."""
         match msg:
-            case Event():
+            case message.Event():
                 self.handle_event(msg.seq, msg.payload)
-            case Heartbeat():
+            case message.Heartbeat():
                 self.handle_heartbeat(msg.seq)
-            case Handshake():
+            case message.Handshake():
                 self.handle_handshake(msg.first, msg.heartbeat_interval)
             case _:
                 self.handle_retransmit_failed(msg.seq)
@@ -199,7 +190,7 @@ class Consumer(Generic[P]):
             return
         self._silent_ticks += 1
         if self._silent_ticks > self.timeout:
-            self._close(EndOfChannel.CONNECTION_TIMEOUT)
+            self._close(message.EndOfChannel.CONNECTION_TIMEOUT)
             return
         if not self.next_seq:
             return
@@ -230,9 +221,9 @@ class Consumer(Generic[P]):
             self._stuck_at, self._stuck_ticks = self.next_seq, 0
         self._stuck_ticks += 1
         if self._stuck_ticks > self.timeout:
-            self._close(EndOfChannel.RETRANSMISSION_TIMEOUT)
+            self._close(message.EndOfChannel.RETRANSMISSION_TIMEOUT)
         elif self._stuck_ticks % self.nack_after == 0:
-            self.backend.send(self, Nack(self._missing()))
+            self.backend.send(self, message.Nack(self._missing()))
 
     def _missing(self) -> tuple[int, ...]:
         """Return the first missing numbers; all are wanted, but not all in one message."""
@@ -248,7 +239,7 @@ class Consumer(Generic[P]):
         """Tell the producer how far events were consumed."""
         self._unacked_ticks = 0
         self._acked = self.next_seq - 1
-        self.backend.send(self, CumulativeAck(self._acked))
+        self.backend.send(self, message.CumulativeAck(self._acked))
 
     def _close(self, error: object) -> None:
         """End the consumer and tell its backend why."""

@@ -16,16 +16,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from itertools import islice
 from typing import Final, Generic, Protocol, TypeVar
 
-from callboard.channel.message import (
-    ConsumerMessage,
-    CumulativeAck,
-    EndOfChannel,
-    Event,
-    Handshake,
-    Heartbeat,
-    ProducerMessage,
-    RetransmitFailed,
-)
+from callboard.channel import message
 
 H = TypeVar("H", bound=Hashable)
 P = TypeVar("P")
@@ -56,13 +47,13 @@ class ProducerBackend(Protocol[H, P]):
     A backend may call back into it; it must not raise.
     """
 
-    def send(self, producer: "Producer[H, P]", hdl: H, msg: ProducerMessage[P]) -> None:
+    def send(self, producer: "Producer[H, P]", hdl: H, msg: message.ProducerMessage[P]) -> None:
         """Send a message to one consumer."""
 
-    def broadcast(self, producer: "Producer[H, P]", msg: ProducerMessage[P]) -> None:
+    def broadcast(self, producer: "Producer[H, P]", msg: message.ProducerMessage[P]) -> None:
         """Send a message to all consumers."""
 
-    def drop(self, producer: "Producer[H, P]", hdl: H, reason: EndOfChannel) -> None:
+    def drop(self, producer: "Producer[H, P]", hdl: H, reason: message.EndOfChannel) -> None:
         """Hear that the producer removed a consumer."""
 
     def handshake_completed(self, producer: "Producer[H, P]", hdl: H) -> None:
@@ -129,7 +120,7 @@ class Producer(Generic[H, P]):
         if hdl in self._paths:
             return False
         path = self._paths[hdl] = _Path(self.seq + 1, self.seq, self._tick)
-        self.backend.send(self, hdl, Handshake(path.first, self.heartbeat_interval))
+        self.backend.send(self, hdl, message.Handshake(path.first, self.heartbeat_interval))
         return True
 
     def remove(self, hdl: H) -> bool:
@@ -146,7 +137,7 @@ class Producer(Generic[H, P]):
         """
         seq = self.produce_run((payload,))
         if self._paths:
-            self.backend.broadcast(self, Event(seq, payload))
+            self.backend.broadcast(self, message.Event(seq, payload))
         return seq
 
     def produce_run(self, payloads: Sequence[P]) -> int:
@@ -166,9 +157,9 @@ class Producer(Generic[H, P]):
             self._last_broadcast = self._tick
         return first
 
-    def handle(self, hdl: H, msg: ConsumerMessage) -> bool:
+    def handle(self, hdl: H, msg: message.ConsumerMessage) -> bool:
         """Take in a message of a consumer; False when the consumer or content is unknown."""
-        if isinstance(msg, CumulativeAck):
+        if isinstance(msg, message.CumulativeAck):
             return self.handle_ack(hdl, msg.seq)
         return self.handle_nack(hdl, msg.seqs)
 
@@ -205,17 +196,17 @@ class Producer(Generic[H, P]):
         if self._tick % self.heartbeat_interval == 0:
             for hdl, path in tuple(self._paths.items()):
                 if path.is_pending:
-                    handshake = Handshake(path.first, self.heartbeat_interval)
+                    handshake = message.Handshake(path.first, self.heartbeat_interval)
                     self.backend.send(self, hdl, handshake)
         if self._paths and self._tick - self._last_broadcast >= self.heartbeat_interval:
             self._last_broadcast = self._tick
-            self.backend.broadcast(self, Heartbeat(self.seq))
+            self.backend.broadcast(self, message.Heartbeat(self.seq))
 
-    def _kept(self, seq: int) -> Event[P] | RetransmitFailed:
+    def _kept(self, seq: int) -> message.Event[P] | message.RetransmitFailed:
         """Return an event from the buffer, or that it is gone."""
         if seq in self._buffer:
-            return Event(seq, self._buffer[seq])
-        return RetransmitFailed(seq)
+            return message.Event(seq, self._buffer[seq])
+        return message.RetransmitFailed(seq)
 
     def _give_up(self, count: int) -> None:
         """Forget the oldest events although somebody has not acknowledged them."""
@@ -233,7 +224,7 @@ class Producer(Generic[H, P]):
         if silent:
             self._trim()
         for hdl in silent:
-            self.backend.drop(self, hdl, EndOfChannel.CONNECTION_TIMEOUT)
+            self.backend.drop(self, hdl, message.EndOfChannel.CONNECTION_TIMEOUT)
 
     def _trim(self) -> None:
         """Forget events that everybody has acknowledged."""

@@ -9,16 +9,9 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
+from callboard import figures
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.run import PackedType
-from callboard.figures import (
-    CONTENT_TYPE,
-    Figure,
-    Metric,
-    by_label,
-    exposition,
-    metrics_of,
-)
 from callboard.node import Node
 from callboard.pages import JSON, PLAIN, Page, PageServer
 
@@ -43,48 +36,48 @@ def _buffered(hub: Hub) -> dict[str, int]:
     return {**dict.fromkeys(_TYPES.values(), 0), "data": hub.buffered}
 
 
-_FIGURES: Final[tuple[Figure[Hub], ...]] = (
-    Figure(
+_FIGURES: Final[tuple[figures.Figure[Hub], ...]] = (
+    figures.Figure(
         "broker_connections",
         "Peers that are connected.",
-        lambda hub: by_label("type", {"native": len(hub.core.peers())}),
+        lambda hub: figures.by_label("type", {"native": len(hub.core.peers())}),
     ),
-    Figure(
+    figures.Figure(
         "broker_processed_messages_total",
         "Messages that went through the core.",
-        lambda hub: by_label("type", _processed(hub)),
+        lambda hub: figures.by_label("type", _processed(hub)),
     ),
-    Figure(
+    figures.Figure(
         "broker_buffered_messages",
         "Messages that wait for the core, or for a peer that reads slowly.",
-        lambda hub: by_label("type", _buffered(hub)),
+        lambda hub: figures.by_label("type", _buffered(hub)),
     ),
-    Figure(
+    figures.Figure(
         "callboard_topic_subscribers",
         "Subscribers that are open.",
         lambda hub: len(hub.subscribers),
     ),
-    Figure(
+    figures.Figure(
         "callboard_topic_publishers",
         "Publishers that are open.",
         lambda hub: len(hub.publishers),
     ),
-    Figure(
+    figures.Figure(
         "callboard_topic_published_total",
         "Data messages that were published here.",
         "counters.data_published",
     ),
-    Figure(
+    figures.Figure(
         "callboard_topic_delivered_total",
         "Messages handed to receivers here, once for each of them.",
         "counters.delivered",
     ),
-    Figure(
+    figures.Figure(
         "callboard_topic_dropped_total",
         "Messages dropped because a peer did not read.",
         "counters.dropped",
     ),
-    Figure(
+    figures.Figure(
         "callboard_topic_malformed_total",
         "Runs from other endpoints that were no messages.",
         "counters.malformed",
@@ -92,15 +85,15 @@ _FIGURES: Final[tuple[Figure[Hub], ...]] = (
 )
 
 
-def topic_metrics(hub: Hub) -> list[Metric]:
+def topic_metrics(hub: Hub) -> list[figures.Metric]:
     """Return the metrics of a hub, and of the stores on it; from any thread."""
     others = [metric for meter in list(hub.meters) for metric in meter()]
-    return [*metrics_of(_FIGURES, hub, (("endpoint", hub.name),)), *others]
+    return [*figures.metrics_of(_FIGURES, hub, (("endpoint", hub.name),)), *others]
 
 
-def all_metrics(hub: Hub) -> list[Metric]:
+def all_metrics(hub: Hub) -> list[figures.Metric]:
     """Return the metrics of a hub and those that others told it; each name once."""
-    found: dict[str, Metric] = {}
+    found: dict[str, figures.Metric] = {}
     imported = [metric for source in tuple(hub.metric_sources) for metric in source()]
     for metric in (*topic_metrics(hub), *imported):
         known = found.setdefault(metric.name, replace(metric, samples=[]))
@@ -166,7 +159,7 @@ def metrics_page(node: Node) -> Page:
     hub = Hub.found(node)
     if hub is None:
         return _NO_TOPICS
-    return Page(HTTPStatus.OK, CONTENT_TYPE, exposition(all_metrics(hub)))
+    return Page(HTTPStatus.OK, figures.CONTENT_TYPE, figures.exposition(all_metrics(hub)))
 
 
 def serve_topics(node: Node, address: tuple[str, int]) -> PageServer | None:

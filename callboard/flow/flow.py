@@ -19,16 +19,7 @@ from callboard.actors.errors import AskTimeout, CallboardError
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef
 from callboard.actors.seconds import limit
-from callboard.flow.errors import (
-    FlowAborted,
-    FlowEnded,
-    FlowError,
-    FlowRefused,
-    FlowTimeout,
-    LocalFlowError,
-    MalformedMessage,
-    RemoteFlowError,
-)
+from callboard.flow import errors
 from callboard.flow.factories import REASON_LIMIT, refuse_in_factory
 from callboard.flow.link import NAME, ActorLink, FlowLink, FlowTaker
 from callboard.flow.protocol.machine import Dat, End, FlowMachine, FlowState, Opened
@@ -58,7 +49,7 @@ def zeromq() -> ModuleType:
         return importlib.import_module("callboard.flow.zeromq")
     except ImportError:
         msg = "flows over ZeroMQ need pyzmq; pip install 'callboard[zmq]'"
-        raise FlowError(msg) from None
+        raise errors.FlowError(msg) from None
 
 
 #: DATs that may be under way unless a client says otherwise.
@@ -88,7 +79,7 @@ class Flow:
         self._lock = threading.Lock()
         self._inbox: deque[Dat] = deque()
         self._waiters: list[Future[None]] = []
-        self._error: FlowError | None = None
+        self._error: errors.FlowError | None = None
         self._is_open = False
         self._is_closed = False
         #: What the other side's BOT said beside direction and credit.
@@ -199,7 +190,7 @@ class Flow:
                 return False
             reason = self.end_attributes.get("reason", "no reason was given")
             msg = f"the flow is refused: {reason}"
-            raise FlowRefused(msg)
+            raise errors.FlowRefused(msg)
         with self._lock:
             if self._machine.wants_to_pay():
                 self._send(self._machine.pay())
@@ -286,12 +277,12 @@ class Flow:
             return None
 
     def __iter__(self) -> Iterator[Dat]:
-        with contextlib.suppress(FlowEnded):
+        with contextlib.suppress(errors.FlowEnded):
             while True:
                 yield self.get()
 
     async def __aiter__(self) -> AsyncIterator[Dat]:
-        with contextlib.suppress(FlowEnded):
+        with contextlib.suppress(errors.FlowEnded):
             while True:
                 yield await self.aget()
 
@@ -332,7 +323,7 @@ class Flow:
             return False
         reason = (self.end_attributes or {}).get("reason")
         if reason:
-            raise FlowAborted(str(reason))
+            raise errors.FlowAborted(str(reason))
         return True
 
     def close(self) -> None:
@@ -419,7 +410,7 @@ class Flow:
         with self._lock:
             try:
                 event = self._machine.receive(data)
-            except (RemoteFlowError, MalformedMessage) as error:
+            except (errors.RemoteFlowError, errors.MalformedMessage) as error:
                 self._broken(error)
                 event = None
             if isinstance(event, Dat):
@@ -440,7 +431,7 @@ class Flow:
         for waiter in waiters:
             waiter.set_result(None)
 
-    def _broken(self, error: FlowError) -> None:
+    def _broken(self, error: errors.FlowError) -> None:
         """The other side broke a rule: remember it and tell it."""
         if self._error is None:
             self._error = error
@@ -452,14 +443,16 @@ class Flow:
         try:
             self._send(data)
         except CallboardError as error:
-            self._error = self._error or FlowAborted(said(error))
+            self._error = self._error or errors.FlowAborted(said(error))
 
     def lost(self, error: Exception) -> None:
         """Nothing will come any more; called by the link."""
         with self._lock:
             if self._error is None and self._machine.state is not FlowState.FIN:
                 self._error = (
-                    error if isinstance(error, FlowError) else FlowAborted(said(error))
+                    error
+                    if isinstance(error, errors.FlowError)
+                    else errors.FlowAborted(said(error))
                 )
         self._wake()
 
@@ -469,7 +462,7 @@ class Flow:
         """Send a message over the link."""
         if self._link is None:
             msg = "the flow has no link; use Flow.connect or a FlowHandler"
-            raise LocalFlowError(msg)
+            raise errors.LocalFlowError(msg)
         self._link.send(data)
 
     def _check(self) -> None:
@@ -482,12 +475,12 @@ class Flow:
         self._check()
         if self.end_attributes is None:
             msg = f"the flow is {self._machine.state.value!r}; nothing more is put or got"
-            raise LocalFlowError(msg)
+            raise errors.LocalFlowError(msg)
         reason = self.end_attributes.get("reason")
         if reason:
-            raise FlowAborted(str(reason))
+            raise errors.FlowAborted(str(reason))
         msg = "the other side ended the flow"
-        raise FlowEnded(msg, self.end_attributes)
+        raise errors.FlowEnded(msg, self.end_attributes)
 
     def _block(self, step: Callable[[], Any]) -> Any:
         """Do what `_wait` does, on a thread that waits for each change."""
@@ -522,9 +515,9 @@ class Flow:
                 change.set_result(None)  # nothing waits for it
                 return outcome
 
-    def _too_late(self) -> FlowTimeout:
+    def _too_late(self) -> errors.FlowTimeout:
         """Return the error for a wait that is over."""
-        return FlowTimeout(
+        return errors.FlowTimeout(
             f"nothing came within {self.timeout} s (this side: {self.direction}, "
             f"{self.state.value}, credit {self.credit} of {self.total_credit})"
         )
@@ -583,4 +576,4 @@ class FlowAddress:
         """Raise the timeout of any layer as that of a flow."""
         if isinstance(error, TimeoutError):
             msg = f"{self.address} did not answer in time"
-            raise FlowTimeout(msg) from error
+            raise errors.FlowTimeout(msg) from error

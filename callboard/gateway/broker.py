@@ -28,13 +28,7 @@ from callboard.actors.future import Future
 from callboard.actors.reference import current_cell
 from callboard.actors.seconds import limit, seconds
 from callboard.actors.supervision.child import Child
-from callboard.gateway.errors import (
-    BrokerClosed,
-    DuplicateModule,
-    InvalidLink,
-    ModuleFailed,
-    UnknownModule,
-)
+from callboard.gateway import errors
 from callboard.gateway.handle import (
     TOPIC_SIZE,
     DeadLetter,
@@ -231,7 +225,7 @@ class ModuleBroker:
             for other in self._modules.values() if isinstance(module, Module) else ():
                 if other.given is module:
                     msg = f"{module!r} is module {other.name!r} of this broker already"
-                    raise DuplicateModule(msg)
+                    raise errors.DuplicateModule(msg)
             self._modules[handle.topic] = handle
         try:
             self._supervise(handle)
@@ -243,7 +237,7 @@ class ModuleBroker:
             self._forget(handle)
             self._end_removal(handle)
             msg = f"module {handle.name!r} was not created: {describe(error)}"
-            raise ModuleFailed(msg) from error
+            raise errors.ModuleFailed(msg) from error
         with self._lock:
             self._route([handle])
         return handle
@@ -283,7 +277,7 @@ class ModuleBroker:
             raise
         except Exception as error:
             msg = f"module {module.name!r} did not start: {said(error)}"
-            raise ModuleFailed(msg) from error
+            raise errors.ModuleFailed(msg) from error
 
     async def astart(self, module: ModuleHandle, timeout: float = START_TIMEOUT) -> None:
         """Awaitable twin of `start`."""
@@ -423,10 +417,10 @@ class ModuleBroker:
         origin = self._check(source) if isinstance(source, ModuleHandle) else None
         if origin is None and source != ANY:
             msg = f"{source!r} is no source of a link; give what add() returned, or '*'"
-            raise InvalidLink(msg)
+            raise errors.InvalidLink(msg)
         if not isinstance(sink, ModuleHandle):
             msg = f"{sink!r} is no sink of a link; give what add() returned"
-            raise InvalidLink(msg)
+            raise errors.InvalidLink(msg)
         return origin, self._check(sink)
 
     # --- messages ---
@@ -491,14 +485,14 @@ class ModuleBroker:
         """Return the handle, if it is that of a module of this broker."""
         if self._modules.get(handle.topic) is not handle:
             msg = f"module {handle.name!r} is not (any more) one of {self.url}"
-            raise UnknownModule(msg)
+            raise errors.UnknownModule(msg)
         return handle
 
     def _refuse_closed(self) -> None:
         """Raise when the broker has ended."""
         if self._is_closed:
             msg = f"{self.url} has ended: its last reference was released"
-            raise BrokerClosed(msg)
+            raise errors.BrokerClosed(msg)
 
     def _refuse_source(self, source: object) -> None:
         """Raise because a message is published by what is not a module here."""
@@ -506,7 +500,7 @@ class ModuleBroker:
             msg = f"{source!r} belongs to another broker than {self.url}"
         else:
             msg = f"{source!r} is no module; publish as what add() returned"
-        raise UnknownModule(msg)
+        raise errors.UnknownModule(msg)
 
 
 def refuse_on_loop(call: str, twin: str) -> None:

@@ -26,13 +26,7 @@ from typing import Any, Final, Literal
 from pydantic import Field, ValidationError
 
 from callboard.actors.mailbox import Mailbox
-from callboard.configuration.reading import (
-    StrictTable,
-    check_values,
-    explain,
-    read_values,
-    show,
-)
+from callboard.configuration import reading
 from callboard.gateway.broker import ANY
 from callboard.gateway.errors import ConfigurationError, InvalidEntrypoint, invalid_entry
 from callboard.gateway.handle import ModuleOptions, Where
@@ -51,7 +45,7 @@ FOREIGN: Final = ("native", "java", "node", "dotnet", "dotnetcore")
 MODULE_PATH: Final = "module.path"
 
 
-class Loader(StrictTable):
+class Loader(reading.StrictTable):
     """`loaders`: a loader under a name of its own, which is what modules call it.
 
     Attributes:
@@ -157,14 +151,14 @@ _log = logging.getLogger("callboard.gateway")
 WATCH_INTERVAL: Final = 0.5
 
 
-class LoaderOfModule(StrictTable):
+class LoaderOfModule(reading.StrictTable):
     """`modules.loader`: which loader, and what it loads."""
 
     name: str = "python"
     entrypoint: dict[str, Any] = {}
 
 
-class QueueEntry(StrictTable):
+class QueueEntry(reading.StrictTable):
     """`modules.queue`: the bounds before a module."""
 
     limit: int | None = Field(default=None, ge=1)
@@ -178,7 +172,7 @@ class QueueEntry(StrictTable):
         return Mailbox(limit=limit, bytes=self.bytes, on_full=self.on_full)
 
 
-class ModuleEntry(StrictTable):
+class ModuleEntry(reading.StrictTable):
     """`modules`: one module."""
 
     name: str = Field(min_length=1)
@@ -191,14 +185,14 @@ class ModuleEntry(StrictTable):
     detached: bool = False
 
 
-class LinkEntry(StrictTable):
+class LinkEntry(reading.StrictTable):
     """`links`: one link."""
 
     source: str
     sink: str
 
 
-class _Whole(StrictTable):
+class _Whole(reading.StrictTable):
     loaders: list[Loader] = []
     modules: list[ModuleEntry] = []
     links: list[LinkEntry] = []
@@ -238,7 +232,7 @@ def read_file(path: Path | str) -> dict[str, Any]:
     Raises:
         ConfigurationError: it cannot be read, or is neither.
     """
-    return read_values(Path(path), ConfigurationError, takes_json=True)
+    return reading.read_values(Path(path), ConfigurationError, takes_json=True)
 
 
 def read_configuration(
@@ -261,7 +255,7 @@ def read_configuration(
     Raises:
         ConfigurationError: with all mistakes.
     """
-    whole = check_values(_Whole, values, ConfigurationError, source=source)
+    whole = reading.check_values(_Whole, values, ConfigurationError, source=source)
     check = _Check(source, folder or Path.cwd(), known, links)
     found = check.configuration(whole)
     if check.lines:
@@ -281,7 +275,7 @@ class _Check:
 
     def note(self, path: str, value: object, text: str) -> None:
         """Note a mistake."""
-        self.lines.append(f"{self.source}: {path} = {show(value)}: {text}")
+        self.lines.append(f"{self.source}: {path} = {reading.show(value)}: {text}")
 
     def configuration(self, whole: _Whole) -> Configuration:
         """Check the whole."""
@@ -349,7 +343,7 @@ class _Check:
             try:
                 model.model_validate(args)
             except ValidationError as error:
-                self.lines += explain(error, model, self.source, at=f"{where}.args")
+                self.lines += reading.explain(error, model, self.source, at=f"{where}.args")
         options = ModuleOptions(
             queue=entry.queue.bounds(),
             restart=entry.restart,

@@ -21,6 +21,7 @@ from callboard.actors.closing import Closing, on_a_thread
 from callboard.actors.errors import CallboardError, WouldDeadlock
 from callboard.actors.reference import ActorRef, current_cell
 from callboard.actors.seconds import limit, seconds
+from callboard.gateway import errors
 from callboard.gateway.broker import ANY, REMOVE_TIMEOUT, ModuleBroker, refuse_on_loop
 from callboard.gateway.configuration import (
     Configuration,
@@ -33,14 +34,6 @@ from callboard.gateway.configuration import (
     mark_of,
     read_configuration,
     read_file,
-)
-from callboard.gateway.errors import (
-    DuplicateLink,
-    DuplicateModule,
-    GatewayError,
-    InvalidLink,
-    ModuleFailed,
-    UnknownModule,
 )
 from callboard.gateway.events import EventDispatcher, EventKind, GatewayEvent, ModuleStatus
 from callboard.gateway.handle import DeadLetter, ModuleHandle, ModuleOptions
@@ -278,7 +271,7 @@ class Gateway(Closing):
             with self._lock:
                 self._check_name(name)
                 self._handles[name] = handle
-        except GatewayError:
+        except errors.GatewayError:
             self.broker.remove(handle)
             raise
         self._tell("module_list_changed")
@@ -332,7 +325,7 @@ class Gateway(Closing):
             ends = self._ends(source, sink)
             if (source, sink) in self.links():
                 msg = f"{source!r} and {sink!r} are linked already"
-                raise DuplicateLink(msg)
+                raise errors.DuplicateLink(msg)
             self.broker.link(*ends)
 
     def unlink(self, source: str, sink: str) -> bool:
@@ -459,7 +452,7 @@ class Gateway(Closing):
         """Take over a file that has changed; mistakes in it change nothing."""
         try:
             self.reload(path)
-        except GatewayError as error:
+        except errors.GatewayError as error:
             _log.error("%s was not taken over: %s", path, error)  # not a bug
             self._events.emit(GatewayEvent("update_failed", self.modules(), detail=str(error)))
 
@@ -506,7 +499,7 @@ class Gateway(Closing):
         """Start a module; an error is logged and told."""
         try:
             self.broker.start(handle)
-        except (ModuleFailed, UnknownModule, TimeoutError) as error:
+        except (errors.ModuleFailed, errors.UnknownModule, TimeoutError) as error:
             _log.error("%s", error)  # the host has logged the traceback
             self._tell("module_failed", handle.name, str(error))
 
@@ -521,24 +514,24 @@ class Gateway(Closing):
         if handle is None:
             known = ", ".join(map(repr, self._handles)) or "none"
             msg = f"there is no module {name!r}; there are {known}"
-            raise UnknownModule(msg)
+            raise errors.UnknownModule(msg)
         return handle
 
     def _ends(self, source: str, sink: str) -> tuple[ModuleHandle | str, ModuleHandle]:
         """Return the two ends of a link by their names."""
         if sink == ANY:
             msg = f"{source!r} -> '*': only a source can be all modules"
-            raise InvalidLink(msg)
+            raise errors.InvalidLink(msg)
         return ANY if source == ANY else self._handle(source), self._handle(sink)
 
     def _check_name(self, name: Any) -> None:
         """Raise when a name cannot be that of another module."""
         if not isinstance(name, str) or not name or name == ANY:
             msg = f"{name!r} is no name of a module: any text but '' and '*' is"
-            raise InvalidLink(msg)
+            raise errors.InvalidLink(msg)
         if name in self._handles:
             msg = f"there is a module {name!r} already"
-            raise DuplicateModule(msg)
+            raise errors.DuplicateModule(msg)
 
     def _tell(self, kind: EventKind, module: str = "", detail: str = "") -> None:
         """Tell of an event, with a snapshot of all modules."""
@@ -567,6 +560,6 @@ def _loaded(module: Any) -> Loaded:
         name = str(module.get("name", "python"))
         if name not in loaders:
             msg = f"there is no loader {name!r}; there are {', '.join(loaders)}"
-            raise UnknownModule(msg)
+            raise errors.UnknownModule(msg)
         return load(loaders[name], module.get("entrypoint", {}), Path.cwd())
     return Loaded(module)

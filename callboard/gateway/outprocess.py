@@ -25,22 +25,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 from pydantic import Field, ValidationError
 
 from callboard.configuration.reading import StrictTable
-from callboard.gateway.errors import (
-    InvalidEntrypoint,
-    MalformedControl,
-    MalformedMessage,
-    ModuleFailed,
-)
+from callboard.gateway import errors
 from callboard.gateway.module import Module
-from callboard.gateway.wire.control import (
-    OK,
-    ControlCreate,
-    ControlDestroy,
-    ControlReply,
-    ControlStart,
-    decode_control,
-    encode_control,
-)
+from callboard.gateway.wire import control
 from callboard.gateway.wire.message import Message
 
 if TYPE_CHECKING:
@@ -93,10 +80,12 @@ class ProcessEntrypoint(StrictTable):
             found = cls.model_validate(dict(values))
         except ValidationError as error:
             first = error.errors()[0]
-            raise InvalidEntrypoint(first["msg"], ".".join(map(str, first["loc"]))) from error
+            raise errors.InvalidEntrypoint(
+                first["msg"], ".".join(map(str, first["loc"]))
+            ) from error
         if (found.activation == "launch") != (found.launch is not None):
             msg = "activation.type 'launch' and the table launch belong together"
-            raise InvalidEntrypoint(msg, "launch")
+            raise errors.InvalidEntrypoint(msg, "launch")
         return found
 
 
@@ -135,7 +124,7 @@ class OutProcess(Module):
             import pynng
         except ImportError as error:
             msg = "the loader outprocess needs pynng; pip install 'callboard[nanomsg]'"
-            raise ModuleFailed(msg) from error
+            raise errors.ModuleFailed(msg) from error
         messages = channel_url(self._message_id or f"callboard-{uuid.uuid4().hex}")
         try:
             if self._launch is not None:
@@ -143,18 +132,20 @@ class OutProcess(Module):
                 path = str(beside) if beside.is_file() else self._launch.path
                 self._process = subprocess.Popen([path, *self._launch.args])  # noqa: S603  # as configured
             limit = _ms(CREATE_TIMEOUT)
-            control = self._control = pynng.Pair0(
+            channel = self._control = pynng.Pair0(
                 dial=self._control_url,
                 block_on_dial=False,
                 send_timeout=limit,
                 recv_timeout=limit,
             )
-            self._channels.append(control)
-            control.send(encode_control(ControlCreate(messages, json.dumps(dict(args)))))
-            reply = decode_control(control.recv())
-            if not isinstance(reply, ControlReply) or reply.status != OK:
+            self._channels.append(channel)
+            channel.send(
+                control.encode_control(control.ControlCreate(messages, json.dumps(dict(args))))
+            )
+            reply = control.decode_control(channel.recv())
+            if not isinstance(reply, control.ControlReply) or reply.status != control.OK:
                 msg = f"the process at {self._control_url} did not create it: {reply}"
-                raise ModuleFailed(msg)
+                raise errors.ModuleFailed(msg)
             self._messages = message_channel(
                 dial=messages, block_on_dial=False, send_timeout=_ms(SEND_TIMEOUT)
             )
@@ -164,11 +155,11 @@ class OutProcess(Module):
             if not isinstance(error, pynng.NNGException):
                 raise
             msg = f"the process at {self._control_url} did not answer: {error}"
-            raise ModuleFailed(msg) from error
+            raise errors.ModuleFailed(msg) from error
 
     def start(self) -> None:
         """Start the module there, and publish what it publishes."""
-        self._control.send(encode_control(ControlStart()))
+        self._control.send(control.encode_control(control.ControlStart()))
         for work in (self._read_control, self._read_messages):
             name = f"callboard-outprocess-{self.name}"
             threading.Thread(target=self._watched, args=(work,), name=name, daemon=True).start()
@@ -183,7 +174,7 @@ class OutProcess(Module):
         with contextlib.suppress(Exception):  # best effort: the process may be gone
             if self._channels and self._control.pipes:
                 self._control.send_timeout = _ms(LOOK_INTERVAL)
-                self._control.send(encode_control(ControlDestroy()))
+                self._control.send(control.encode_control(control.ControlDestroy()))
         process = self._process
         if process is not None and self._launch is not None:
             try:
@@ -201,7 +192,7 @@ class OutProcess(Module):
             work()
         except Exception as error:  # noqa: BLE001  # the thread cannot raise it elsewhere
             if not self._is_leaving.is_set():
-                self.fail(ModuleFailed(f"the process of module {self.name!r}: {error}"))
+                self.fail(errors.ModuleFailed(f"the process of module {self.name!r}: {error}"))
 
     def _read_control(self) -> None:
         """Take replies that come later, and see that the process is there."""
@@ -211,20 +202,20 @@ class OutProcess(Module):
         while not self._is_leaving.is_set():
             if self._process is not None and self._process.poll() is not None:
                 msg = f"it ended with code {self._process.returncode}"
-                raise ModuleFailed(msg)
+                raise errors.ModuleFailed(msg)
             if not self._control.pipes:
                 msg = "its control channel broke"
-                raise ModuleFailed(msg)
+                raise errors.ModuleFailed(msg)
             try:
-                message = decode_control(self._control.recv())
+                message = control.decode_control(self._control.recv())
             except pynng.Timeout:
                 continue
-            except MalformedControl as error:
+            except errors.MalformedControl as error:
                 _log.warning("module %r sent what is no control message: %s", self.name, error)
                 continue
-            if isinstance(message, ControlReply) and message.status != OK:
+            if isinstance(message, control.ControlReply) and message.status != control.OK:
                 msg = f"it says status {message.status}"
-                raise ModuleFailed(msg)
+                raise errors.ModuleFailed(msg)
 
     def _read_messages(self) -> None:
         """Publish what the process sends."""
@@ -232,7 +223,7 @@ class OutProcess(Module):
             data = self._messages.recv()
             try:
                 self.publish(Message.decode(data))
-            except MalformedMessage as error:
+            except errors.MalformedMessage as error:
                 _log.warning("module %r sent what is no message: %s", self.name, error)
 
 

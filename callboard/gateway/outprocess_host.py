@@ -24,16 +24,7 @@ from callboard.gateway.configuration import find_module
 from callboard.gateway.errors import InvalidEntrypoint, MalformedControl, MalformedMessage
 from callboard.gateway.module import EndBy, Module, ModuleActor
 from callboard.gateway.outprocess import MESSAGES_KEPT, channel_url, message_channel
-from callboard.gateway.wire.control import (
-    FAILED,
-    OK,
-    ControlCreate,
-    ControlDestroy,
-    ControlReply,
-    ControlStart,
-    decode_control,
-    encode_control,
-)
+from callboard.gateway.wire import control
 from callboard.gateway.wire.message import Message
 from callboard.node import Node
 
@@ -48,21 +39,21 @@ class ProcessHost(ModuleActor):
 
     mailbox = Mailbox(limit=MESSAGES_KEPT)
 
-    def __init__(self, factory: Callable[[], Module], control: str) -> None:
+    def __init__(self, factory: Callable[[], Module], control_id: str) -> None:
         """Listen for a gateway.
 
         Args:
             factory: makes the module.
-            control: the address of the control channel, or its `control.id`.
+            control_id: the control channel: an address, or the name of a socket file.
         """
         self._factory = factory
         self._is_made = False
         self._messages: pynng.Pair0 | None = None
-        self._control = pynng.Pair0(listen=channel_url(control))
+        self._control = pynng.Pair0(listen=channel_url(control_id))
         threading.Thread(target=self._read_control, name="control", daemon=True).start()
 
     @handler
-    def create(self, order: ControlCreate) -> None:
+    def create(self, order: control.ControlCreate) -> None:
         """Make the module, and reply whether it was made."""
         try:
             args: dict[str, Any] = json.loads(order.args or "{}") or {}
@@ -72,15 +63,15 @@ class ProcessHost(ModuleActor):
             self._is_made = True
         except BaseException as error:  # noqa: BLE001  # a module may raise anything
             self.note(error, "create()")
-            self._reply(FAILED)
+            self._reply(control.FAILED)
             return
-        self._reply(OK)
+        self._reply(control.OK)
         threading.Thread(
             target=self._read_messages, args=(channel,), name="messages", daemon=True
         ).start()
 
     @handler
-    def start(self, _: ControlStart) -> None:
+    def start(self, _: control.ControlStart) -> None:
         """Start the module."""
         if self._is_made:
             with self.noted("start()"):
@@ -99,12 +90,12 @@ class ProcessHost(ModuleActor):
                 self.module.receive(message)
 
     @handler
-    def destroy(self, _: ControlDestroy) -> None:
+    def destroy(self, _: control.ControlDestroy) -> None:
         """End: the gateway says so."""
         self.stop_self()
 
     @handler
-    def refuse_reply(self, reply: ControlReply) -> None:
+    def refuse_reply(self, reply: control.ControlReply) -> None:
         """Log a reply: only modules send some."""
         _log.warning("the gateway sent a reply: %s", reply)
 
@@ -112,7 +103,7 @@ class ProcessHost(ModuleActor):
     def end_by(self, order: EndBy) -> None:
         """Tell the gateway that the module failed, and end."""
         _log.error("the module failed: %s", order.error)
-        self._reply(FAILED)
+        self._reply(control.FAILED)
         self.stop_self()
 
     def on_end(self, reason: ExitReason, detail: str) -> None:
@@ -132,14 +123,14 @@ class ProcessHost(ModuleActor):
         """Reply to the gateway, if it is there."""
         self._control.send_timeout = LINGER_MS
         with contextlib.suppress(pynng.NNGException):
-            self._control.send(encode_control(ControlReply(status)))
+            self._control.send(control.encode_control(control.ControlReply(status)))
 
     def _read_control(self) -> None:
         """Hand what the gateway orders to this actor."""
         with contextlib.suppress(pynng.Closed):
             while True:
                 try:
-                    self.me.tell(decode_control(self._control.recv()))
+                    self.me.tell(control.decode_control(self._control.recv()))
                 except MalformedControl as error:
                     _log.warning("the gateway sent what is no control message: %s", error)
 

@@ -14,16 +14,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, create_model
 
 from callboard import Limits
-from callboard.configuration.reading import (
-    ExistingFile,
-    HostPort,
-    Listen,
-    LogLevel,
-    Table,
-    check_values,
-    read_values,
-    text_form,
-)
+from callboard.configuration import reading
 from callboard.proxies.address import check_name, parse_node_address
 from callboard.proxies.messages import DRAIN_TIMEOUT
 
@@ -67,17 +58,17 @@ def check_class(text: str) -> None:
         raise ValueError(message)
 
 
-NodeAddress = Annotated[str, text_form(parse_node_address)]
-ClassName = Annotated[str, text_form(check_class)]
-ActorName = Annotated[str, text_form(check_name)]
+NodeAddress = Annotated[str, reading.text_form(parse_node_address)]
+ClassName = Annotated[str, reading.text_form(check_class)]
+ActorName = Annotated[str, reading.text_form(check_name)]
 
 
-class TlsFiles(Table):
+class TlsFiles(reading.Table):
     """`[tls]`: PEM files, as `Tls` takes them."""
 
-    certificate: ExistingFile | None = None
-    key: ExistingFile | None = None
-    authority: ExistingFile | None = None
+    certificate: reading.ExistingFile | None = None
+    key: reading.ExistingFile | None = None
+    authority: reading.ExistingFile | None = None
     mutual: bool = True
 
 
@@ -86,10 +77,10 @@ _LIMITS: Final[dict[str, Any]] = {
     for limit in fields(Limits)
 }
 #: `[limits]`: the fields of `Limits`.
-LimitValues: Final = create_model("LimitValues", __base__=Table, **_LIMITS)
+LimitValues: Final = create_model("LimitValues", __base__=reading.Table, **_LIMITS)
 
 
-class ChildEntry(Table):
+class ChildEntry(reading.Table):
     """`[[children]]`: an actor that the node starts and supervises."""
 
     actor_class: ClassName = Field(alias="class")
@@ -99,21 +90,21 @@ class ChildEntry(Table):
     restart: Literal["permanent", "transient", "temporary"] = "permanent"
 
 
-class NodeConfiguration(Table):
+class NodeConfiguration(reading.Table):
     """A whole configuration."""
 
-    app: ExistingFile | None = None
+    app: reading.ExistingFile | None = None
     name: str = ""
-    listen: Listen = "127.0.0.1:0"
+    listen: reading.Listen = "127.0.0.1:0"
     insecure: bool = False
     join: list[NodeAddress] = []
-    secret_file: ExistingFile | None = None
+    secret_file: reading.ExistingFile | None = None
     tls: TlsFiles | None = None
     spawnable: dict[str, ClassName] | None = None
     limits: LimitValues = LimitValues()  # type: ignore[valid-type]
     children: list[ChildEntry] = []
-    log_level: LogLevel = "warning"
-    health: HostPort | None = None
+    log_level: reading.LogLevel = "warning"
+    health: reading.HostPort | None = None
     drain_timeout: float = Field(default=DRAIN_TIMEOUT, ge=0)
 
 
@@ -132,7 +123,7 @@ def load_configuration(
     Raises:
         InvalidConfiguration: with all mistakes.
     """
-    values = {} if path is None else read_values(path, InvalidConfiguration)
+    values = {} if path is None else reading.read_values(path, InvalidConfiguration)
     labels: dict[str, str] = {}
     for variable, key in VARIABLES.items():
         text = (os.environ if environment is None else environment).get(variable, "")
@@ -142,7 +133,7 @@ def load_configuration(
     for key, value in (options or {}).items():
         values[key] = Path(value).absolute() if key in _PATHS else value
         labels[key] = "APP.py" if key == "app" else f"--{key.replace('_', '-')}"
-    return check_values(
+    return reading.check_values(
         NodeConfiguration,
         values,
         InvalidConfiguration,

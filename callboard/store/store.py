@@ -19,13 +19,7 @@ from callboard.endpoint.message_queue import MessageQueue
 from callboard.model.data import DataType
 from callboard.model.errors import InvalidData
 from callboard.model.timespan import Timespan
-from callboard.store.errors import (
-    NoSuchKey,
-    NoSuchMaster,
-    RequestTimeout,
-    StaleData,
-    StoreClosed,
-)
+from callboard.store import errors
 from callboard.store.machine.arithmetic import index_of
 from callboard.store.machine.change import StoreEvent
 from callboard.store.machine.clone import Clone
@@ -185,12 +179,14 @@ class Store(Closing):
         """Return the error of a read that waited in vain."""
         name = self._actor.name
         if self.is_master:
-            return RequestTimeout(f"the master of the store {name!r} does not come to its turn")
+            return errors.RequestTimeout(
+                f"the master of the store {name!r} does not come to its turn"
+            )
         msg = (
             f"the clone of the store {name!r} has not found its master within "
             f"{self._patience():g} s; is a node with the master in reach?"
         )
-        return NoSuchMaster(msg)
+        return errors.NoSuchMaster(msg)
 
     def _checked_entries(self) -> dict[Token, Stored]:
         """Return the entries, unless they are too old or the store has ended."""
@@ -205,7 +201,7 @@ class Store(Closing):
                     f"the clone of the store {actor.name!r} has been without its master for "
                     f"{now - machine.lost_at:.0f} s"
                 )
-                raise StaleData(msg)
+                raise errors.StaleData(msg)
         return machine.entries
 
     # --- writing ---
@@ -346,14 +342,14 @@ class Store(Closing):
         )
         return request, future
 
-    def _no_answer(self, request: int) -> RequestTimeout:
+    def _no_answer(self, request: int) -> errors.RequestTimeout:
         """Forget a request, and return the error that it gets."""
         self._actor.forget(request)
         msg = (
             f"the master of the store {self._actor.name!r} did not answer within "
             f"{ANSWER_TIMEOUT:g} s; it may have put the value or not"
         )
-        return RequestTimeout(msg)
+        return errors.RequestTimeout(msg)
 
     # --- waiting and watching ---
 
@@ -381,7 +377,7 @@ class Store(Closing):
             return None
         try:
             return future.result(timeout)
-        except (ResultTimeout, StoreClosed):
+        except (ResultTimeout, errors.StoreClosed):
             future.cancel()
             return False
 
@@ -395,7 +391,7 @@ class Store(Closing):
             return self.await_idle(timeout, callback)
         try:
             return await self._actor.within(self._actor.idle(), timeout)
-        except (TimeoutError, StoreClosed):
+        except (TimeoutError, errors.StoreClosed):
             return False
 
     async def watch(self, prefix: str = "") -> AsyncIterator[StoreEvent]:
@@ -527,7 +523,7 @@ class StoreMapping(MutableMapping[Any, Any]):
     def __getitem__(self, key: Any) -> Any:
         value = self._store.get(key)
         if value is None and not self._store.exists(key):
-            raise NoSuchKey(key)
+            raise errors.NoSuchKey(key)
         return value
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -535,7 +531,7 @@ class StoreMapping(MutableMapping[Any, Any]):
 
     def __delitem__(self, key: Any) -> None:
         if not self._store.exists(key):
-            raise NoSuchKey(key)
+            raise errors.NoSuchKey(key)
         self._store.erase(key)
 
     def __iter__(self) -> Iterator[Any]:

@@ -35,16 +35,9 @@ from callboard.endpoint.message_queue import MessageQueue
 from callboard.model.errors import InvalidData
 from callboard.store.backend.interface import StoreBackend
 from callboard.store.errors import BackendFailure, MasterExists, StoreClosed, StoreError
+from callboard.store.machine import command
 from callboard.store.machine.change import Change, StoreEvent, event_data, event_of
 from callboard.store.machine.clone import Clone
-from callboard.store.machine.command import (
-    NIL,
-    Action,
-    CommandRun,
-    EntityId,
-    encode_run,
-    read_run,
-)
 from callboard.store.machine.master import Master
 from callboard.store.machine.step import (
     Answer,
@@ -118,7 +111,7 @@ class StoreActor(SystemActor):
         self.hub = hub
         self.name = name
         self.machine = make_machine(self.now())
-        self.inputs: deque[Action] = deque()
+        self.inputs: deque[command.Action] = deque()
         self.is_poked = False
         self._drain_order = CallBack(self._drain)
         #: True while the actor carries out what it took; set before it takes.
@@ -162,7 +155,7 @@ class StoreActor(SystemActor):
 
     # --- for threads of users ---
 
-    def write(self, action: Action) -> None:
+    def write(self, action: command.Action) -> None:
         """Carry out a command in the next turn; waits while too much waits.
 
         Raises:
@@ -322,7 +315,7 @@ class StoreActor(SystemActor):
         now = self.now()
         for _, content in items:
             try:
-                run = read_run(content)
+                run = command.read_run(content)
             except InvalidData as error:
                 _LOG.warning("store %r was sent what is not a command: %s", self.name, error)
                 continue
@@ -412,11 +405,11 @@ class StoreActor(SystemActor):
             case Resign(rival):
                 self._resign(rival)
 
-    def _send(self, run: CommandRun, *, to_master: bool) -> None:
+    def _send(self, run: command.CommandRun, *, to_master: bool) -> None:
         """Send a run to one store, or to all masters or clones."""
         topic = self._to_masters if to_master else self._to_clones
         endpoint = run.receiver.endpoint.bytes if run.receiver else None
-        self.hub.command(topic, encode_run(run), endpoint)
+        self.hub.command(topic, command.encode_run(run), endpoint)
 
     def _answer(self, request: int, value: object) -> None:
         """Answer a question, if somebody still wants to know."""
@@ -439,11 +432,11 @@ class StoreActor(SystemActor):
             if wanted:
                 queue.take(wanted)
         if self.hub.wants(self._events):
-            who = self.machine.author or NIL
+            who = self.machine.author or command.NIL
             for change in changes:
                 self.hub.deliver_here(self._events, event_data(name, change, who))
 
-    def _resign(self, rival: EntityId) -> None:
+    def _resign(self, rival: command.EntityId) -> None:
         """End after a partition: of two masters that meet, the smaller name stays."""
         if self.error is not None:
             return

@@ -18,18 +18,7 @@ from callboard.cli.options import JsonOptions, read_secret
 from callboard.cli.own_node import catch_signals, open_port
 from callboard.cli.problem import Misuse, Problem, Problems
 from callboard.mqtt import Router, RouterConfig
-from callboard.mqtt.service.config_file import (
-    ConfigTable,
-    ListenerTable,
-    MqttConfigError,
-    find_function,
-    find_missing_files,
-    make_config,
-    make_limits,
-    make_maps,
-    make_security,
-    read_config_file,
-)
+from callboard.mqtt.service import config_file
 from callboard.mqtt.service.hub_door import MqttDoor
 from callboard.mqtt.service.router import tune_collector
 from callboard.mqtt.wire.errors import MqttError
@@ -63,7 +52,7 @@ def route(file: Path | None, listen: str, options: JsonOptions) -> None:
         tune_collector()
         ended = node.monitor(router.ref)
         ended.add_done_callback(lambda _: stop.set())
-        maps = make_maps(table)
+        maps = config_file.make_maps(table)
         if maps:
             stack.enter_context(MqttDoor(router, node, maps))
         if file is not None:
@@ -75,17 +64,17 @@ def route(file: Path | None, listen: str, options: JsonOptions) -> None:
             raise Problem(why=why, step="see the log, mend the cause and run it again")
 
 
-def load_config(file: Path) -> tuple[ConfigTable, RouterConfig]:
+def load_config(file: Path) -> tuple[config_file.ConfigTable, RouterConfig]:
     """Return what a file says, and the configuration that it makes.
 
     Raises:
         Problem: with a line for each mistake.
     """
     try:
-        table = read_config_file(file)
-    except MqttConfigError as error:
+        table = config_file.read_config_file(file)
+    except config_file.MqttConfigError as error:
         raise Problems(error.lines) from error
-    lines = find_missing_files(table, file.parent)
+    lines = config_file.find_missing_files(table, file.parent)
     module, finds_names = None, True
     try:
         module = None if table.app is None else load_app(file.parent / table.app)
@@ -94,8 +83,10 @@ def load_config(file: Path) -> tuple[ConfigTable, RouterConfig]:
         finds_names = False
     config = None
     try:
-        config = make_config(table, file.parent, _finder(module, finds_names=finds_names))
-    except MqttConfigError as error:
+        config = config_file.make_config(
+            table, file.parent, _finder(module, finds_names=finds_names)
+        )
+    except config_file.MqttConfigError as error:
         lines += error.lines
     if config is None or lines:
         raise Problems([f"{file}: {line}" for line in lines])
@@ -109,35 +100,35 @@ def _finder(
 
     def find(text: str) -> Callable[..., Any]:
         if ":" in text:
-            return find_function(text)
+            return config_file.find_function(text)
         if not finds_names:  # the app is a mistake already, its functions are none
             return find
         found: Callable[..., Any] | None = getattr(module, text, None)
         if not callable(found):
             place = "no app is set" if module is None else f"{module.__name__} has none"
             msg = f"there is no function {text}: {place}; set app, or write module:function"
-            raise MqttConfigError([msg])
+            raise config_file.MqttConfigError([msg])
         return found
 
     return find
 
 
-def _default_config(listen: str) -> tuple[ConfigTable, RouterConfig]:
+def _default_config(listen: str) -> tuple[config_file.ConfigTable, RouterConfig]:
     """Return the configuration of a router without a file.
 
     Raises:
         Problem: the address is none.
     """
     try:
-        table = ConfigTable(listeners=[ListenerTable(address=listen)])
-        return table, make_config(table, Path())
-    except (ValidationError, MqttConfigError) as error:
+        table = config_file.ConfigTable(listeners=[config_file.ListenerTable(address=listen)])
+        return table, config_file.make_config(table, Path())
+    except (ValidationError, config_file.MqttConfigError) as error:
         why = f"{listen!r} is no address that a router can have without a file"
         step = "write --listen 127.0.0.1:1883, ws://HOST:PORT or unix:/PATH"
         raise Misuse(why=why, step=step) from error
 
 
-def _node(table: ConfigTable, folder: Path) -> Node:
+def _node(table: config_file.ConfigTable, folder: Path) -> Node:
     """Return the router's node, linked with the cluster that the file names."""
     settings = table.node
     path = None if settings.secret_file is None else folder / settings.secret_file
@@ -160,10 +151,10 @@ def _reloads(file: Path, router: Router) -> Iterator[None]:
 
     def reload() -> None:
         try:
-            table = read_config_file(file)
-            limits, network = make_limits(table)
-            router.reload(make_security(table), limits=limits, network=network)
-        except MqttConfigError as error:
+            table = config_file.read_config_file(file)
+            limits, network = config_file.make_limits(table)
+            router.reload(config_file.make_security(table), limits=limits, network=network)
+        except config_file.MqttConfigError as error:
             for line in error.lines:
                 _log.error("%s; nothing was changed", line)
         except MqttError as error:

@@ -2,27 +2,15 @@
 
 from collections.abc import Iterable
 
+from callboard.mqtt.router import record
 from callboard.mqtt.router.delivery import Delivery
 from callboard.mqtt.router.machine import RouterMachine
 from callboard.mqtt.router.message import Run
-from callboard.mqtt.router.record import (
-    Adopted,
-    JournalRecord,
-    Published,
-    Received,
-    Releasing,
-    Retained,
-    Returned,
-    SentOut,
-    SnapshotBegun,
-    SnapshotEnded,
-    Subscribed,
-)
 from callboard.mqtt.router.session import FilterLog, Session
 from callboard.mqtt.router.sessions import opened
 
 
-def take_snapshot(machine: RouterMachine) -> list[JournalRecord]:
+def take_snapshot(machine: RouterMachine) -> list[record.JournalRecord]:
     """Return the records that recover a router as it is; for a whole number of turns.
 
     What was lost to its sessions is told with the next turn, if not before.
@@ -33,20 +21,20 @@ def take_snapshot(machine: RouterMachine) -> list[JournalRecord]:
         delivery.tell_jumps(session)
     unread = first_unread(durable)
     logs.drop_read(unread)
-    records: list[JournalRecord] = [SnapshotBegun(logs.number)]
-    records += [Retained(run.topic, run) for run in logs.retained]
+    records: list[record.JournalRecord] = [record.SnapshotBegun(logs.number)]
+    records += [record.Retained(run.topic, run) for run in logs.retained]
     records += logs.shelved()
-    records += [Published(run) for run in _needed(delivery, durable, unread)]
+    records += [record.Published(run) for run in _needed(delivery, durable, unread)]
     for session in durable:
         records += session_records(session, logs.number)
     for name, group in delivery.groups.items():
         if group.returned:
             numbers = tuple(run.number + index for run, index in group.returned)
-            records.append(Returned(name, numbers))
+            records.append(record.Returned(name, numbers))
     records += sessions.wills.records(sessions.connections.values())
-    records += [Adopted(*each) for each in sessions.adopted.items()]
+    records += [record.Adopted(*each) for each in sessions.adopted.items()]
     records += sessions.handed.values()
-    records.append(SnapshotEnded(is_whole=True))
+    records.append(record.SnapshotEnded(is_whole=True))
     return records
 
 
@@ -87,25 +75,25 @@ def in_order(runs: Iterable[Run]) -> list[Run]:
     return ordered
 
 
-def session_records(session: Session, following: int) -> list[JournalRecord]:
+def session_records(session: Session, following: int) -> list[record.JournalRecord]:
     """Return the records of one session, without the messages that they name.
 
     `following` is the number of the router's next message.
     """
     client_id, window = session.client_id, session.window
-    records: list[JournalRecord] = [opened(session)]
+    records: list[record.JournalRecord] = [opened(session)]
     unread = {request.subscription: request for request in session.tracker.requests}
     for ended in session.leaving:
         place = unread[ended].place(following) if ended in unread else ended.until
-        records.append(Subscribed(client_id, ended, place or 0))
+        records.append(record.Subscribed(client_id, ended, place or 0))
     for name, subscription in session.subscriptions.items():
         place = session.requests[name].place(following)
-        records.append(Subscribed(client_id, subscription, place))
+        records.append(record.Subscribed(client_id, subscription, place))
     for packet_id, sent in window.unacknowledged:
         one = sent._replace(start=sent.start + packet_id - sent.first, first=packet_id)
-        records.append(SentOut.of(client_id, one, 1))
+        records.append(record.SentOut.of(client_id, one, 1))
     if window.releasing:
-        records.append(Releasing(client_id, tuple(window.releasing)))
+        records.append(record.Releasing(client_id, tuple(window.releasing)))
     if session.received:
-        records.append(Received(client_id, tuple(session.received)))
+        records.append(record.Received(client_id, tuple(session.received)))
     return records

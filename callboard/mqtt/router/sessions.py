@@ -9,18 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from callboard.mqtt.router import record
 from callboard.mqtt.router.delivery import Delivery
 from callboard.mqtt.router.effects import Effects
 from callboard.mqtt.router.ingress import Ingress
 from callboard.mqtt.router.link import Disconnected, Ending, Link
 from callboard.mqtt.router.logs import Logs
 from callboard.mqtt.router.message import PACKET_IDS
-from callboard.mqtt.router.record import (
-    HandedOver,
-    SavedSession,
-    SessionClosed,
-    SessionOpened,
-)
 from callboard.mqtt.router.session import (
     Cause,
     Connection,
@@ -72,7 +67,7 @@ class Sessions:
     by_link: dict[Link, Connection] = field(default_factory=dict)
     graveyard: dict[str, Session] = field(default_factory=dict)
     adopted: dict[str, str] = field(default_factory=dict)
-    handed: dict[str, HandedOver] = field(default_factory=dict)
+    handed: dict[str, record.HandedOver] = field(default_factory=dict)
     deadlines: list[tuple[float, int, str]] = field(default_factory=list)
     #: What happened to clients whose sessions are over; those that came first go first.
     _histories: dict[str, History] = field(default_factory=dict)
@@ -198,7 +193,7 @@ class Sessions:
         if session.is_durable:
             self._effects.records.append(opened(session))
         elif was_durable:
-            self._effects.records.append(SessionClosed(session.client_id))
+            self._effects.records.append(record.SessionClosed(session.client_id))
         if was_durable != session.is_durable:
             step = 1 if session.is_durable else -1
             for name, subscription in session.subscriptions.items():
@@ -287,7 +282,7 @@ class Sessions:
                 self._logs.drop_reader(request.log)
         session.tracker.requests.clear()
         if session.is_durable:
-            self._effects.records.append(SessionClosed(client_id))
+            self._effects.records.append(record.SessionClosed(client_id))
 
     def give_up(self, client_id: str) -> None:
         """End a client's session, and its connection, for one elsewhere."""
@@ -304,9 +299,9 @@ class Sessions:
         """Forget what another router has taken, and has told so."""
         del self.handed[client_id]
         if self._effects.is_durable:
-            self._effects.records.append(HandedOver(client_id, ""))
+            self._effects.records.append(record.HandedOver(client_id, ""))
 
-    def revive(self, client_id: str, saved: SavedSession) -> Session:
+    def revive(self, client_id: str, saved: record.SavedSession) -> Session:
         """Make a session of a client that is away, with requests at the ends of their logs."""
         session = self.graveyard[client_id] = Session(client_id)
         session.expiry = saved.expiry
@@ -351,10 +346,10 @@ class Sessions:
                 self.end(session)
 
 
-def opened(session: Session) -> SessionOpened:
+def opened(session: Session) -> record.SessionOpened:
     """Return the record of a lasting session."""
     expires_at, stamp = session.expires_at, session.stamp
-    return SessionOpened(session.client_id, session.expiry, expires_at, stamp)
+    return record.SessionOpened(session.client_id, session.expiry, expires_at, stamp)
 
 
 def _wanted_expiry(packet: ConnectPacket) -> float:

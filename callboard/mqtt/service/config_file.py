@@ -13,14 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from callboard.configuration.reading import (
-    HostPort,
-    LogLevel,
-    Table,
-    check_values,
-    read_values,
-    text_form,
-)
+from callboard.configuration import reading
 from callboard.mqtt.access.acl import AclEntry, parse_rule
 from callboard.mqtt.access.auth import Security
 from callboard.mqtt.access.ban import BanList
@@ -62,7 +55,7 @@ def _form(is_valid: Callable[[str], bool], problem: str) -> Any:
             message = f"{text!r} {problem}"
             raise ValueError(message)
 
-    return text_form(parse)
+    return reading.text_form(parse)
 
 
 def _parse_listener(text: str) -> None:
@@ -80,16 +73,16 @@ def _is_function_name(text: str) -> bool:
 
 Filter = Annotated[str, _form(is_valid_filter, "is no topic filter")]
 Topic = Annotated[str, _form(is_valid_topic, "is no topic: it may have no wildcards")]
-Rights = list[Annotated[str, text_form(parse_rule)]]
+Rights = list[Annotated[str, reading.text_form(parse_rule)]]
 Function = Annotated[str, _form(_is_function_name, "names no function; write module:function")]
-Ban = Annotated[str, text_form(lambda text: BanList((text,)))]
+Ban = Annotated[str, reading.text_form(lambda text: BanList((text,)))]
 Qos = Literal[0, 1, 2]
 
 
 # --- the tables ---
 
 
-class TlsTable(Table):
+class TlsTable(reading.Table):
     """PEM files for TLS."""
 
     certificate: str | None = None
@@ -113,7 +106,7 @@ class TlsTable(Table):
 class ListenerTable(TlsTable):
     """`[[listeners]]`."""
 
-    address: Annotated[str, text_form(_parse_listener)]
+    address: Annotated[str, reading.text_form(_parse_listener)]
     client_certificates: bool = False
     tenants: bool = False
     origins: list[str] = []
@@ -124,7 +117,7 @@ class ListenerTable(TlsTable):
         return ListenerSettings(self.address, tls, self.tenants, tuple(self.origins))
 
 
-class LimitsTable(Table):
+class LimitsTable(reading.Table):
     """`[limits]`; what is left out has the default of `Limits` or `NetworkLimits`.
 
     The fields are called as there; the keys of the file are the aliases.
@@ -161,12 +154,12 @@ class LimitsTable(Table):
     reader_patience: float | None = Field(default=None, ge=0)
 
 
-class UserTable(Table):
+class UserTable(reading.Table):
     """`[[users]]`: a password, keys for SCRAM-SHA-256, or both."""
 
     name: str = Field(min_length=1)
-    password: Annotated[str, text_form(PasswordHash.parse)] | None = None
-    scram: Annotated[str, text_form(ScramKeys.parse)] | None = None
+    password: Annotated[str, reading.text_form(PasswordHash.parse)] | None = None
+    scram: Annotated[str, reading.text_form(ScramKeys.parse)] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> "UserTable":
@@ -177,7 +170,7 @@ class UserTable(Table):
         return self
 
 
-class AuthTable(Table):
+class AuthTable(reading.Table):
     """`[auth]`."""
 
     anonymous: bool = False
@@ -186,7 +179,7 @@ class AuthTable(Table):
     methods: dict[str, Function] = {}
 
 
-class AclTable(Table):
+class AclTable(reading.Table):
     """`[[acl]]`."""
 
     user: str = Field(min_length=1)
@@ -194,7 +187,7 @@ class AclTable(Table):
     deny: Rights = []
 
 
-class HooksTable(Table):
+class HooksTable(reading.Table):
     """`[hooks]`: functions."""
 
     connect: Function | None = None
@@ -203,7 +196,7 @@ class HooksTable(Table):
     deliver: Function | None = None
 
 
-class FilterSegmentTable(Table):
+class FilterSegmentTable(reading.Table):
     """`[[segments]]`."""
 
     filter: Filter
@@ -211,7 +204,7 @@ class FilterSegmentTable(Table):
     max_segment_count: int = Field(default=SEGMENT_COUNT, ge=1)
 
 
-class RuleTable(Table):
+class RuleTable(reading.Table):
     """`[[rules]]`."""
 
     filter: Filter
@@ -220,7 +213,7 @@ class RuleTable(Table):
     qos: Qos = 1
 
 
-class BridgeTopicTable(Table):
+class BridgeTopicTable(reading.Table):
     """`[[bridges.topics]]`."""
 
     filter: Filter
@@ -256,13 +249,13 @@ class BridgeTable(TlsTable):
         )
 
 
-class ClusterTable(Table):
+class ClusterTable(reading.Table):
     """`[cluster]`: what routers of one cluster have to do with one another."""
 
     sessions: SessionPolicy = SessionPolicy.TAKE_OVER
 
 
-class DoorTable(Table):
+class DoorTable(reading.Table):
     """`[[door]]`: which topics of MQTT are topics of the cluster."""
 
     mqtt: str = ""
@@ -278,22 +271,22 @@ class DoorTable(Table):
         return self
 
 
-class NodeTable(Table):
+class NodeTable(reading.Table):
     """`[node]`: the cluster that the router's node is in."""
 
     join: list[str] = []
-    listen: HostPort | None = None
+    listen: reading.HostPort | None = None
     secret_file: str | None = None
 
 
-class ConfigTable(Table):
+class ConfigTable(reading.Table):
     """A whole file."""
 
     name: str = "callboard"
     directory: str | None = None
-    console: HostPort | None = None
+    console: reading.HostPort | None = None
     sys_interval: float = Field(default=10.0, ge=0)
-    log_level: LogLevel = "warning"
+    log_level: reading.LogLevel = "warning"
     app: str | None = None
     listeners: list[ListenerTable] = Field(min_length=1)
     limits: LimitsTable = LimitsTable()
@@ -318,8 +311,8 @@ def read_config_file(path: Path) -> ConfigTable:
     Raises:
         MqttConfigError: with a line for each mistake: file, key, value, what is expected.
     """
-    values = read_values(path, MqttConfigError)
-    return check_values(ConfigTable, values, MqttConfigError, source=str(path))
+    values = reading.read_values(path, MqttConfigError)
+    return reading.check_values(ConfigTable, values, MqttConfigError, source=str(path))
 
 
 def make_config(
