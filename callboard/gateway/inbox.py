@@ -23,6 +23,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 from callboard.actors.errors import MailboxFull, ResultTimeout
@@ -43,21 +44,22 @@ OVERFLOW: Final = "overflow"
 ENDED: Final = "ended"
 
 
+@dataclass(eq=False, repr=False)
 class Inbox:
-    """The queue of one module."""
+    """The queue of one module.
 
-    def __init__(
-        self, name: str, bounds: Mailbox, on_lost: Callable[[bytes, str], None]
-    ) -> None:
-        """Make a queue that no actor empties yet.
+    Attributes:
+        name: of the module, for errors.
+        bounds: how much may wait, and what becomes of the rest.
+        on_lost: called with each lost frame and why, on the thread that lost it.
+    """
 
-        Args:
-            name: of the module, for errors.
-            bounds: how much may wait, and what becomes of the rest.
-            on_lost: called with each lost frame and why, on the thread that lost it.
-        """
-        self.name = name
-        self.bounds = bounds
+    name: str
+    bounds: Mailbox
+    on_lost: Callable[[bytes, str], None]
+
+    def __post_init__(self) -> None:
+        bounds = self.bounds
         self.items: deque[bytes] = deque()
         #: Frames that may be appended without asking `put`; 0 where that has to look closer.
         self.room = 0 if bounds.bytes is not None else bounds.limit or 2**62
@@ -70,7 +72,6 @@ class Inbox:
         #: The actor that is between two of its runs.
         self._taker: ActorContext | None = None
         self._mark: Any = None
-        self.on_lost = on_lost
         self._is_draining = False
         #: Threads that wait for room.
         self._blocked = 0

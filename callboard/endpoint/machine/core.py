@@ -20,7 +20,7 @@ the seven callbacks of the guide.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from operator import itemgetter
 from typing import Final
 
@@ -75,29 +75,25 @@ class PeerPlace:
     is_discovered: bool = False
 
 
+@dataclass(eq=False, repr=False)
 class Core:
-    """One endpoint's hub."""
+    """One endpoint's hub.
 
-    def __init__(
-        self,
-        endpoint: bytes,
-        path_of: Callable[[bytes], Sequence[bytes]],
-        *,
-        ttl: int = DEFAULT_TTL,
-        forwards: bool = True,
-    ) -> None:
-        """Make a core.
+    Attributes:
+        endpoint: the endpoint's id, 16 bytes.
+        path_of: returns the nodes on the way to a node, itself last; empty for none.
+        ttl: links that the messages of this endpoint may cross.
+        forwards: whether messages for others may pass through this endpoint's node.
+    """
 
-        Args:
-            endpoint: the endpoint's id, 16 bytes.
-            path_of: returns the nodes on the way to a node, itself last; empty for none.
-            ttl: links that the messages of this endpoint may cross.
-            forwards: whether messages for others may pass through this endpoint's node.
-        """
-        self.endpoint = endpoint
-        self.ttl = ttl
-        self.filters = FilterExchange(endpoint, forwards=forwards)
-        self._path_of = path_of
+    endpoint: bytes
+    path_of: Callable[[bytes], Sequence[bytes]]
+    _: KW_ONLY
+    ttl: int = DEFAULT_TTL
+    forwards: bool = True
+
+    def __post_init__(self) -> None:
+        self.filters = FilterExchange(self.endpoint, forwards=self.forwards)
         self._remote_index: SubscriptionTable[bytes] = SubscriptionTable()
         self._places: dict[bytes, PeerPlace] = {}
         #: Topic → nodes to send it to; forgotten with every change of a filter or a path.
@@ -467,7 +463,7 @@ class Core:
 
     def _may_reach(self, node: bytes) -> bool:
         """Return whether the TTL suffices and nobody on the way refuses to forward."""
-        path = self._path_of(node)
+        path = self.path_of(node)
         if not path or len(path) > self.ttl:
             return False
         remotes = self.filters.remotes

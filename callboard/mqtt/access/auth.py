@@ -80,20 +80,16 @@ class Security:
 _UNRULED: Final = Admission(access=Ruled(Client("", None, "")))
 
 
+@dataclass(eq=False, repr=False)
 class AuthGate:
     """Lets clients in by a `Security`, or by a function."""
 
-    def __init__(
-        self,
-        security: Security | None = None,
-        authenticator: Authenticator | None = None,
-        subscribe_hook: SubscribeHook | None = None,
-        methods: Mapping[str, AuthenticationMethod] | None = None,
-    ) -> None:
-        self.security = security or Security()
-        self.authenticator = authenticator
-        self.methods = dict(methods or {})
-        self.subscribe_hook = subscribe_hook
+    security: Security = field(default_factory=Security)
+    authenticator: Authenticator | None = None
+    subscribe_hook: SubscribeHook | None = None
+    methods: Mapping[str, AuthenticationMethod] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
         self._pool = ThreadPoolExecutor(CHECKERS, "mqtt-password")
         self._nobody: PasswordHash | None = None
         self._waiting = 0
