@@ -8,6 +8,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -64,11 +65,9 @@ def _network_addresses() -> list[bytes]:
 
 def _root_file_system() -> list[bytes]:
     """Return the id of the root file system, if it has one."""
-    try:
+    with suppress(OSError):
         device = Path("/").stat().st_dev
         for entry in Path("/dev/disk/by-uuid").iterdir():
             if entry.stat().st_rdev == device:
                 return [entry.name.encode()]
-    except OSError:
-        pass
     return []

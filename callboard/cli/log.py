@@ -4,6 +4,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -293,10 +294,8 @@ def _clock(nanoseconds: int) -> str:
 
 def _time(text: str) -> int:
     """Return nanoseconds since 1970 for a time, or for seconds before now."""
-    try:
+    with suppress(ValueError, OverflowError):
         return time.time_ns() - int(float(text) * _NANOSECONDS)
-    except (ValueError, OverflowError):
-        pass
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

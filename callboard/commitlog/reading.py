@@ -5,6 +5,7 @@ batches that are much longer, for any number of cursors.
 """
 
 from collections.abc import Generator, Iterator
+from contextlib import closing
 from functools import partial
 from itertools import chain
 from typing import Final, NamedTuple
@@ -56,7 +57,7 @@ class LogReading(Iterator[Record]):
             except FileNotFoundError:  # retention removed it
                 table.refresh()
                 continue
-            try:
+            with closing(file):
                 if self.cursor.offset < segment.base:  # retention removed what was asked for
                     self.lost += segment.base - self.cursor.offset
                     self.cursor = Cursor(segment.base, segment.base)
@@ -73,8 +74,6 @@ class LogReading(Iterator[Record]):
                     if is_second_look:
                         raise self._damaged(segment, file, position, following.base)
                     is_second_look = True
-            finally:
-                file.close()
 
     def _batches_of(self, segment: LogSegment, file: DiskFile) -> Generator[Batch, None, int]:
         """Iterate over the batches of one segment; returns where that ended."""

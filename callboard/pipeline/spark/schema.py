@@ -7,6 +7,7 @@ the record undecodable.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -95,10 +96,8 @@ def _column(
     """Return one field of all rows as a column, noting values that do not fit."""
     name, kind = field.name, field.type
     values = [row.get(name) for row in rows]
-    try:
+    with suppress(*_MISFITS):
         return _array(values, kind)
-    except _MISFITS:
-        pass
     for index, value in enumerate(values):
         try:
             _array([value], kind)
