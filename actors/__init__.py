@@ -14,8 +14,7 @@ from callboard.actors.errors import CallboardError
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import Future
 from callboard.actors.mailbox import Mailbox
-from callboard.actors.reference import ActorRef, Down
-from callboard.actors.request import Query
+from callboard.actors.reference import ActorRef, Down, Query
 from callboard.actors.runtime import Runtime
 from callboard.actors.signals import Exit, Restarted
 from callboard.actors.supervision.child import Child

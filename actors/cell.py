@@ -56,13 +56,13 @@ from callboard.actors.mailbox import BoundedMailbox, Item, Mailbox, MailboxHost
 from callboard.actors.reference import (
     ActorRef,
     Asker,
+    Call,
     Down,
     Running,
     Sender,
     Watcher,
     current_cell,
 )
-from callboard.actors.request import Call
 from callboard.actors.runner.loop import current_task_cleared
 from callboard.actors.runner.runner import Runnable, Runner
 from callboard.actors.runner.timers import Timer

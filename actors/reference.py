@@ -26,7 +26,6 @@ from callboard.actors.envelope import COMPANY, Envelope, Priority
 from callboard.actors.errors import NoSuchMethod
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import Future
-from callboard.actors.request import Call, Query
 from callboard.actors.seconds import limit as checked_limit
 from callboard.seconds import LONGEST
 
@@ -47,6 +46,25 @@ DEFAULT_TIMEOUT = 60.0
 
 #: Seconds by which a limit has to come before an ask's own deadline to count.
 LIMIT_MARGIN = 1.0
+
+
+class Query(Generic[R]):
+    """Base class for messages that are questions.
+
+    `class Total(Query[int])` is answered by an int. The class carries no behavior;
+    checkers take the type of `ref.ask(Total())` from it.
+    """
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A method call on its way to an actor: what `ref.call` and `ref.proxy()` send."""
+
+    method: str
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,7 @@ from typing import Final
 
 from callboard.actors.envelope import Envelope
 from callboard.actors.exit_reason import ExitReason
-from callboard.actors.reference import Ended
-from callboard.actors.request import Call
+from callboard.actors.reference import Call, Ended
 
 
 @dataclass(frozen=True, slots=True)

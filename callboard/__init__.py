@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from callboard.actors.mailbox import Mailbox as Mailbox
     from callboard.actors.reference import ActorRef as ActorRef
     from callboard.actors.reference import Down as Down
-    from callboard.actors.request import Query as Query
+    from callboard.actors.reference import Query as Query
     from callboard.actors.signals import Exit as Exit
     from callboard.actors.signals import Restarted as Restarted
     from callboard.actors.supervision.child import Child as Child
@@ -68,9 +68,8 @@ _HOMES: Final = {
         "callboard.actors.exit_reason": "ExitReason",
         "callboard.actors.future": "Future",
         "callboard.actors.mailbox": "Mailbox",
-        "callboard.actors.reference": "ActorRef Down",
         "callboard.actors.signals": "Exit Restarted",
-        "callboard.actors.request": "Query",
+        "callboard.actors.reference": "ActorRef Down Query",
         "callboard.actors.supervision.supervisor": "Supervisor",
         "callboard.broker": "Endpoint",
         "callboard.proxies.errors": "LinkError LinkFull MessageTooLarge PublicAddress",

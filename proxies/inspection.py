@@ -12,7 +12,7 @@ from typing import Final
 
 from callboard.actors.dispatch import handler
 from callboard.actors.errors import InvalidSeconds
-from callboard.actors.request import Query
+from callboard.actors.reference import Query
 from callboard.actors.seconds import seconds
 from callboard.actors.system_actor import ActorContext, SystemActor
 from callboard.basp.header import FIRST_ACTOR, NODE_ACTOR

@@ -7,8 +7,7 @@ from typing import Any, Final, TypeVar
 from callboard.actors import errors
 from callboard.actors.errors import ActorDown, CallboardError, RemoteError
 from callboard.actors.exit_reason import ExitReason
-from callboard.actors.reference import ActorRef, Down
-from callboard.actors.request import Call, Query
+from callboard.actors.reference import ActorRef, Call, Down, Query
 from callboard.actors.signals import Exit, Restarted
 from callboard.basp.errors import BaspError, PayloadTooHeavy
 from callboard.basp.errors import DuplicateMessageType as BaspDuplicate

@@ -1,6 +1,7 @@
 """How a system creates actors: here, on another system, under a name, or for another system."""
 
 import logging
+import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,10 +17,9 @@ from thespian.actors import (
 from thespian.system.utilis import actualActorClass
 
 from callboard.actors.cell import Cell
-from callboard.actors.reference import ActorRef
-from callboard.actors.thespian.cell import Creation, PlainCell
-from callboard.actors.thespian.failed import FailedChild
-from callboard.actors.thespian.names import GlobalNames
+from callboard.actors.reference import ActorRef, Down
+from callboard.actors.runtime import Runtime
+from callboard.actors.thespian.cell import Creation, FailedChild, PlainCell
 from callboard.actors.thespian.neighbors import Neighbors
 from callboard.actors.thespian.sources import Sources
 from callboard.text import logged, said, shown
@@ -28,6 +28,31 @@ log = logging.getLogger("callboard.thespian")
 
 #: Packages whose actors other systems may not create unless their module is listed.
 _LIBRARIES: Final = frozenset({"callboard", "thespian"})
+
+
+class GlobalNames:
+    """The names of one system. `lock` is held while the actor of a name is created."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.lock = threading.RLock()
+        #: The living holder of each name.
+        self.held: dict[str, ActorRef[Any]] = {}
+        runtime.on_end.append(self._ended)
+
+    def hold(self, name: str, ref: ActorRef[Any]) -> None:
+        """Give a name to an actor until it ends."""
+        self.held[name] = ref
+        if isinstance(ref.target, Cell) and not ref.target.alive:
+            self.held.pop(name, None)
+
+    def name_of(self, cell: Cell) -> str | None:
+        """Return the name that an actor was created under."""
+        return next((name for name, ref in list(self.held.items()) if ref.target is cell), None)
+
+    def _ended(self, cell: Cell, _: Down) -> None:
+        name = self.name_of(cell) if self.held else None
+        if name is not None:
+            self.held.pop(name, None)
 
 
 @dataclass(eq=False)

@@ -45,8 +45,7 @@ from callboard.actors.reference import ActorRef, ReplyRef, Sender
 from callboard.actors.runtime import Runtime
 from callboard.actors.seconds import seconds
 from callboard.actors.thespian.cell import Creation, PlainCell
-from callboard.actors.thespian.creator import Creator, is_compatible
-from callboard.actors.thespian.names import GlobalNames
+from callboard.actors.thespian.creator import Creator, GlobalNames, is_compatible
 from callboard.actors.thespian.neighbors import ConventionWays, Neighbors
 from callboard.actors.thespian.sources import Sources
 

@@ -18,8 +18,7 @@ from typing import (
 )
 
 from callboard.actors.future import Future
-from callboard.actors.reference import DEFAULT_TIMEOUT, ActorRef
-from callboard.actors.request import Call, Query
+from callboard.actors.reference import DEFAULT_TIMEOUT, ActorRef, Call, Query
 from callboard.actors.runtime import Runtime
 from callboard.proxies.errors import NoMembers
 from callboard.proxies.names.directory import Names

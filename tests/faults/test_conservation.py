@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from callboard.actors.request import Call
+from callboard.actors.reference import Call
 from tests.faults.cast import Sink, Worker
 
 COUNT = 20_000

@@ -9,7 +9,7 @@ import pytest
 
 from callboard import Node
 from callboard.actors.errors import NodeUnreachable
-from callboard.actors.request import Call
+from callboard.actors.reference import Call
 from tests.faults.cast import Echo, Worker
 from tests.faults.peers import deaf_peer
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from callboard.actors.request import Call
+from callboard.actors.reference import Call
 from tests.faults.topic_cast import TopicHost
 
 ENDPOINTS = 8

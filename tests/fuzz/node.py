@@ -8,8 +8,7 @@ from typing import Any
 
 from callboard.actors.actor import Actor
 from callboard.actors.dispatch import handler
-from callboard.actors.reference import ActorRef, Down
-from callboard.actors.request import Call
+from callboard.actors.reference import ActorRef, Call, Down
 from callboard.actors.signals import Exit
 from callboard.basp.cbor.plain import write_plain
 from callboard.basp.errors import RemoteProtocolError

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import callboard.convention.messages as convention
 import callboard.demo.aggregator as demo
 from callboard.actors.exit_reason import ExitReason
-from callboard.actors.reference import Down
-from callboard.actors.request import Call
+from callboard.actors.reference import Call, Down
 from callboard.actors.signals import Exit, Restarted
 from callboard.actors.thespian.system import TRAVELING
 from callboard.basp.payload import PayloadCodec
