@@ -18,7 +18,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from callboard.mqtt.service.claims import Answer, Order, Ruling, SettleSession, Steps
+from callboard.mqtt.access.admission import Admission
+from callboard.mqtt.service.claims import Answer, Order, SettleSession, Steps
 from callboard.mqtt.wire.packet import V4, V5
 from callboard.mqtt.wire.reason_code import ReasonCode
 from callboard.mqtt.wire.topic import matches
@@ -165,7 +166,7 @@ class MqttClusterLife:
         if not router.is_up:
             return
 
-        def ruled(ruling: Ruling) -> None:
+        def ruled(ruling: Admission) -> None:
             self.note(client.name, "at", router.number, "gets", ruling.reason_code.name)
             if ruling.reason_code not in {ReasonCode.SUCCESS, ReasonCode.SERVER_BUSY}:
                 raise Violation(f"{client.name} was refused with {ruling.reason_code!r}")
@@ -182,7 +183,7 @@ class MqttClusterLife:
         life: int,
         steps: Steps,
         answers: list[Answer] | None,
-        done: Callable[[Ruling], None],
+        done: Callable[[Admission], None],
     ) -> None:
         if router.life_number != life:
             return
@@ -313,7 +314,7 @@ class MqttClusterLife:
             owners = [
                 router.number
                 for router in self.routers
-                if router.is_up and router.claims.owns(client.name)
+                if router.is_up and router.owns(client.name)
             ]
             if len(owners) > 1:
                 raise Violation(f"the session of {client.name} is at routers {owners}")
@@ -331,10 +332,10 @@ class MqttClusterLife:
                 raise Violation(f"{message} was taken {count} times")
 
     def _check_client(self, client: SimulatedClient) -> None:
-        owners = [each for each in self.routers if each.claims.owns(client.name)]
+        owners = [each for each in self.routers if each.owns(client.name)]
         if len(owners) != 1:
             raise Violation(f"{len(owners)} routers have the session of {client.name}")
-        session = owners[0].claims.session(client.name)
+        session = owners[0].machine.sessions.get(client.name)
         assert session is not None
         wanted = {wish.topic_filter for wish in wishes_of(client)}
         if set(session.subscriptions) != wanted:

@@ -45,11 +45,9 @@ class WatchedMachine(RouterMachine):
     ) -> None:
         """Append messages, and note whose sessions here have a filter for them."""
         self._append(run, route, session, received)
-        sessions = [each.session for each in self.sessions.connections.values()]
-        sessions += self.sessions.graveyard.values()
         owed = {
             each.client_id
-            for each in sessions
+            for each in self.sessions
             if each.client_id not in self.sessions.adopted
             and any(name in each.subscriptions for name in run.filters)
         }
@@ -111,6 +109,11 @@ class ClusterRouter:
             make_name=lambda: f"{self.number}-{next(self._names)}",
         )
         self.is_up = True
+
+    def owns(self, client_id: str) -> bool:
+        """Whether the session of a client is here, and no copy."""
+        sessions = self.machine.sessions
+        return client_id not in sessions.adopted and sessions.get(client_id) is not None
 
     def crash(self) -> None:
         """Be no more, with what the disk had not been told to keep."""

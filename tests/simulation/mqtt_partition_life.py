@@ -48,7 +48,7 @@ class MqttPartitionLife(MqttClusterLife):
         for client in self.clients:
             assert isinstance(client, ForgivingClient)
             self.begun_anew += client.begun_anew
-            owners = [each.number for each in self.routers if each.claims.owns(client.name)]
+            owners = [each.number for each in self.routers if each.owns(client.name)]
             copies = [
                 each.number
                 for each in self.routers

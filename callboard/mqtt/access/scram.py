@@ -116,28 +116,23 @@ _PROHIBITED: Final[tuple[Callable[[str], bool], ...]] = (
 _SECRET: Final = secrets.token_bytes(32)
 
 
+@dataclass(eq=False, repr=False)
 class ScramExchange:
-    """One login."""
+    """One login.
 
-    def __init__(
-        self,
-        find: Callable[[str], ScramKeys | None],
-        make_nonce: Callable[[], str] = lambda: _text(secrets.token_bytes(_NONCE)),
-    ) -> None:
-        """Begin.
+    Attributes:
+        find: gives the keys of a user.
+        make_nonce: gives our half of the nonce.
+    """
 
-        Args:
-            find: gives the keys of a user.
-            make_nonce: gives our half of the nonce.
-        """
-        self._find = find
-        self._make_nonce = make_nonce
-        self._user = ""
-        self._is_known = False
-        self._keys: ScramKeys | None = None
-        self._head = b""
-        self._nonce = ""
-        self._said = b""
+    find: Callable[[str], ScramKeys | None]
+    make_nonce: Callable[[], str] = lambda: _text(secrets.token_bytes(_NONCE))
+    _user: str = ""
+    _is_known: bool = False
+    _keys: ScramKeys | None = None
+    _head: bytes = b""
+    _nonce: str = ""
+    _said: bytes = b""
 
     def step(self, data: bytes) -> Step:
         """Take the client's first message, or its last one."""
@@ -155,12 +150,12 @@ class ScramExchange:
         user = prepare(name[2:].replace("=2C", ",").replace("=3D", "="))
         if identity not in {"", f"a={name[2:]}"}:
             return ReasonCode.NOT_AUTHORIZED
-        known = self._find(user)
+        known = self.find(user)
         self._user, self._is_known = user, known is not None
         # An unknown name goes on to the end as well: no client learns which names there are.
         self._keys = known or ScramKeys(COUNT, _made_up_salt(user), b"", b"")
         self._head = f"{flag},{identity},".encode()
-        self._nonce = nonce[2:] + self._make_nonce()
+        self._nonce = nonce[2:] + self.make_nonce()
         salt = _text(self._keys.salt)
         server_first = f"r={self._nonce},s={salt},i={self._keys.count}"
         self._said = f"{bare},{server_first},".encode()

@@ -16,7 +16,7 @@ def take_snapshot(machine: RouterMachine) -> list[record.JournalRecord]:
     What was lost to its sessions is told with the next turn, if not before.
     """
     sessions, logs, delivery = machine.sessions, machine.logs, machine.delivery
-    durable = sessions.durable
+    durable = [each for each in sessions if each.is_durable]
     for session in durable:  # places do not say any more what is missing before them
         delivery.tell_jumps(session)
     unread = first_unread(durable)

@@ -4,7 +4,6 @@ Records, notifications, alerts and fetches are carried out in this order.
 """
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from callboard.mqtt.router.datalog import CursorJump, Segment
 from callboard.mqtt.router.limits import Limits
@@ -60,7 +59,8 @@ class Meters:
     violations: int = 0
 
 
-class Turn(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Turn:
     """The effects of a turn, to be carried out in this order.
 
     Attributes:
@@ -70,32 +70,27 @@ class Turn(NamedTuple):
         fetches: shelved segments that readers want of the journal then, with their logs.
     """
 
-    records: list[JournalRecord]
-    transmits: list[tuple[Link, list[Notification]]]
-    alerts: list[CursorJump]
-    fetches: list[tuple[FilterLog, Segment]]
+    records: list[JournalRecord] = field(default_factory=list)
+    transmits: list[tuple[Link, list[Notification]]] = field(default_factory=list)
+    alerts: list[CursorJump] = field(default_factory=list)
+    fetches: list[tuple[FilterLog, Segment]] = field(default_factory=list)
 
 
-@dataclass(slots=True, eq=False)
-class Effects:
-    """Effects on their way into a `Turn`, and the circumstances of the turn.
+@dataclass(slots=True, eq=False, kw_only=True)
+class Effects(Turn):
+    """The turn at hand, and its circumstances.
 
     Attributes:
         now: the time of this turn, in seconds of a clock that does not jump.
         limits: what the router allows now; clients keep what they were told as they connected.
         is_durable: whether there is a journal that takes the records.
         meters: counts over the router's life.
-        records, transmits, alerts, fetches: as in `Turn`.
     """
 
     now: float
     limits: Limits
     is_durable: bool
     meters: Meters = field(default_factory=Meters)
-    records: list[JournalRecord] = field(default_factory=list)
-    transmits: list[tuple[Link, list[Notification]]] = field(default_factory=list)
-    alerts: list[CursorJump] = field(default_factory=list)
-    fetches: list[tuple[FilterLog, Segment]] = field(default_factory=list)
 
     def take(self) -> Turn:
         """Return the effects gathered so far, and begin again with none."""

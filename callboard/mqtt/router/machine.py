@@ -74,7 +74,9 @@ class RouterMachine:
             make_stamp: gives each connect a number above those before, in all the cluster.
         """
         self.events: deque[LinkEvent] = deque() if events is None else events
-        effects = self.effects = Effects(now, limits or Limits(), is_durable)
+        effects = self.effects = Effects(
+            now=now, limits=limits or Limits(), is_durable=is_durable
+        )
         logs = self.logs = Logs(effects)
         delivery = self.delivery = Delivery(logs, effects)
         subscriptions = Subscriptions(logs, delivery, effects, chance)

@@ -5,7 +5,7 @@ wills are kept by client id; when one is reached, everything that is due for the
 """
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -82,11 +82,10 @@ class Sessions:
         connection = self.connections.get(client_id)
         return self.graveyard.get(client_id) if connection is None else connection.session
 
-    @property
-    def durable(self) -> list[Session]:
-        """The sessions that survive the router."""
-        connected = (connection.session for connection in self.connections.values())
-        return [each for each in (*connected, *self.graveyard.values()) if each.is_durable]
+    def __iter__(self) -> Iterator[Session]:
+        """Iterate over all sessions, those of connected clients first."""
+        yield from [connection.session for connection in self.connections.values()]
+        yield from self.graveyard.values()
 
     # --- CONNECT ---
 

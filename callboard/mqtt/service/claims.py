@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from callboard.commitlog import LogCorrupt
+from callboard.mqtt.access.admission import Admission
 from callboard.mqtt.journal.handover import Handover
 from callboard.mqtt.router.link import Ending
 from callboard.mqtt.router.machine import RouterMachine
@@ -158,23 +159,10 @@ class SessionPolicy(enum.Enum):
     REFER = "refer"
 
 
-@dataclass(frozen=True, slots=True)
-class Ruling:
-    """What becomes of a CONNECT.
+ADMITTED: Final = Admission()
+BUSY: Final = Admission(ReasonCode.SERVER_BUSY)
 
-    Attributes:
-        reason_code: 0 lets the client in.
-        address: where the session is, with *use another server*.
-    """
-
-    reason_code: ReasonCode = ReasonCode.SUCCESS
-    address: str = ""
-
-
-ADMITTED: Final = Ruling()
-BUSY: Final = Ruling(ReasonCode.SERVER_BUSY)
-
-Steps = Generator[Order, list[Answer], Ruling]
+Steps = Generator[Order, list[Answer], Admission]
 
 
 class Stamps:
@@ -239,14 +227,6 @@ class Claims:
         for session in self._sessions.graveyard.values():
             self.stamps.see(session.stamp)
 
-    def session(self, client_id: str) -> Session | None:
-        """Return the session of a client, or a copy, that is here."""
-        return self._sessions.get(client_id)
-
-    def owns(self, client_id: str) -> bool:
-        """Whether the session of a client is here, and no copy."""
-        return client_id not in self._sessions.adopted and self.session(client_id) is not None
-
     # --- what others ask ---
 
     def answer(self, order: Order) -> Answer:
@@ -267,7 +247,7 @@ class Claims:
         pending = self._pending.get(client_id)
         if pending is not None and (pending.is_adopting or pending.stamp >= order.stamp):
             return SessionBusy(pending.stamp)
-        session = self.session(client_id)
+        session = self._sessions.get(client_id)
         if session is not None and session.stamp >= order.stamp:
             return SessionBusy(session.stamp)
         if pending is not None:
@@ -308,7 +288,7 @@ class Claims:
             return SessionConfirmed(Verdict.YES, handed.records)
         if handed is not None and handed.stamp >= order.stamp:
             return SessionConfirmed(Verdict.NO)  # it went elsewhere with another offer
-        session = self.session(client_id)
+        session = self._sessions.get(client_id)
         if session is None or client_id in self._sessions.adopted:
             return SessionConfirmed(Verdict.UNKNOWN)
         offer = session.offer
@@ -357,7 +337,7 @@ class Claims:
             if not (yield from self._resolve(client_id)):
                 return BUSY
             mine.is_adopting = False
-        own = self.session(client_id)
+        own = self._sessions.get(client_id)
         held = 0 if own is None else own.stamp
         answers = yield ClaimSession(client_id, is_clean, mine.stamp, held)
         self._see(answers)
@@ -371,11 +351,11 @@ class Claims:
         if not found:
             return ADMITTED
         newest = max(found, key=lambda answer: answer.stamp)
-        if self.session(client_id) is not None:
+        if self._sessions.get(client_id) is not None:
             # It was used before the other one, which would have ended else.
             self._sessions.give_up(client_id)
         if isinstance(newest, SessionElsewhere):
-            return Ruling(ReasonCode.USE_ANOTHER_SERVER, newest.address)
+            return Admission(ReasonCode.USE_ANOTHER_SERVER, newest.address)
         return (yield from self._adopt(mine, client_id, newest))
 
     def _see(self, answers: list[Answer]) -> None:
@@ -404,7 +384,7 @@ class Claims:
 
     def _resolve(self, client_id: str) -> Generator[Order, list[Answer], bool]:
         """Return whether a copy is our own; one that never will be is dropped."""
-        offer, session = self._sessions.adopted[client_id], self.session(client_id)
+        offer, session = self._sessions.adopted[client_id], self._sessions.get(client_id)
         if session is None:
             return False
         answers = yield ConfirmSession(client_id, offer, session.stamp)

@@ -12,7 +12,7 @@ from typing import Any, Final, get_args
 from callboard.actors.errors import ActorDown
 from callboard.actors.reference import ActorRef
 from callboard.mqtt.access.admission import Admission, Admitter, Peer
-from callboard.mqtt.service.claims import Answer, Claims, Order, Ruling, SettleSession, Steps
+from callboard.mqtt.service.claims import Answer, Claims, Order, SettleSession, Steps
 from callboard.mqtt.wire.packet import Connect
 from callboard.proxies.names.group import Group
 
@@ -74,10 +74,7 @@ class ClusterGate:
         async def claim() -> None:
             steps = self.claims.claim(client_id, is_clean=connect.clean_start)
             ruling = await self._decide(steps)
-            if ruling.reason_code:
-                answer(Admission(ruling.reason_code, ruling.address))
-            else:
-                answer(admission)
+            answer(ruling if ruling.reason_code else admission)
 
         self._later(claim())
         return None
@@ -99,7 +96,7 @@ class ClusterGate:
         # Nearly always the only member is this very ref, which a look for equals would unpack.
         return [ref for ref in self.group if ref is not self.me and ref != self.me]
 
-    async def _decide(self, steps: Steps) -> Ruling:
+    async def _decide(self, steps: Steps) -> Admission:
         """Take a decision to its end, with the answers that it waits for."""
         answers: list[Answer] | None = None  # which begins
         while True:

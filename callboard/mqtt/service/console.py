@@ -216,16 +216,10 @@ def subscription_view(machine: RouterMachine, topic_filter: str) -> Table | None
         return None
     readers = [
         session.client_id
-        for session in _sessions(machine)
+        for session in machine.sessions
         if any(request.log is log for request in session.requests.values())
     ]
     return _log(log) | {"clients": readers[:MOST_ITEMS]}
-
-
-def _sessions(machine: RouterMachine) -> list[Session]:
-    """Return the sessions of all clients, connected or not."""
-    connected = [connection.session for connection in machine.sessions.connections.values()]
-    return [*connected, *machine.sessions.graveyard.values()]
 
 
 def waiters_view(machine: RouterMachine, topic_filter: str) -> Table | None:
@@ -284,7 +278,7 @@ def config_view(config: RouterConfig) -> Table:
 _VIEWS: Final[dict[str, Callable[[ConsolePages, str], Any]]] = {
     "/router": lambda pages, _: router_view(pages.state),
     "/config": lambda pages, _: config_view(pages.config()),
-    "/devices": lambda pages, _: _listed("devices", _sessions(pages.state.machine), _brief),
+    "/devices": lambda pages, _: _listed("devices", pages.state.machine.sessions, _brief),
     "/device/ID": lambda pages, name: device_view(pages.state.machine, name),
     "/subscriptions": lambda pages, _: _listed("filters", pages.state.machine.logs, _log),
     "/subscriptions/FILTER": lambda pages, name: pages.of_filter(subscription_view, name),
