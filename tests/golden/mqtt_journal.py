@@ -88,7 +88,7 @@ def read(data: bytes) -> Any:
 
 
 ID = b"\x0b\x05"
-SUBSCRIPTION = SessionSubscription("a/#", 2, 7, True, True, 2, None, ID)
+SUBSCRIPTION = SessionSubscription("a/#", 2, True, True, 2, 7, None, ID)
 SENT = Sent(run(), 1, 65_535, 2, ID, True, "a/#", True, True)
 WILL = Will("w", b"gone", 1, True, Properties(will_delay_interval=5, content_type="c"))
 OFFERED = (("publish", ("x", 1)), ("close", ("s",)))
@@ -103,7 +103,7 @@ RECORDS: dict[str, JournalRecord] = {
     "opened, away": SessionOpened("s", 3600.0, 100.25),
     "closed": SessionClosed("s"),
     "subscribed": Subscribed("s", SUBSCRIPTION, 9),
-    "subscribed, ended": Subscribed("s", SessionSubscription("b", 1, 3, until=8), 4),
+    "subscribed, ended": Subscribed("s", SessionSubscription("b", 1, since=3, until=8), 4),
     "unsubscribed": Unsubscribed("s", "a/#"),
     "moved": Moved("s", "a/#", 300),
     "sent": SentOut.of("s", SENT, 1),

@@ -34,7 +34,7 @@ def forget_late(self: Any, session: Any, records: Any) -> None:
 
 def own_at_once(self: Any, client_id: str) -> Any:
     """Use a copy before the other router has let go."""
-    self._handover.own(self.session(client_id))
+    self._handover.own(self._sessions.get(client_id))
     yield from ()
     return True
 

@@ -49,8 +49,8 @@ def parse_rule(text: str) -> tuple[tuple[str, ...], str]:
     return verbs, topic_filter
 
 
-def covers(wide: str, narrow: str) -> bool:
-    """Whether a filter matches every topic that another one matches."""
+def is_covered(narrow: str, wide: str) -> bool:
+    """Whether another filter matches every topic that a filter matches."""
     is_longer = wide.count("/") > narrow.count("/")
     if narrow.endswith("#") and (is_longer or not wide.endswith("#")):
         return False
@@ -127,14 +127,14 @@ class Ruled:
         self._allow = _by_verb((rule for each in about for rule in each.allow), names)
         self._deny = _by_verb((rule for each in about for rule in each.deny), names)
 
-    def _may(self, verb: str, topic: str) -> bool:
-        """Return whether a verb is allowed on a topic and not denied."""
-        if not topic.startswith(self._prefix):
+    def _may(self, verb: str, name: str, fits: Callable[[str, str], bool] = matches) -> bool:
+        """Return whether a verb is allowed on a topic or filter, and not denied."""
+        if not name.startswith(self._prefix):
             return False
         if not self._has_rules:
             return True
-        return any(matches(topic, each) for each in self._allow[verb]) and not any(
-            matches(topic, each) for each in self._deny[verb]
+        return any(fits(name, each) for each in self._allow[verb]) and not any(
+            fits(name, each) for each in self._deny[verb]
         )
 
     def may_publish(self, topic: str) -> bool:
@@ -144,12 +144,8 @@ class Ruled:
     def may_subscribe(self, topic_filter: str, qos: int) -> int:
         """Return the QoS or a reason code; the hook is asked about what the rules grant."""
         _, plain = split_share(topic_filter)
-        if not plain.startswith(self._prefix):
+        if not self._may("subscribe", plain, is_covered):
             return ReasonCode.NOT_AUTHORIZED
-        if self._has_rules:
-            allowed = any(covers(each, plain) for each in self._allow["subscribe"])
-            if not allowed or any(covers(each, plain) for each in self._deny["subscribe"]):
-                return ReasonCode.NOT_AUTHORIZED
         if self._hook is None:
             return qos
         what = f"the subscribe hook for client {self._client.client_id!r}"

@@ -33,10 +33,9 @@ from callboard.mqtt.wire.codec import decode_packet, encode
 from callboard.mqtt.wire.errors import ProtocolViolation
 from callboard.mqtt.wire.framing import packet_end
 from callboard.mqtt.wire.packet import V5, Auth, Disconnect
-from callboard.mqtt.wire.properties import Properties
+from callboard.mqtt.wire.properties import NO_PROPERTIES, Properties
 from callboard.mqtt.wire.reason_code import ReasonCode
 
-_NONE: Final = Properties()
 _WHAT: Final = "the authentication method"
 
 
@@ -143,7 +142,7 @@ class Authentication:
         Raises:
             ProtocolViolation: it does not belong here, or is of another method.
         """
-        properties = packet.properties or _NONE
+        properties = packet.properties or NO_PROPERTIES
         if properties.authentication_method != self.method:
             message = f"an AUTH of {properties.authentication_method!r}, not {self.method!r}"
             raise ProtocolViolation(message)

@@ -63,7 +63,7 @@ class Handover:
 
         Shelved ones are too many to go: a session that has not read these stays where it is.
         """
-        requests = (*session.requests.values(), *session.tracker.requests)
+        requests = session.all_requests
         if any(each.log.shelved and each.offset < each.log.head for each in requests):
             return sys.maxsize
         return sum(run.weight for run in _unread(session, 0, self._lone_groups(session)))
@@ -221,10 +221,9 @@ class Handover:
     def _put_in_logs(self, session: Session, run: Run, places: dict[str, int]) -> None:
         """Append messages for one client alone to the logs in which it has not read them."""
         run.recipient = session.client_id
-        requests = (*session.requests.values(), *session.tracker.requests)
         logs = {
             each.log.topic_filter: each.log
-            for each in requests
+            for each in session.all_requests
             if not each.is_shared and not each.is_retained
         }
         run.filters = tuple(name for name in run.filters if name in logs)
@@ -259,8 +258,7 @@ class Handover:
 def _unread(session: Session, since: int, groups: list[ShareGroup]) -> list[Run]:
     """Return runs from a number on that the client has not acknowledged, or not been sent."""
     unread = {sent.run: None for _, sent in session.window.unacknowledged}
-    requests = [*session.requests.values(), *session.tracker.requests]
-    requests = [each for each in requests if not each.is_shared and not each.is_retained]
+    requests = [e for e in session.all_requests if not e.is_shared and not e.is_retained]
     for request in (*requests, *(group.request for group in groups)):
         unread.update((run, None) for run, _ in request.log.behind(request.offset))
     for group in groups:

@@ -55,7 +55,7 @@ def first_unread(sessions: list[Session]) -> dict[FilterLog, int]:
     """Return from where on sessions want to read logs with QoS 1 and 2."""
     places: dict[FilterLog, int] = {}
     for session in sessions:
-        for request in (*session.requests.values(), *session.tracker.requests):
+        for request in session.all_requests:
             if request.is_retained or not request.subscription.qos:
                 continue
             log = request.log

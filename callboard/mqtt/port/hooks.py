@@ -26,7 +26,7 @@ from callboard.mqtt.wire.client import Message
 from callboard.mqtt.wire.codec import decode_packet, encode
 from callboard.mqtt.wire.framing import split_packets
 from callboard.mqtt.wire.packet import V5, PacketType, PubAck, PubComp, Publish, PubRec
-from callboard.mqtt.wire.properties import Properties
+from callboard.mqtt.wire.properties import NO_PROPERTIES
 from callboard.mqtt.wire.reason_code import ReasonCode
 
 MessageHook = Callable[[Client, Message], Message | bool | None]
@@ -108,13 +108,13 @@ class HookScreen:
 
 def _changed(packet: Publish, message: Message, version: int) -> Publish:
     """Return a packet with what a hook put in place of its message."""
-    properties = message.properties if version >= V5 else None
-    if properties is not None and properties.topic_alias is not None:
-        properties = replace(properties, topic_alias=None)
+    properties = None
+    if version >= V5:
+        properties = replace(message.properties or NO_PROPERTIES, topic_alias=None)
     return replace(
         packet,
         topic=message.topic,
         payload=message.payload,
         retain=message.retain,
-        properties=properties or (Properties() if version >= V5 else None),
+        properties=properties,
     )

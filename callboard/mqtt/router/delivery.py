@@ -234,7 +234,7 @@ class Delivery:
 
     def tell_jumps(self, session: Session) -> None:
         """Tell what logs dropped before a session read it; it would come to that later."""
-        for request in (*session.requests.values(), *session.tracker.requests):
+        for request in session.all_requests:
             start = request.log.start
             if request.stop is not None:
                 start = min(start, request.stop)

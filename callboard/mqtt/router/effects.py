@@ -59,7 +59,7 @@ class Meters:
     violations: int = 0
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True)
 class Turn:
     """The effects of a turn, to be carried out in this order.
 

@@ -26,6 +26,7 @@ from callboard.mqtt.router.window import PUBACK, PUBCOMP, PUBREC, PUBREL
 from callboard.mqtt.wire.codec import decode
 from callboard.mqtt.wire.errors import ProtocolViolation, RemoteMqttError
 from callboard.mqtt.wire.packet import V4, V5, Packet
+from callboard.mqtt.wire.properties import NO_PROPERTIES
 from callboard.mqtt.wire.reason_code import ReasonCode
 
 _ACKS: Final = Cause.ACKS  # an attribute of an `Enum` costs three times a global
@@ -377,8 +378,7 @@ class Ingress:
 
 def _ending_of(session: Session, packet: wire.Disconnect) -> Ending:
     """Return how a connection ends by a DISCONNECT."""
-    properties = packet.properties
-    expiry = None if properties is None else properties.session_expiry_interval
+    expiry = (packet.properties or NO_PROPERTIES).session_expiry_interval
     if expiry and not session.expiry:
         message = "a DISCONNECT wants a session to last that was to end with its connection"
         raise ProtocolViolation(message)

@@ -14,7 +14,7 @@ from callboard.mqtt.wire.errors import ProtocolViolation
 from callboard.mqtt.wire.field import write_variable
 from callboard.mqtt.wire.framing import body_start
 from callboard.mqtt.wire.packet import Publish, Will
-from callboard.mqtt.wire.properties import Place, Properties, write_properties
+from callboard.mqtt.wire.properties import NO_PROPERTIES, Place, Properties, write_properties
 
 #: Every packet identifier as it is on the wire.
 PACKET_IDS: Final = tuple(number.to_bytes(2, "big") for number in range(1 << 16))
@@ -58,9 +58,6 @@ def encode_form(
     return Form([first + write_variable(rest + len(p)) + head + p for p in payloads], [])
 
 
-_NONE: Final = Properties()
-
-
 class Passed(NamedTuple):
     """What of a message's properties is passed on, and what is for the router."""
 
@@ -72,7 +69,7 @@ class Passed(NamedTuple):
 @lru_cache(1024)
 def passed_on(properties: Properties | None) -> Passed:
     """Return the properties that readers get, as bytes without their length."""
-    properties = properties or _NONE
+    properties = properties or NO_PROPERTIES
     if properties.subscription_identifiers:
         message = "a client sent a PUBLISH with subscription_identifiers, which it may not"
         raise ProtocolViolation(message)

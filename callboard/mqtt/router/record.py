@@ -383,7 +383,7 @@ class Subscribed(SessionRecord, kind="subscribe"):
         """Return the record with these fields."""
         client_id, name, qos, options, since, until, identifier, number = fields
         flags = bool(options & 1), bool(options & 2), options >> 2
-        subscription = SessionSubscription(name, qos, since, *flags, until, identifier)
+        subscription = SessionSubscription(name, qos, *flags, since, until, identifier)
         return cls(client_id, subscription, number)
 
     def apply(self, state: SavedState) -> None:

@@ -34,10 +34,8 @@ from callboard.mqtt.wire.codec import encode
 from callboard.mqtt.wire.errors import ProtocolViolation
 from callboard.mqtt.wire.field import write_variable
 from callboard.mqtt.wire.packet import V4, V5, Packet, Subscription
-from callboard.mqtt.wire.properties import Properties
+from callboard.mqtt.wire.properties import NO_PROPERTIES
 from callboard.mqtt.wire.reason_code import ReasonCode
-
-_NONE = Properties()
 
 #: Topics of one client for which an answer is kept.
 MOST_ANSWERS = 1_000
@@ -53,8 +51,8 @@ History = tuple[tuple[float, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class SessionSubscription:
-    """A filter of a session, with its options.
+class SessionSubscription(Subscription):
+    """A filter of a session, with the options that it asked for.
 
     Attributes:
         topic_filter: as the client wrote it, so with its share.
@@ -64,12 +62,7 @@ class SessionSubscription:
         identifier: the property with the client's subscription identifier, or nothing.
     """
 
-    topic_filter: str
-    qos: int
-    since: int
-    no_local: bool = False
-    retain_as_published: bool = False
-    retain_handling: int = 0
+    since: int = 0
     until: int | None = None
     identifier: bytes = b""
 
@@ -80,7 +73,7 @@ class SessionSubscription:
         """Return what a client asked for, with the QoS that it gets."""
         prop = bytes((IDENTIFIER,)) + write_variable(identifier) if identifier else b""
         flags = packet.no_local, packet.retain_as_published, packet.retain_handling
-        return cls(packet.topic_filter, qos, since, *flags, None, prop)
+        return cls(packet.topic_filter, qos, *flags, since, None, prop)
 
 
 class Status(Enum):
@@ -242,6 +235,11 @@ class Session:
             received = self.received_or_none = set()
         return received
 
+    @property
+    def all_requests(self) -> list[DataRequest]:
+        """The data requests of its subscriptions, and what else its tracker has."""
+        return [*self.requests.values(), *self.tracker.requests]
+
     def open_window(self, size: int) -> None:
         """Let the client have so many messages unacknowledged from here on."""
         self.window_size = size
@@ -305,7 +303,7 @@ class Connection:
 
     def __post_init__(self) -> None:
         connect = self.link.connect
-        properties = connect.properties or _NONE
+        properties = connect.properties or NO_PROPERTIES
         self.client_id = self.session.client_id
         self.is_v5 = connect.version >= V5
         self.access = topic_rules(self.link)

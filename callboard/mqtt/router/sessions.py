@@ -29,7 +29,7 @@ from callboard.mqtt.router.wills import Wills
 from callboard.mqtt.wire.codec import encode, encode_refusal
 from callboard.mqtt.wire.packet import V5, ConnAck, Disconnect
 from callboard.mqtt.wire.packet import Connect as ConnectPacket
-from callboard.mqtt.wire.properties import Properties
+from callboard.mqtt.wire.properties import NO_PROPERTIES, Properties
 from callboard.mqtt.wire.reason_code import DISCONNECT_CODES, ReasonCode
 from callboard.mqtt.wire.topic import is_valid_topic
 
@@ -38,8 +38,6 @@ NEVER: Final = 0xFFFF_FFFF
 
 #: Clients without a session whose history is kept.
 KEPT = 1_000
-
-_NONE: Final = Properties()
 
 
 @dataclass(eq=False, repr=False)
@@ -130,7 +128,8 @@ class Sessions:
         if not link.is_local:
             session.stamp = self.make_stamp()
         most = self._effects.limits.inflight
-        session.open_window(min(most, (packet.properties or _NONE).receive_maximum or most))
+        asked = (packet.properties or NO_PROPERTIES).receive_maximum
+        session.open_window(min(most, asked or most))
         self.connections[client_id] = self.by_link[link] = connection
         link.client_id = client_id
         self._effects.meters.connects += 1
@@ -166,7 +165,7 @@ class Sessions:
         if not connection.is_v5:
             return bytes((0x20, 2, is_present, 0))
         limits, session = self._effects.limits, connection.session
-        asked = packet.properties or _NONE
+        asked = packet.properties or NO_PROPERTIES
         is_lowered = (asked.session_expiry_interval or 0) > session.expiry
         keep_alive = None
         if limits.keep_alive and not 0 < packet.keep_alive <= limits.keep_alive:
@@ -355,4 +354,4 @@ def _wanted_expiry(packet: ConnectPacket) -> float:
     """Return the seconds for which a client wants its session to live without it."""
     if packet.version < V5:
         return 0.0 if packet.clean_start else float(NEVER)
-    return float((packet.properties or _NONE).session_expiry_interval or 0)
+    return float((packet.properties or NO_PROPERTIES).session_expiry_interval or 0)

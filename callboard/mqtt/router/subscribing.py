@@ -18,6 +18,7 @@ from callboard.mqtt.router.session import (
 )
 from callboard.mqtt.router.share import Chance, ShareGroup
 from callboard.mqtt.wire.packet import SubAck, Subscribe, Subscription, UnsubAck, Unsubscribe
+from callboard.mqtt.wire.properties import NO_PROPERTIES
 from callboard.mqtt.wire.reason_code import ReasonCode
 from callboard.mqtt.wire.topic import is_valid_filter, split_share
 
@@ -40,9 +41,8 @@ class Subscriptions:
 
     def subscribe(self, connection: Connection, packet: Subscribe) -> None:
         """Take the filters of a SUBSCRIBE, and answer."""
-        identifier = 0
-        if packet.properties is not None and packet.properties.subscription_identifiers:
-            identifier = packet.properties.subscription_identifiers[0]
+        identifiers = (packet.properties or NO_PROPERTIES).subscription_identifiers
+        identifier = identifiers[0] if identifiers else 0
         codes = []
         for asked in packet.subscriptions:
             code = self._judge(connection, asked)

@@ -26,7 +26,7 @@ from callboard.mqtt.wire.codec import decode_all, encode
 from callboard.mqtt.wire.errors import LinkClosed, ListenError, Refused, RemoteMqttError
 from callboard.mqtt.wire.framing import Deframer
 from callboard.mqtt.wire.packet import V4, V5, Packet, Publish
-from callboard.mqtt.wire.properties import Properties
+from callboard.mqtt.wire.properties import NO_PROPERTIES, Properties
 from callboard.mqtt.wire.reason_code import reason_text
 from callboard.mqtt.wire.topic import matches, overlap
 from callboard.proxies.link.tls import Tls, dialing_context
@@ -371,9 +371,7 @@ class Bridge:
 
 def _carried(properties: Properties | None) -> Properties:
     """Return the properties that go along with a message."""
-    if properties is None:
-        return Properties()
-    return replace(properties, topic_alias=None, subscription_identifiers=())
+    return replace(properties or NO_PROPERTIES, topic_alias=None, subscription_identifiers=())
 
 
 async def _chunk(reader: asyncio.StreamReader, network: Deframer) -> bytes:

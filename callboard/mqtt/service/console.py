@@ -146,8 +146,7 @@ def _brief(session: Session) -> Table:
 
 def behind(session: Session) -> int:
     """Return how many messages of its filters a session has not been sent."""
-    requests = set(session.requests.values()) | set(session.tracker.requests)
-    return sum(max(each.log.end - each.offset, 0) for each in requests)
+    return sum(max(each.log.end - each.offset, 0) for each in set(session.all_requests))
 
 
 def device_view(machine: RouterMachine, client_id: str) -> Table | None:

@@ -129,32 +129,35 @@ class RouterActor(SystemActor):
         config = self._config
         try:
             check_journal(config)
-        except JournalFailed as error:
-            return error
-        if config.directory is not None:
-            try:
+            if config.directory is not None:
                 self._journal = RouterJournal(
                     Path(config.directory), now=self._runner.now, wall_clock=time.time_ns
                 )
                 self._journal.restore(self.machine)
-            except LogError as error:
-                message = f"the journal in {config.directory} cannot be used: {error}"
-                return JournalFailed(message)
+        except JournalFailed as error:
+            return error
+        except LogError as error:
+            message = f"the journal in {config.directory} cannot be used: {error}"
+            return JournalFailed(message)
         gate = AuthGate(
             config.security, config.authenticator, config.hooks.subscribe, config.methods
         )
         network = config.network_limits()
-        self.edge = Edge(self._mailbox, self._runner, network, gate, config.hooks)
+        edge = self.edge = Edge(self._mailbox, self._runner, network, gate, config.hooks)
         group = self.node.group(ROUTERS)
         make_name = partial(secrets.token_hex, 12)
         claims = self._claims = Claims(
-            self.machine, config.sessions, self._stamps, self._address, make_name
+            self.machine,
+            config.sessions,
+            self._stamps,
+            lambda: edge.listeners[0].address,
+            make_name,
         )
         loop = self._runner.loop
         cluster = ClusterGate(gate, claims, group, self.me, loop, self._settle_beside)
-        self.edge.door.gate = cluster
+        edge.door.gate = cluster
         try:
-            await self.edge.open(config.listeners)
+            await edge.open(config.listeners)
         except CallboardError as error:
             return error
         group.join(self.me)
@@ -188,11 +191,6 @@ class RouterActor(SystemActor):
         except LogError:
             self._mailbox.poke()
             raise
-
-    def _address(self) -> str:
-        """Return where clients find this router."""
-        assert self.edge is not None
-        return self.edge.listeners[0].address
 
     @handler(concurrent=True)
     async def leave(self, _: CloseRouter) -> None:

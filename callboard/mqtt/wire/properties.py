@@ -161,7 +161,8 @@ _KINDS: Final[dict[str, _Kind]] = {
 _BY_IDENTIFIER: Final = {kind.identifier: (name, kind) for name, kind in _KINDS.items()}
 _UNKNOWN: Final = "an unknown property", _Kind(0, Place(0), _BINARY)
 _REPEATED: Final = {"user_properties", "subscription_identifiers"}
-_NONE: Final = Properties()
+#: What a packet without properties has.
+NO_PROPERTIES: Final = Properties()
 
 
 def read_properties(reader: Reader, place: Place) -> Properties:
@@ -173,7 +174,7 @@ def read_properties(reader: Reader, place: Place) -> Properties:
     """
     length = reader.variable()
     if not length:
-        return _NONE
+        return NO_PROPERTIES
     inner = Reader(reader.take(length))
     values: dict[str, Any] = {}
     while inner.left:
@@ -213,7 +214,7 @@ def write_properties(properties: Properties | None, place: Place) -> bytes:
     Raises:
         InvalidPacket: one has no business in this place, or a value that is not allowed.
     """
-    if properties is None or properties == _NONE:
+    if properties is None or properties == NO_PROPERTIES:
         return b"\0"
     try:
         _check_together(properties, place)

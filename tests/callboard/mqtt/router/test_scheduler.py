@@ -3,6 +3,7 @@
 import pytest
 
 from callboard.mqtt.router.delivery import MOST_READY, Delivery
+from callboard.mqtt.router.effects import Turn
 from callboard.mqtt.router.limits import Limits
 from callboard.mqtt.router.link import UNSCHEDULE
 from callboard.mqtt.router.machine import MOST_EVENTS
@@ -152,7 +153,7 @@ def test_run_inner_without_anything_to_do_is_idle(stage) -> None:
     stage.client("c")
 
     assert stage.machine.is_idle
-    assert stage.machine.run_turn(1.0) == ([], [], [], [])
+    assert stage.machine.run_turn(1.0) == Turn()
 
 
 def test_consume_serves_many_filters_of_one_connection_in_rounds(stage) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from callboard.mqtt.router.effects import Turn
 from callboard.mqtt.router.limits import Limits
 from callboard.mqtt.router.link import Link
 from callboard.mqtt.router.sessions import KEPT
@@ -381,7 +382,7 @@ def test_connect_puts_the_connack_straight_into_the_link_and_all_parts_are_there
     turn = stage.machine.run_turn(0.0)
 
     connection = stage.machine.sessions.by_link[link]
-    assert turn == ([], [], [], [])
+    assert turn == Turn()
     assert connection is stage.machine.sessions.connections["s"]
     assert connection.session.connection is connection
     assert (connection.link, connection.acks) == (link, [])
