@@ -15,10 +15,9 @@ A deadline that travels alone, as nearly all do, is written in four bytes even w
 hold it: such options are the same ten bytes but for the number, at the end of the payload,
 and are found there without a look at the rest: :func:`write_deadline`, :func:`split_deadline`.
 
-A sender writes the message once, before it knows when it leaves, and appends the options then:
-``PayloadCodec.append_options``. A reader that knows no options never looks at them:
-``PayloadCodec.decode_message``. Otherwise :func:`has_options` tells by the first byte whether
-``PayloadCodec.decode`` is worth its price, and :func:`read_options` makes values of its map.
+A reader that knows no options never looks at them: ``PayloadCodec.decode_message``. Otherwise
+:func:`has_options` tells by the first byte whether ``PayloadCodec.decode`` is worth its price,
+and :func:`read_options` makes values of its map.
 """
 
 import re

@@ -261,24 +261,6 @@ class PayloadCodec:
                 return write_deadline(left)
         return self._encoders[dict](dict(options), 0)
 
-    def append_options(self, payload: bytes, options: Mapping[int, object]) -> bytes:
-        """Add options to a payload that was written without; the message is not touched.
-
-        Raises:
-            ValueError: the payload has options already.
-            NotSerializable: an option has no wire form.
-        """
-        if not options:
-            return payload
-        if has_options(payload):
-            msg = "the payload has options already; decode it and write the message again"
-            raise ValueError(msg)
-        plain = dict(options)
-        try:
-            return b"".join((b"\x82", payload[1:], self._write_options(plain)))
-        except (Unserializable, UnicodeEncodeError, AttributeError) as cause:
-            raise self._explain(None, plain, cause) from None
-
     def decode(self, payload: bytes) -> tuple[object, Mapping[int, object]]:
         """Return the message and its options.
 

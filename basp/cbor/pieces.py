@@ -233,93 +233,94 @@ class _Open:
         return self.items if self.make is None else self.make(self.items[0], False)  # noqa: FBT003
 
 
-def read_in_pieces(
-    payload: bytes,
-    at: int,
-    count: int,
-    *,
-    open_reader: OpenReader,
-    table: Mapping[int, TagFunction],
-    max_depth: int,
-) -> Generator[None, None, list[Any]]:
-    """Read the items that fill the rest of a payload, with a pause after each piece.
+@dataclass(frozen=True, slots=True)
+class PieceReader:
+    """Reads large payloads, with a pause after each piece.
 
-    Args:
-        payload: the bytes, which were weighed.
-        at: where the items begin.
-        count: how many they are.
+    Attributes:
         open_reader: makes the reader of a stream of small items, with levels inside each other.
         table: the function of each tag.
         max_depth: levels inside each other: each container and each tag is one.
-
-    Returns:
-        The items, when the generator ends.
-
-    Raises:
-        MalformedPayload: the bytes are no such items, or bytes follow them.
     """
-    size = len(payload)
-    root = _Open(count)
-    stack = [root]
-    while root.left:
-        yield
-        levels = max_depth - len(stack) + 1
-        reserve(_WINDOW)
-        window = payload[at : at + _WINDOW]
-        run = _scalars.match(window)
-        if run is not None and run.end() >= _LONG_RUN:
-            values = open_reader(io.BytesIO(b"\x9f" + run[0] + b"\xff"), levels + 1).decode()
-            at += run.end()
-        else:
-            values, taken = _read_small(open_reader, window, levels, stack[-1].left)
-            at += taken
-        if not values:
-            values, at = _take_apart(payload, at, stack, open_reader, table, levels)
-        _give(stack, values, size)
-    if at != size:
-        raise _goes_on(size)
-    return root.items
 
+    open_reader: OpenReader
+    table: Mapping[int, TagFunction]
+    max_depth: int
 
-def _read_small(
-    open_reader: OpenReader, window: bytes, levels: int, most: int
-) -> tuple[list[Any], int]:
-    """Read the items at the beginning of a window; returns them and where they end.
+    def read(self, payload: bytes, at: int, count: int) -> Generator[None, None, list[Any]]:
+        """Read the items that fill the rest of a payload, which was weighed.
 
-    What does not fit, or is wrong, is found again when it is taken apart.
-    """
-    values: list[Any] = []
-    stream = io.BytesIO(window)
-    reader = open_reader(stream, levels)
-    taken = 0
-    with suppress(Exception):
-        while len(values) < most:
-            values.append(reader.decode())
-            taken = stream.tell()
-    return values, taken
+        Args:
+            payload: the bytes.
+            at: where the items begin.
+            count: how many they are.
 
+        Returns:
+            The items, when the generator ends.
 
-def _take_apart(
-    payload: bytes,
-    at: int,
-    stack: list[_Open],
-    open_reader: OpenReader,
-    table: Mapping[int, TagFunction],
-    levels: int,
-) -> tuple[list[Any], int]:
-    """Open a large container or tag, or read a long string; returns it and what follows."""
-    major, argument, end = _head(payload, at)
-    is_string = major in {_BYTES, _TEXT}
-    if major == _TAG and argument not in table:
-        # A tag that cbor2 reads itself, of a string; or one that it refuses.
-        inner, argument, end = _head(payload, end)
-        is_string = inner in {_BYTES, _TEXT}
-    elif major in {_ARRAY, _MAP, _TAG}:
+        Raises:
+            MalformedPayload: the bytes are no such items, or bytes follow them.
+        """
+        size = len(payload)
+        root = _Open(count)
+        stack = [root]
+        while root.left:
+            yield
+            levels = self.max_depth - len(stack) + 1
+            reserve(_WINDOW)
+            window = payload[at : at + _WINDOW]
+            run = _scalars.match(window)
+            if run is not None and run.end() >= _LONG_RUN:
+                values = self._decode(b"\x9f" + run[0] + b"\xff", levels + 1)
+                at += run.end()
+            else:
+                values, taken = self._read_small(window, levels, stack[-1].left)
+                at += taken
+            if not values:
+                values, at = self._take_apart(payload, at, stack, levels)
+            _give(stack, values, size)
+        if at != size:
+            raise _goes_on(size)
+        return root.items
+
+    def _decode(self, item: bytes, levels: int) -> Any:
+        """Read one item."""
+        return self.open_reader(io.BytesIO(item), levels).decode()
+
+    def _read_small(self, window: bytes, levels: int, most: int) -> tuple[list[Any], int]:
+        """Read the items at the beginning of a window; returns them and where they end.
+
+        What does not fit, or is wrong, is found again when it is taken apart.
+        """
+        values: list[Any] = []
+        stream = io.BytesIO(window)
+        reader = self.open_reader(stream, levels)
+        taken = 0
+        with suppress(Exception):
+            while len(values) < most:
+                values.append(reader.decode())
+                taken = stream.tell()
+        return values, taken
+
+    def _take_apart(
+        self, payload: bytes, at: int, stack: list[_Open], levels: int
+    ) -> tuple[list[Any], int]:
+        """Open a large container or tag, or read a long string; returns it and what follows."""
+        major, argument, end = _head(payload, at)
+        is_opened = major in {_ARRAY, _MAP, _TAG}
+        if major == _TAG and argument not in self.table:
+            # A tag that cbor2 reads itself, of a string; or one that it refuses.
+            is_opened = False
+            major, argument, end = _head(payload, end)
+        if not is_opened:
+            if major in {_BYTES, _TEXT}:
+                end += argument
+            return [self._decode(payload[at:end], levels)], end
         if levels < 1:
             msg = "the items of a payload are nested too deep"
             raise MalformedPayload(msg)
         if major == _TAG:
-            stack.append(_Open(1, table[argument]))
+            stack.append(_Open(1, self.table[argument]))
         elif argument > len(payload) - end:
             raise _cut_short(payload)
         elif major == _ARRAY:
@@ -327,9 +328,6 @@ def _take_apart(
         else:
             stack.append(_Open(2 * argument, pairs={}))
         return [], end
-    if is_string:
-        end += argument
-    return [open_reader(io.BytesIO(payload[at:end]), levels).decode()], end
 
 
 def _goes_on(size: int) -> MalformedPayload:

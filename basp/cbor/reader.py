@@ -23,7 +23,7 @@ import cbor2
 
 from callboard.basp.cbor import tags
 from callboard.basp.cbor.collisions import SAME_HASH_LIMIT, check_hashes
-from callboard.basp.cbor.pieces import read_in_pieces, reserve
+from callboard.basp.cbor.pieces import PieceReader, reserve
 from callboard.basp.errors import MalformedPayload, RemoteProtocolError
 from callboard.text import describe
 
@@ -105,8 +105,6 @@ class CborReader:
             is_immutable: whether arrays become tuples instead of lists.
         """
         self._what = what
-        self._table = table
-        self._max_depth = max_depth
         self._kept = frozenset(kept)
         refused = {tag: self._refuser(tag) for tag in tags.CBOR2_TAGS if tag not in trusted}
         self._options: dict[str, Any] = {
@@ -118,6 +116,8 @@ class CborReader:
         self._loads: Callable[[bytes], Any] = partial(
             cbor2.loads, **self._options, max_depth=max_depth, immutable=is_immutable
         )
+        # One level less: `read` wraps the item into an array.
+        self._pieces = PieceReader(self._open_reader, table, max_depth - 1)
 
     def read(self, payload: bytes) -> Any:
         """Return the one item that fills ``payload`` exactly.
@@ -168,18 +168,8 @@ class CborReader:
         Raises:
             RemoteProtocolError: the bytes are no such items, or bytes follow them.
         """
-        depth = self._max_depth - 1  # `read` wraps the item into an array
         try:
-            return (
-                yield from read_in_pieces(
-                    payload,
-                    at,
-                    count,
-                    open_reader=self._open_reader,
-                    table=self._table,
-                    max_depth=depth,
-                )
-            )
+            return (yield from self._pieces.read(payload, at, count))
         except KeyboardInterrupt:
             raise
         except BaseException as cause:  # constructors of users, and a decoder without memory

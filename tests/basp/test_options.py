@@ -36,27 +36,20 @@ options = st.builds(
 
 @given(options)
 def test_options_survive_the_way(sent):
-    payload = CODEC.append_options(CODEC.encode(Point(1, "a")), sent.to_map())
+    payload = CODEC.encode(Point(1, "a"), sent.to_map())
 
     message, found = CODEC.decode(payload)
 
     assert message == Point(1, "a")
     assert read_options(found) == sent
     assert CODEC.decode_message(payload) == Point(1, "a")
-    assert has_options(payload)
-
-
-@given(options)
-def test_appended_options_are_the_bytes_of_options_that_were_encoded(sent):
-    if sent.to_map():
-        appended = CODEC.append_options(CODEC.encode("x"), sent.to_map())
-        assert appended == CODEC.encode("x", sent.to_map())
+    assert has_options(payload) == bool(sent.to_map())
 
 
 def test_golden_bytes():
     sent = DispatchOptions(1000, PARENT, idempotency_key=b"k")
 
-    payload = CODEC.append_options(CODEC.encode("a"), sent.to_map())
+    payload = CODEC.encode("a", sent.to_map())
 
     text = PARENT.encode().hex()
     assert payload.hex() == f"826161d9bf0686011903e8027837{text}03416b"
@@ -103,22 +96,15 @@ def test_a_deadline_behind_no_message_is_refused():
 def test_a_message_without_options_stays_as_it_is():
     payload = CODEC.encode("a")
 
-    assert CODEC.append_options(payload, DispatchOptions().to_map()) is payload
+    assert CODEC.encode("a", DispatchOptions().to_map()) == payload
     assert not has_options(payload)
     assert CODEC.decode(payload) == ("a", NO_OPTIONS)
     assert read_options(NO_OPTIONS) == DispatchOptions()
 
 
-def test_options_are_appended_once():
-    payload = CODEC.append_options(CODEC.encode("a"), {DEADLINE_MS: 1})
-
-    with pytest.raises(ValueError, match="already"):
-        CODEC.append_options(payload, {DEADLINE_MS: 1})
-
-
 def test_an_option_without_a_wire_form_is_named():
     with pytest.raises(NotSerializable, match=r"options\[9\] is a"):
-        CODEC.append_options(CODEC.encode("a"), {9: object()})
+        CODEC.encode("a", {9: object()})
 
 
 def test_unknown_options_are_kept_to_be_sent_on():

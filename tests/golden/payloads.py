@@ -76,10 +76,9 @@ def message(value: Any) -> Sample:
 
 
 def with_options(options: DispatchOptions) -> Sample:
-    payload = CODEC.encode(["late"])
     return Sample(
         options,
-        lambda value: CODEC.append_options(payload, value.to_map()),
+        lambda value: CODEC.encode(["late"], value.to_map()),
         lambda data: read_options(CODEC.decode(data)[1]),
     )
 

@@ -23,6 +23,8 @@ READER = CborReader("tests", PYTHON_TAGS, max_depth=DEPTH, trusted=tags.TRUSTED_
 WRITER = EncoderTable(DEPTH)
 PLENTY = 1 << 40
 
+# The order of a set that holds NaN is chance: the hash of NaN is its place in memory.
+elements = scalars.filter(lambda value: value == value)
 keys = st.text(max_size=30) | st.binary(max_size=30) | st.integers()
 trees = st.recursive(
     scalars | st.dates() | st.uuids() | st.decimals(allow_nan=False),
@@ -30,7 +32,7 @@ trees = st.recursive(
         st.lists(inner, max_size=30),
         st.lists(inner, max_size=5).map(tuple),
         st.dictionaries(keys, inner, max_size=8),
-        st.sets(scalars, max_size=8),
+        st.sets(elements, max_size=8),
     ),
     max_leaves=60,
 )
