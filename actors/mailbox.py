@@ -25,10 +25,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, SupportsIndex
 
-from callboard.actors.counters import Counters
 from callboard.actors.envelope import Envelope
 from callboard.actors.errors import MailboxFull, ResultTimeout
-from callboard.actors.events import MailboxOverflow
+from callboard.actors.events import Counters, MailboxOverflow
 from callboard.actors.future import Future
 from callboard.actors.reference import Down, Home, Running, Sender, current_cell
 from callboard.actors.signals import ChildDown, Exit, LinkExit, Resume, Stop, Urgent

@@ -25,7 +25,6 @@ from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from callboard.actors import events
 from callboard.actors.cell import Cell, Handlers
-from callboard.actors.counters import Counters
 from callboard.actors.dispatch import NO_HANDLERS, DispatchTable
 from callboard.actors.envelope import Envelope
 from callboard.actors.errors import ActorDown, InvalidAddress, NodeClosed, ResultTimeout
@@ -111,7 +110,7 @@ class Runtime:
         self.node_id = own_id if node_id is None else node_id
         self.runner = runner or Runner(self.name)
         #: What is counted, in messages.
-        self.counters = Counters()
+        self.counters = events.Counters()
         #: Called with each dead letter: its ref, the message, and the sender.
         self.on_dead_letter: list[Callable[[ActorRef[Any], Any, Sender | None], None]] = []
         self._subscribers: list[Callable[[object], None]] = []
@@ -144,7 +143,7 @@ class Runtime:
         self.contexts: dict[int, Cell] = {}
         #: Whether the end of the node has begun.
         self.is_closed = False
-        #: The errands that are under way, see `callboard.actors.errand`.
+        #: The errands that are under way, see `callboard.actors.system_actor`.
         self.errands: set[Any] = set()
         #: The object that actors see as `self.node`.
         self.node: Any = None

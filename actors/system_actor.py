@@ -3,20 +3,30 @@
 A user's actor has the methods of `Actor` and no more. The actors that rooms above are made of
 (the core of topics, stores, brokers, modules) also need a clock, mail from threads that do not
 run handlers, and a last word when they end. They derive from `SystemActor`.
+
+A constructor of a user that such an actor calls for others may block for long, and would hold
+up all who ask that actor. So it is an errand: code of users that is called in a turn of its
+own. It waits in the run queue as an actor does, and if it blocks, the runner goes on without
+that thread.
 """
 
+import contextvars
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Final, Protocol, Self
 
-from callboard.actors.actor import Actor
+from callboard.actors.actor import Actor, Promise
 from callboard.actors.cell import ActorHost, Cell
 from callboard.actors.dispatch import handler
-from callboard.actors.errand import Errand
+from callboard.actors.errors import NotSpawnable
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import Running, Sender
+from callboard.actors.runner.loop import current_task_cleared
 from callboard.actors.runner.runner import Runner
+
+#: Errands of a node that may be under way at once: each one that blocks holds a thread.
+ERRAND_LIMIT: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +51,6 @@ class ActorContext(Running, Protocol):
         """The runner whose thread runs the actor: the node's, or its own if it is detached."""
 
     @property
-    def alive(self) -> bool:
-        """Whether the actor has not ended."""
-
-    @property
     def attention(self) -> bool:
         """Whether a handler that takes several things in one turn should return now."""
 
@@ -56,31 +62,36 @@ class ActorContext(Running, Protocol):
     def depth(self) -> int:
         """Messages that wait in the mailbox."""
 
-    @property
-    def handled(self) -> int:
-        """Messages that handlers were called for."""
-
-    @property
-    def unfinished(self) -> int:
-        """Messages that wait, are being handled, or are still owed an answer."""
-
-    @property
-    def keeps_order(self) -> bool:
-        """Whether the message that has waited longest is handled next."""
-
-    @property
-    def born(self) -> float:
-        """When the actor was started, in seconds of the runtime's clock."""
-
-    @property
-    def activity(self) -> str:
-        """What the actor does: `awaiting`, `running`, `ready` or `idle`."""
-
     def post(self, message: Any, sender: Sender | None = None) -> None:
         """Append a message to the actor's mailbox; from any thread, never blocks."""
 
-    def post_urgent(self, message: Any, sender: Sender | None = None) -> None:
-        """Append a message that goes before those without priority."""
+
+@dataclass(slots=True, eq=False)
+class Errand:
+    """A call whose outcome is the answer to an ask."""
+
+    _runtime: ActorHost
+    _promise: Promise
+    _function: Callable[[], object]
+
+    def run(self) -> None:
+        """Call the function and answer; called by the runner."""
+        current_task_cleared(self._runtime.runner.loop, None)
+        contextvars.Context().run(self._call)
+
+    def _call(self) -> None:
+        under_way: set[Any] = self._runtime.errands
+        if len(under_way) >= ERRAND_LIMIT:
+            text = f"{ERRAND_LIMIT} constructors are under way here, the limit; ask again later"
+            self._promise.set_exception(NotSpawnable(text))
+            return
+        under_way.add(self)
+        try:
+            self._promise.set_result(self._function())
+        except BaseException as error:  # noqa: BLE001  # the failure of __init__ is the asker's
+            self._promise.set_exception(error)
+        finally:
+            under_way.discard(self)
 
 
 class SystemActor(Actor):

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from callboard.actors.cell import Cell
 from callboard.actors.dispatch import handler
 from callboard.actors.errors import InvalidSeconds
 from callboard.actors.reference import Query
 from callboard.actors.seconds import seconds
-from callboard.actors.system_actor import ActorContext, SystemActor
+from callboard.actors.system_actor import SystemActor
 from callboard.basp.header import FIRST_ACTOR, NODE_ACTOR
 from callboard.proxies.broker import Broker
 from callboard.proxies.draining import Drain
@@ -33,11 +34,11 @@ class Waited:
 
     def __init__(self) -> None:
         #: Cell → looks: the time, and the place in line of the last message that waited then.
-        self._looks: dict[ActorContext, deque[tuple[float, int]]] = {}
+        self._looks: dict[Cell, deque[tuple[float, int]]] = {}
 
-    def look(self, cells: Iterable[ActorContext], now: float) -> None:
+    def look(self, cells: Iterable[Cell], now: float) -> None:
         """Look at mailboxes; those that are empty or gone are forgotten."""
-        looks: dict[ActorContext, deque[tuple[float, int]]] = {}
+        looks: dict[Cell, deque[tuple[float, int]]] = {}
         for cell in cells:
             depth, handled = cell.depth, cell.handled
             if depth and cell.keeps_order:
@@ -50,7 +51,7 @@ class Waited:
                 looks[cell] = seen
         self._looks = looks
 
-    def seconds(self, cell: ActorContext, now: float) -> float:
+    def seconds(self, cell: Cell, now: float) -> float:
         """Return how long the first in line has waited at least; 0 where nothing is known."""
         seen = self._looks.get(cell)
         return now - seen[0][0] if seen else 0.0
@@ -146,8 +147,6 @@ message("callboard.ReachableNode")(ReachableNode)
 class Inspector(SystemActor):
     """Answers `Inspect` and carries out `DrainNode`."""
 
-    remote_methods = frozenset()
-
     def __init__(self, broker: Broker, names: Names, drain: Drain) -> None:
         self._broker = broker
         self._names = names
@@ -193,7 +192,7 @@ class Inspector(SystemActor):
         )
 
     def _parts_of_the_node(
-        self, cells: Sequence[ActorContext], now: float, limit: int
+        self, cells: Sequence[Cell], now: float, limit: int
     ) -> list[ActorInfo]:
         """Describe the actors that every node has, its broker and its proxies."""
         rows = [_row(cell, "", now) for cell in cells if cell.number < FIRST_ACTOR]
@@ -217,7 +216,7 @@ class Inspector(SystemActor):
         self.node.close()
 
 
-def _row(cell: ActorContext, name: str, now: float, waited: float = 0.0) -> ActorInfo:
+def _row(cell: Cell, name: str, now: float, waited: float = 0.0) -> ActorInfo:
     """Describe one actor."""
     return ActorInfo(
         address=str(cell.ref),

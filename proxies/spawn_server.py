@@ -14,8 +14,6 @@ from callboard.proxies.messages import Spawn
 class SpawnServer(SystemActor):
     """Makes actors of the offered classes for other nodes; nothing else can be made."""
 
-    remote_methods = frozenset()
-
     def __init__(self, offered: Mapping[str, type[Actor]]) -> None:
         self._offered = offered
 

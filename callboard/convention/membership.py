@@ -20,14 +20,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from callboard.actors.actor import Actor
 from callboard.actors.dispatch import handler
-from callboard.actors.errand import Errand
 from callboard.actors.errors import CallboardError, InvalidAddress, NotSpawnable, RemoteError
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Down
 from callboard.actors.runtime import Runtime
+from callboard.actors.system_actor import SystemActor
 from callboard.actors.thespian.cell import Creation
 from callboard.actors.thespian.creator import is_compatible
 from callboard.actors.thespian.neighbors import Neighbors
@@ -76,10 +75,8 @@ class CapabilitiesChanged:
     """Tell the others what this system can do."""
 
 
-class Administrator(Actor):
+class Administrator(SystemActor):
     """Knows the other systems of the convention, and creates actors for them."""
-
-    remote_methods = frozenset()
 
     def __init__(self, membership: "Membership") -> None:
         self._membership = membership
@@ -186,15 +183,11 @@ class Administrator(Actor):
     @handler
     def create(self, order: Create) -> None:
         """Create an actor for another system."""
-        membership = self._membership
-        make = partial(membership.create_here, order)
-        membership.runtime.schedule(Errand(membership.runtime, self.promise(), make))
+        self.answer_apart(partial(self._membership.create_here, order))
 
 
-class Seeker(Actor):
+class Seeker(SystemActor):
     """Joins its system with one that listens at an address, again and again."""
-
-    remote_methods = frozenset()
 
     def __init__(self, membership: "Membership") -> None:
         self._membership = membership

@@ -22,8 +22,6 @@ from callboard.simulation.processes import HOST_NAME, NodeCall
 class Host(SystemActor):
     """Calls methods of the node for the test."""
 
-    remote_methods = frozenset()
-
     @handler
     async def call(self, call: NodeCall) -> Any:
         """Call the awaitable form of a method and return its result."""

@@ -143,8 +143,6 @@ class Names:
 class Directory(SystemActor):
     """Answers who is registered under a name, and tells watchers of changes."""
 
-    remote_methods = frozenset()
-
     def __init__(self, names: Names, groups: Names, node_name: str) -> None:
         self._names = names
         self._groups = groups

@@ -55,8 +55,6 @@ class _Refresh:
 class NameWatcher(SystemActor):
     """Tells `told` who has a name, from now on: those that have it already first."""
 
-    remote_methods = frozenset()
-
     def __init__(
         self, name: str, *, is_group: bool, told: Callable[[NameChange], object]
     ) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from callboard import Actor, Child, Node, Supervisor, handler, message
-from callboard.actors.errand import ERRAND_LIMIT
+from callboard.actors.system_actor import ERRAND_LIMIT
 from callboard.actors.errors import (
     ActorDown,
     AskTimeout,

@@ -82,7 +82,6 @@ class RouterActor(SystemActor):
     """Runs a `RouterMachine` on a thread of its own; a sync of the disk may hold it up."""
 
     detached = True
-    remote_methods = frozenset()
 
     def __init__(
         self,
