@@ -176,14 +176,12 @@ class Aside:
     urgent: deque[Item] = field(default_factory=deque)
 
 
+@dataclass(slots=True, eq=False)
 class Monitor:
     """One actor's monitor of another: `cancel()` ends it without a `Down`."""
 
-    __slots__ = ("_cell", "ref")
-
-    def __init__(self, cell: "Cell", ref: ActorRef[Any]) -> None:
-        self._cell = cell
-        self.ref = ref
+    _cell: "Cell"
+    ref: ActorRef[Any]
 
     def cancel(self) -> None:
         """Take the monitor back; no effect once the `Down` is on its way."""

@@ -55,22 +55,18 @@ class Envelope:
     is_urgent: bool = False
 
 
+@dataclass(slots=True)
 class Company:
     """Whether any message of this process went in company: until then no code looks for it.
 
     `used` becomes True with the first trace context, and the first ask that was given a time.
     """
 
-    __slots__ = ("trace", "used")
-
-    def __init__(self) -> None:
-        self.used = False
-        self.trace: ContextVar[TraceContext | None] = ContextVar(
-            "callboard_trace", default=None
-        )
+    trace: ContextVar[TraceContext | None]
+    used: bool = False
 
 
-COMPANY: Final = Company()
+COMPANY: Final = Company(ContextVar("callboard_trace", default=None))
 
 
 def is_traceparent(text: object) -> bool:

@@ -22,7 +22,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, SupportsIndex
 
 from callboard.actors.envelope import Envelope
@@ -99,20 +99,18 @@ def _parts_of(message: Any) -> Iterable[Any]:
     return getattr(message, "__dict__", {}).values()
 
 
+@dataclass(slots=True, eq=False)
 class BackPressure:
     """The bounds of a queue against what waits in it, and everyone waiting for room.
 
     The queue says how many items it has: it may be a plain deque that others append to.
     """
 
-    __slots__ = ("bounds", "held", "waiters")
-
-    def __init__(self, bounds: Mailbox) -> None:
-        self.bounds = bounds
-        #: Bytes of the items that wait; 0 without a bound in bytes.
-        self.held = 0
-        #: Called when there is room: they let threads and actors go on.
-        self.waiters: deque[Callable[[], object]] = deque()
+    bounds: Mailbox
+    #: Bytes of the items that wait; 0 without a bound in bytes.
+    held: int = 0
+    #: Called when there is room: they let threads and actors go on.
+    waiters: deque[Callable[[], object]] = field(default_factory=deque)
 
     def fits(self, count: int, size: int, times: int = 1) -> bool:
         """Return whether an item of `size` bytes fits beside `count` others.

@@ -243,8 +243,45 @@ class Target(Protocol):
         """Undo `link`."""
 
 
+class Callee(Generic[A_co]):
+    """What methods of actors can be called on; A_co is the actors' class."""
+
+    __slots__ = ()
+
+    def ask(self, message: object, /) -> Future[Any]:
+        """Send a message and return the future of its answer."""
+        raise NotImplementedError
+
+    @overload
+    def call(
+        self,
+        method: Callable[Concatenate[A_co, P], Coroutine[Any, Any, R]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Future[R]: ...
+    @overload
+    def call(
+        self, method: Callable[Concatenate[A_co, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> Future[R]: ...
+    def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
+        """Call a public method of the actor: `ref.call(Counter.add, 1)`.
+
+        The method runs in the actor, serial with its messages; only its name travels. The
+        future fails as that of `ask` does, or with `NoSuchMethod`. Of a group it is called on
+        one member; with routing `hash`, use `at(key).call(…)`.
+
+        Raises:
+            TypeError: `method` is no function of a class.
+        """
+        if not hasattr(method, "__name__"):
+            msg = f"call() takes a method such as Counter.add, not {method!r}; by its name: "
+            msg += "ref.proxy().add(1)"
+            raise TypeError(msg)
+        return self.ask(Call(method.__name__, args, kwargs or None))
+
+
 @functools.total_ordering
-class ActorRef(ActorAddress, Generic[A_co]):
+class ActorRef(Callee[A_co], ActorAddress):
     """The address of an actor on this node or any other; A_co is the actor's class.
 
     Refs are equal when they name the same actor, whichever node they came from; they can be
@@ -355,32 +392,6 @@ class ActorRef(ActorAddress, Generic[A_co]):
         else:
             self.target.post(message, future)
         return future
-
-    @overload
-    def call(
-        self,
-        method: Callable[Concatenate[A_co, P], Coroutine[Any, Any, R]],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> Future[R]: ...
-    @overload
-    def call(
-        self, method: Callable[Concatenate[A_co, P], R], *args: P.args, **kwargs: P.kwargs
-    ) -> Future[R]: ...
-    def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
-        """Call a public method of the actor: `ref.call(Counter.add, 1)`.
-
-        The method runs in the actor, serial with its messages; only its name travels. The
-        future fails as that of `ask` does, or with `NoSuchMethod`.
-
-        Raises:
-            TypeError: `method` is no function of a class.
-        """
-        if not hasattr(method, "__name__"):
-            msg = f"call() takes a method such as Counter.add, not {method!r}; by its name: "
-            msg += "ref.proxy().add(1)"
-            raise TypeError(msg)
-        return self.ask(Call(method.__name__, args, kwargs or None))
 
     def proxy(self) -> "MethodProxy":
         """Return an object whose methods call those of the actor: `ref.proxy().add(1)`."""

@@ -40,16 +40,14 @@ OPEN_EPOCH_LIMIT: Final = EPOCH_COUNT // 2
 _REPORT_LIMIT: Final = EPOCH_COUNT
 
 
+@dataclass(slots=True, eq=False)
 class _Sent:
     """Messages that were sent, and what became of them."""
 
-    __slots__ = ("confirmed", "dead_letters", "lost", "sent")
-
-    def __init__(self) -> None:
-        self.sent = 0
-        self.confirmed = 0
-        self.dead_letters = 0
-        self.lost = 0
+    sent: int = 0
+    confirmed: int = 0
+    dead_letters: int = 0
+    lost: int = 0
 
     @property
     def in_flight(self) -> int:
@@ -57,14 +55,11 @@ class _Sent:
         return self.sent - self.confirmed - self.lost
 
 
+@dataclass(slots=True, eq=False)
 class _Epoch(_Sent):
     """Messages of one epoch; ``sent`` is known when it is over."""
 
-    __slots__ = ("number",)
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
+    number: int = 0
 
 
 class Account(_Sent):
@@ -84,7 +79,7 @@ class Account(_Sent):
         self.offset = 0
         # Value of ``sent`` when the current epoch began.
         self._base = 0
-        self._current = _Epoch(0)
+        self._current = _Epoch()
         self._open: deque[_Epoch] = deque()
 
     @property
@@ -181,7 +176,7 @@ class Account(_Sent):
             self._open.append(over)
         self._base += sent
         number = over.number if number is None else number
-        self._current = _Epoch((number + 1) % EPOCH_COUNT)
+        self._current = _Epoch(number=(number + 1) % EPOCH_COUNT)
         self.offset = (self._current.number << SEQUENCE_BITS) - self._base & POSITION_MASK
         if len(self._open) < OPEN_EPOCH_LIMIT:
             return 0

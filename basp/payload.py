@@ -228,7 +228,7 @@ class PayloadCodec:
         self._reader = CborReader(
             "messages",
             table,
-            max_depth=_LEVELS_PER_DEPTH * (depth_limit + 1),
+            max_depth=_LEVELS_PER_DEPTH * (depth_limit + 1) + 1,  # with options in an array
             trusted=tags.TRUSTED_TAGS,
         )
 
@@ -273,7 +273,7 @@ class PayloadCodec:
             return self.decode_message(payload), NO_OPTIONS
         if len(payload) > self._in_pieces_from:
             raise LargePayload
-        message, options = self._reader.read_items(payload[1:], 2)
+        message, options = self._reader.read(payload)
         return message, self._checked(options)
 
     def _checked(self, options: object) -> Mapping[int, object]:

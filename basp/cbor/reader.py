@@ -133,24 +133,10 @@ class CborReader:
             raise
         except BaseException as cause:  # code of users runs in there, and cbor2 may panic
             raise remote_error(cause) from cause
-        _check_end(end, payload)
+        if type(end) is not int or end != _SENTINEL:
+            message = f"bytes follow the last item in a payload of {len(payload):,} B"
+            raise MalformedPayload(message)
         return item
-
-    def read_items(self, payload: bytes, count: int) -> list[Any]:
-        """Return the ``count`` items, 1 to 22, that fill ``payload`` exactly.
-
-        Raises:
-            RemoteProtocolError: the bytes are no such items, or bytes follow them.
-        """
-        try:
-            items: list[Any]
-            *items, end = self._loads(bytes((0x81 + count,)) + payload + _SENTINEL_BYTES)
-        except KeyboardInterrupt:  # of the one who reads a file
-            raise
-        except BaseException as cause:  # code of users runs in there, and cbor2 may panic
-            raise remote_error(cause) from cause
-        _check_end(end, payload)
-        return items
 
     def read_in_pieces(
         self, payload: bytes, at: int, count: int
@@ -200,13 +186,6 @@ class CborReader:
     def _refuse_map(self, _content: object, _is_key: object) -> NoReturn:
         """Refuse a map."""
         message = f"{self._what} hold no maps"
-        raise MalformedPayload(message)
-
-
-def _check_end(end: object, payload: bytes) -> None:
-    """Refuse a payload that goes on behind its last item."""
-    if type(end) is not int or end != _SENTINEL:
-        message = f"bytes follow the last item in a payload of {len(payload):,} B"
         raise MalformedPayload(message)
 
 

@@ -50,14 +50,10 @@ class Names:
 
     def get(self, name: str) -> ActorRef[Any] | None:
         """Return the actor registered under a name, or None."""
-        return next(iter(self.holders(name)), None)
-
-    def holders(self, name: str) -> tuple[ActorRef[Any], ...]:
-        """Return all actors under a name, in the order in which they came."""
-        return self.state(name)[1]
+        return next(iter(self.state(name)[1]), None)
 
     def state(self, name: str) -> tuple[int, tuple[ActorRef[Any], ...]]:
-        """Return the version of the table, and who is under a name in it."""
+        """Return the version of the table, and who is under a name, in the order of coming."""
         with self._lock:
             return self.version, tuple(self._holders.get(name, ()))
 

@@ -2,23 +2,13 @@
 
 import itertools
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import (
-    Any,
-    Concatenate,
-    Final,
-    Generic,
-    Literal,
-    ParamSpec,
-    TypeVar,
-    get_args,
-    overload,
-)
+from typing import Any, Final, Literal, TypeVar, get_args, overload
 
 from callboard.actors.future import Future
-from callboard.actors.reference import DEFAULT_TIMEOUT, ActorRef, Call, Query
+from callboard.actors.reference import DEFAULT_TIMEOUT, ActorRef, Call, Callee, Query
 from callboard.actors.runtime import Runtime
 from callboard.proxies.errors import NoMembers
 from callboard.proxies.names.directory import Names
@@ -27,7 +17,6 @@ from callboard.proxies.names.watch import NameAdded, NameChange, watch_name
 
 A = TypeVar("A")
 R = TypeVar("R")
-P = ParamSpec("P")
 
 Routing = Literal["round_robin", "random", "least_busy", "hash"]
 
@@ -123,7 +112,7 @@ class Members:
 
 
 @dataclass(eq=False, repr=False)
-class Group(Generic[A]):
+class Group(Callee[A]):
     """Actors of any nodes under one name; `node.group(name)` makes it.
 
     `tell`, `ask` and `call` go to one member, chosen by the routing; `broadcast` and `ask_all`
@@ -263,21 +252,6 @@ class Group(Generic[A]):
         if self.routing == "least_busy":
             self._members.count(ref, future)
         return future
-
-    @overload
-    def call(
-        self,
-        method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> Future[R]: ...
-    @overload
-    def call(
-        self, method: Callable[Concatenate[A, P], R], *args: P.args, **kwargs: P.kwargs
-    ) -> Future[R]: ...
-    def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
-        """Call a public method of one member; with routing `hash`, use `at(key).call(…)`."""
-        return self.ask(Call(method.__name__, args, kwargs or None))
 
     # --- all members ---
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import pytest
 
 from callboard import Actor, Child, Node, Supervisor, handler, message
-from callboard.actors.system_actor import ERRAND_LIMIT
 from callboard.actors.errors import (
     ActorDown,
     AskTimeout,
@@ -15,6 +14,7 @@ from callboard.actors.errors import (
     NotSpawnable,
     RemoteError,
 )
+from callboard.actors.system_actor import ERRAND_LIMIT
 from callboard.basp.header import SPAWN_SERVER
 from callboard.proxies.messages import Spawn
 from tests.callboard.test_text import Speechless

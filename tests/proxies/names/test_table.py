@@ -108,12 +108,12 @@ def test_several_actors_can_be_under_one_name_until_they_end():
         names.join("echo", first)
         names.join("echo", second)
         names.join("echo", first)
-        assert names.holders("echo") == (first, second)
+        assert names.state("echo")[1] == (first, second)
 
         first.stop()
         node.monitor(first).result(5)
 
-        assert names.holders("echo") == (second,)
+        assert names.state("echo")[1] == (second,)
         assert names.withdraw("echo", second)
         assert list(names) == []
 
