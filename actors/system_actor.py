@@ -43,10 +43,6 @@ class ActorContext(Running, Protocol):
     """
 
     @property
-    def runtime(self) -> ActorHost:
-        """The runtime of the node that the actor lives on."""
-
-    @property
     def runner(self) -> Runner:
         """The runner whose thread runs the actor: the node's, or its own if it is detached."""
 

@@ -156,7 +156,7 @@ class CborReader:
         """
         try:
             return (yield from self._pieces.read(payload, at, count))
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, GeneratorExit):  # it is read no further
             raise
         except BaseException as cause:  # constructors of users, and a decoder without memory
             raise remote_error(cause) from cause
