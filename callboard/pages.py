@@ -6,7 +6,6 @@ The server answers on threads of its own. Anybody who reaches the port may ask, 
 
 import json
 import logging
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from http import HTTPStatus
@@ -78,28 +77,21 @@ class PageServer(Closing):
             OSError: the address is not ours or the port is taken.
         """
         self._server = _http_server((host, port), pages, actions or {})
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.1,), name="pages", daemon=True
-        )
-        self._thread.start()
+        self._server.start("pages")
 
     @property
     def port(self) -> int:
         """The port that was opened."""
-        return self._server.server_address[1]
+        return self._server.port
 
     @property
     def url(self) -> str:
         """Where it answers, without a path."""
-        host, port = self._server.server_address[:2]
-        text = host.decode() if isinstance(host, bytes | bytearray) else str(host)
-        return f"http://{text}:{port}"
+        return f"http://{self._server.server_address[0]!s}:{self.port}"
 
     def close(self) -> None:
         """Close the port. Idempotent."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._server.close()
 
 
 def _http_server(address: tuple[str, int], pages: Pages, actions: Actions) -> "WebServer":

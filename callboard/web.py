@@ -7,12 +7,14 @@ taken longest to say what it wants: an honest client says it at once.
 """
 
 import contextlib
+import io
 import ipaddress
 import logging
 import socket
 import sys
 import threading
 import time
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -55,6 +57,23 @@ class WebServer(ThreadingHTTPServer):
         #: the answer is made. The oldest comes first.
         self._open: dict[Any, tuple[str, float | None]] = {}
         super().__init__(address, handler)
+
+    @property
+    def port(self) -> int:
+        """The port that was opened."""
+        return int(self.server_address[1])
+
+    def start(self, name: str) -> None:
+        """Begin to answer, on a thread of that name."""
+        serve = partial(self.serve_forever, 0.1)
+        self._thread = threading.Thread(target=serve, name=name, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Close the port of a server that was started. Idempotent."""
+        self.shutdown()
+        self.server_close()
+        self._thread.join()
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
         """Take a connection; False where all that there are wait for their answers."""
@@ -115,12 +134,13 @@ class WebHandler(BaseHTTPRequestHandler):
     """Reads one request within its bounds; derived classes answer it."""
 
     timeout = REQUEST_LIMIT
+    rbufsize = 0  # what reads has a buffer of its own
     server: WebServer
 
     def setup(self) -> None:
         """Bound what is read of a head."""
         super().setup()
-        self.rfile = _Head(self.rfile)  # type: ignore[assignment]
+        self.rfile = _Reader(self.rfile)  # the stream is unbuffered
 
     def body(self, limit: int) -> bytes | None:
         """Read what is posted; None unless it says its length, of at most `limit` bytes.
@@ -162,31 +182,17 @@ class WebHandler(BaseHTTPRequestHandler):
         """Log nothing: a probe comes every few seconds."""
 
 
-class _Head:
+class _Reader(io.BufferedReader):
     """What a handler reads from: lines up to a limit in all, and bodies."""
 
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self._left = HEAD_LIMIT
+    _left = HEAD_LIMIT
 
-    def readline(self, size: int = -1) -> bytes:
+    def readline(self, size: int | None = -1) -> bytes:
         """Return the next line; nothing, as at the end, beyond the limit."""
-        line: bytes = self._stream.readline(self._left if size < 0 else min(size, self._left))
+        is_bounded = size is not None and 0 <= size < self._left
+        line = super().readline(size if is_bounded else self._left)
         self._left -= len(line)
         return line
-
-    def read(self, size: int) -> bytes:
-        """Return so many bytes of a body."""
-        return self._stream.read(size)  # type: ignore[no-any-return]
-
-    def close(self) -> None:
-        """Close the stream."""
-        self._stream.close()
-
-    @property
-    def closed(self) -> bool:
-        """Whether the stream is closed."""
-        return bool(self._stream.closed)
 
 
 def _is_address(name: str) -> bool:

@@ -43,7 +43,7 @@ def load_app(path: Path) -> ModuleType:
             why=f"{where}: {error.msg}", step="correct that line and run it again"
         ) from error
     except Exception as error:
-        text = f"{path} failed when it was loaded{_where(error, path)}: {_name_of(error)}"
+        text = f"{path} failed when it was loaded{_where(error, path)}: {describe(error)}"
         raise Problem(why=text, step=f"python {path} shows the traceback") from error
     return module
 
@@ -117,7 +117,7 @@ def set_up(module: ModuleType, node: object, path: Path) -> None:
     try:
         setup(node)
     except Exception as error:
-        text = f"setup(node) failed{_where(error, path)}: {_name_of(error)}"
+        text = f"setup(node) failed{_where(error, path)}: {describe(error)}"
         raise Problem(why=text, step="correct it and run it again") from error
 
 
@@ -126,10 +126,6 @@ def _module_name(path: Path) -> str:
     loaded = sys.modules.get(path.stem)
     is_free = loaded is None or getattr(loaded, "__file__", None) == str(path)
     return path.stem if is_free else f"callboard_app_{path.stem}"
-
-
-def _name_of(error: Exception) -> str:
-    return describe(error)
 
 
 def _where(error: Exception, path: Path) -> str:

@@ -80,10 +80,8 @@ def open_plain(path: str, flags: int) -> int:
     try:
         descriptor = os.open(path, flags, 0o644)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):
-            raise NotPlain(_NOT_PLAIN.format(path)) from None
-        if error.errno == errno.EISDIR:
-            check_plain(stat.S_IFDIR, path)
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            check_plain(os.lstat(path).st_mode, path)
         raise
     try:
         check_plain(os.fstat(descriptor).st_mode, path)
@@ -99,10 +97,8 @@ def check_plain(mode: int, path: str) -> None:
         what = f"{path} is a folder, not a file; take it away"
         raise FolderInPlace(what)
     if not stat.S_ISREG(mode):
-        raise NotPlain(_NOT_PLAIN.format(path))
-
-
-_NOT_PLAIN = "{} is a link, a pipe or a device, not a file; take it away"
+        what = f"{path} is a link, a pipe or a device, not a file; take it away"
+        raise NotPlain(what)
 
 
 class RealDisk:

@@ -19,7 +19,7 @@ from callboard.demo.line import LINKS, NAMES, Line
 from callboard.demo.options import DemoOptions
 from callboard.demo.outcome import RunOutcome
 from callboard.demo.scene import Event, Scene
-from callboard.demo.screen import Command, DemoScreen, Keyboard, KeyParser, PlainScreen
+from callboard.demo.screen import DemoScreen, Keyboard, KeyCommand, KeyParser, PlainScreen
 from callboard.demo.story import Blow, Timeline
 
 
@@ -219,7 +219,7 @@ class Show:
                 self._obey(command)
         self._next_draw = 0.0
 
-    def _obey(self, command: Command) -> None:
+    def _obey(self, command: KeyCommand) -> None:
         """Do what the user wants."""
         if command.verb == "quit":
             self._is_ending = True

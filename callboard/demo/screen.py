@@ -114,7 +114,7 @@ _VERBS: Final[dict[str, Verb]] = {"k": "kill", "p": "freeze", "c": "cut"}
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class KeyCommand:
     """What the user wants; `target` is a node, for `cut` the node on the link's A side."""
 
     verb: Verb | Literal["quit"]
@@ -137,18 +137,18 @@ class KeyParser:
             return f"{self._verb} which node?  " + " · ".join(name.lower() for name in NAMES)
         return HELP
 
-    def press(self, key: str) -> Command | None:
+    def press(self, key: str) -> KeyCommand | None:
         """Take one key; returns a command when it completes one."""
         key = key.lower()
         verb, self._verb = self._verb, None
         if verb is None:
             if key == "q":
-                return Command("quit")
+                return KeyCommand("quit")
             self._verb = _VERBS.get(key)
             return None
         target = key.upper()
         targets = [left for left, _ in LINKS] if verb == "cut" else NAMES
-        return Command(verb, target) if target in targets else None
+        return KeyCommand(verb, target) if target in targets else None
 
 
 class Keyboard:

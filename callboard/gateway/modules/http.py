@@ -1,7 +1,6 @@
 """The module `http`: takes messages by POST, posts messages, fetches pages."""
 
 import logging
-import threading
 import urllib.request
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -77,12 +76,7 @@ class HttpModule(Module):
         if self._args.listen is not None:
             self._server = _Server(parse_host_port(self._args.listen), _Handler)
             self._server.module = self
-            threading.Thread(
-                target=self._server.serve_forever,
-                args=(0.1,),
-                name=f"callboard-http-{self.name}",
-                daemon=True,
-            ).start()
+            self._server.start(f"callboard-http-{self.name}")
             _log.info("module %r takes POST at port %d", self.name, self.port)
         if self._args.get is not None:
             self._fetch()
@@ -91,7 +85,7 @@ class HttpModule(Module):
     @property
     def port(self) -> int:
         """The port that was opened; 0 before."""
-        return 0 if self._server is None else int(self._server.server_address[1])
+        return 0 if self._server is None else self._server.port
 
     def receive(self, message: Message) -> None:
         """Post it."""
@@ -105,8 +99,7 @@ class HttpModule(Module):
     def destroy(self) -> None:
         """Close the port."""
         if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
+            self._server.close()
 
     def _fetch(self) -> None:
         """Fetch the URL and publish what it holds."""

@@ -1,17 +1,17 @@
 import pytest
 
-from callboard.demo.screen import HELP, Command, KeyParser
+from callboard.demo.screen import HELP, KeyCommand, KeyParser
 
 
 @pytest.mark.parametrize(
     ("keys", "command"),
     [
-        ("q", Command("quit")),
-        ("kc", Command("kill", "C")),
-        ("KC", Command("kill", "C")),
-        ("pa", Command("freeze", "A")),
-        ("cb", Command("cut", "B")),
-        ("kxkd", Command("kill", "D")),  # x takes the first k back
+        ("q", KeyCommand("quit")),
+        ("kc", KeyCommand("kill", "C")),
+        ("KC", KeyCommand("kill", "C")),
+        ("pa", KeyCommand("freeze", "A")),
+        ("cb", KeyCommand("cut", "B")),
+        ("kxkd", KeyCommand("kill", "D")),  # x takes the first k back
     ],
 )
 def test_keys_become_commands(keys, command):
