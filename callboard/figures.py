@@ -21,6 +21,9 @@ Samples = list[tuple[Labels, float]]
 
 S = TypeVar("S")
 
+#: Of a figure: name, text, and how it is read from a source.
+Row = tuple[str, str, str | Callable[[S], float | Samples]]
+
 
 @dataclass(frozen=True, slots=True)
 class Metric:
@@ -70,6 +73,16 @@ class Figure(Generic[S]):
             "counter" if self.name.endswith("_total") else "gauge"
         )
         return Metric(self.name, kind, self.text, samples)
+
+
+def figures_of(prefix: str, rows: Iterable[Row[S]]) -> tuple[Figure[S], ...]:
+    """Return a table of figures whose names begin alike.
+
+    Args:
+        prefix: of all names.
+        rows: the rest of the name, text, and how it is read, as `Figure` takes them.
+    """
+    return tuple(Figure(f"{prefix}{name}", text, read) for name, text, read in rows)
 
 
 def metrics_of(table: Sequence[Figure[S]], source: S, labels: Labels = ()) -> list[Metric]:

@@ -36,52 +36,42 @@ def _buffered(hub: Hub) -> dict[str, int]:
     return {**dict.fromkeys(_TYPES.values(), 0), "data": hub.buffered}
 
 
-_FIGURES: Final[tuple[figures.Figure[Hub], ...]] = (
-    figures.Figure(
-        "broker_connections",
+_BROKER_ROWS: Final[tuple[figures.Row[Hub], ...]] = (
+    (
+        "connections",
         "Peers that are connected.",
         lambda hub: figures.by_label("type", {"native": len(hub.core.peers())}),
     ),
-    figures.Figure(
-        "broker_processed_messages_total",
+    (
+        "processed_messages_total",
         "Messages that went through the core.",
         lambda hub: figures.by_label("type", _processed(hub)),
     ),
-    figures.Figure(
-        "broker_buffered_messages",
+    (
+        "buffered_messages",
         "Messages that wait for the core, or for a peer that reads slowly.",
         lambda hub: figures.by_label("type", _buffered(hub)),
     ),
-    figures.Figure(
-        "callboard_topic_subscribers",
-        "Subscribers that are open.",
-        lambda hub: len(hub.subscribers),
-    ),
-    figures.Figure(
-        "callboard_topic_publishers",
-        "Publishers that are open.",
-        lambda hub: len(hub.publishers),
-    ),
-    figures.Figure(
-        "callboard_topic_published_total",
-        "Data messages that were published here.",
-        "counters.data_published",
-    ),
-    figures.Figure(
-        "callboard_topic_delivered_total",
+)
+_TOPIC_ROWS: Final[tuple[figures.Row[Hub], ...]] = (
+    ("subscribers", "Subscribers that are open.", lambda hub: len(hub.subscribers)),
+    ("publishers", "Publishers that are open.", lambda hub: len(hub.publishers)),
+    ("published_total", "Data messages that were published here.", "counters.data_published"),
+    (
+        "delivered_total",
         "Messages handed to receivers here, once for each of them.",
         "counters.delivered",
     ),
-    figures.Figure(
-        "callboard_topic_dropped_total",
-        "Messages dropped because a peer did not read.",
-        "counters.dropped",
-    ),
-    figures.Figure(
-        "callboard_topic_malformed_total",
+    ("dropped_total", "Messages dropped because a peer did not read.", "counters.dropped"),
+    (
+        "malformed_total",
         "Runs from other endpoints that were no messages.",
         "counters.malformed",
     ),
+)
+_FIGURES: Final = (
+    *figures.figures_of("broker_", _BROKER_ROWS),
+    *figures.figures_of("callboard_topic_", _TOPIC_ROWS),
 )
 
 

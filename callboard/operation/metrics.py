@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from callboard.basp.header import FIRST_ACTOR
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.monitoring import all_metrics
-from callboard.figures import Figure, Metric, Samples, by_label, metrics_of
+from callboard.figures import Metric, Row, Samples, by_label, figures_of, metrics_of
 
 if TYPE_CHECKING:
     from callboard import Node
@@ -65,9 +65,7 @@ def _of_accounts(attribute: str) -> Callable[[_Look], float]:
     return lambda look: sum(getattr(account, attribute) for account in look.accounts)
 
 
-Row = tuple[str, str, str | Callable[[_Look], float | Samples]]
-
-_ROWS: Final[tuple[Row, ...]] = (
+_ROWS: Final[tuple[Row[_Look], ...]] = (
     ("actors", "Actors that live here.", "stats.actors"),
     ("actors_spawned_total", "Actors spawned.", "stats.spawned"),
     (
@@ -75,11 +73,7 @@ _ROWS: Final[tuple[Row, ...]] = (
         "Actors that ended, by exit reason.",
         lambda look: by_label("reason", dict(sorted(look.stats.ends.items()))),
     ),
-    (
-        "mailbox_messages",
-        "Messages that wait in all mailboxes.",
-        "stats.mailbox_messages",
-    ),
+    ("mailbox_messages", "Messages that wait in all mailboxes.", "stats.mailbox_messages"),
     (
         "mailbox_depth_max",
         "Messages that wait in the deepest mailbox.",
@@ -137,4 +131,4 @@ _ROWS: Final[tuple[Row, ...]] = (
     ),
 )
 
-_FIGURES: Final = tuple(Figure(f"callboard_{name}", text, read) for name, text, read in _ROWS)
+_FIGURES: Final = figures_of("callboard_", _ROWS)
