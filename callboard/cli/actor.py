@@ -11,9 +11,8 @@ import typer
 
 from callboard.cli.loading import load_app
 from callboard.cli.options import AccessOptions, command, flag, noun, option
-from callboard.cli.output import from_text
+from callboard.cli.output import from_text, say, to_json
 from callboard.cli.problem import Misuse, Problem
-from callboard.cli.terminal import say, to_json
 
 if TYPE_CHECKING:
     from callboard import ActorRef, Node

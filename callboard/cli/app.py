@@ -15,8 +15,8 @@ import typer
 from typer.core import TyperGroup
 
 from callboard.cli.options import AccessOptions, JsonOptions, command, flag, option
+from callboard.cli.output import say
 from callboard.cli.problem import FAILED, MISUSED, Problem, explain, one_line
-from callboard.cli.terminal import say
 
 #: What there is beside the commands of this file; `callboard.cli.NOUN` has the commands.
 NOUNS: Final = {
@@ -253,9 +253,7 @@ def _usage(error: Exception) -> str:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "callboard"
     text = getattr(error, "format_message", lambda: str(error))().rstrip(".")
-    return (
-        f"{text}; try: {path} --help" if text else f"a command is missing; try: {path} --help"
-    )
+    return f"{text or 'a command is missing'}; try: {path} --help"
 
 
 def _complain(text: str, code: int) -> int:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 import typer
 
 from callboard.cli.options import AccessOptions, JsonOptions, command, flag, noun, option
-from callboard.cli.output import from_text
+from callboard.cli.output import from_text, to_json
 from callboard.cli.own_node import catch_signals, opening, parse_listen
 from callboard.cli.problem import FAILED, Misuse, Problem
-from callboard.cli.terminal import to_json
 
 if TYPE_CHECKING:
     from callboard.flow import Flow

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from callboard.cli.options import JsonOptions, command, flag, noun, option
-from callboard.cli.output import columns
+from callboard.cli.output import columns, say, to_json
 from callboard.cli.own_node import catch_signals
 from callboard.cli.problem import FAILED, MISUSED, Misuse, Problem, Problems
-from callboard.cli.terminal import say, to_json
 
 if TYPE_CHECKING:
     from callboard.gateway import Gateway, Message, ModuleStatus

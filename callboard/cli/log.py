@@ -16,8 +16,8 @@ import typer
 
 from callboard.cli.options import JsonOptions, command, flag, noun, option
 from callboard.cli.output import columns as columns_text
+from callboard.cli.output import say, to_json
 from callboard.cli.problem import FAILED, Misuse, Problem, explained
-from callboard.cli.terminal import say, to_json
 from callboard.commitlog import LogError, LogReader, Record, sealed_segments, write_columns
 from callboard.commitlog.verify import verify as verify_log
 

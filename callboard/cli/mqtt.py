@@ -12,9 +12,8 @@ from urllib.parse import quote
 import typer
 
 from callboard.cli.options import JsonOptions, LookOptions, command, flag, noun, option
-from callboard.cli.output import columns, screen
+from callboard.cli.output import columns, say, to_json
 from callboard.cli.problem import Misuse, Problem
-from callboard.cli.terminal import say, to_json
 
 #: Seconds that the console has to answer.
 PATIENCE: Final = 5.0
@@ -191,7 +190,7 @@ def top(options: LookOptions, url: ConsoleUrl = "http://127.0.0.1:9465") -> None
       callboard mqtt top http://127.0.0.1:9465 --interval 5 --count 12 --json
     """  # noqa: D301
     before: dict[str, Any] | None = None
-    with contextlib.suppress(KeyboardInterrupt), screen(options) as show:
+    with contextlib.suppress(KeyboardInterrupt), options.screen() as show:
         for _ in options.looks():
             told = _ask(url, "/router")
             devices = _ask(url, "/devices")["devices"]

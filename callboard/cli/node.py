@@ -19,8 +19,7 @@ from callboard.cli.options import (
     noun,
     option,
 )
-from callboard.cli.output import age_text, columns, screen
-from callboard.cli.terminal import say, to_json
+from callboard.cli.output import age_text, columns, say, to_json
 
 if TYPE_CHECKING:
     from callboard import ActorRef
@@ -193,7 +192,7 @@ def top(address: Address, options: TopOptions) -> None:
     since = time.monotonic()
     with (
         _inspector(address, ANSWER_TIME, options) as inspector,
-        screen(options) as show,
+        options.screen() as show,
     ):
         for look in options.looks():
             told: Inspection = inspector.ask(Inspect(), timeout=ANSWER_TIME).result()

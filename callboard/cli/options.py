@@ -9,15 +9,19 @@ import functools
 import inspect
 import itertools
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 
 import typer
 
+from callboard.cli.output import say, to_json
 from callboard.cli.problem import Misuse
+from callboard.text import printable
 
 if TYPE_CHECKING:
     from callboard import Node, Tls
@@ -125,8 +129,6 @@ class JsonOptions:
             text: the same in words.
             err: on the standard error.
         """
-        from callboard.cli.terminal import say, to_json
-
         say(to_json(row) if self.as_json else text, err=err)
 
 
@@ -145,6 +147,25 @@ class LookOptions(JsonOptions):
             if look == self.count:
                 return
             time.sleep(self.interval)
+
+    @contextmanager
+    def screen(self) -> Iterator[Callable[[Any, str], None]]:
+        """Yield what shows a row or its text: drawn in place in a terminal, else printed."""
+        if self.as_json or not sys.stdout.isatty():
+            yield self.say
+            return
+        from rich.live import Live
+        from rich.text import Text
+
+        with Live(screen=True, auto_refresh=False) as live:
+
+            def draw(_: Any, text: str) -> None:
+                lines = printable(text, kept="\n").split("\n")
+                lines = lines[: max(1, live.console.height - 2)]
+                shown = Text("\n".join([*lines, "Ctrl-C ends"]), no_wrap=True)
+                live.update(shown, refresh=True)
+
+            yield draw
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -1,36 +1,37 @@
-"""What commands print: tables of plain text for people and for `awk`, JSON for programs."""
+"""What commands print: tables of plain text for people and for `awk`, JSON for programs.
+
+Names, topics, texts of errors and payloads come from other nodes, clients and files. What they
+hold that a terminal would obey is printed as escapes (`callboard.text.printable`), in JSON as
+the escapes of JSON, so that a program reads what was there.
+"""
 
 import json
-import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from callboard.cli.options import JsonOptions
-from callboard.cli.terminal import to_json
+import typer
+
 from callboard.text import printable
 
-__all__ = ["age_text", "columns", "from_text", "screen", "to_json"]
+
+def say(text: object = "", *, err: bool = False) -> None:
+    """Print lines.
+
+    Args:
+        text: of any source; line breaks and tabs stay.
+        err: on the standard error.
+    """
+    typer.echo(printable(str(text), kept="\n\t"), err=err)
 
 
-@contextmanager
-def screen(options: JsonOptions) -> Iterator[Callable[[Any, str], None]]:
-    """Yield what shows a row or its text: drawn in place in a terminal, else printed."""
-    if options.as_json or not sys.stdout.isatty():
-        yield options.say
-        return
-    from rich.live import Live
-    from rich.text import Text
+def to_json(value: Any) -> str:
+    """Return a value as a line of JSON without characters that a terminal would obey."""
+    from callboard.commitlog import json_text  # a log's codec, which no help needs
 
-    with Live(screen=True, auto_refresh=False) as live:
-
-        def draw(_: Any, text: str) -> None:
-            text = printable(text, kept="\n")
-            lines = text.split("\n")[: max(1, live.console.height - 2)]
-            shown = Text("\n".join([*lines, "Ctrl-C ends"]), no_wrap=True)
-            live.update(shown, refresh=True)
-
-        yield draw
+    text = json_text.to_json(value)
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
 
 
 def from_text(text: str) -> Any:

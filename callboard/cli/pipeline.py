@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from callboard.cli.options import JsonOptions, command, flag, noun, option
+from callboard.cli.output import say
 from callboard.cli.own_node import JoinOptions, catch_signals, opening, parse_listen
 from callboard.cli.problem import FAILED, MISUSED, Problem, one_line, problem_of
-from callboard.cli.terminal import say
 from callboard.cli.topic import parse_retention
 from callboard.commitlog import LogError, LogReader
 from callboard.pipeline.errors import InvalidSetting, PipelineError, SparkMissing

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from callboard.cli.options import AccessOptions, command, noun, option
-from callboard.cli.output import from_text
+from callboard.cli.output import from_text, say, to_json
 from callboard.cli.own_node import catch_signals
 from callboard.cli.problem import Misuse, Problem
-from callboard.cli.terminal import say, to_json
 
 if TYPE_CHECKING:
     from callboard import Node

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_args
 import typer
 
 from callboard.cli.options import JsonOptions, command, flag, noun, option
-from callboard.cli.output import from_text
+from callboard.cli.output import from_text, say, to_json
 from callboard.cli.own_node import JoinOptions, catch_signals
 from callboard.cli.problem import FAILED, Misuse, Problem, explained
-from callboard.cli.terminal import say, to_json
 from callboard.commitlog import CommitLog, LogError, Retention
 from callboard.commitlog.log import Sync
 

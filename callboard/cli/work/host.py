@@ -8,9 +8,9 @@ from typing import Any
 from callboard import Actor, Child, Limits, Node, Tls
 from callboard.cli.loading import find_class, load_app, set_up, spawnable_classes
 from callboard.cli.options import AccessOptions, JsonOptions, Proof, read_secret
+from callboard.cli.output import say
 from callboard.cli.own_node import catch_signals, open_port, opening
 from callboard.cli.problem import FAILED, MISUSED, Problem, Problems
-from callboard.cli.terminal import say
 from callboard.configuration.host_port import parse_host_port
 from callboard.operation.configuration import (
     InvalidConfiguration,
