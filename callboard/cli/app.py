@@ -139,7 +139,7 @@ def demo(options: DemoCommandOptions) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayOptions:
+class ReplayOptions(JsonOptions):
     """How the outcome of a replay is printed."""
 
     as_json: bool = flag("Print the outcome as JSON; pytest's goes to stderr.", "--json")
@@ -163,7 +163,7 @@ def replay(
     """  # noqa: D301
     from callboard.cli.work.replay import replay_seed
 
-    return replay_seed(seed, as_json=options.as_json)
+    return replay_seed(seed, options)
 
 
 @command(app)

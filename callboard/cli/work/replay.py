@@ -1,19 +1,19 @@
 """`callboard replay`: run a failed simulation again and compare its events."""
 
 import importlib.util
-import json
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from callboard.cli.options import JsonOptions
 from callboard.cli.problem import FAILED, Misuse, Problem
 from callboard.simulation.trace import FOLDER, Dump, UnreadableDump, dump_path
 
 _PASSED, _TESTS_FAILED = 0, 1  # exit codes of pytest; all others mean that no test ran
 
 
-def replay_seed(seed: int, *, as_json: bool) -> int:
+def replay_seed(seed: int, options: JsonOptions) -> int:
     """Run the test of a seed again; returns the exit code.
 
     Raises:
@@ -24,26 +24,23 @@ def replay_seed(seed: int, *, as_json: bool) -> int:
         raise Problem(why="pytest is not installed here", step="pip install pytest")
     with tempfile.TemporaryDirectory() as folder:
         events = Path(folder) / "events.json"
-        code = _run(root, before, events, quiet=as_json)
+        code = _run(root, before, events, quiet=options.as_json)
         if code not in (_PASSED, _TESTS_FAILED) or not events.exists():
             raise Problem(
                 why=f"pytest ran no simulation in {before.test} (its exit code is {code})",
                 step=f"see its output; if the test is gone, remove {dump_path(root, seed)}",
             )
         after = Dump.read(events)
-    if as_json:
-        difference = before.difference(after)
-        outcome = {
-            "seed": seed,
-            "test": before.test,
-            "passed": code == _PASSED,
-            "same_events": not difference,
-            "events": len(after.events),
-            "difference": difference,
-        }
-        print(json.dumps(outcome))  # noqa: T201
-    else:
-        print(f"seed {seed}: {before.compare(after)}")  # noqa: T201
+    difference = before.difference(after)
+    outcome = {
+        "seed": seed,
+        "test": before.test,
+        "passed": code == _PASSED,
+        "same_events": not difference,
+        "events": len(after.events),
+        "difference": difference,
+    }
+    options.say(outcome, f"seed {seed}: {before.compare(after)}")
     return 0 if code == _PASSED else FAILED
 
 

@@ -53,7 +53,7 @@ def test_what_is_said_keeps_its_lines_only(text, capsys):
 
 def test_all_commands_print_by_that_way():
     folder = Path(callboard.cli.__file__).parent
-    own = {"terminal.py": 1, "pipeline.py": 1}  # a bar that is drawn in place
+    own = {"output.py": 1, "pipeline.py": 1}  # a bar that is drawn in place
     found = {
         path.name: count
         for path in folder.rglob("*.py")
