@@ -85,8 +85,7 @@ class Supervisor(Actor):
             ValueError: the strategy is not known, or a number is negative.
             Exception: whatever the `__init__` of a child raised; those before it are ended.
         """
-        runner = self._cell.runner
-        self._plan = Supervision(strategy, intensity, backoff, runner.random)
+        self._plan = Supervision(strategy, intensity, backoff, self._cell.runner.random)
         self._slots: dict[ActorRef[Any], Slot] = {}
         self._last_words = _Leave(ExitReason.NORMAL, "")
         self._timer: Reminder | None = None

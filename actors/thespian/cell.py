@@ -5,6 +5,7 @@ actor stays until each of them has ended and the actor has been told so; what el
 meanwhile is a dead letter.
 """
 
+import contextlib
 import copy
 import logging
 import selectors
@@ -121,10 +122,10 @@ class Watch:
             self._forget(self._filenos.pop())
 
     def _forget(self, fileno: int) -> None:
-        try:
+        with contextlib.suppress(
+            OSError, ValueError, KeyError
+        ):  # closed by the actor meanwhile
             self._cell.runner.selector.unregister(fileno)
-        except (OSError, ValueError, KeyError):
-            pass  # closed by the actor meanwhile
 
     def _found(self, fileno: int) -> None:
         self._filenos.discard(fileno)

@@ -11,6 +11,7 @@ for the modules of sources only, and the finder must not offer a source's module
 """
 
 import builtins
+import contextlib
 import hashlib
 import importlib
 import io
@@ -57,10 +58,8 @@ def source_import(
     caller = globals if globals is not None else sys._getframe(1).f_globals
     root = _root_of(str(caller.get("__name__", "")))
     if root and level == 0 and not name.startswith(root):
-        try:
+        with contextlib.suppress(ImportError):
             return importlib.__import__(root + name, globals, locals, fromlist or (), level)
-        except ImportError:
-            pass
     return importlib.__import__(name, globals, locals, fromlist or (), level)
 
 

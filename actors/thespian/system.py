@@ -256,20 +256,14 @@ class External:
     deadline: Final = None
 
     def __init__(self, runtime: Runtime) -> None:
-        self._received: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        #: What came and no ask or listen has taken yet.
+        self.received: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.cell = open_endpoint(runtime, lambda message, _: self.put(message))
 
     def put(self, message: Any) -> None:
         """Keep a message for the next ask or listen, unless it is internal to Thespian."""
         if not _is_internal(message):
-            self._received.put(message)
-
-    def listen(self, timeout: float | None) -> Any:
-        """Return the next message; None when time is over."""
-        try:
-            return self._received.get(timeout=None if timeout is None else max(timeout, 0.0))
-        except queue.Empty:
-            return None
+            self.received.put(message)
 
     # --- as the sender of an ask ---
 
@@ -318,7 +312,12 @@ class ExternalContext:
     def listen(self, timeout: timedelta | float | None) -> Any:
         """Return the next message that anybody sends here; None when time is over."""
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-        return self._external.listen(seconds)
+        try:
+            return self._external.received.get(
+                timeout=None if seconds is None else max(seconds, 0.0)
+            )
+        except queue.Empty:
+            return None
 
     def newPrimaryActor(
         self,
@@ -394,8 +393,11 @@ class SystemBase(ExternalContext):
         self.runtime.on_dead_letter.append(self._dead_letter)
         #: The administrator's address, and the sender of what comes from the system itself.
         self.cell: Endpoint = open_endpoint(self.runtime, self._receive)
+        self.address = self.cell.ref
         self.names = GlobalNames(self.runtime)
         self.neighbors = Neighbors(self.runtime, self.cell)
+        #: Looks administrators up by `host:port`, as the transports of Thespian's bases do.
+        self.transport = self.neighbors
         self.sources = Sources(self.cell)
         self.dead_letters: ActorRef[Any] | None = None
         self.creator = Creator(
@@ -408,11 +410,6 @@ class SystemBase(ExternalContext):
             self.neighbors.convention = convention
             convention.start(self)
 
-    @property
-    def address(self) -> ActorRef[Any]:
-        """The address of the system itself."""
-        return self.cell.ref
-
     def ref_of(self, address: ActorAddress) -> ActorRef[Any] | None:
         """Return the ref behind an address; None when it is none of ours."""
         if isinstance(address, ActorRef):
@@ -423,11 +420,6 @@ class SystemBase(ExternalContext):
             return self.neighbors.convention.ref_to(address)
         is_system = getattr(address, "addressDetails", None) == _SYSTEM_ADDRESS
         return self.address if is_system else None
-
-    @property
-    def transport(self) -> Neighbors:
-        """Looks administrators up by `host:port`, as the transports of Thespian's bases do."""
-        return self.neighbors
 
     def external_clone(self) -> ExternalContext:
         """Return a context with its own address and queue, for another thread."""

@@ -180,8 +180,7 @@ class SimulatedDisk:
             FileNotFoundError: there is none, or not its folder.
             IsADirectoryError: it is a folder and `append` is set.
         """
-        folder, name = self._parent(path)
-        inode = folder.seen.get(name) if name else folder
+        folder, name, inode = self._look(path)
         if inode is None:
             if not append:
                 raise _error(errno.ENOENT, path)
@@ -197,8 +196,8 @@ class SimulatedDisk:
         Raises:
             FileExistsError: the name is taken.
         """
-        folder, name = self._parent(path)
-        if not name or name in folder.seen:
+        folder, name, inode = self._look(path)
+        if inode is not None:
             raise _error(errno.EEXIST, path)
         folder.change({name: FolderInode()})
 
@@ -213,12 +212,10 @@ class SimulatedDisk:
             ValueError: the folders differ.
         """
         check_rename(old, new)
-        folder, before = self._parent(old)
-        _, after = self._parent(new)
-        inode = folder.seen.get(before)
-        if inode is None:
+        folder, before, inode = self._look(old)
+        _, after, replaced = self._look(new)
+        if inode is None or not before:
             raise _error(errno.ENOENT, old)
-        replaced = folder.seen.get(after)
         if before == after:
             return
         if isinstance(inode, FileInode) and isinstance(replaced, FolderInode):
@@ -236,7 +233,7 @@ class SimulatedDisk:
             FileNotFoundError: there is none.
             IsADirectoryError: it is a folder.
         """
-        folder, name = self._parent(path)
+        folder, name, _ = self._look(path)
         if not isinstance(self._find(path), FileInode):
             raise _error(errno.EISDIR, path)
         folder.change({name: None})
@@ -296,8 +293,8 @@ class SimulatedDisk:
 
     # --- names ---
 
-    def _parent(self, path: str) -> tuple[FolderInode, str]:
-        """Return the folder that a path is in, and the last name; no name for the root."""
+    def _look(self, path: str) -> "tuple[FolderInode, str, FileInode | FolderInode | None]":
+        """Return a path's folder, its last name (none for the root), and what has it."""
         names = [name for name in path.split("/") if name]
         folder = self._root
         for name in names[:-1]:
@@ -307,12 +304,12 @@ class SimulatedDisk:
             if not isinstance(inode, FolderInode):
                 raise _error(errno.ENOTDIR, path)
             folder = inode
-        return folder, names[-1] if names else ""
+        name = names[-1] if names else ""
+        return folder, name, folder.seen.get(name) if name else folder
 
     def _find(self, path: str) -> FileInode | FolderInode:
         """Return what has a path; raise `FileNotFoundError` where nothing has."""
-        folder, name = self._parent(path)
-        inode = folder.seen.get(name) if name else folder
+        _, _, inode = self._look(path)
         if inode is None:
             raise _error(errno.ENOENT, path)
         return inode

@@ -15,7 +15,7 @@ import errno
 import random
 import selectors
 import zlib
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -291,7 +291,7 @@ class SimulatedNetwork:
         self._clock = clock
         self._random = rng
         self._trace = trace
-        self._ways: dict[tuple[str, str], Way] = {}
+        self._ways: defaultdict[tuple[str, str], Way] = defaultdict(Way)
         self._sockets: dict[SimulatedSocket, None] = {}
         #: What stands before a cut way: socket, size, and what happens when it gets through.
         self._held: list[tuple[SimulatedSocket, str, str, int, _Arrival]] = []
@@ -300,10 +300,7 @@ class SimulatedNetwork:
 
     def way(self, one: str, other: str) -> Way:
         """Return the direction from one host to another."""
-        way = self._ways.get((one, other))
-        if way is None:
-            way = self._ways[one, other] = Way()
-        return way
+        return self._ways[one, other]
 
     # --- for nodes ---
 

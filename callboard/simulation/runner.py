@@ -63,9 +63,8 @@ class SimulatedRunner(Runner):
         asyncio._set_running_loop(self.loop)
         self._stepping = True
         try:
-            is_busy = True
-            while is_busy and not self.closed:
-                is_busy = self._step()
+            while not self.closed and self._step():
+                pass
         finally:
             self._stepping = False
             asyncio._set_running_loop(before)

@@ -19,9 +19,6 @@ from callboard.actors.reference import ActorRef
 #: Events that are kept, the first ones: some 50 MB. Later ones count for the checksum only.
 EVENT_LIMIT: Final = 200_000
 
-#: Virtual seconds, the node or host, and what happened there.
-Event = tuple[float, str, str]
-
 
 class EventTrace:
     """The events of one run."""
@@ -80,11 +77,8 @@ def first_difference(
     before: Iterable[str], after: Iterable[str]
 ) -> tuple[int, str, str] | None:
     """Return number and text of the first line in which two traces differ; None if equal."""
-    pairs = zip_longest(before, after, fillvalue="(the end)")
-    for number, (was, is_) in enumerate(pairs):
-        if was != is_:
-            return number, was, is_
-    return None
+    lines = enumerate(zip_longest(before, after, fillvalue="(the end)"))
+    return next(((number, was, is_) for number, (was, is_) in lines if was != is_), None)
 
 
 #: Where dumps are, below the root folder of the tests.

@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -47,10 +48,7 @@ def load_class(source: ClassSource) -> Any:
 
     A program's main file is executed under another name than `__main__`, once.
     """
-    found: Any = _imported(source) or _executed(source.path)
-    for part in source.name.split("."):
-        found = getattr(found, part)
-    return found
+    return attrgetter(source.name)(_imported(source) or _executed(source.path))
 
 
 def _imported(source: ClassSource) -> ModuleType | None:

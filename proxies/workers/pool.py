@@ -278,13 +278,13 @@ class WorkerPool:
         self._waiting: list[Future[Worker]] = []
         self._subscription = ExitStack()
         self._subscription.enter_context(self._runtime.subscribed(self._note))
-        self._workers = {index: self._start(index) for index in range(self._count)}
+        self._workers = [self._start(index) for index in range(self._count)]
 
     # --- who works ---
 
     def workers(self) -> list[Worker]:
         """Return the workers that run."""
-        return [worker for worker in list(self._workers.values()) if worker.is_running]
+        return [worker for worker in self._workers if worker.is_running]
 
     def __len__(self) -> int:
         return len(self.workers())
@@ -345,7 +345,7 @@ class WorkerPool:
         Raises:
             WorkerFailed: one ended instead, or took too long.
         """
-        for worker in list(self._workers.values()):
+        for worker in self._workers:
             late = f"worker {worker.name} did not start within {START_TIME:g} s"
             await self._runtime.in_time(worker.ready, START_TIME, WorkerFailed(late))
 
@@ -391,7 +391,7 @@ class WorkerPool:
         """Let all workers end, and start none."""
         self._stop_refilling()
         self._subscription.close()
-        for worker in list(self._workers.values()):
+        for worker in self._workers:
             worker.close()
 
     def _stop_refilling(self) -> None:
@@ -402,7 +402,7 @@ class WorkerPool:
 
     def join(self) -> None:
         """Wait for the processes, a few seconds at most."""
-        for worker in list(self._workers.values()):
+        for worker in self._workers:
             worker.join()
 
     # --- what happens ---
@@ -431,10 +431,10 @@ class WorkerPool:
     def _note(self, event: object) -> None:
         """Look at links and nodes: a link may make a worker ready, a frozen one is lost."""
         if isinstance(event, LinkUp):
-            for worker in list(self._workers.values()):
+            for worker in self._workers:
                 self._runtime.post(worker.linked)
         elif isinstance(event, NodeDown):
-            for worker in list(self._workers.values()):
+            for worker in self._workers:
                 if worker.node_id == event.node_id:
                     worker.kill()  # it is of no use without its link, also if it is only frozen
 
