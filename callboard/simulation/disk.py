@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from callboard.commitlog.disk import check_rename
+from callboard.commitlog.errors import FolderInPlace
 
 #: Bytes that a disk writes whole or not at all.
 SECTOR: Final = 512
@@ -178,7 +179,7 @@ class SimulatedDisk:
 
         Raises:
             FileNotFoundError: there is none, or not its folder.
-            IsADirectoryError: it is a folder and `append` is set.
+            FolderInPlace: it is a folder.
         """
         folder, name, inode = self._look(path)
         if inode is None:
@@ -187,7 +188,7 @@ class SimulatedDisk:
             inode = FileInode()
             folder.change({name: inode})
         if not isinstance(inode, FileInode):
-            raise _error(errno.EISDIR, path)
+            raise FolderInPlace(path)
         return SimulatedFile(self, inode, is_writable=append)
 
     def mkdir(self, path: str) -> None:
@@ -250,11 +251,11 @@ class SimulatedDisk:
         """Return the size of a file in bytes.
 
         Raises:
-            IsADirectoryError: it is a folder.
+            FolderInPlace: it is a folder.
         """
         inode = self._find(path)
         if not isinstance(inode, FileInode):
-            raise _error(errno.EISDIR, path)
+            raise FolderInPlace(path)
         return len(inode.seen)
 
     def sync_folder(self, path: str) -> None:
