@@ -63,8 +63,9 @@ class SimulatedRunner(Runner):
         asyncio._set_running_loop(self.loop)
         self._stepping = True
         try:
-            while not self.closed and self._step():
-                pass
+            is_busy = True
+            while is_busy and not self.closed:
+                is_busy = self._step()
         finally:
             self._stepping = False
             asyncio._set_running_loop(before)
