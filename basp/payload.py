@@ -22,7 +22,7 @@ from struct import Struct
 from typing import Any, Final
 
 from callboard.basp.cbor import tags
-from callboard.basp.cbor.pieces import CONTAINER, check_weight, check_weight_in_pieces
+from callboard.basp.cbor.pieces import CONTAINER, check_weight, weigh
 from callboard.basp.cbor.reader import (
     PYTHON_TAGS,
     CborReader,
@@ -304,7 +304,7 @@ class PayloadCodec:
             PayloadTooHeavy: the message holds more than it may.
         """
         if len(payload) > self._weighed_from:
-            yield from check_weight_in_pieces(payload, self._max_weight)
+            yield from weigh(payload, self._max_weight)
         if not has_options(payload):
             (message,) = yield from self._reader.read_in_pieces(payload, 1, 1)
             return message

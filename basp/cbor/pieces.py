@@ -16,6 +16,7 @@ taken apart here; its length must be definite, as all encoders here write it.
 import io
 import mmap
 import re
+from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -130,9 +131,10 @@ def weigh(payload: bytes, most: int) -> Generator[None, None, int]:
     """Weigh the items of a payload, with a pause now and then.
 
     Returns:
-        The weight, when the generator ends; counting stops soon after `most`.
+        The weight, when the generator ends.
 
     Raises:
+        PayloadTooHeavy: they weigh more than `most`.
         MalformedPayload: the bytes are no CBOR, as far as their heads say.
     """
     at = weight = 0
@@ -158,6 +160,12 @@ def weigh(payload: bytes, most: int) -> Generator[None, None, int]:
         weight += 1
         if major in {_BYTES, _TEXT}:
             at += argument
+    if weight > most:
+        msg = (
+            f"a message of {len(payload):,} B holds more than {most // CONTAINER:,} containers "
+            f"(or {CONTAINER} times as many scalars)"
+        )
+        raise PayloadTooHeavy(msg)
     return weight
 
 
@@ -167,23 +175,7 @@ def check_weight(payload: bytes, most: int) -> None:
     Raises:
         PayloadTooHeavy: it does.
     """
-    for _ in check_weight_in_pieces(payload, most):
-        pass
-
-
-def check_weight_in_pieces(payload: bytes, most: int) -> Generator[None, None, None]:
-    """Refuse a payload that weighs more than `most`, with a pause now and then.
-
-    Raises:
-        PayloadTooHeavy: it does.
-    """
-    weight = yield from weigh(payload, most)
-    if weight > most:
-        msg = (
-            f"a message of {len(payload):,} B holds more than {most // CONTAINER:,} containers "
-            f"(or {CONTAINER} times as many scalars)"
-        )
-        raise PayloadTooHeavy(msg)
+    deque(weigh(payload, most), 0)
 
 
 def _extra_weight(payload: bytes, at: int) -> int:
