@@ -142,7 +142,9 @@ def test_no_api_takes_what_is_no_time(node, endpoint, flow, tmp_path, odd):
             print(name, call(odd))
 
 
-@pytest.mark.parametrize("odd", NO_TIMES[:1] + NO_TIMES[1:2] + [True], ids=repr)
+@pytest.mark.parametrize(
+    "odd", NO_TIMES[:1] + NO_TIMES[1:2] + [True], ids=lambda odd: type(odd).__name__
+)
 def test_a_time_that_is_none_ends_the_actor_that_gave_it_and_timers_stay_in_order(node, odd):
     ODD["it"] = odd
     for message in ((odd,), [odd], {1}):
