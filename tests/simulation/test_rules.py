@@ -66,21 +66,13 @@ def ask_fails_with_an_error_of_python(plant):
 
 
 def frames_of_a_read_arrive_backwards(plant):
-    deliver = Incoming.deliver
-    plant(
-        Incoming,
-        "deliver",
-        lambda self, wire, frames, **_: deliver(self, wire, frames[::-1], is_ordered=True),
-    )
+    post = Incoming._post
+    plant(Incoming, "_post", lambda self, wire, frames: post(self, wire, frames[::-1]))
 
 
 def frames_arrive_twice(plant):
-    deliver = Incoming.deliver
-    plant(
-        Incoming,
-        "deliver",
-        lambda self, wire, frames, **_: deliver(self, wire, frames * 2, is_ordered=True),
-    )
+    post = Incoming._post
+    plant(Incoming, "_post", lambda self, wire, frames: post(self, wire, frames * 2))
 
 
 def monitors_do_not_hear_of_a_lost_node(plant):
@@ -148,7 +140,7 @@ def more_is_confirmed_than_was_handled(plant):
     plant(
         Account,
         "confirm",
-        lambda self, epoch, _, *others: confirm(self, epoch, self.sent, *others),
+        lambda self, epoch, *_: confirm(self, epoch, self.sent - self._base, 0, 0),
     )
 
 
