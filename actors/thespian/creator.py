@@ -18,7 +18,6 @@ from thespian.system.utilis import actualActorClass
 
 from callboard.actors.cell import Cell
 from callboard.actors.reference import ActorRef, Down
-from callboard.actors.runtime import Runtime
 from callboard.actors.thespian.cell import Creation, FailedChild, PlainCell
 from callboard.actors.thespian.neighbors import Neighbors
 from callboard.actors.thespian.sources import Sources
@@ -30,40 +29,13 @@ log = logging.getLogger("callboard.thespian")
 _LIBRARIES: Final = frozenset({"callboard", "thespian"})
 
 
-class GlobalNames:
-    """The names of one system. `lock` is held while the actor of a name is created."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self.lock = threading.RLock()
-        #: The living holder of each name.
-        self.held: dict[str, ActorRef[Any]] = {}
-        runtime.on_end.append(self._ended)
-
-    def hold(self, name: str, ref: ActorRef[Any]) -> None:
-        """Give a name to an actor until it ends."""
-        self.held[name] = ref
-        if isinstance(ref.target, Cell) and not ref.target.alive:
-            self.held.pop(name, None)
-
-    def name_of(self, cell: Cell) -> str | None:
-        """Return the name that an actor was created under."""
-        return next((name for name, ref in list(self.held.items()) if ref.target is cell), None)
-
-    def _ended(self, cell: Cell, _: Down) -> None:
-        name = self.name_of(cell) if self.held else None
-        if name is not None:
-            self.held.pop(name, None)
-
-
 @dataclass(eq=False)
 class Creator:
     """Creates the actors of one system. Thread-safe."""
 
     #: The other systems, some of which may run what this one cannot.
     neighbors: Neighbors
-    #: The global names of the system.
-    names: GlobalNames
-    #: Its loaded sources.
+    #: The loaded sources of the system.
     sources: Sources
     #: What the system can do.
     capabilities: dict[str, Any]
@@ -71,6 +43,24 @@ class Creator:
     listed: Collection[str]
     #: The actors without a parent that other systems run for this one.
     abroad: set[ActorRef[Any]] = field(default_factory=set)
+    #: The living holder of each global name.
+    named: dict[str, ActorRef[Any]] = field(default_factory=dict)
+    #: Held while the actor of a name is created.
+    _naming: threading.RLock = field(default_factory=threading.RLock)
+
+    def __post_init__(self) -> None:
+        """Take names back from actors that end."""
+        self.neighbors.runtime.on_end.append(self._ended)
+
+    def name_of(self, cell: Cell) -> str | None:
+        """Return the global name that an actor was created under."""
+        names = (name for name, ref in list(self.named.items()) if ref.target is cell)
+        return next(names, None)
+
+    def _ended(self, cell: Cell, _: Down) -> None:
+        name = self.name_of(cell) if self.named else None
+        if name is not None:
+            self.named.pop(name, None)
 
     def create(
         self, actor_class: type | str, creation: Creation, parent: Cell | None
@@ -103,13 +93,15 @@ class Creator:
         self, actor_class: type | str, creation: Creation, name: str, parent: Cell | None
     ) -> ActorRef[Any]:
         """Create the holder of a name: not a child, but its creator is told of its end."""
-        with self.names.lock:
-            held = self.names.held.get(name)
+        with self._naming:
+            held = self.named.get(name)
             if held is not None:
                 return held
             ref = self._create(actor_class, creation, None)
             if isinstance(ref.target, Cell):  # on another system it is held there
-                self.names.hold(name, ref)
+                self.named[name] = ref
+                if not ref.target.alive:
+                    self.named.pop(name, None)
         if isinstance(parent, PlainCell):
             ref.target.monitor(parent, lambda down: parent.tell_of_end(down.ref))
         return ref

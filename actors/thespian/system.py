@@ -45,7 +45,7 @@ from callboard.actors.reference import ActorRef, ReplyRef, Sender
 from callboard.actors.runtime import Runtime
 from callboard.actors.seconds import seconds
 from callboard.actors.thespian.cell import Creation, PlainCell
-from callboard.actors.thespian.creator import Creator, GlobalNames, is_compatible
+from callboard.actors.thespian.creator import Creator, is_compatible
 from callboard.actors.thespian.neighbors import ConventionWays, Neighbors
 from callboard.actors.thespian.sources import Sources
 
@@ -93,7 +93,7 @@ class ThespianContext:
     @property
     def globalName(self) -> str | None:
         """The actor's global name, or None."""
-        return self._system.names.name_of(self._cell)
+        return self._system.creator.name_of(self._cell)
 
     def createActor(
         self,
@@ -394,15 +394,12 @@ class SystemBase(ExternalContext):
         #: The administrator's address, and the sender of what comes from the system itself.
         self.cell: Endpoint = open_endpoint(self.runtime, self._receive)
         self.address = self.cell.ref
-        self.names = GlobalNames(self.runtime)
         self.neighbors = Neighbors(self.runtime, self.cell)
         #: Looks administrators up by `host:port`, as the transports of Thespian's bases do.
         self.transport = self.neighbors
         self.sources = Sources(self.cell)
         self.dead_letters: ActorRef[Any] | None = None
-        self.creator = Creator(
-            self.neighbors, self.names, self.sources, self.capabilities, messages
-        )
+        self.creator = Creator(self.neighbors, self.sources, self.capabilities, messages)
         if isinstance(logDefs, dict):
             logging.config.dictConfig(logDefs)
         super().__init__(self)
@@ -446,7 +443,7 @@ class SystemBase(ExternalContext):
                 status.addChild(cell.ref)
         for address in list(neighbors.known):
             status.addConventioneer(address, "while linked")
-        for name, address in list(self.names.held.items()):
+        for name, address in list(self.creator.named.items()):
             status.addGlobalActor(name, address)
         status.setDeadLetterHandler(self.dead_letters)
         status.setNotifyHandlers(list(neighbors.told))
