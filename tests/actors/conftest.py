@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from callboard.actors import Runtime
+from callboard.actors.runtime import Runtime
 
 THREADS_END_WITHIN = 5.0
 """Seconds; executors and the watcher end a few milliseconds after the runtime."""

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from dataclasses import dataclass
 
-from callboard.actors import Actor, handler
+from callboard import Actor, handler
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import threading
 import pytest
 from thespian.actors import ActorExitRequest, InvalidActorAddress
 
-from callboard.actors import Actor, Down, handler
+from callboard import Actor, Down, handler
 from callboard.actors.actor import RESERVED
 from callboard.actors.errors import ActorDown, RemoteError, ReservedName, UnexpectedMessage
 from tests.actors.sample import Collector, Echo, Parent, instance

@@ -4,7 +4,8 @@ import threading
 
 import pytest
 
-from callboard.actors import Actor, cell, handler
+from callboard import Actor, handler
+from callboard.actors import cell
 from callboard.actors.dispatch import InvalidHandler
 from callboard.actors.errors import ActorDown, RemoteError, UnexpectedMessage
 from tests.actors.sample import Collector, Gate, instance

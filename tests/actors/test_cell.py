@@ -7,7 +7,7 @@ from collections import Counter as Tally
 
 import pytest
 
-from callboard.actors import Actor, ActorRef, Down, ExitReason, handler
+from callboard import Actor, ActorRef, Down, ExitReason, handler
 from callboard.actors.cell import MESSAGES_A_TURN
 from callboard.actors.errors import ActorDown, RemoteError, UnexpectedMessage
 from tests.actors.sample import Collector, Echo, Fail, Gate, Parent, Waiter, instance

@@ -6,10 +6,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from callboard.actors import Actor, Runtime, handler
+from callboard import Actor, handler
 from callboard.actors.errors import ActorDown
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import current_cell
+from callboard.actors.runtime import Runtime
 
 
 class Recorder(Actor):

@@ -2,7 +2,7 @@
 
 import contextvars
 
-from callboard.actors import Actor, handler
+from callboard import Actor, handler
 
 SECRET: contextvars.ContextVar[str | None] = contextvars.ContextVar("SECRET", default=None)
 

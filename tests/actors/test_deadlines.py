@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from callboard.actors import Future
+from callboard import Future
 from callboard.actors.errors import AskTimeout, NodeClosed
 from callboard.actors.runner.deadlines import SWEEP_INTERVAL, SWEEP_SIZE, Deadlines
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from callboard.actors import Actor, handler
+from callboard import Actor, handler
 from callboard.actors.errors import ActorDown, RemoteError
 from tests.actors.conftest import runtime_threads
 from tests.actors.sample import Echo, Gate, instance

@@ -6,7 +6,7 @@ from typing import Any, Optional
 
 import pytest
 
-from callboard.actors import Actor, handler
+from callboard import Actor, handler
 from callboard.actors.dispatch import DispatchTable
 from callboard.actors.errors import CallboardError, InvalidHandler
 from tests.actors import text_annotations

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from callboard.actors import Actor, handler
+from callboard import Actor, handler
 from callboard.actors.envelope import (
     is_traceparent,
     is_tracestate,

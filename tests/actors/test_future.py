@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from callboard.actors import Actor, Future, handler
+from callboard import Actor, Future, handler
 from callboard.actors.errors import (
     ActorDown,
     AskTimeout,

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from callboard.actors import Actor, handler
+from callboard import Actor, handler
 from callboard.actors.dispatch import InvalidHandler
 from callboard.actors.errors import ActorDown, RemoteError
 from tests.actors.sample import instance

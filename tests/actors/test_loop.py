@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from callboard.actors import Actor, handler
+from callboard import Actor, handler
 
 
 class Running(Actor):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from callboard.actors import Actor, handler
+from callboard import Actor, handler
 from callboard.actors.errors import ActorDown, AskTimeout, MailboxFull
 from callboard.actors.events import MailboxOverflow
 from callboard.actors.mailbox import BoundedMailbox, Mailbox, size_of

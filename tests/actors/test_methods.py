@@ -2,7 +2,7 @@
 
 import pytest
 
-from callboard.actors import Actor, Child, Supervisor, handler
+from callboard import Actor, Child, Supervisor, handler
 from callboard.actors.dispatch import callable_methods
 from callboard.actors.errors import NoSuchMethod, RemoteError
 from tests.actors.sample import Echo

@@ -2,7 +2,7 @@
 
 import pytest
 
-from callboard.actors import Actor, Down, Exit, ExitReason, handler
+from callboard import Actor, Down, Exit, ExitReason, handler
 from tests.actors.sample import Echo
 from tests.polling import eventually
 

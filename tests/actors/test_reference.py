@@ -7,8 +7,9 @@ import pickle  # noqa: TID251  # to see that it is refused
 import pytest
 from thespian.actors import ActorAddress
 
-from callboard.actors import ActorRef, Runtime
+from callboard import ActorRef
 from callboard.actors.errors import InvalidAddress
+from callboard.actors.runtime import Runtime
 from tests.actors.sample import Echo
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from callboard.actors import Actor, handler
+from callboard import Actor, handler
 from callboard.actors.errors import RemoteError
 from tests.actors.sample import instance
 

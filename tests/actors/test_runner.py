@@ -8,10 +8,11 @@ from collections import deque
 
 import pytest
 
-from callboard.actors import Actor, Future, Runtime, handler
+from callboard import Actor, Future, handler
 from callboard.actors.errors import NodeClosed
 from callboard.actors.runner.deadlines import SWEEP_INTERVAL
 from callboard.actors.runner.runner import Runner
+from callboard.actors.runtime import Runtime
 from tests.actors.conftest import runtime_threads
 from tests.actors.sample import Echo, Gate, instance
 from tests.polling import eventually

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from callboard.actors import Actor, Runtime, handler
+from callboard import Actor, handler
 from callboard.actors.errors import ActorDown, CallboardError, NodeClosed
 from callboard.actors.events import (
     ActorFailed,
@@ -13,7 +13,7 @@ from callboard.actors.events import (
     DeadLetter,
     Unexpected,
 )
-from callboard.actors.runtime import FIRST_NUMBER, LAST_NUMBER
+from callboard.actors.runtime import FIRST_NUMBER, LAST_NUMBER, Runtime
 from tests.actors.sample import Echo, Fail, Gate, Waiter, instance
 
 

@@ -6,9 +6,10 @@ import time
 
 import pytest
 
-from callboard.actors import Actor, Runtime, handler
+from callboard import Actor, handler
 from callboard.actors.events import SlowHandler
 from callboard.actors.runner.slow_handlers import Stuck, TimeSheet
+from callboard.actors.runtime import Runtime
 from tests.actors.sample import Echo, Gate, instance
 from tests.polling import eventually
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from callboard.actors import Actor, Child, Down, Restarted, Supervisor, handler
+from callboard import Actor, Child, Down, Restarted, Supervisor, handler
 from callboard.actors.errors import RemoteError
 from callboard.actors.events import (
     ActorRestarted,

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from callboard.actors import Actor, handler
+from callboard import Actor, handler
 from callboard.actors.errors import RemoteError
 from tests.actors.sample import Echo, instance
 

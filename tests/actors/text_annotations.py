@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from callboard.actors import Actor, handler
+from callboard import Actor, handler
 
 if TYPE_CHECKING:
     from decimal import Decimal

@@ -4,8 +4,7 @@ import threading
 
 import pytest
 
-from callboard import Node
-from callboard.actors import Actor, handler
+from callboard import Actor, Node, handler
 from callboard.actors.envelope import traced, traceparent, tracestate
 from callboard.actors.errors import AskTimeout, MailboxFull
 from callboard.actors.mailbox import Mailbox

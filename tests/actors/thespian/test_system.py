@@ -21,8 +21,9 @@ from thespian.actors import (
     requireCapability,
 )
 
-from callboard import actors
-from callboard.actors import SystemBase, handler
+import callboard
+from callboard import handler
+from callboard.actors import SystemBase
 from callboard.actors.errors import ActorDown
 from tests.actors.sample import Gate, instance
 
@@ -140,7 +141,7 @@ class Told(Actor):
             self.send(sender, (self.globalName, self.capabilities.get("colour")))
 
 
-class Ours(actors.Actor):
+class Ours(callboard.Actor):
     @handler
     def double(self, msg: int) -> int:
         return 2 * msg

@@ -19,8 +19,9 @@ from thespian.actors import (
 from thespian.runcommand import RunCommand
 from thespian.system.messages.status import Thespian_ActorStatus, Thespian_StatusReq
 
-from callboard import actors
-from callboard.actors import SystemBase, handler
+import callboard
+from callboard import ActorRef, handler
+from callboard.actors import SystemBase
 from callboard.actors.errors import NotSpawnable
 from callboard.actors.thespian.cell import Creation
 from callboard.convention.messages import Create
@@ -77,11 +78,11 @@ class Shop(Actor):
             self.seen.append(msg.childAddress)
 
 
-class Foreman(actors.Actor):
+class Foreman(callboard.Actor):
     """Not a plain actor, but one that uses Thespian's `createActor`."""
 
     @handler
-    def hire(self, _: str) -> actors.ActorRef:
+    def hire(self, _: str) -> ActorRef:
         return self.createActor(Baker)
 
 

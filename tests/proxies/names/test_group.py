@@ -4,8 +4,7 @@ from collections import Counter
 
 import pytest
 
-from callboard import Node
-from callboard.actors import Actor, handler
+from callboard import Actor, Node, handler
 from callboard.actors.errors import InvalidAddress
 from callboard.proxies.errors import NoMembers
 from tests.proxies.cast import Echo, Parcel, Sink

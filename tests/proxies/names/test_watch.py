@@ -5,8 +5,7 @@ import contextlib
 
 import pytest
 
-from callboard import NameAdded, NameRemoved, Node
-from callboard.actors import Actor, handler
+from callboard import Actor, NameAdded, NameRemoved, Node, handler
 from callboard.actors.errors import InvalidAddress
 from callboard.proxies.messages import HoldersChanged, WatchName
 from callboard.proxies.names.watch import watch_name
