@@ -190,129 +190,6 @@ def prove(
     return hmac.digest(secret, role + b"".join(nonces) + b"".join(nodes), sha256)
 
 
-def _flags(config: LinkConfig) -> bytes:
-    """Return the byte of flags of our own handshake."""
-    return bytes((_PROOF_DEMANDED if config.secret is not None else 0,))
-
-
-def _tail(config: LinkConfig) -> bytes:
-    """Return the tail of our own handshake."""
-    published = config.published
-    shown = None if published is None else [published[0], list(published[1])]
-    return write_plain([list(config.application_ids), shown])
-
-
-def pack_server_handshake(config: LinkConfig, nonce: bytes) -> bytes:
-    """Write what the acceptor says first."""
-    payload = nonce + _flags(config) + _tail(config)
-    return pack_link_frame(Operation.SERVER_HANDSHAKE, config, NO_NODE, config.version, payload)
-
-
-def pack_client_handshake(
-    config: LinkConfig, server: bytes, server_nonce: bytes, nonce: bytes
-) -> bytes:
-    """Write the dialer's answer, with its proof when a secret is set."""
-    nodes = (server, config.node_id)
-    proof = prove(config.secret, b"client", (server_nonce, nonce), nodes)
-    payload = nonce + _flags(config) + proof + _tail(config)
-    return pack_link_frame(Operation.CLIENT_HANDSHAKE, config, server, config.version, payload)
-
-
-def pack_hello(config: LinkConfig, client: bytes, nonce: bytes, client_nonce: bytes) -> bytes:
-    """Write the acceptor's hello, with its proof when a secret is set."""
-    nodes = (config.node_id, client)
-    proof = prove(config.secret, b"server", (nonce, client_nonce), nodes)
-    return pack_link_frame(Operation.HELLO, config, client, 0, nonce + proof)
-
-
-def _check_start(config: LinkConfig, frame: Frame, prefix: int) -> None:
-    """Check what both handshakes have in common, before any proof."""
-    version, source = frame.data, frame.source
-    peer = node_id_text(source)
-    if version < MINIMUM_VERSION:
-        msg = (
-            f"node {peer} speaks protocol version {version:#x}, at least "
-            f"{MINIMUM_VERSION:#x} is needed; upgrade it"
-        )
-        raise IncompatibleVersion(msg)
-    if frame.length < prefix:
-        msg = f"handshake of node {peer} has {frame.length} B, at least {prefix} are needed"
-        raise MalformedHandshake(msg)
-    if source == config.node_id:
-        msg = f"node {peer} is connected to itself; check the address that was dialed"
-        raise MalformedHandshake(msg)
-    is_proof_demanded = bool(frame.payload[NONCE_SIZE] & _PROOF_DEMANDED)
-    if is_proof_demanded != (config.secret is not None):
-        who = f"node {peer} demands" if is_proof_demanded else "this node demands"
-        msg = f"{who} a shared secret, the other side has none; set the same one on both"
-        raise AuthenticationFailed(msg)
-
-
-def read_server_handshake(config: LinkConfig, frame: Frame) -> tuple[NodeId, bytes, bytes]:
-    """Return the acceptor's node id, its nonce and its tail, not yet decoded.
-
-    Raises:
-        RemoteProtocolError: version, length, node id or demand of proof do not fit.
-    """
-    _check_start(config, frame, _SERVER_PREFIX)
-    payload = frame.payload
-    return NodeId(frame.source), payload[:NONCE_SIZE], payload[_SERVER_PREFIX:]
-
-
-def read_client_handshake(
-    config: LinkConfig, frame: Frame, nonce: bytes
-) -> tuple[NodeId, bytes, bytes]:
-    """Return the dialer's node id, its nonce and its tail, after checking its proof.
-
-    Raises:
-        RemoteProtocolError: version, length, addressee, node id or proof do not fit.
-    """
-    _check_start(config, frame, _CLIENT_PREFIX)
-    _check_addressee(config, frame)
-    source, payload = frame.source, frame.payload
-    client_nonce = payload[:NONCE_SIZE]
-    nodes = (config.node_id, source)
-    expected = prove(config.secret, b"client", (nonce, client_nonce), nodes)
-    _check_proof(config, source, expected, payload[_SERVER_PREFIX:_CLIENT_PREFIX])
-    return NodeId(source), client_nonce, payload[_CLIENT_PREFIX:]
-
-
-def read_hello(config: LinkConfig, frame: Frame, server_nonce: bytes, nonce: bytes) -> None:
-    """Check the acceptor's hello and its proof.
-
-    Raises:
-        RemoteProtocolError: length, nonce, addressee or proof do not fit.
-    """
-    _check_addressee(config, frame)
-    source, payload = frame.source, frame.payload
-    if len(payload) != _HELLO_SIZE or payload[:NONCE_SIZE] != server_nonce:
-        msg = f"hello of node {node_id_text(source)} does not repeat its nonce"
-        raise MalformedHandshake(msg)
-    nodes = (source, config.node_id)
-    expected = prove(config.secret, b"server", (server_nonce, nonce), nodes)
-    _check_proof(config, source, expected, payload[NONCE_SIZE:])
-
-
-def _check_addressee(config: LinkConfig, frame: Frame) -> None:
-    """Refuse a frame that is meant for another node."""
-    if frame.destination != config.node_id:
-        msg = (
-            f"handshake of node {node_id_text(frame.source)} is meant for node "
-            f"{node_id_text(frame.destination)}, this is {node_id_text(config.node_id)}"
-        )
-        raise MalformedHandshake(msg)
-
-
-def _check_proof(config: LinkConfig, source: bytes, expected: bytes, proof: bytes) -> None:
-    """Refuse a wrong proof where one is demanded, in a time that does not depend on it."""
-    if config.secret is not None and not hmac.compare_digest(expected, proof):
-        msg = (
-            f"node {node_id_text(source)} has another shared secret than this node; set the "
-            f"same one on both"
-        )
-        raise AuthenticationFailed(msg)
-
-
 def read_tail(config: LinkConfig, node_id: NodeId, version: int, tail: bytes) -> PeerIdentity:
     """Decode the tail of a proven peer.
 
@@ -375,6 +252,7 @@ class Introduction:
             raise ValueError(msg)
         self._config = config
         self._nonce = nonce
+        self._is_dialer = dialer
         self._peer_nonce = b""
         self._tail = b""
         self._version = 0
@@ -383,9 +261,7 @@ class Introduction:
 
     def start(self) -> bytes:
         """Return what this side says first; the dialer says nothing."""
-        if self._wanted is Operation.SERVER_HANDSHAKE:
-            return b""
-        return pack_server_handshake(self._config, self._nonce)
+        return b"" if self._is_dialer else self._greet()
 
     def take(self, frame: Frame) -> tuple[bytes, PeerIdentity | None]:
         """Take the peer's next frame; return the answer, and the peer once it is known.
@@ -405,31 +281,105 @@ class Introduction:
             return self._take_client(frame)
         return b"", self._take_hello(frame)
 
+    def _greet(self) -> bytes:
+        """Return the handshake of this side; the dialer's has its proof."""
+        config, peer = self._config, self.peer_id
+        published = config.published
+        shown = None if published is None else [published[0], list(published[1])]
+        flags = bytes((_PROOF_DEMANDED if config.secret is not None else 0,))
+        tail = write_plain([list(config.application_ids), shown])
+        operation, proof = Operation.SERVER_HANDSHAKE, b""
+        if self._is_dialer:
+            operation, proof = Operation.CLIENT_HANDSHAKE, self._proof(b"client")
+        payload = self._nonce + flags + proof + tail
+        return pack_link_frame(operation, config, peer, config.version, payload)
+
     def _take_server(self, frame: Frame) -> bytes:
         """Take the acceptor's handshake; return the dialer's."""
-        self.peer_id = NodeId(frame.source)
-        peer, self._peer_nonce, self._tail = read_server_handshake(self._config, frame)
-        self._version = frame.data
+        self._check_start(frame, _SERVER_PREFIX)
+        self._version, self._tail = frame.data, frame.payload[_SERVER_PREFIX:]
         self._wanted = Operation.HELLO
-        return pack_client_handshake(self._config, peer, self._peer_nonce, self._nonce)
+        return self._greet()
 
     def _take_client(self, frame: Frame) -> tuple[bytes, PeerIdentity]:
         """Take the dialer's handshake; return the hello, and who the dialer is."""
-        self.peer_id = NodeId(frame.source)
-        peer, nonce, tail = read_client_handshake(self._config, frame, self._nonce)
-        identity = read_tail(self._config, peer, frame.data, tail)
-        return pack_hello(self._config, peer, self._nonce, nonce), identity
+        self._check_start(frame, _CLIENT_PREFIX)
+        self._check_addressee(frame)
+        self._check_proof(b"client", frame.payload[_SERVER_PREFIX:_CLIENT_PREFIX])
+        tail = frame.payload[_CLIENT_PREFIX:]
+        identity = read_tail(self._config, self.peer_id, frame.data, tail)
+        payload = self._nonce + self._proof(b"server")
+        return pack_link_frame(
+            Operation.HELLO, self._config, self.peer_id, 0, payload
+        ), identity
 
     def _take_hello(self, frame: Frame) -> PeerIdentity:
         """Take the acceptor's hello; return who the acceptor is."""
+        peer, payload = node_id_text(self.peer_id), frame.payload
         if frame.source != self.peer_id:
             msg = (
                 f"hello from node {node_id_text(frame.source)}, but the handshake came from "
-                f"{node_id_text(self.peer_id)}"
+                f"{peer}"
             )
             raise MalformedHandshake(msg)
-        read_hello(self._config, frame, self._peer_nonce, self._nonce)
+        self._check_addressee(frame)
+        if len(payload) != _HELLO_SIZE or payload[:NONCE_SIZE] != self._peer_nonce:
+            msg = f"hello of node {peer} does not repeat its nonce"
+            raise MalformedHandshake(msg)
+        self._check_proof(b"server", payload[NONCE_SIZE:])
         return read_tail(self._config, self.peer_id, self._version, self._tail)
+
+    def _check_start(self, frame: Frame, prefix: int) -> None:
+        """Check what both handshakes have in common, and take who sent it and its nonce."""
+        version, config = frame.data, self._config
+        self.peer_id = NodeId(frame.source)
+        peer = node_id_text(self.peer_id)
+        if version < MINIMUM_VERSION:
+            msg = (
+                f"node {peer} speaks protocol version {version:#x}, at least "
+                f"{MINIMUM_VERSION:#x} is needed; upgrade it"
+            )
+            raise IncompatibleVersion(msg)
+        if frame.length < prefix:
+            msg = f"handshake of node {peer} has {frame.length} B, at least {prefix} are needed"
+            raise MalformedHandshake(msg)
+        if self.peer_id == config.node_id:
+            msg = f"node {peer} is connected to itself; check the address that was dialed"
+            raise MalformedHandshake(msg)
+        is_proof_demanded = bool(frame.payload[NONCE_SIZE] & _PROOF_DEMANDED)
+        if is_proof_demanded != (config.secret is not None):
+            who = f"node {peer} demands" if is_proof_demanded else "this node demands"
+            msg = f"{who} a shared secret, the other side has none; set the same one on both"
+            raise AuthenticationFailed(msg)
+        self._peer_nonce = frame.payload[:NONCE_SIZE]
+
+    def _check_addressee(self, frame: Frame) -> None:
+        """Refuse a frame that is meant for another node."""
+        me = self._config.node_id
+        if frame.destination != me:
+            msg = (
+                f"handshake of node {node_id_text(frame.source)} is meant for node "
+                f"{node_id_text(frame.destination)}, this is {node_id_text(me)}"
+            )
+            raise MalformedHandshake(msg)
+
+    def _proof(self, role: bytes) -> bytes:
+        """Return the proof of one side of this introduction, ours or the peer's."""
+        nodes, nonces = (self._config.node_id, self.peer_id), (self._nonce, self._peer_nonce)
+        if self._is_dialer:
+            nodes, nonces = nodes[::-1], nonces[::-1]
+        return prove(self._config.secret, role, nonces, nodes)
+
+    def _check_proof(self, role: bytes, proof: bytes) -> None:
+        """Refuse a wrong proof where one is demanded, in a time that does not depend on it."""
+        if self._config.secret is not None and not hmac.compare_digest(
+            self._proof(role), proof
+        ):
+            msg = (
+                f"node {node_id_text(self.peer_id)} has another shared secret than this node; "
+                f"set the same one on both"
+            )
+            raise AuthenticationFailed(msg)
 
 
 _DROPPED: Final[Mapping[DropReason, tuple[type[RemoteProtocolError], str]]] = {

@@ -20,13 +20,7 @@ from callboard.basp.handshake import (
     Introduction,
     LinkConfig,
     drop_reason,
-    pack_client_handshake,
-    pack_hello,
-    pack_server_handshake,
     prove,
-    read_client_handshake,
-    read_hello,
-    read_server_handshake,
     read_tail,
 )
 from tests.basp.wire import A, B
@@ -39,8 +33,32 @@ def frame_of(data):
     return Frame._make(frame)
 
 
+def acceptor(config, nonce=NONCE_A):
+    return Introduction(config, dialer=False, nonce=nonce)
+
+
+def dialer(config):
+    return Introduction(config, dialer=True, nonce=NONCE_B)
+
+
+def server_handshake(config, nonce=NONCE_A):
+    return frame_of(acceptor(config, nonce).start())
+
+
+def client_handshake(config, server):
+    answer, identity = dialer(config).take(server_handshake(server))
+    assert identity is None
+    return frame_of(answer)
+
+
+def hello_of(config, client, nonce=NONCE_A):
+    answer, identity = acceptor(config, nonce).take(client)
+    assert identity.node_id == client.source
+    return frame_of(answer)
+
+
 def test_golden_server_handshake():
-    packed = pack_server_handshake(LinkConfig(A, application_ids=("x",)), NONCE_A)
+    packed = acceptor(LinkConfig(A, application_ids=("x",))).start()
 
     assert packed.hex() == (
         "00000000" "00000016" "0000000043420002" + A.hex() + "00" * 18 + "00" * 8
@@ -56,62 +74,80 @@ def test_proof_is_hmac_over_role_nonces_and_nodes():
 
 def test_proofs_are_at_their_offsets():
     a, b = LinkConfig(A, secret=b"s"), LinkConfig(B, secret=b"s")
-    client = frame_of(pack_client_handshake(b, A, NONCE_A, NONCE_B))
-    hello = frame_of(pack_hello(a, B, NONCE_A, NONCE_B))
+    client = client_handshake(b, a)
+    hello = hello_of(a, client)
 
     assert client[7][:16] == NONCE_B
     assert client[7][16] == 1
     assert client[7][17:49] == prove(b"s", b"client", (NONCE_A, NONCE_B), (A, B))
     assert hello[7] == NONCE_A + prove(b"s", b"server", (NONCE_A, NONCE_B), (A, B))
-    assert read_client_handshake(a, client, NONCE_A)[:2] == (B, NONCE_B)
-    read_hello(b, hello, NONCE_A, NONCE_B)
+    side = dialer(b)
+    side.take(server_handshake(a))
+    answer, identity = side.take(hello)
+    assert answer == b""
+    assert identity.node_id == A
 
 
 def test_a_proof_for_another_nonce_is_refused():
     a, b = LinkConfig(A, secret=b"s"), LinkConfig(B, secret=b"s")
-    client = frame_of(pack_client_handshake(b, A, NONCE_A, NONCE_B))
+    client = client_handshake(b, a)
     with pytest.raises(AuthenticationFailed, match="another shared secret .* same one on both"):
-        read_client_handshake(a, client, b"o" * 16)
-    hello = frame_of(pack_hello(LinkConfig(A, secret=b"t"), B, NONCE_A, NONCE_B))
+        acceptor(a, b"o" * 16).take(client)
+    other = LinkConfig(A, secret=b"t")
+    hello = hello_of(other, client_handshake(LinkConfig(B, secret=b"t"), other))
+    side = dialer(b)
+    side.take(server_handshake(a))
     with pytest.raises(AuthenticationFailed):
-        read_hello(b, hello, NONCE_A, NONCE_B)
+        side.take(hello)
 
 
 def test_hello_must_repeat_the_nonce_and_mean_us():
     a, b = LinkConfig(A), LinkConfig(B)
+    client = client_handshake(b, a)
+    side = dialer(b)
+    side.take(server_handshake(a))
     with pytest.raises(MalformedHandshake, match="repeat its nonce"):
-        read_hello(b, frame_of(pack_hello(a, B, NONCE_B, NONCE_B)), NONCE_A, NONCE_B)
+        side.take(hello_of(a, client, NONCE_B))
     with pytest.raises(MalformedHandshake, match="is meant for node"):
-        read_hello(b, frame_of(pack_hello(a, A, NONCE_A, NONCE_B)), NONCE_A, NONCE_B)
+        side.take(hello_of(a, client)._replace(destination=A))
+
+
+def test_a_client_handshake_must_mean_us():
+    client = client_handshake(LinkConfig(B), LinkConfig(A))
+    with pytest.raises(MalformedHandshake, match="is meant for node"):
+        acceptor(LinkConfig(b"c" * 18)).take(client)
 
 
 def test_tail_is_not_decoded_before_the_proof():
     b = LinkConfig(B, secret=b"s")
-    frame = list(frame_of(pack_server_handshake(LinkConfig(A, secret=b"s"), NONCE_A)))
+    a = LinkConfig(A, secret=b"s")
+    frame = list(server_handshake(a))
     frame[7] = frame[7][:17] + b"\xff garbage"
-    side = Introduction(b, dialer=True, nonce=NONCE_B)
+    side = dialer(b)
     answer, identity = side.take(Frame._make(frame))
 
     assert answer
     assert identity is None
-    hello = frame_of(pack_hello(LinkConfig(A, secret=b"s"), B, NONCE_A, NONCE_B))
+    hello = hello_of(a, frame_of(answer))
     with pytest.raises(MalformedHandshake, match="handshake of node"):
         side.take(hello)
 
 
 def test_hello_of_a_third_node_is_refused():
-    side = Introduction(LinkConfig(B), dialer=True, nonce=NONCE_B)
-    side.take(frame_of(pack_server_handshake(LinkConfig(A), NONCE_A)))
+    side = dialer(LinkConfig(B))
+    side.take(server_handshake(LinkConfig(A)))
+    third = LinkConfig(b"c" * 18)
     with pytest.raises(MalformedHandshake, match="but the handshake came from"):
-        side.take(frame_of(pack_hello(LinkConfig(b"c" * 18), B, NONCE_A, NONCE_B)))
+        side.take(hello_of(third, client_handshake(LinkConfig(B), third)))
 
 
 def test_version_is_compared():
-    frame = frame_of(pack_server_handshake(LinkConfig(A, version=0x4341_0000), NONCE_A))
+    frame = server_handshake(LinkConfig(A, version=0x4341_0000))
     with pytest.raises(IncompatibleVersion, match="0x43410000"):
-        read_server_handshake(LinkConfig(B), frame)
-    frame = frame_of(pack_server_handshake(LinkConfig(A, version=0x4342_0009), NONCE_A))
-    assert read_server_handshake(LinkConfig(B), frame)[0] == A
+        dialer(LinkConfig(B)).take(frame)
+    side = dialer(LinkConfig(B))
+    side.take(server_handshake(LinkConfig(A, version=0x4342_0009)))
+    assert side.peer_id == A
 
 
 @pytest.mark.parametrize(
@@ -169,10 +205,12 @@ def test_any_handshake_payload_is_read_or_refused(version, payload, demanded):
     server = Frame(0, len(payload), version, *fields)
     client = Frame(1, len(payload), version, *fields)
     hello = Frame(6, len(payload), 0, *fields)
+    greeted = dialer(config)
+    greeted.take(server_handshake(LinkConfig(B, secret=config.secret)))
     for read in (
-        lambda: read_server_handshake(config, server),
-        lambda: read_client_handshake(config, client, NONCE_A),
-        lambda: read_hello(config, hello, NONCE_A, NONCE_B),
+        lambda: dialer(config).take(server),
+        lambda: acceptor(config).take(client),
+        lambda: greeted.take(hello),
         lambda: read_tail(config, B, version, payload),
     ):
         try:
