@@ -132,7 +132,7 @@ class Node(Closing):
         #: What `_start` began and nobody has finished.
         self._started: set[Future[Any]] = set()
         self._tls = tls
-        self._broker = broker = Broker(self.runtime, self.runner, around, options)
+        self._broker = broker = Broker(self.runtime, around, options)
         self.runtime.connect(self, broker.lifetimes, self._spawn_elsewhere)
         self._routes, self._connector = broker.routes, broker.connector
         #: Links and paths, for rooms that build on nodes.
@@ -648,9 +648,8 @@ class Node(Closing):
         self.runtime.end_actors()
         done: Future[None] = Future()
         self.runtime.post(self._shut, done)
-        with contextlib.suppress(
-            errors.ResultTimeout
-        ):  # a handler holds the node up: stop anyway
+        # A handler may hold the node up: stop anyway.
+        with contextlib.suppress(errors.ResultTimeout):
             done.result(CONNECT_TIMEOUT)
         self.runtime.close()
         self._connector.linger()

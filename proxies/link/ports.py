@@ -27,7 +27,8 @@ class Ports:
     _connector: Connector
     #: Told of each port.
     _opened: Callable[[Endpoint], object]
-    _published: dict[Endpoint, ActorRef[Any] | None] = field(default_factory=dict)
+    #: The actor published at each port of ours.
+    published: dict[Endpoint, ActorRef[Any] | None] = field(default_factory=dict)
 
     def open(
         self,
@@ -62,7 +63,7 @@ class Ports:
         config = self._connector.options.config(secret, shown)
         sock = self._network.bind(address, port)
         endpoint: Endpoint = (address, 0) if is_local else sock.getsockname()[:2]
-        self._published[endpoint] = published
+        self.published[endpoint] = published
         self._opened(endpoint)
         self._runner.post(self._connector.acceptor.listen, sock, config, context)
         return endpoint[1]
@@ -70,7 +71,7 @@ class Ports:
     def find_own(self, endpoint: Endpoint) -> Endpoint | None:
         """Return the port of this node that an address leads to, or None."""
         host, port = endpoint
-        for bound in self._published:
+        for bound in self.published:
             if bound == endpoint:
                 return bound
             if bound[1] != port:
@@ -79,10 +80,6 @@ class Ports:
             if is_same or (bound[0] in _ANY_HOST and is_loopback(host)):
                 return bound
         return None
-
-    def published(self, endpoint: Endpoint) -> ActorRef[Any] | None:
-        """Return the actor published at a port of ours."""
-        return self._published[endpoint]
 
 
 def secret_bytes(secret: str | bytes) -> bytes:

@@ -134,7 +134,7 @@ class Reach:
                 return self._runtime.ref_of(peer, shown[0])
         elif parsed.name is not None:
             return await self.first(parsed.name, timeout)
-        elif (published := self._ports.published(own)) is not None:
+        elif (published := self._ports.published[own]) is not None:
             return published
         msg = f"no actor is published at {address}; add /NAME"
         raise NotRegistered(msg)
