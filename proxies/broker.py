@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from callboard.actors.errors import NodeUnreachable
+from callboard.actors.runner.runner import Runner
 from callboard.actors.runtime import Runtime
 from callboard.basp.frame import RawFrame, pack_frame
 from callboard.basp.header import Operation
@@ -41,13 +42,16 @@ class Broker:
     """The node's end of BASP."""
 
     def __init__(
-        self, runtime: Runtime, surroundings: Surroundings, options: LinkOptions
+        self,
+        runtime: Runtime,
+        runner: Runner,
+        surroundings: Surroundings,
+        options: LinkOptions,
     ) -> None:
         limits = options.limits
         self.runtime = runtime
         self.routes = routes = RouteTable(options.node_id)
-        network = surroundings.network
-        self.connector = Connector(runtime.runner, network, options, runtime.report)
+        self.connector = Connector(runner, surroundings.network, options, runtime.report)
         self.unrouted = Unrouted(runtime, routes, self.connector.dialer)
         self.outgoing = Outgoing(
             runtime,

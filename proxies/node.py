@@ -132,7 +132,7 @@ class Node(Closing):
         #: What `_start` began and nobody has finished.
         self._started: set[Future[Any]] = set()
         self._tls = tls
-        self._broker = broker = Broker(self.runtime, around, options)
+        self._broker = broker = Broker(self.runtime, self.runner, around, options)
         self.runtime.connect(self, broker.lifetimes, self._spawn_elsewhere)
         self._routes, self._connector = broker.routes, broker.connector
         #: Links and paths, for rooms that build on nodes.
