@@ -28,16 +28,16 @@ def check_machine(machine: "RouterMachine") -> None:
         raise Violation("a connection is in the ready queue twice")
     for connection in machine.sessions.connections.values():
         session = connection.session
-        is_ready = session.tracker.status is Status.READY
+        is_ready = session.status is Status.READY
         if is_ready != (id(connection) in ready):
-            raise Violation(f"{session.client_id} is {session.tracker.status}, ready: {ready}")
+            raise Violation(f"{session.client_id} is {session.status}, ready: {ready}")
         window = session.window
         used = len(window.inflight) + len(window.releasing)
         if window.inflight and used > max(window.size, len(window.releasing) + 1):
             raise Violation(f"{used} in flight to {session.client_id}, not {window.size}")
         for request in session.requests.values():
             places = (request in request.log.waiters) + (
-                request.session is not None and request in request.session.tracker.requests
+                request.session is not None and request in request.session.tracker
             )
             idle = request.is_shared and machine.delivery.group_of(request).is_idle
             if places + idle != 1:

@@ -11,7 +11,7 @@ from callboard.mqtt.router.brake import Brakes
 from callboard.mqtt.router.datalog import Segment, Shelf
 from callboard.mqtt.router.delivery import Delivery
 from callboard.mqtt.router.record import SavedState
-from callboard.mqtt.router.session import Connection, Tracker
+from callboard.mqtt.router.session import Connection, Session
 from callboard.mqtt.router.subscribing import Subscriptions
 from callboard.mqtt.router.wills import Wills
 from callboard.mqtt.router.window import Window
@@ -66,7 +66,7 @@ def resend_backwards(self: Any) -> None:
 
 def put_last(self: Any, request: Any) -> None:
     """Read older messages behind newer ones."""
-    self.requests.append(request)
+    self.tracker.append(request)
 
 
 def look_for_nobody(self: Any, log: Any) -> Any:
@@ -97,7 +97,7 @@ BUGS = [
     (Subscriptions, "leave", leave_at_once, "times|did not get", 72),
     (Window, "connection_lost", resend_nothing, "did not get|no member", 0),
     (Window, "connection_lost", resend_backwards, "behind number", 2),
-    (Tracker, "put_first", put_last, "behind number", 116),
+    (Session, "put_first", put_last, "behind number", 116),
     (Delivery, "notify", lambda self: self._logs.woken.clear(), "in 0 places", 0),
     (Brakes, "_behind", look_for_nobody, "though it was there", 20_019),
     (Brakes, "sift", hold_all, "not everything|though it was there", 2),

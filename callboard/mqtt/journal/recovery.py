@@ -109,7 +109,7 @@ def set_places(session: Session, saved: SavedSession, *, reads_all: bool = False
 
     With QoS 0 nobody wrote down what was sent, so it is not sent again; unless `reads_all`.
     """
-    requests = session.tracker.requests
+    requests = session.tracker
     for request, (ended, place) in zip(list(requests), saved.leaving.items(), strict=True):
         assert ended.until is not None
         request.stop = request.log.offset_of(ended.until)

@@ -82,7 +82,7 @@ def session_records(session: Session, following: int) -> list[record.JournalReco
     """
     client_id, window = session.client_id, session.window
     records: list[record.JournalRecord] = [opened(session)]
-    unread = {request.subscription: request for request in session.tracker.requests}
+    unread = {request.subscription: request for request in session.tracker}
     for ended in session.leaving:
         place = unread[ended].place(following) if ended in unread else ended.until
         records.append(record.Subscribed(client_id, ended, place or 0))

@@ -139,7 +139,7 @@ class Brakes:
             return
         head, line = log.head if log.shelved else 0, log.segments[-half].base
         sessions = [each.session for each in self._delivery.connections.values()]
-        requests = [each for session in sessions for each in session.tracker.requests]
+        requests = [each for session in sessions for each in session.tracker]
         requests = [each for each in requests if each.subscription.qos]
         requests += [each.request for each in self._delivery.groups.values() if each.is_idle]
         for request in requests:
@@ -157,7 +157,7 @@ class Brakes:
             return False
         session = request.session
         if session is not None:
-            return session.connection is not None and request in session.tracker.requests
+            return session.connection is not None and request in session.tracker
         group = self._delivery.groups.get(request.subscription.topic_filter)
         if group is None or group.request is not request or not group.is_idle:
             return False

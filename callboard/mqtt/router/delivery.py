@@ -101,10 +101,9 @@ class Delivery:
                 if group is not None and group.request is request:  # it has not ended
                     self.hand_over(group)
             elif session is not None:
-                tracker = session.tracker
-                tracker.requests.append(request)
-                if tracker.status in _ON_FRESH_DATA and session.connection is not None:
-                    tracker.status = _READY
+                session.tracker.append(request)
+                if session.status in _ON_FRESH_DATA and session.connection is not None:
+                    session.status = _READY
                     self.ready.append(session.connection)
 
     def schedule(self, session: Session, cause: Cause) -> None:
@@ -112,9 +111,8 @@ class Delivery:
         connection = session.connection
         if connection is None:
             return
-        tracker = session.tracker
-        if tracker.status in cause.wakes:
-            tracker.status = _READY
+        if session.status in cause.wakes:
+            session.status = _READY
             self.ready.append(connection)
         if session.has_shared and cause.gives_room:
             self._wake_groups(session)
@@ -150,7 +148,7 @@ class Delivery:
     def park(self, request: DataRequest) -> None:
         """Let a request that has read everything wait for more, or end."""
         log, session = request.log, request.session
-        if session is not None and session.leaving and not session.tracker.requests:
+        if session is not None and session.leaving and not session.tracker:
             self._all_left(session)
         if request.stop is not None:
             if not request.is_retained:
@@ -172,7 +170,7 @@ class Delivery:
 
     def _wake_groups(self, session: Session) -> None:
         """Let a session that can take something again serve groups that found nobody."""
-        if session.tracker.status not in (_READY, _CAUGHT_UP):
+        if session.status not in (_READY, _CAUGHT_UP):
             return
         for request in session.requests.values():
             if request.is_shared:
@@ -308,7 +306,7 @@ class Delivery:
         if session is None:  # of a shared subscription, whose turns are the group's affair
             return False
         reader = session.connection
-        if reader is None or session.tracker.status is not _CAUGHT_UP:
+        if reader is None or session.status is not _CAUGHT_UP:
             return False
         subscription, limits = request.subscription, self._effects.limits
         size = len(packets)
@@ -342,7 +340,6 @@ class Delivery:
     def _consume(self, connection: Connection) -> None:
         """Send a connection what there is for it, as far as it can take it."""
         session = connection.session
-        tracker = session.tracker
         if connection.acks:
             connection.out += connection.acks
             connection.unsent_bytes += sum(map(len, connection.acks))
@@ -352,12 +349,12 @@ class Delivery:
                 return
         window = session.window_or_none
         if window is not None and window.resend and not self._send_again(connection):
-            tracker.status = Status.INFLIGHT_FULL
+            session.status = Status.INFLIGHT_FULL
             return
-        requests = tracker.requests
+        requests = session.tracker
         for _ in range(ROUNDS):
             if not requests:
-                tracker.status = _CAUGHT_UP
+                session.status = _CAUGHT_UP
                 return
             request = requests[0]
             outcome = self._forward(connection, request)
@@ -373,7 +370,7 @@ class Delivery:
 
     def _requeue(self, session: Session, request: DataRequest) -> None:
         """Give the other requests of a session their turn, or other members of a group."""
-        requests = session.tracker.requests
+        requests = session.tracker
         if request.is_shared:
             del requests[0]
             self.hand_over(self.group_of(request))
@@ -382,13 +379,13 @@ class Delivery:
 
     def _pause(self, connection: Connection, outcome: Status) -> None:
         """Take a connection out of the ready queue, and its groups' requests from it."""
-        tracker = connection.session.tracker
-        tracker.status = outcome
+        session = connection.session
+        session.status = outcome
         if outcome is Status.BUSY:
             connection.out.append(UNSCHEDULE)
             self._effects.meters.unscheduled += 1
-        for request in [each for each in tracker.requests if each.is_shared]:
-            tracker.requests.remove(request)
+        for request in [each for each in session.tracker if each.is_shared]:
+            session.tracker.remove(request)
             self.hand_over(self.group_of(request))
 
     def _send_again(self, connection: Connection) -> bool:

@@ -3,7 +3,7 @@
 A `DataRequest` reads one filter's log. It lives either in the tracker of its session, when
 there is something to read, or among the waiters of the log, when it has read everything.
 
-States of a connection (`Status`, in its tracker):
+States of a connection (`Status`, in its session):
 
 | from | cause | to |
 |---|---|---|
@@ -149,20 +149,6 @@ class DataRequest:
 FilterLog = DataLog[DataRequest]
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class Tracker:
-    """The requests of a session that have something to read, and the session's status."""
-
-    #: In turn; few, so that a list is smaller and as quick as a deque.
-    requests: list[DataRequest] = field(default_factory=list)
-    status: Status = Status.BUSY
-
-    def put_first(self, request: DataRequest) -> None:
-        """Put a request that will end before those that go on: what it reads is older."""
-        behind = sum(each.stop is not None for each in self.requests)
-        self.requests.insert(behind, request)
-
-
 class Offer(NamedTuple):
     """A session that another router may take.
 
@@ -190,7 +176,8 @@ class Session:
         has_overlaps: whether several filters might match one topic.
         has_shared: whether one of them is shared.
         leaving: subscriptions that were ended while messages of theirs were unread.
-        tracker: requests with something to read.
+        tracker: requests with something to read, in turn.
+        status: why its connection is, or is not, in the ready queue.
         window_size: messages with QoS 1 and 2 that the client may have unacknowledged.
         window_or_none: the window, if it was asked for.
         received_or_none: the same of `received`.
@@ -211,7 +198,9 @@ class Session:
     subscriptions: dict[str, SessionSubscription] = field(default_factory=dict)
     requests: dict[str, DataRequest] = field(default_factory=dict)
     leaving: tuple[SessionSubscription, ...] = ()
-    tracker: Tracker = field(default_factory=Tracker)
+    #: Few, so that a list is smaller and as quick as a deque.
+    tracker: list[DataRequest] = field(default_factory=list)
+    status: Status = Status.BUSY
     window_size: int = 0
     window_or_none: Window | None = None
     received_or_none: set[int] | None = None
@@ -238,7 +227,12 @@ class Session:
     @property
     def all_requests(self) -> list[DataRequest]:
         """The data requests of its subscriptions, and what else its tracker has."""
-        return [*self.requests.values(), *self.tracker.requests]
+        return [*self.requests.values(), *self.tracker]
+
+    def put_first(self, request: DataRequest) -> None:
+        """Track a request that will end before those that go on: what it reads is older."""
+        behind = sum(each.stop is not None for each in self.tracker)
+        self.tracker.insert(behind, request)
 
     def open_window(self, size: int) -> None:
         """Let the client have so many messages unacknowledged from here on."""

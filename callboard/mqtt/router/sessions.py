@@ -111,9 +111,9 @@ class Sessions:
         connection.out.append(self._connack(connection, packet, is_present=is_present))
         self._delivery.touched.append(connection)
         if not is_present:
-            session.tracker.status = Status.CAUGHT_UP  # there is nothing that it could read
+            session.status = Status.CAUGHT_UP  # there is nothing that it could read
             return
-        session.tracker.status = Status.BUSY
+        session.status = Status.BUSY
         for packet_id in session.window.releasing:
             connection.out.append(b"\x62\x02" + PACKET_IDS[packet_id])
         self._delivery.schedule(session, Cause.INIT)
@@ -231,7 +231,7 @@ class Sessions:
 
     def _pull_back(self, session: Session) -> None:
         """Take a session's requests out of the waiters, and shared ones off its tracker."""
-        requests = session.tracker.requests
+        requests = session.tracker
         for request in session.requests.values():
             if request.is_shared:
                 if request.session is session:
@@ -275,10 +275,10 @@ class Sessions:
                 if group.returned and len(group.members) > 1:
                     self._delivery.offer_returned(group)
             subscriptions.leave(session, topic_filter)
-        for request in session.tracker.requests:
+        for request in session.tracker:
             if request.stop is not None and not request.is_retained:  # one that was leaving
                 self._logs.drop_reader(request.log)
-        session.tracker.requests.clear()
+        session.tracker.clear()
         if session.is_durable:
             self._effects.records.append(record.SessionClosed(client_id))
 
@@ -316,7 +316,7 @@ class Sessions:
         for ended in saved.leaving:
             log = self._logs.open(ended.topic_filter)
             log.readers += 1
-            session.tracker.requests.append(DataRequest(log, ended, session))
+            session.tracker.append(DataRequest(log, ended, session))
         session.leaving = tuple(saved.leaving)
         return session
 

@@ -64,12 +64,12 @@ class ShareGroup:
         for step in range(count):
             index = (self._turn + step) % count
             member = members[index]
-            if member.connection is not None and member.tracker.status in _ABLE:
+            if member.connection is not None and member.status in _ABLE:
                 self._turn = index
                 self.is_idle = False
                 request.session = member
                 request.subscription = member.subscriptions[self.topic_filter]
-                member.tracker.requests.append(request)
+                member.tracker.append(request)
                 return member
         self.is_idle = True
         request.session = None

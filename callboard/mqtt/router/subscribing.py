@@ -98,7 +98,7 @@ class Subscriptions:
             and bool(existing.qos) != bool(subscription.qos)
             and not group
             and session.has_overlaps
-            and session.tracker.requests
+            and session.tracker
         ):  # who sends what several filters match must not change while messages wait
             self.leave(session, topic_filter)
             existing = None
@@ -166,7 +166,7 @@ class Subscriptions:
         request = session.requests.pop(topic_filter)
         log, number, records = request.log, self._logs.number, self._effects.records
         log.durable_readers -= session.is_durable and subscription.qos > 0
-        if not request.is_shared and session.has_overlaps and session.tracker.requests:
+        if not request.is_shared and session.has_overlaps and session.tracker:
             # Others may have left messages to this one, or it may have sent theirs.
             ended = replace(subscription, until=number)
             session.leaving = (*session.leaving, ended)
@@ -175,8 +175,8 @@ class Subscriptions:
             if request.offset < log.end:
                 request.stop = log.end
                 request.subscription = ended
-                session.tracker.requests.remove(request)
-                session.tracker.put_first(request)
+                session.tracker.remove(request)
+                session.put_first(request)
                 return
         elif session.is_durable:
             records.append(Unsubscribed(session.client_id, topic_filter))
@@ -187,7 +187,7 @@ class Subscriptions:
         if request in log.waiters:
             del log.waiters[request]
         else:
-            session.tracker.requests.remove(request)
+            session.tracker.remove(request)
         self._logs.drop_reader(log)
 
     def _leave_group(self, session: Session, group: ShareGroup) -> None:
@@ -196,7 +196,7 @@ class Subscriptions:
         request = group.request
         has_it = request.session is session
         if has_it:
-            session.tracker.requests.remove(request)
+            session.tracker.remove(request)
         if not group.members:
             request.log.waiters.pop(request, None)
             del self._delivery.groups[group.topic_filter]
@@ -210,7 +210,7 @@ def _send_retained(
     session: Session, subscription: SessionSubscription, retained: list[Run]
 ) -> None:
     """Let a session read retained messages first, from a log of their own."""
-    requests, name = session.tracker.requests, subscription.topic_filter
+    requests, name = session.tracker, subscription.topic_filter
     for request in list(requests):  # those of an earlier SUBSCRIBE that were not sent yet
         if request.is_retained and request.subscription.topic_filter == name:
             requests.remove(request)
@@ -222,4 +222,4 @@ def _send_retained(
     for run in retained:
         log.append(run)
     request.stop = log.end
-    session.tracker.put_first(request)
+    session.put_first(request)

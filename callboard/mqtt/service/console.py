@@ -136,7 +136,7 @@ def _brief(session: Session) -> Table:
         "client_id": session.client_id,
         "connected": connection is not None,
         "address": "" if connection is None else connection.link.peer,
-        "status": session.tracker.status.value if connection is not None else "",
+        "status": session.status.value if connection is not None else "",
         "subscriptions": len(session.subscriptions),
         "inflight": len(session.window.inflight),
         "behind": behind(session),
@@ -160,7 +160,7 @@ def device_view(machine: RouterMachine, client_id: str) -> Table | None:
         {"filter": each.topic_filter, "qos": each.qos, "no_local": each.no_local}
         for each in session.subscriptions.values()
     ]
-    view["requests"] = [_request(each) for each in session.tracker.requests]
+    view["requests"] = [_request(each) for each in session.tracker]
     view["history"] = [list(event) for event in session.history]
     view["session_expiry"] = session.expiry
     view["durable"] = session.is_durable
@@ -243,7 +243,7 @@ def slow_view(machine: RouterMachine, door: Door) -> Table:
                     "behind": count,
                     "dropped": connection.dropped,
                     "unsent_bytes": connection.unsent_bytes,
-                    "status": connection.session.tracker.status.value,
+                    "status": connection.session.status.value,
                     "held_others_up": connection.client_id in held,
                 }
             )

@@ -225,4 +225,4 @@ def test_asking_again_and_again_piles_nothing_up(stage) -> None:
     for _ in range(50):
         client.subscribe("a/#", qos=1)
 
-    assert len(stage.machine.sessions.connections["c"].session.tracker.requests) == 1
+    assert len(stage.machine.sessions.connections["c"].session.tracker) == 1

@@ -31,7 +31,7 @@ def test_scheduler_transitions(stage, status, cause) -> None:
     stage.client("c")
     delivery = stage.machine.delivery
     connection = delivery.connections["c"]
-    connection.session.tracker.status = status
+    connection.session.status = status
 
     delivery.schedule(connection.session, cause)
 
@@ -40,7 +40,7 @@ def test_scheduler_transitions(stage, status, cause) -> None:
 
 
 def status_of(stage: Stage, client_id: str) -> Status:
-    return stage.machine.sessions.connections[client_id].session.tracker.status
+    return stage.machine.sessions.connections[client_id].session.status
 
 
 def test_data_request_is_in_the_tracker_or_among_the_waiters_and_never_both(stage) -> None:
@@ -51,7 +51,7 @@ def test_data_request_is_in_the_tracker_or_among_the_waiters_and_never_both(stag
     request, log = session.requests["t"], stage.machine.logs.get("t")
 
     def where() -> tuple[bool, bool]:
-        return request in session.tracker.requests, request in log.waiters
+        return request in session.tracker, request in log.waiters
 
     caught_up = where()
     publisher.publish("t", b"", 1)
@@ -169,16 +169,15 @@ def test_consume_serves_many_filters_of_one_connection_in_rounds(stage) -> None:
 def test_tracker_has_the_requests_of_a_connection_and_says_why_it_is_paused(stage) -> None:
     publisher = stage.client("p")
     reader = stage.client("r", answers=False, receive_maximum=1)
-    tracker = stage.machine.sessions.connections["r"].session.tracker
-    seen = [(tracker.status, list(tracker.requests))]
+    session = stage.machine.sessions.connections["r"].session
+    seen = [(session.status, list(session.tracker))]
     reader.subscribe("a", "b", qos=1)
-    seen.append((tracker.status, list(tracker.requests)))
+    seen.append((session.status, list(session.tracker)))
     publisher.send(*(publisher.message(topic, b"", 1) for topic in ("a", "b", "a")))
 
-    requests = stage.machine.sessions.connections["r"].session.requests
     assert seen == [(CAUGHT_UP, []), (CAUGHT_UP, [])]
-    assert tracker.status is FULL
-    assert set(tracker.requests) == set(requests.values())
+    assert session.status is FULL
+    assert set(session.tracker) == set(session.requests.values())
 
 
 def test_readyqueue_has_a_connection_at_most_once_and_at_the_back_after_its_turn(stage) -> None:

@@ -386,7 +386,7 @@ def test_connect_puts_the_connack_straight_into_the_link_and_all_parts_are_there
     assert connection is stage.machine.sessions.connections["s"]
     assert connection.session.connection is connection
     assert (connection.link, connection.acks) == (link, [])
-    assert connection.session.tracker.requests == []
+    assert connection.session.tracker == []
 
 
 def test_disconnect_pulls_waiters_back_into_the_tracker_and_unacked_messages_back(
@@ -402,6 +402,6 @@ def test_disconnect_pulls_waiters_back_into_the_tracker_and_unacked_messages_bac
     client.lose()
 
     session = stage.machine.sessions.graveyard["s"]
-    assert (session.tracker.requests, list(log.waiters)) == (waiting, [])
+    assert (session.tracker, list(log.waiters)) == (waiting, [])
     assert list(session.window.resend) == [message.packet_id]
     assert "s" not in stage.machine.sessions.connections
