@@ -44,7 +44,7 @@ from callboard.mqtt.router.session import SessionSubscription
 from callboard.mqtt.router.window import Sent
 from callboard.mqtt.wire.packet import PubAck, Publish, PubRec, Will
 from callboard.mqtt.wire.properties import Properties
-from tests.callboard.mqtt.stage import Stage
+from tests.callboard.mqtt.stage import Stage, deliver
 from tests.golden.sample import Folder, Sample, plain
 
 EPOCH = 1.7e9
@@ -151,7 +151,7 @@ class DiskStage(Stage):
             if turn.records:
                 self.journal.write(turn.records, self.machine)
             for link, notifications in turn.transmits:
-                link.deliver(notifications)
+                deliver(link, notifications)
             self.journal.fetch(turn.fetches, self.machine)
             if self.machine.is_idle:
                 return

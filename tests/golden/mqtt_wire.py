@@ -16,7 +16,7 @@ from callboard.mqtt.service.claims import (
     Stamps,
 )
 from callboard.mqtt.wire.packet import V4, V5, Publish, Will
-from tests.callboard.mqtt.stage import Stage, packets_of
+from tests.callboard.mqtt.stage import Stage, deliver, packets_of
 from tests.golden.mqtt_journal import LASTING, live, told
 from tests.golden.sample import Sample
 
@@ -35,7 +35,7 @@ class WireStage(Stage):
                 data = b"".join(each for each in notifications if isinstance(each, bytes))
                 name = link.client_id or ""
                 self.sent[name] = self.sent.get(name, b"") + data
-                link.deliver(notifications)
+                deliver(link, notifications)
             if self.machine.is_idle:
                 return
 

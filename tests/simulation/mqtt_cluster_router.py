@@ -18,6 +18,7 @@ from callboard.mqtt.service.claims import (
     Stamps,
 )
 from callboard.simulation.disk import SimulatedDisk
+from tests.callboard.mqtt.stage import deliver
 
 if TYPE_CHECKING:
     from tests.simulation.mqtt_cluster_life import MqttClusterLife
@@ -169,7 +170,7 @@ class ClusterRouter:
         if is_last:
             transmits = transmits[: self.random.randint(0, len(transmits))]
         for link, notifications in transmits:
-            link.deliver(notifications)
+            deliver(link, notifications)
         if is_last:
             raise Crash
         if self._journal is not None:

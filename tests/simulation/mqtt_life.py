@@ -25,6 +25,7 @@ from callboard.mqtt.wire.codec import encode
 from callboard.mqtt.wire.packet import V4, V5, Connect, Publish, Subscribe, Subscription
 from callboard.mqtt.wire.properties import Properties
 from callboard.simulation.disk import SimulatedDisk
+from tests.callboard.mqtt.stage import deliver
 from tests.simulation.mqtt_client import Message, SimulatedClient
 from tests.simulation.mqtt_rules import check_always, check_at_the_end
 from tests.simulation.mqtt_wills import Wills
@@ -159,7 +160,7 @@ class MqttLife:
         if crash_at == 2:
             transmits = transmits[: self.random.randint(0, len(transmits))]
         for link, notifications in transmits:
-            link.deliver(notifications)
+            deliver(link, notifications)
         self.alerts += turn.alerts
         if self._journal is not None:
             self._journal.fetch(turn.fetches, self.machine)

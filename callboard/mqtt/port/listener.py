@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import os
 import socket
-import ssl
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -116,16 +115,13 @@ async def listen(door: Door, settings: ListenerSettings, runner: Runner) -> List
             _remove_socket(Path(where))
             sock = _bound(socket.socket(socket.AF_UNIX), where)
             return Listener(settings, SocketServer(door, entrance, sock, runner), where)
-        context: ssl.SSLContext | None = None
-        if _SCHEMES[scheme]:
-            assert settings.tls is not None
-            context = settings.tls.for_listening()
-        elif scheme == "tcp":
+        if scheme == "tcp":
             found = await loop.getaddrinfo(where, port, type=socket.SOCK_STREAM)
             opened = socket.socket(found[0][0])
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock = _bound(opened, found[0][4])
             return Listener(settings, SocketServer(door, entrance, sock, runner))
+        context = settings.tls.for_listening() if settings.tls and _SCHEMES[scheme] else None
         make = partial(TransportStream, door, entrance, loop)
         if scheme in {"ws", "wss"}:
             make = partial(_web_stream(settings), door, entrance, loop, settings.origins)

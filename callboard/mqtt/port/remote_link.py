@@ -162,13 +162,6 @@ class Door:
         self.limits = limits
         self.backpressure.patience = limits.reader_patience
 
-    def limiter(self) -> TrafficLimit | None:
-        """Return the rate limits of one connection."""
-        limits = self.limits
-        if not limits.message_rate and not limits.byte_rate:
-            return None
-        return TrafficLimit(limits.message_rate, limits.byte_rate)
-
     def is_full(self) -> bool:
         """Whether a connection more would be too many; counts it as refused then."""
         most = self.limits.open_connections
@@ -256,7 +249,8 @@ class RemoteLink:
         door, limits = self._door, self._door.limits
         self.screen = None if door.make_screen is None else door.make_screen(self)
         self._deframer = Deframer(limits.packet_size, limits.packets_per_read)
-        self._limiter = door.limiter()
+        rates = limits.message_rate, limits.byte_rate
+        self._limiter = TrafficLimit(*rates) if any(rates) else None
         self._silent_since = door.clock()
         self._patience = limits.connect_timeout
         door.links.add(self)

@@ -36,20 +36,15 @@ class Trace:
         self.remote: RemoteLink | None = None
 
     def note(self, direction: str, data: bytes) -> None:
-        """Take a chunk of whole packets."""
+        """Take a chunk of whole packets, and keep each as values."""
         for packet in split_packets(data):
-            self._add(direction, packet)
-
-    def _add(self, direction: str, packet: bytes) -> None:
-        """Keep one packet as values."""
-        try:
-            shown = show_packet(packet, self.version)
-        except RemoteMqttError as error:
-            shown = {"packet": "?", "error": str(error)}
-        self.count += 1
-        self.packets.append(
-            {"number": self.count, "time": self._clock(), "direction": direction, **shown}
-        )
+            try:
+                shown = show_packet(packet, self.version)
+            except RemoteMqttError as error:
+                shown = {"packet": "?", "error": str(error)}
+            self.count += 1
+            about = {"number": self.count, "time": self._clock(), "direction": direction}
+            self.packets.append(about | shown)
 
 
 def show_packet(data: bytes, version: int) -> dict[str, Any]:

@@ -95,42 +95,41 @@ class Ending(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectRequested:
+class LinkEvent:
+    """What a link tells the router."""
+
+    link: "Link"
+
+
+class ConnectRequested(LinkEvent):
     """A client that has been authenticated wants its session."""
 
-    link: "Link"
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceData:
+class DeviceData(LinkEvent):
     """There are chunks in the incoming buffer."""
 
-    link: "Link"
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(LinkEvent):
     """What came before the marker in the outgoing buffer has been written."""
 
-    link: "Link"
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DisconnectRequested:
-    """The connection is lost or has to end."""
-
-    link: "Link"
-    ending: Ending
-
-
-@dataclass(frozen=True, slots=True)
-class AccessChanged:
+class AccessChanged(LinkEvent):
     """Answers of the client's `Access` may be others from here on."""
 
-    link: "Link"
+    __slots__ = ()
 
 
-LinkEvent = ConnectRequested | DeviceData | Ready | DisconnectRequested | AccessChanged
+@dataclass(frozen=True, slots=True)
+class DisconnectRequested(LinkEvent):
+    """The connection is lost or has to end."""
+
+    ending: Ending
 
 
 class RouterMailbox(Protocol):
@@ -248,13 +247,6 @@ class Link:
         taken = self.outgoing[:]
         del self.outgoing[: len(taken)]
         return taken
-
-    def deliver(self, notifications: list[Notification]) -> None:
-        """Put what the router sends into the buffer; the router's driver calls this."""
-        self.outgoing += notifications
-        if not self.is_woken:
-            self.is_woken = True
-            self.wake()
 
     def let_go(self) -> None:
         """Forget who was woken and asked: the connection is gone, and all of it goes at once.

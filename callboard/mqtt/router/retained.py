@@ -9,16 +9,11 @@ from callboard.mqtt.wire.topic import TopicTree
 
 
 class RetainedMessages:
-    """Single messages by topic.
-
-    Attributes:
-        refused: messages that were not kept because there were too many topics.
-    """
+    """Single messages by topic."""
 
     def __init__(self, effects: Effects) -> None:
         self._tree: TopicTree[Run] = TopicTree()
         self._effects = effects
-        self.refused = 0
 
     def __len__(self) -> int:
         return len(self._tree)
@@ -44,7 +39,6 @@ class RetainedMessages:
         """Keep a message instead of what was there; returns False when there is no room."""
         topic = message.topic.decode()
         if len(self._tree) >= self._effects.limits.retained and topic not in self._tree.values:
-            self.refused += 1
             return False
         self._tree.set(topic, message)
         return True

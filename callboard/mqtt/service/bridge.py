@@ -12,7 +12,6 @@ Nothing goes round: each side is asked for no messages that the bridge itself pu
 import asyncio
 import contextlib
 import logging
-import ssl
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -186,10 +185,7 @@ class Bridge:
     async def _session(self) -> None:
         """Carry messages over one connection, until it ends."""
         host, port, is_tls = self.settings.parse()
-        context: ssl.SSLContext | None = None
-        if is_tls:
-            assert self.settings.tls is not None
-            context = dialing_context(self.settings.tls)
+        context = dialing_context(self.settings.tls or Tls()) if is_tls else None
         network = Deframer()
         async with asyncio.timeout(CONNECT_TIMEOUT):
             reader, self._writer = await asyncio.open_connection(host, port, ssl=context)

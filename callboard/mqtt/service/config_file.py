@@ -242,7 +242,7 @@ class BridgeTable(TlsTable):
             self.client_id,
             self.username,
             None if self.password is None else self.password.encode(),
-            self.tls(folder) or (Tls() if self.address.startswith("tls") else None),
+            self.tls(folder),
             self.version,
             self.keep_alive,
             self.reconnect_delay,

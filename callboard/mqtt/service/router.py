@@ -13,18 +13,20 @@ import contextlib
 import gc
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 from callboard.actors.closing import Closing, on_a_thread
 from callboard.actors.errors import ActorDown, CallboardError
 from callboard.actors.reference import ActorRef
+from callboard.actors.system_actor import CallBack
 from callboard.configuration.host_port import parse_host_port
 from callboard.mqtt.access.auth import Security
 from callboard.mqtt.port.edge import Edge
 from callboard.mqtt.port.limits import NetworkLimits
 from callboard.mqtt.port.local_link import LocalLink
 from callboard.mqtt.router.limits import Limits
-from callboard.mqtt.router.link import LinkEvent, Mailbox
+from callboard.mqtt.router.link import Mailbox
 from callboard.mqtt.router.machine import RouterMachine
 from callboard.mqtt.router.message import Run
 from callboard.mqtt.service.bridge import Bridge
@@ -34,7 +36,6 @@ from callboard.mqtt.service.router_actor import (
     CloseRouter,
     OpenPorts,
     RouterActor,
-    RunHere,
     check_journal,
 )
 from callboard.mqtt.service.rules import RuleRunner
@@ -138,13 +139,13 @@ class Router(Closing):
         state = RouterState(self.machine, self.edge.door)
         if config.sys_interval:
             interval, loop = config.sys_interval, self.edge.loop
-            topics = self.call(SysTopics, self, state, interval, loop)
+            topics = self.call(SysTopics, self._mailbox, state, interval, loop)
             stack.callback(self.call, topics.close)
         if config.rules:
-            self.rules = RuleRunner(self, config.rules)
+            self.rules = RuleRunner(self._mailbox, config.rules)
             stack.callback(self.rules.close)
         for settings in config.bridges:
-            bridge = Bridge(self, settings)
+            bridge = Bridge(self._mailbox, settings)
             self.bridges.append(bridge)
             running = asyncio.run_coroutine_threadsafe(bridge.run(), self.edge.loop)
             stack.callback(bridge.ended, running)
@@ -251,7 +252,7 @@ class Router(Closing):
         self.edge.door.set_limits(config.network_limits())
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
-        """RunHere a function on the router's thread and return what it returns.
+        """Call a function on the router's thread and return what it returns.
 
         Raises:
             RouterClosed: it does not run; and whatever the function raises.
@@ -260,7 +261,8 @@ class Router(Closing):
             return function(*args)
         assert self._ref is not None
         try:
-            done, value = self._ref.ask(RunHere(function, args), timeout=STOP_TIMEOUT).result()
+            order = CallBack(partial(_outcome, function, args))
+            done, value = self._ref.ask(order, timeout=STOP_TIMEOUT).result()
         except CallboardError as error:
             if self._is_closed:
                 message = "the router was closed meanwhile"
@@ -280,7 +282,7 @@ class Router(Closing):
             RouterClosed: it does not run.
         """
         self._running()
-        return LocalLink(self, client_id, **options)
+        return LocalLink(self._mailbox, client_id, **options)
 
     def shadow(self, topic_filter: str) -> Message | None:
         """Return the last message of a filter with readers, None if there is none.
@@ -290,11 +292,13 @@ class Router(Closing):
         """
         return self.call(last_message, self.machine, topic_filter)
 
-    # --- the mailbox ---
 
-    def post(self, event: LinkEvent) -> None:
-        """Append an event of a link, and wake the router if it is parked."""
-        self._mailbox.post(event)
+def _outcome(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[bool, Any]:
+    """Return what a function returns, or raises: that goes to the caller."""
+    try:
+        return True, function(*args)
+    except BaseException as error:  # noqa: BLE001
+        return False, error
 
 
 def last_message(machine: RouterMachine, topic_filter: str) -> Message | None:

@@ -8,10 +8,9 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from callboard.actors.cell import Reminder
 from callboard.actors.dispatch import handler
@@ -48,14 +47,6 @@ class OpenPorts:
 
 class CloseRouter:
     """Say farewell to the clients, then end."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunHere:
-    """Call a function on the router's thread; answered (True, value) or (False, error)."""
-
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...]
 
 
 def make_client_id() -> str:
@@ -201,14 +192,6 @@ class RouterActor(SystemActor):
         self.stop_self(ExitReason.NORMAL)
 
     @handler
-    def call(self, order: RunHere) -> tuple[bool, Any]:
-        """Call a function here."""
-        try:
-            return True, order.function(*order.arguments)
-        except BaseException as error:  # noqa: BLE001  # goes to the caller
-            return False, error
-
-    @handler
     def turn(self, _: TakeTurn) -> None:
         """Run the machine once; what it wants is carried out in its order."""
         mailbox, machine = self._mailbox, self.machine
@@ -229,7 +212,7 @@ class RouterActor(SystemActor):
                 self._failure = error
                 self._cut_all()
                 raise
-        # As `Link.deliver` does, in line; then all wake, then all is written.
+        # All buffers are filled, then all links wake, then all is written.
         woken = []
         for link, notifications in turn.transmits:
             link.outgoing += notifications

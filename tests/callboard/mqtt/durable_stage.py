@@ -3,7 +3,7 @@
 from callboard.mqtt.journal.journal import RouterJournal
 from callboard.mqtt.router.limits import Limits
 from callboard.simulation.disk import SimulatedDisk
-from tests.callboard.mqtt.stage import Stage
+from tests.callboard.mqtt.stage import Stage, deliver
 
 LASTING = {"clean": False, "expiry": 1000}
 
@@ -38,7 +38,7 @@ class DurableStage(Stage):
             if turn.records:
                 self.journal.write(turn.records, self.machine)
             for link, notifications in turn.transmits:
-                link.deliver(notifications)
+                deliver(link, notifications)
             self.journal.fetch(turn.fetches, self.machine)
             if self.machine.is_idle:
                 return

@@ -10,6 +10,7 @@ from callboard.mqtt.wire.codec import encode
 from callboard.mqtt.wire.packet import V4, V5, ConnAck, Connect
 from callboard.mqtt.wire.properties import Properties
 from callboard.mqtt.wire.reason_code import ReasonCode
+from tests.callboard.mqtt.stage import deliver
 
 
 def incoming(link):
@@ -98,7 +99,7 @@ class Edge:
 
     def deliver(self, *notifications):
         """Let the router send something."""
-        self.remote.link.deliver(list(notifications))
+        deliver(self.remote.link, list(notifications))
         self.door.write_all()
 
     def end(self, reason=ReasonCode.NORMAL_DISCONNECTION):

@@ -45,6 +45,14 @@ def packets_of(data: bytes, version: int) -> list[Packet]:
     return found
 
 
+def deliver(link: Link, notifications: list[Any]) -> None:
+    """Put what a turn sends into a link's buffer, as the router's driver does."""
+    link.outgoing += notifications
+    if not link.is_woken:
+        link.is_woken = True
+        link.wake()
+
+
 class Stage:
     """A router in the middle of a test."""
 
@@ -68,7 +76,7 @@ class Stage:
             turn = self.machine.run_turn(self.now)
             self.turns.append(turn)
             for link, notifications in turn.transmits:
-                link.deliver(notifications)
+                deliver(link, notifications)
             if self.machine.is_idle:
                 return
 

@@ -14,6 +14,7 @@ from callboard.mqtt.router.link import (
 )
 from callboard.mqtt.wire.packet import Connect as ConnectPacket
 from callboard.mqtt.wire.reason_code import ReasonCode
+from tests.callboard.mqtt.stage import deliver
 
 
 class Ends:
@@ -55,8 +56,8 @@ def test_a_link_gives_notifications_of_the_router_in_their_order() -> None:
     link = ends.link
     end = Disconnected(ReasonCode.NORMAL_DISCONNECTION)
 
-    link.deliver([b"1", UNSCHEDULE])
-    link.deliver([b"2", end])
+    deliver(link, [b"1", UNSCHEDULE])
+    deliver(link, [b"2", end])
 
     assert link.take() == [b"1", UNSCHEDULE, b"2", end]
     assert link.take() == []
@@ -68,11 +69,11 @@ def test_shared_buffers_are_taken_whole_and_the_channel_carries_wake_ups_only() 
     for number in range(100):
         link.push(bytes([number]))
     for number in range(100):
-        link.deliver([bytes([number])])
+        deliver(link, [bytes([number])])
 
     assert {type(event) for event in ends.events} == {DeviceData}
     assert len({id(event) for event in ends.events}) == ends.wakes == 1
     assert len(link.incoming) == len(link.take()) == 100
     assert link.outgoing == []
-    link.deliver([b"more"])
+    deliver(link, [b"more"])
     assert ends.wakes == 2
