@@ -121,7 +121,7 @@ class Endpoint(Closing):
             ),
         )
         self._is_shut = False
-        self._forwarded: Nothing | None = None
+        self._forwarded = Nothing()
         self.hub.name = options.metrics_endpoint_name or self.hub.name
         self._members: weakref.WeakSet[Any] = weakref.WeakSet()
         self._monitoring = None if monitored_at[1] < 0 else serve_topics(node, monitored_at)
@@ -210,7 +210,7 @@ class Endpoint(Closing):
             EndpointError: no topic, or the data model has no such value; nothing was sent.
             WouldBlock: there is no room, on the thread of a running event loop.
         """
-        self.hub.publish_all([(topic_text(topic), value) for topic, value in batch])
+        self.hub.publish_batch(*((topic_text(topic), value) for topic, value in batch))
 
     async def apublish_batch(self, *batch: tuple[str | Topic, Any]) -> None:
         """Awaitable twin of `publish_batch`: waits for room."""
@@ -302,8 +302,6 @@ class Endpoint(Closing):
         Broker needs this at nodes between others. Here messages find their way through all
         nodes, so what it adds is that `peer_subscriptions()` of others has the topics.
         """
-        if self._forwarded is None:
-            self._forwarded = Nothing()
         self.hub.add_receiver(self._forwarded, topic_texts(topics))
 
     # --- peers ---
@@ -491,8 +489,7 @@ class Endpoint(Closing):
             self.hub.flushed(FLUSH_LIMIT)
         for member in list(self._members):
             member.close()
-        if self._forwarded is not None:
-            self.hub.remove_receiver(self._forwarded)
+        self.hub.remove_receiver(self._forwarded)
         for metric_topic in self._metric_topics:
             metric_topic.close()
         if self._monitoring is not None:

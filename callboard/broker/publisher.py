@@ -56,13 +56,13 @@ class Publisher(Closing):
     def publish_batch(self, *batch: Any) -> None:
         """Publish several values in this order, all or none of them."""
         self._refuse_closed()
-        self._hub.publish_all([(self.topic, data) for data in batch])
+        self._hub.publish_batch(*((self.topic, data) for data in batch))
         self._count(len(batch))
 
     async def apublish_batch(self, *batch: Any) -> None:
         """Awaitable twin of `publish_batch`."""
         await self._room()
-        self._hub.publish_all([(self.topic, data) for data in batch])
+        self._hub.publish_batch(*((self.topic, data) for data in batch))
         self._count(len(batch))
 
     async def _room(self) -> None:

@@ -323,7 +323,7 @@ def _run_stream(job: Job, options: StreamOptions) -> int:
             status.add(progress)
             show(progress)
             if hub is not None:
-                hub.publish_all([(progress.topic, progress.as_message())])
+                hub.publish_batch((progress.topic, progress.as_message()))
 
         watcher = listener(job.title, tell)
         spark.streams.addListener(watcher)
@@ -409,17 +409,6 @@ def _stderr_in(path: Path) -> Iterator[None]:
         os.close(file)
 
 
-@dataclass(frozen=True, slots=True)
-class HubPublisher:
-    """Publishes results on the topics of a node."""
-
-    hub: "Hub"
-
-    def publish_batch(self, *batch: tuple[str, Any]) -> None:
-        """Publish pairs of topic and value."""
-        self.hub.publish_all(list(batch))
-
-
 @contextmanager
 def _bridge(job: Job, hub: "Hub", store: str) -> Iterator[None]:
     """Hand results on as messages, and as entries of a store, while the block runs."""
@@ -437,7 +426,7 @@ def _bridge(job: Job, hub: "Hub", store: str) -> Iterator[None]:
             stack.callback(entries.close)
         bridge = Bridge(
             job.to,
-            endpoint=HubPublisher(hub),
+            endpoint=hub,
             store=entries,
             name=job.title,
             start=_end_of(job.to),

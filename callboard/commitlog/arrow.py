@@ -270,8 +270,7 @@ class _Names:
     def values(self, pa: Any, kind: Any, rows: int) -> Any:
         """Return the values of the first records; others may be of a batch that was refused."""
         del self._places[rows:]
-        buffers = [None, pa.py_buffer(self._places)]
-        places = pa.Array.from_buffers(pa.int32(), rows, buffers)
+        places = pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(self._places)])
         return pa.array(self._values, kind).take(places)
 
 

@@ -159,8 +159,7 @@ class WriterLock:
         Raises:
             LogLocked: somebody else holds it; the text names the process.
         """
-        path = Path(folder) / LOCK
-        self._descriptor = open_plain(str(path), os.O_RDWR | os.O_CREAT)
+        self._descriptor = open_plain(str(Path(folder) / LOCK), os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

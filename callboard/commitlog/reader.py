@@ -199,8 +199,7 @@ class LogReader:
             offset: Where to begin; None is the end there is.
             timeout: Seconds without a record after which the iteration ends; None is never.
         """
-        place = self.cursor(self.end if offset is None else offset)
-        return Follower(self, place, timeout)
+        return Follower(self, self.cursor(self.end if offset is None else offset), timeout)
 
     def to_arrow(
         self, start: int = 0, end: int | None = None, *, topic: str = ""

@@ -1,7 +1,6 @@
 """What nodes have to do with Spark: A records metrics and hands results on, D counts them."""
 
 from pathlib import Path
-from typing import Any
 
 from callboard.broker.recording import Recording
 from callboard.commitlog import CommitLog
@@ -17,15 +16,10 @@ class Handing:
     """Records the metrics, and hands results on as messages and entries."""
 
     def __init__(self, hub: Hub, folder: Path, store: Entries) -> None:
-        self._hub = hub
         self._recording = Recording(
             hub, (METRICS,), lambda: CommitLog(folder / "metrics", sync="none")
         )
-        self._bridge = Bridge(folder / "results", endpoint=self, store=store)
-
-    def publish_batch(self, *batch: tuple[str, Any]) -> None:
-        """Publish results."""
-        self._hub.publish_all(list(batch))
+        self._bridge = Bridge(folder / "results", endpoint=hub, store=store)
 
     def close(self) -> None:
         """Hand on what is there, and end."""

@@ -236,9 +236,9 @@ class Hub(SystemActor):
         if not self.is_poked:
             self.poke()
 
-    def publish_all(self, messages: Sequence[tuple[str, Any]]) -> None:
-        """Publish several values in this order, all or none."""
-        pairs = self._entering(messages)
+    def publish_batch(self, *batch: tuple[str, Any]) -> None:
+        """Publish pairs of topic and value in this order, all or none of them."""
+        pairs = self._entering(batch)
         if not self.is_poked and self._sent_at_once(pairs):
             return
         self.inputs.extend(pairs)
@@ -324,7 +324,7 @@ class Hub(SystemActor):
         self._order(partial(self.core.deliver_here, PackedType.DATA, (pair,)))
 
     def bring_in(self, messages: Sequence[tuple[str, Any]], bringer: object) -> None:
-        """Publish what a door brings from outside, in this order; see `publish_all`.
+        """Publish what a door brings from outside, in this order; see `publish_batch`.
 
         Receivers of this node get it as well, as they get what other nodes publish: all but
         `bringer`.

@@ -65,8 +65,7 @@ class FlowHandler(Actor):
         except FlowRefused as error:
             about, reason = {}, said(error, REASON_LIMIT)
         credit = bot.credit if self.credit is None else min(bot.credit, self.credit)
-        machine = FlowMachine(bot.direction, credit, {**about, **own})
-        flow = Flow(machine, self.flow_timeout)
+        flow = Flow(FlowMachine(bot.direction, credit, {**about, **own}), self.flow_timeout)
         if order.broker is not None:
             flow.use(ActorLink(self.node, order.broker, flow))
         else:

@@ -81,10 +81,8 @@ class _Loop:
     def post(self, call: Callable[[], None]) -> None:
         """Let the thread call something."""
         self._queue.append(call)
-        try:
+        with contextlib.suppress(OSError):  # it has been knocked enough, or is over
             self._knock.send(b"x")
-        except OSError:  # it has been knocked enough, or is over
-            pass
 
     def close(self) -> None:
         """Close the socket behind what was posted, and end the thread; from any thread."""

@@ -167,8 +167,7 @@ class QueueEntry(reading.StrictTable):
 
     def bounds(self) -> Mailbox:
         """Return what the broker takes."""
-        is_open = self.limit is None and self.bytes is None
-        limit = DEFAULT_QUEUE.limit if is_open else self.limit
+        limit = DEFAULT_QUEUE.limit if self.limit is None and self.bytes is None else self.limit
         return Mailbox(limit=limit, bytes=self.bytes, on_full=self.on_full)
 
 

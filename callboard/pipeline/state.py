@@ -91,8 +91,7 @@ def learn(
         usual = value if not state.learned else value - state.level
     expected = usual + (state.level if state.learned else value - usual)
     step = value - expected
-    deviation = math.sqrt(state.variance)
-    score = abs(step) / max(deviation, _LEAST) if state.variance else 0.0
+    score = abs(step) / max(math.sqrt(state.variance), _LEAST) if state.variance else 0.0
     if state.learned >= how.warmup and score > how.threshold and state.streak < _ACCEPTED:
         found = Anomaly(time, value, expected, score)
         return state._replace(streak=state.streak + 1), found

@@ -12,7 +12,7 @@ from callboard.commitlog import LogFailed, LogReader, sealed_segments
 from callboard.pipeline.errors import InvalidSetting
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _KEY: Final = (
     "IF(is_valid_utf8(CAST(key AS STRING)), CAST(key AS STRING),"
@@ -26,6 +26,8 @@ def table(spark: "SparkSession", path: str | Path) -> "DataFrame":
     Raises:
         InvalidSetting: there is no log.
     """
+    from pyspark.sql import functions
+
     try:
         segments = sealed_segments(path)
         log = LogReader(path)
@@ -39,7 +41,8 @@ def table(spark: "SparkSession", path: str | Path) -> "DataFrame":
     ]
     if native:
         files = spark.read.parquet(*(columns for _, _, columns in native))
-        parts.insert(0, files.withColumn("key", _text_key()).drop("time_ns"))
+        # Text stays text; any other key is shown as the source does, as \x and hexadecimals.
+        parts.insert(0, files.withColumn("key", functions.expr(_KEY)).drop("time_ns"))
     whole = parts[0]
     for part in parts[1:]:
         whole = whole.unionByName(part)
@@ -61,10 +64,3 @@ def _gaps(start: int, end: int, covered: list[tuple[int, int]]) -> Iterator[tupl
         position = max(position, behind)
     if position < end or not covered:
         yield position, max(position, end)
-
-
-def _text_key() -> "Column":
-    r"""Return the key as the source shows it: text, or what is none as \x and hexadecimals."""
-    from pyspark.sql import functions as f
-
-    return f.expr(_KEY)

@@ -9,6 +9,7 @@ import datetime
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
+from itertools import count
 from typing import Any, Final, NamedTuple
 
 from callboard.actors.closing import Closing
@@ -166,9 +167,7 @@ class Store(Closing):
     def _can_read(self) -> bool:
         """Return whether a read needs no waiting."""
         machine = self._actor.machine
-        if isinstance(machine, Clone):
-            return machine.has_copy
-        return self._actor.is_settled()
+        return machine.has_copy if isinstance(machine, Clone) else self._actor.is_settled()
 
     def _patience(self) -> float:
         """Return the seconds that a read may wait."""
@@ -571,7 +570,7 @@ class StoreProxy:
     def __init__(self, store: Store) -> None:
         """Use `store.proxy()`."""
         self._store = store
-        self._requests = 0
+        self._requests = count(1)
         self._mailbox: MessageQueue[StoreResponse] = MessageQueue()
 
     def exists(self, key: Any) -> int:
@@ -592,7 +591,7 @@ class StoreProxy:
 
     def put_unique(self, key: Any, value: Any, expiry: Expiry = None) -> int:
         """Ask for a value to be put if the key has none."""
-        request = self._next()
+        request = next(self._requests)
 
         def answered(future: Future[bool]) -> None:
             self._answer(request, lambda: future.result(0))
@@ -616,14 +615,9 @@ class StoreProxy:
         """Return the next answer."""
         return await self._mailbox.aget()
 
-    def _next(self) -> int:
-        """Return the number of a new request."""
-        self._requests += 1
-        return self._requests
-
     def _read(self, read: Callable[[], Any]) -> int:
         """Read when that needs no waiting."""
-        request = self._next()
+        request = next(self._requests)
         self._store.when_readable(lambda: self._answer(request, read))
         return request
 

@@ -432,7 +432,7 @@ class StoreActor(SystemActor):
             if wanted:
                 queue.take(wanted)
         if self.hub.wants(self._events):
-            who = self.machine.author or command.NIL
+            who = self.machine.master or command.NIL
             for change in changes:
                 self.hub.deliver_here(self._events, event_data(name, change, who))
 

@@ -298,7 +298,7 @@ class StoreLife:
         assert self.master is not None
         entity = self.master.store._actor.machine.entity
         return all(
-            keeper is self.master or keeper.store._actor.machine.author == entity
+            keeper is self.master or keeper.store._actor.machine.master == entity
             for keeper in self._alive()
         )
 

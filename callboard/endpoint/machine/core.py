@@ -334,9 +334,8 @@ class Core:
         None as well where a receiver here may want it too.
         """
         output = self._outputs.get(PackedType.DATA)
-        if output is not None and output.sees_own:
-            return None
-        return self._receivers.get(topic)
+        sees_own = output is not None and output.sees_own
+        return None if sees_own else self._receivers.get(topic)
 
     # --- other endpoints: paths, filters, peers ---
 
@@ -344,8 +343,7 @@ class Core:
         """A node that has an endpoint came into reach: tell it what is wanted here."""
         self._places.setdefault(node, PeerPlace()).is_known = True
         self._receivers.clear()
-        effects = self._tell(self.filters.greet(node, now))
-        return effects + self._introduce(node)
+        return self._tell(self.filters.greet(node, now)) + self._introduce(node)
 
     def path_moved(self) -> None:
         """Another path leads to some node."""
@@ -370,8 +368,7 @@ class Core:
         place.is_peer = False
         if not place.is_discovered:
             return []
-        kind = SC.PeerRemoved if by_user else SC.PeerLost
-        return [self._event(kind, node, text)]
+        return [self._event(SC.PeerRemoved if by_user else SC.PeerLost, node, text)]
 
     def endpoint_lost(self, node: bytes, text: str) -> list[CoreEffect]:
         """An endpoint ended, or no path leads to it."""
@@ -473,8 +470,7 @@ class Core:
         """Take the filter of another endpoint, or a part of it."""
         update = read_update(items[0][1] if items else None)
         changes, answers = self.filters.receive(node, update, now)
-        effects = self._apply(changes) + self._tell(answers)
-        return effects + self._introduce(node)
+        return self._apply(changes) + self._tell(answers) + self._introduce(node)
 
     def _pong(self, node: bytes, items: list[Item]) -> list[CoreEffect]:
         """Answer a ping with its own content."""

@@ -74,9 +74,7 @@ class _Reader:
             return self._expression(depth + 1)
         if bracket:
             self.fail("an expression is missing before ')'")
-        if quoted:
-            return _constant(self._unquoted(quoted))
-        return _word(word)
+        return _constant(self._unquoted(quoted)) if quoted else _word(word)
 
     def _expression(self, depth: int) -> Term:
         """Read an expression behind its bracket."""

@@ -58,8 +58,7 @@ class FileModule(Module):
         if self._args.mode != "write":
             msg = f"{self._args.path} is read, not written (mode={self._args.mode!r})"
             raise ValueError(msg)
-        is_text = self._args.format == "text"
-        line = message.content if is_text else to_line(message).encode()
+        line = message.content if self._args.format == "text" else to_line(message).encode()
         self._file.write(line + b"\n")
         self._file.flush()
 

@@ -49,8 +49,7 @@ class TopicModule(Module):
         if self._args.publish is None or self._hub is None:
             msg = f"module {self.name!r} has no topic to publish to; give it args.publish"
             raise ValueError(msg)
-        is_json = self._args.value == "json"
-        value = json.loads(message.content) if is_json else message.content
+        value = json.loads(message.content) if self._args.value == "json" else message.content
         self._hub.publish(filled(self._args.publish, message.properties), value)
 
     def take(self, items: list[Item]) -> None:

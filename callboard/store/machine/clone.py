@@ -171,11 +171,6 @@ class Clone(Replica):
         return self.is_connected and is_current and not self._writes
 
     @property
-    def author(self) -> EntityId | None:
-        """Who changes the entries, as far as this clone knows."""
-        return self.master
-
-    @property
     def input_channels(self) -> int:
         """Whether there is a channel from the master."""
         return int(self.input is not None)

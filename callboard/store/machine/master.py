@@ -193,8 +193,8 @@ class Master(Replica):
     # --- seeing ---
 
     @property
-    def author(self) -> EntityId:
-        """Who changes the entries."""
+    def master(self) -> EntityId:
+        """Who changes the entries: this one."""
         return self.entity
 
     @property

@@ -90,8 +90,7 @@ class Snapshot:
 
     def _cut(self) -> list[Entry]:
         """Take entries up to the size of a chunk."""
-        room = _STRIDE - len(self._rest)
-        entries = self._rest + list(islice(self._items, room))
+        entries = self._rest + list(islice(self._items, _STRIDE - len(self._rest)))
         count = fitting(entries)
         self._rest = entries[count:]
         if not self._rest:

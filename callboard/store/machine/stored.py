@@ -10,6 +10,7 @@ different where data are, and their hashes cannot be chosen.
 """
 
 import math
+from contextlib import suppress
 from typing import Any, Final
 
 import cbor2
@@ -108,10 +109,8 @@ def checked_stored(part: Any) -> Stored:
     if kind is bytes:
         return stored_of(data_from_cbor(part))
     if kind is tuple:
-        try:
+        with suppress(_NotPlain):
             return _frozen(part, 0)
-        except _NotPlain:
-            pass
     msg = f"{part!r:.60} is no value of a store"
     raise InvalidData(msg)
 

@@ -69,13 +69,13 @@ def test_a_batch_goes_at_once_too(hubs):
     calm(sender)
 
     with standing_still(sender):
-        sender.publish_all([("/t", 1), ("/other", 2), ("/t", 3)])
+        sender.publish_batch(("/t", 1), ("/other", 2), ("/t", 3))
         assert queue.get(0.2) is None  # who wants /other has to be found out first
 
     assert [queue.get(5.0), queue.get(5.0)] == [("/t", 1), ("/t", 3)]
     calm(sender)
     with standing_still(sender):
-        sender.publish_all([("/t", 4), ("/other", 5), ("/t", 6)])
+        sender.publish_batch(("/t", 4), ("/other", 5), ("/t", 6))
         assert [queue.get(5.0), queue.get(5.0)] == [("/t", 4), ("/t", 6)]
 
 
@@ -98,7 +98,7 @@ def test_a_thread_does_not_wait_while_the_core_works(hubs):
 
     with sender.core_lock:
         sender.publish("/t", 1)
-        sender.publish_all([("/t", 2)])
+        sender.publish_batch(("/t", 2))
         assert queue.available() == 0
 
     assert [queue.get(5.0), queue.get(5.0)] == [("/t", 1), ("/t", 2)]
@@ -181,7 +181,9 @@ def test_threads_that_publish_at_the_same_time_lose_double_and_reorder_nothing(h
         while number < EACH:
             match number % 7:
                 case 0:
-                    sender.publish_all([("/t", [thread, number + each]) for each in range(3)])
+                    sender.publish_batch(
+                        *(("/t", [thread, number + each]) for each in range(3))
+                    )
                     number += 3
                 case 5:
                     pause.wait(0.0001)  # calm again: the next one goes at once
