@@ -153,10 +153,8 @@ def stop(address: Address, options: StopOptions) -> None:
     with options.reach(address) as exchange:
         ref = exchange.ref
         down = exchange.node.monitor(ref)
-        if options.kill:
-            ref.kill()
-        else:
-            ref.stop()
+        end = ref.kill if options.kill else ref.stop
+        end()
         try:
             found = down.result(exchange.left())
         except TimeoutError as error:
@@ -237,11 +235,9 @@ def _read_message(text: str, options: MessageOptions) -> Any:
         return value
     kind = DEFAULT_REGISTRY.by_name.get(type_name)
     if kind is None:
-        step = (
-            "check the name"
-            if options.app
-            else "say --app APP.py with the file that registers it"
-        )
+        step = "say --app APP.py with the file that registers it"
+        if options.app:
+            step = "check the name"
         raise Misuse(why=f"no message type {type_name!r} is registered", step=step)
     if isinstance(value, dict) and is_dataclass(kind.cls):
         try:

@@ -66,10 +66,9 @@ def spawnable_classes(module: ModuleType) -> "dict[str, type[Actor]]":
             and value.__module__ == module.__name__
             and not name.startswith("_")
         }
-    is_right = isinstance(given, Mapping) and all(
+    if not isinstance(given, Mapping) or not all(
         isinstance(name, str) and inspect.isclass(value) for name, value in given.items()
-    )
-    if not is_right:
+    ):
         raise Problem(
             why=f"spawnable of {module.__name__} is no mapping of names to actor classes",
             step='write it like spawnable = {"counter": Counter}',

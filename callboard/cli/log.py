@@ -17,7 +17,7 @@ import typer
 from callboard.cli.options import JsonOptions, command, flag, noun, option
 from callboard.cli.output import columns as columns_text
 from callboard.cli.output import say, to_json
-from callboard.cli.problem import FAILED, Misuse, Problem, explained
+from callboard.cli.problem import FAILED, Misuse, explained
 from callboard.commitlog import LogError, LogReader, Record, sealed_segments, write_columns
 from callboard.commitlog.verify import verify as verify_log
 
@@ -256,7 +256,8 @@ def sql(
                     return
                 rows = found.fetchmany(options.limit + 1)
         except duckdb.Error as error:
-            raise _failure(error) from None
+            why = f"the query fails: {str(error).splitlines()[0]}"
+            raise Misuse(why=why, step="see --help for columns") from None
     _print_table(names, rows[: options.limit])
     if len(rows) > options.limit:
         say(f"only the first {options.limit} rows; --limit prints more, --json all", err=True)
@@ -276,10 +277,8 @@ def _print_all(records: Iterable[Record], options: JsonOptions) -> None:
             say(to_json({**fields, "payload": record.payload}))
         else:
             key = "" if record.key is None else f"{record.key!r} "
-            shown = (
-                f"{record.offset} {_clock(record.time)} {record.topic} {key}{record.payload!r}"
-            )
-            say(shown)
+            place = f"{record.offset} {_clock(record.time)} {record.topic}"
+            say(f"{place} {key}{record.payload!r}")
 
 
 def _clock(nanoseconds: int) -> str:
@@ -339,12 +338,6 @@ def _parsed(row: tuple[Any, ...], kinds: list[str]) -> list[Any]:
         json.loads(value) if kind == "JSON" and value is not None else value
         for value, kind in zip(row, kinds, strict=True)
     ]
-
-
-def _failure(error: Exception) -> Problem:
-    """Return the problem for an error of DuckDB."""
-    why = str(error).splitlines()[0]
-    return Misuse(why=f"the query fails: {why}", step="see --help for columns")
 
 
 def _print_table(names: list[str], rows: list[tuple[Any, ...]]) -> None:

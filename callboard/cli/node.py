@@ -197,11 +197,10 @@ def top(address: Address, options: TopOptions) -> None:
         for look in options.looks():
             told: Inspection = inspector.ask(Inspect(), timeout=ANSWER_TIME).result()
             since, passed = time.monotonic(), time.monotonic() - since
-            rated = rates(told, before, passed)
+            rated = rates(told, before, passed)[: options.limit]
             before = {actor.address: actor.handled for actor in told.actors}
             shares = busy_shares(told, spent, passed) if look > 1 else {}
             spent = told.handler_seconds
-            rated = rated[: options.limit]
             actors = [asdict(actor) | {"rate": rate} for actor, rate in rated]
             row = asdict(told) | {"busy": shares, "actors": actors}
             show(row, f"{summary(told, shares)}\n{_table(list(_CELLS), rated)}")

@@ -251,9 +251,8 @@ def read_tls(folder: Path | None) -> "Tls | None":
         return None
     from callboard import Tls
 
-    authority, certificate, key = (
-        folder / f"{name}.pem" for name in ("authority", "certificate", "key")
-    )
+    names = ("authority", "certificate", "key")
+    authority, certificate, key = (folder / f"{name}.pem" for name in names)
     if not authority.is_file():
         raise Misuse(
             why=f"{authority} is missing",

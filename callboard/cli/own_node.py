@@ -130,8 +130,7 @@ class JoinOptions(AccessOptions):
             hub = Hub.of(node)
             if self.listen:
                 open_port(node, self.listen, insecure=self.insecure)
-                about, text = {"address": node.address}, f"listens on {node.address}"
-                self.say(about, text, err=True)
+                self.say({"address": node.address}, f"listens on {node.address}", err=True)
             yield hub
 
     def link(self, hub: "Hub") -> None:

@@ -439,10 +439,8 @@ def _tell_begin(recording: "Recording", options: JsonOptions) -> None:
 
 def _tell_end(recording: "Recording", options: JsonOptions) -> None:
     """Print what was recorded."""
-    row = {
-        "log": str(recording.folder),
-        **_figures(recording, "start", "end", "recorded", "lost"),
-    }
+    figures = _figures(recording, "start", "end", "recorded", "lost")
+    row = {"log": str(recording.folder), **figures}
     text = "recorded {recorded:,} messages, offsets {start} to {end}, {lost:,} lost"
     options.say(row, text.format(**row))
     if recording.error:

@@ -384,8 +384,7 @@ class Membership:
             self.runtime.counters.refused_spawns += 1
             msg = f"{order.actor_class} is not created for another system: {why}"
             raise NotSpawnable(msg)
-        create = system.creator.create_for_others
-        ref = create(found, order.requirements, order.global_name)
+        ref = system.creator.create_for_others(found, order.requirements, order.global_name)
         if ref is not None and isinstance(order.parent, ActorRef):
             self._end_with(order.parent, ref)
         return ref
@@ -465,10 +464,9 @@ def imported_class(module: str, qualified: str) -> type | None:
         if found is None:
             return None
         found = vars(found).get(name) if hasattr(found, "__dict__") else None
-    if not isinstance(found, type):
+    if not isinstance(found, type) or found.__module__ != module:
         return None
-    is_that_class = found.__module__ == module and found.__qualname__ == qualified
-    return found if is_that_class else None
+    return found if found.__qualname__ == qualified else None
 
 
 #: The port of Thespian's own TCP base.

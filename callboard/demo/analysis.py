@@ -3,6 +3,7 @@
 import html
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -235,7 +236,9 @@ class Analysis:
         try:
             process.wait(_END_LIMIT)
         except subprocess.TimeoutExpired:
-            _kill_all(process)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # what it started is in its group
+            process.wait()
 
 
 def _why_missing(options: DemoOptions) -> str:
@@ -273,12 +276,3 @@ def _records(folder: Path) -> list[Record]:
         return list(LogReader(folder))
     except LogError:
         return []
-
-
-def _kill_all(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process and what it started, which is in its group."""
-    import signal
-
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()

@@ -61,7 +61,8 @@ def main(folder: Path) -> int:
     running = [_metrics_job(name, folder).start_stream(spark) for name in _QUERIES]
     is_nice = False
     while not ends.wait(_REPORT_SECONDS):
-        _tell(folder, state="runs", rows=_rows_of(running))
+        rows = sum(each.numInputRows for query in running for each in query.recentProgress)
+        _tell(folder, state="runs", rows=rows)
         if not is_nice and all(query.recentProgress for query in running):
             os.setpriority(os.PRIO_PGRP, 0, _NICE)
             is_nice = True
@@ -77,18 +78,8 @@ def main(folder: Path) -> int:
 def _metrics_job(name: str, folder: Path) -> Job:
     """Return a query over the metrics."""
     settings = Settings(field="_2", window=_WINDOW, delay=_DELAY)
-    return Job(
-        name,
-        str(folder / "metrics"),
-        str(folder / "results"),
-        settings,
-        interval=1.0,
-    )
-
-
-def _rows_of(running: list[Any]) -> int:
-    """Return how many records the queries have read."""
-    return sum(each.numInputRows for query in running for each in query.recentProgress)
+    log, to = str(folder / "metrics"), str(folder / "results")
+    return Job(name, log, to, settings, interval=1.0)
 
 
 def _tell(folder: Path, **state: Any) -> None:

@@ -16,9 +16,8 @@ class Handing:
     """Records the metrics, and hands results on as messages and entries."""
 
     def __init__(self, hub: Hub, folder: Path, store: Entries) -> None:
-        self._recording = Recording(
-            hub, (METRICS,), lambda: CommitLog(folder / "metrics", sync="none")
-        )
+        log = folder / "metrics"
+        self._recording = Recording(hub, (METRICS,), lambda: CommitLog(log, sync="none"))
         self._bridge = Bridge(folder / "results", endpoint=hub, store=store)
 
     def close(self) -> None:

@@ -82,12 +82,6 @@ class ChildProcess:
         if self.is_alive:
             self.popen.send_signal(number)
 
-    def close_pipes(self) -> None:
-        """Close this side of both pipes."""
-        self.stdout.close()
-        with suppress(BrokenPipeError):  # closing flushes what a dead process did not read
-            self.stdin.close()
-
 
 class Line:
     """The four processes. As a context manager it leaves none behind."""
@@ -99,10 +93,8 @@ class Line:
         # Bound but not listening: nobody else gets these ports, so a node that starts again
         # listens where it did before, and nobody's dialling socket is given the port it dials.
         self._reserved = [_reserve_port() for _ in NAMES]
-        self._ports = {
-            name: sock.getsockname()[1]
-            for name, sock in zip(NAMES, self._reserved, strict=True)
-        }
+        ports = [sock.getsockname()[1] for sock in self._reserved]
+        self._ports = dict(zip(NAMES, ports, strict=True))
 
     def start(self, name: str) -> None:
         """Start the process of a node, the first time or again."""
@@ -187,7 +179,9 @@ class Line:
     def _release(self, process: ChildProcess) -> None:
         """Stop reading the pipe of a process, and close both."""
         self._forget(process)
-        process.close_pipes()
+        process.stdout.close()
+        with suppress(BrokenPipeError):  # closing flushes what a dead process did not read
+            process.stdin.close()
 
     def _forget(self, process: ChildProcess) -> None:
         """Stop waiting for reports of a process."""

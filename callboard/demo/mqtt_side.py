@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -94,9 +93,8 @@ class MqttSide:
         while self._door.brought < self.published and time.monotonic() < limit:
             pause.wait(0.01)
         self._recording.flush(LAST_WORDS)
-        self.recorded = sum(
-            topic.startswith(TOPICS.endpoint) for topic in _topics(self._recording.folder)
-        )
+        with LogReader(self._recording.folder) as log:
+            self.recorded = sum(each.topic.startswith(TOPICS.endpoint) for each in log)
         self._stack.close()
 
     def _end_client(self) -> int:
@@ -109,13 +107,6 @@ class MqttSide:
             client.wait()
             return 0
         return int(out or 0)
-
-
-def _topics(folder: Path) -> Iterator[str]:
-    """Iterate over the topics of a log."""
-    with LogReader(folder) as reader:
-        for record in reader.read(reader.start):
-            yield record.topic
 
 
 def _start_client(port: int, name: str) -> subprocess.Popen[bytes]:

@@ -245,11 +245,9 @@ class NodeProcess:
 
     def _fresh_passages(self) -> list[list[Any]]:
         """Return [who asked, message id, nanoseconds] of each passage since the last report."""
-        fresh = [
-            passage for passage in self._node.passages() if passage.at > self._last_passage_ns
-        ]
-        if fresh:
-            self._last_passage_ns = max(passage.at for passage in fresh)
+        last = self._last_passage_ns
+        fresh = [passage for passage in self._node.passages() if passage.at > last]
+        self._last_passage_ns = max((passage.at for passage in fresh), default=last)
         return [
             [(p.destination if p.is_response else p.source).hex(), p.message_id, p.at]
             for p in fresh

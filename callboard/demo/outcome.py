@@ -270,6 +270,5 @@ class Findings:
 
     def _counts(self) -> str:
         """Return how many results came as messages, in words."""
-        return ", ".join(
-            f"{count:,} {topic.strip('/')}" for topic, count in self.messages.items()
-        )
+        counts = self.messages.items()
+        return ", ".join(f"{count:,} {topic.strip('/')}" for topic, count in counts)

@@ -95,22 +95,16 @@ class LiveScreen:
 def line_of_nodes(scene: Scene) -> RenderableType:
     """Return the nodes and links as a line, with what runs on each node below it."""
     table = Table.grid(expand=True)
-    rows: list[list[RenderableType]] = [[], [], [], []]
+    columns: list[list[RenderableType]] = []
     for number, name in enumerate(NAMES):
         if number:
             table.add_column(width=LINK_WIDTH, justify="center", no_wrap=True)
-            _add_to(rows, [_link(scene, *LINKS[number - 1]), "", "", ""])
+            columns.append([_link(scene, *LINKS[number - 1]), "", "", ""])
         table.add_column(ratio=1, justify="center", no_wrap=True)
-        _add_to(rows, _node(scene, scene.nodes[name]))
-    for row in rows:
+        columns.append(_node(scene, scene.nodes[name]))
+    for row in zip(*columns, strict=True):
         table.add_row(*row)
     return Panel(table)
-
-
-def _add_to(rows: list[list[RenderableType]], cells: list[RenderableType]) -> None:
-    """Append a cell to each row."""
-    for row, cell in zip(rows, cells, strict=True):
-        row.append(cell)
 
 
 def _link(scene: Scene, left: str, right: str) -> Text:
@@ -235,10 +229,7 @@ def log(events: Iterable[tuple[Event, float]]) -> Text:
     lines = [
         Text(event_line(event, seconds), style=_TONES[event.tone]) for event, seconds in events
     ]
-    text = Text("\n").join(lines)
-    text.no_wrap = True
-    text.overflow = "ellipsis"
-    return text
+    return Text("\n", no_wrap=True, overflow="ellipsis").join(lines)
 
 
 def amount(subject: str, value: float) -> str:

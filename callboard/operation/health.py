@@ -81,9 +81,7 @@ class HealthServer(PageServer):
 
 def _page(word: str, problem: str) -> Page:
     """Return the page of a check that found no problem, or that found one."""
-    if problem:
-        return text_page(problem, HTTPStatus.SERVICE_UNAVAILABLE)
-    return text_page(word)
+    return text_page(problem, HTTPStatus.SERVICE_UNAVAILABLE) if problem else text_page(word)
 
 
 def is_live(node: "Node", limit: float) -> bool:

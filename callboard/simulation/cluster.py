@@ -234,7 +234,7 @@ class Cluster:
     def pause(self, node: Node) -> None:
         """Freeze a node as SIGSTOP does: its connections stay, it neither reads nor writes."""
         self._note("pause", node)
-        runner_of(node).pause()
+        runner_of(node).is_paused = True
 
     def resume(self, node: Node) -> None:
         """Let a frozen node go on."""

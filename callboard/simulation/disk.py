@@ -74,9 +74,9 @@ class FileInode:
         for change in self._pending[:kept]:
             self._apply_torn(change, None, rng if has_holes else None)
         for change in self._pending[kept : kept + 1]:
-            size = 0 if change[1] is None else len(change[1])
-            if size:
-                self._apply_torn(change, rng.randint(0, size), rng if has_holes else None)
+            if change[1]:
+                size = rng.randint(0, len(change[1]))
+                self._apply_torn(change, size, rng if has_holes else None)
         self._pending.clear()
         self.seen = bytearray(self._durable)
 

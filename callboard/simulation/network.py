@@ -147,6 +147,8 @@ class SimulatedSocket:
 class SimulatedListener:
     """A listening socket."""
 
+    is_writable: Final = False
+
     def __init__(self, network: "SimulatedNetwork", address: Address) -> None:
         """Bind to an address."""
         self.host, self.port = self.address = address
@@ -188,11 +190,6 @@ class SimulatedListener:
     def is_readable(self) -> bool:
         """True when somebody waits to be accepted."""
         return bool(self._waiting)
-
-    @property
-    def is_writable(self) -> bool:
-        """Never."""
-        return False
 
 
 class SimulatedSelector(selectors.BaseSelector):

@@ -43,6 +43,7 @@ class SimulatedRunner(Runner):
             woken: called when the node needs a turn.
         """
         self.number = number
+        #: Whether it takes no turns, as a process that got SIGSTOP.
         self.is_paused = False
         self.node_clock = NodeClock(clock)
         self._stepping = False
@@ -108,12 +109,8 @@ class SimulatedRunner(Runner):
 
     # --- faults ---
 
-    def pause(self) -> None:
-        """Take no turns, as a process that got SIGSTOP."""
-        self.is_paused = True
-
     def resume(self) -> None:
-        """Go on."""
+        """Go on after `is_paused` was set."""
         self.is_paused = False
         self._planned_at = None
         self._touched()

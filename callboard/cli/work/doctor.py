@@ -87,9 +87,8 @@ def check_python(version: tuple[int, ...]) -> Finding:
     text = ".".join(map(str, version))
     if version >= (3, 11):
         return Finding("python", "ok", f"Python {text}")
-    return Finding(
-        "python", "fail", f"Python {text} is too old", "install Python 3.11 or newer"
-    )
+    step = "install Python 3.11 or newer"
+    return Finding("python", "fail", f"Python {text} is too old", step)
 
 
 def check_conflicts(
