@@ -107,7 +107,7 @@ def everybody_gets_everything(plant):
 
 def the_ttl_is_not_looked_at(plant):
     def may_reach(self, node):
-        path, remotes = self._path_of(node), self.filters.remotes
+        path, remotes = self.path_of(node), self.filters.remotes
         return bool(path) and all(
             passed not in remotes or remotes[passed].forwards for passed in path[:-1]
         )
@@ -116,7 +116,7 @@ def the_ttl_is_not_looked_at(plant):
 
 
 def all_endpoints_forward(plant):
-    plant(Core, "_may_reach", lambda self, node: 0 < len(self._path_of(node)) <= self.ttl)
+    plant(Core, "_may_reach", lambda self, node: 0 < len(self.path_of(node)) <= self.ttl)
 
 
 def directed_messages_go_to_all(plant):
