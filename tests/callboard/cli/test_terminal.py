@@ -72,8 +72,8 @@ def test_classes_and_errors_of_a_hostile_node_are_shown_escaped(capsys):
         node.listen()
         node.register("evil", node.spawn(kind))
         assert main(["node", "ps", node.address]) == 0
-        assert main(["actor", "ask", f"{node.address}/evil", "x"]) != 0
         assert main(["node", "ps", node.address, "--json"]) == 0
+        assert main(["actor", "ask", f"{node.address}/evil", "x"]) != 0
 
     out, err = capsys.readouterr()
     assert is_harmless(out)
