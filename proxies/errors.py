@@ -8,6 +8,7 @@ CallboardError
 ├── MessageVersion                a message of another release cannot be read  (TypeError)
 ├── UnknownMessageType            a message of a type that is not known there  (TypeError)
 ├── MessageTooLarge               a message is larger than a frame may be      (ValueError)
+├── NotPermitted                  a peer's rights do not include what it asked (PermissionError)
 ├── LinkFull                      more waits to be sent to a node than may     (BufferError)
 ├── NoMembers                     a group has no members in reach              (LookupError)
 ├── PublicAddress                 listening to the world without a secret      (ValueError)
@@ -40,6 +41,10 @@ class UnknownMessageType(CallboardError, TypeError):
 
 class MessageTooLarge(CallboardError, ValueError):
     """A message for another node is larger than one frame may be; send it in parts."""
+
+
+class NotPermitted(CallboardError, PermissionError):
+    """The rights of this node at a peer do not include that; the text names the right."""
 
 
 class LinkFull(CallboardError, BufferError):

@@ -177,7 +177,7 @@ def test_a_connection_that_says_nothing_ends_though_the_system_keeps_it_for_a_wh
 
 @pytest.mark.parametrize("version", [V4, V5])
 def test_connections_that_end_leave_nothing_for_the_garbage_collector(version):
-    count = 20
+    count = 100
 
     def come_and_go(router):
         for number in range(count):

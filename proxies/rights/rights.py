@@ -1,0 +1,114 @@
+"""What a peer may do: names of rights, patterns of what they are for, and how to ask."""
+
+import difflib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+from typing import Any, Final, Literal, Self
+
+#: Rights whose patterns are matched with names, as file names are (`*`, `?`, `[a-z]`).
+NAMED: Final = ("names", "send", "monitor", "spawn", "stop", "link", "logs", "reach")
+#: Rights whose entries are the beginnings of topics.
+TOPICS: Final = ("publish", "subscribe")
+#: What may be done with a store, each including those before it.
+STORE_LEVELS: Final = ("read", "write")
+
+Level = Literal["read", "write"]
+NamedRight = Literal["names", "send", "monitor", "spawn", "stop", "link", "logs", "reach"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What a peer may do at a node; for `Node(permissions={pattern: Rights(…)})`.
+
+    Without entries a right is not given. Patterns are matched as file names are (`*`, `?`,
+    `[a-z]`), case included; an actor without a name is matched by the name of its class. Such
+    a peer is a *leaf*: it speaks for itself only, sees no other nodes and carries nothing for
+    them. It may always send to actors that it was given: it looked them up or spawned them,
+    they sent it a message, or a message brought it their ref.
+
+    Attributes:
+        names: names that it may look up and watch, groups included.
+        send: actors that it may send to without having been given them.
+        monitor: actors whose end it may be told.
+        spawn: offered classes, by the names they are offered under.
+        stop: actors that it may stop and kill.
+        link: actors that it may link with its own.
+        publish: topics that it may publish to: what begins so.
+        subscribe: topics whose values it may get: what begins so.
+        stores: stores that it may `"read"`, or `"write"` as well, by patterns of their names.
+        logs: logs that it may read.
+        inspect: it may ask for the node's figures, actors, links and events.
+        drain: it may have the node drained.
+        reach: names of nodes behind this one that it may talk with, under the same rights.
+    """
+
+    names: Collection[str] = ()
+    send: Collection[str] = ()
+    monitor: Collection[str] = ()
+    spawn: Collection[str] = ()
+    stop: Collection[str] = ()
+    link: Collection[str] = ()
+    publish: Collection[str] = ()
+    subscribe: Collection[str] = ()
+    stores: Mapping[str, Level] = field(default_factory=dict)
+    logs: Collection[str] = ()
+    inspect: bool = False
+    drain: bool = False
+    reach: Collection[str] = ()
+    #: A full member: no leaf, and nothing is refused.
+    is_member: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        """Check the values, and keep copies of them.
+
+        Raises:
+            TypeError: a right is of another type than its default, such as one text.
+            ValueError: a store's level is not known.
+        """
+        for right in (*NAMED, *TOPICS):
+            value = getattr(self, right)
+            if isinstance(value, str) or not all(isinstance(entry, str) for entry in value):
+                msg = f"Rights({right}=…) takes a list of texts: {right}=[{value!r}]"
+                raise TypeError(msg)
+            object.__setattr__(self, right, tuple(value))
+        stores: object = self.stores
+        if not isinstance(stores, Mapping):
+            msg = f'Rights(stores=…) takes a map such as {{"prices": "read"}}: {stores!r}'
+            raise TypeError(msg)
+        for name, level in stores.items():
+            if level not in STORE_LEVELS:
+                meant = difflib.get_close_matches(str(level), STORE_LEVELS, 1)
+                hint = f"; did you mean {meant[0]!r}?" if meant else ""
+                msg = f"a store is for 'read' or 'write', not {level!r} ({name!r}){hint}"
+                raise ValueError(msg)
+        object.__setattr__(self, "stores", MappingProxyType(dict(stores)))
+
+    @classmethod
+    def member(cls) -> Self:
+        """Return the rights of a full member: everything."""
+        everything: dict[str, Any] = dict.fromkeys(NAMED, ("*",)) | dict.fromkeys(TOPICS, ("",))
+        rights = cls(stores={"*": "write"}, inspect=True, drain=True, **everything)
+        object.__setattr__(rights, "is_member", True)
+        return rights
+
+    def permit(self, right: NamedRight, name: str) -> bool:
+        """Return whether a right is given for a name."""
+        return any(fnmatchcase(name, pattern) for pattern in getattr(self, right))
+
+    def permit_topic(self, right: Literal["publish", "subscribe"], topic: str) -> bool:
+        """Return whether a right is given for a topic, and for all topics that begin so."""
+        return topic.startswith(tuple(getattr(self, right)))
+
+    def permit_store(self, name: str, level: Level) -> bool:
+        """Return whether a store may be read, or written."""
+        needed = STORE_LEVELS.index(level)
+        return any(
+            fnmatchcase(name, pattern) and STORE_LEVELS.index(given) >= needed
+            for pattern, given in self.stores.items()
+        )
+
+
+#: The names of all rights that a user can give.
+RIGHTS: Final = tuple(each.name for each in fields(Rights) if each.init)
