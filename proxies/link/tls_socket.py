@@ -12,7 +12,7 @@ import selectors
 import ssl
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from callboard.actors.runner import contention
 from callboard.actors.runner.runner import Runner
@@ -20,6 +20,9 @@ from callboard.proxies.link.tls import explain
 
 #: Bytes that are encrypted at once: four records, which bounds what waits in memory twice.
 CHUNK: Final = 65536
+
+#: Parts of a certificate that name its owner, in the words of Python's `ssl`.
+NAME_KINDS: Final = frozenset({"commonName", "DNS", "URI", "IP Address"})
 
 #: Bytes of the largest TLS record: one call decrypts no more.
 RECORD: Final = 16384
@@ -63,6 +66,19 @@ class TlsSocket:
     def __getattr__(self, name: str) -> Any:
         """Everything else is the socket's: options, its number."""
         return getattr(self._socket, name)
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names in the peer's verified certificate; none without one.
+
+        First the subject's common names, then the alternative names: DNS, URI and IP. Names
+        with characters that are not printable are left out.
+        """
+        found = self._ssl.getpeercert() or {}  # empty where it was not verified
+        subject: Any = found.get("subject", ())
+        pairs = [(kind, name) for part in subject for kind, name in part]
+        pairs += cast("Any", found.get("subjectAltName", ()))
+        names = [name for kind, name in pairs if kind in NAME_KINDS and name.isprintable()]
+        return tuple(dict.fromkeys(names))
 
     def shake_hands(self) -> int:
         """Go on with the handshake; returns what to wait for, 0 when it is over.

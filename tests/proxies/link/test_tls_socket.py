@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from callboard import Tls
 from callboard.proxies.link.tls_socket import TlsSocket
 from tests.proxies.papers import Papers
 
@@ -126,3 +127,42 @@ def test_a_changed_byte_breaks_the_connection_after_what_came_before(pair):
     assert pair.server.recv(65536) == b"good"
     with pytest.raises(ConnectionAbortedError, match="TLS failed"):
         pair.server.recv(65536)
+
+
+# --- whose certificate it is ---
+
+
+def shaken(papers: Papers, server: Tls, client: Tls) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names that a server and a client see of each other."""
+    near, far = socket.socketpair()
+    ends = TlsSocket(near, server.for_listening(), None)
+    other = TlsSocket(far, client.for_dialing(), "localhost")
+    while other.shake_hands() | ends.shake_hands():
+        pass
+    seen = ends.names(), other.names()
+    ends.close()
+    other.close()
+    return seen
+
+
+def test_the_names_of_a_verified_certificate_are_its_common_and_alternative_ones(papers):
+    client = papers.issue("10.1.2.3", "shop.example", common_name="shop")
+    authority = papers.folder / "authority.pem"
+
+    seen = shaken(papers, papers.tls(), Tls(client, authority=authority))
+
+    assert seen == (("shop", "10.1.2.3", "shop.example"), ("127.0.0.1", "localhost"))
+
+
+def test_a_certificate_that_was_not_asked_for_has_no_names(papers):
+    assert shaken(papers, papers.tls(mutual=False), papers.tls("x.example"))[0] == ()
+    assert shaken(papers, papers.tls(mutual=False), papers.trust)[0] == ()
+
+
+def test_names_that_are_not_printable_are_left_out(papers):
+    client = papers.issue("shop.example", common_name="\x1b[2Jroot")
+    authority = papers.folder / "authority.pem"
+
+    assert shaken(papers, papers.tls(), Tls(client, authority=authority))[0] == (
+        "shop.example",
+    )
