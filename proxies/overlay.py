@@ -10,6 +10,7 @@ from callboard.basp.node_id import NodeId
 from callboard.proxies.address import Endpoint
 from callboard.proxies.link.connector import Connector
 from callboard.proxies.link.dialer import Dial
+from callboard.proxies.rights.rights import Rights
 from callboard.proxies.route_table import RouteTable
 
 
@@ -52,6 +53,10 @@ class Overlay:
     def path(self, node_id: bytes) -> tuple[bytes, ...]:
         """Return the nodes on the way to a node, itself last; empty when none leads there."""
         return tuple(self._routes.router.path(NodeId(node_id)) or ())
+
+    def rights(self, node_id: bytes) -> Rights | None:
+        """Return what a linked leaf may do here; None for all others, full members."""
+        return self._routes.rights.get(node_id)
 
     def link_towards(self, node_id: bytes) -> LinkLoad | None:
         """Return the link that messages to a node take first; None without a path."""

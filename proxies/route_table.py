@@ -15,6 +15,7 @@ from callboard.basp.routing.router import Router
 from callboard.proxies.address import Endpoint, actor_text, is_path
 from callboard.proxies.ledger.departed import Departed
 from callboard.proxies.link.wire import Wire
+from callboard.proxies.rights.rights import Rights
 
 #: Seconds after which nothing comes over a path that traffic has left.
 #:
@@ -35,6 +36,8 @@ class RouteTable:
         self.names = self.router.names
         #: The established links, by neighbor.
         self.wires: dict[bytes, Wire] = {}
+        #: What linked leaves may do, by node id; a full member is not in it.
+        self.rights: dict[bytes, Rights] = {}
         #: Where this node listens, for the text of its refs.
         self.endpoint: Endpoint | None = None
         #: Where other nodes listen, as far as links and texts told.
