@@ -58,7 +58,7 @@ from callboard.proxies.overlay import Overlay
 from callboard.proxies.spawn_server import SpawnServer
 from callboard.proxies.stats import AccountInfo, LinkInfo, NodeStats, Passage, ReachableNode
 from callboard.proxies.surroundings import Surroundings, real_surroundings
-from callboard.proxies.workers.class_source import source_of
+from callboard.proxies.workers.class_source import refuse_while_loading, source_of
 from callboard.proxies.workers.pool import Worker, WorkerPool
 
 A = TypeVar("A", bound=Actor)
@@ -286,12 +286,19 @@ class Node(Closing):
         Raises:
             NotSpawnable: a class that this node offers cannot be loaded elsewhere.
             ValueError: the count is less than one, or the node is simulated.
-            WorkerFailed: a process ended, or was not linked in time.
+            WorkerFailed: a process ended, or was not linked in time; or a worker reads this
+                program's file, which lacks `if __name__ == "__main__":`.
         """
-        return self._wait(self.aworkers(count))
+        refuse_while_loading()
+        return self._wait(self._start_workers(count))
 
     async def aworkers(self, count: int | None = None) -> WorkerPool:
         """Awaitable twin of `workers`."""
+        refuse_while_loading()
+        return await self._start_workers(count)
+
+    async def _start_workers(self, count: int | None) -> WorkerPool:
+        """Start workers and wait until they are linked."""
         self._refuse_closed()
         if type(self.runner) is not Runner:
             msg = f"{self.name} is simulated and has no processes; give it more nodes instead"

@@ -9,7 +9,8 @@ Classes come only this way, from the process that started it; no node can make i
 anything.
 
 The worker ends when CONTROL ends, which it does when the parent closes it or dies in any way;
-and when the parent's node is lost, in case another process holds the other end.
+and when the parent's node is lost, in case another process holds the other end. A thread of
+its own reads CONTROL, so this holds while the file of a class is executed, however long.
 """
 
 import contextlib
@@ -20,7 +21,9 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Sequence
+from queue import SimpleQueue
 from typing import IO, Any, Final
 
 from callboard.proxies.events import LinkUp
@@ -46,15 +49,24 @@ def main() -> None:
     about = json.loads(first)
     _restore_path(about["python_path"])
     say = _Voice(control)
+    orders: SimpleQueue[str] = SimpleQueue()
+    threading.Thread(target=follow, args=(lines, orders), daemon=True).start()
     offers = {key: load(key, source, say) for key, source in about["offers"].items()}
     offered = {key: found for key, found in offers.items() if found is not None}
     module, _, name = about["class"].partition(":")
     node_class = getattr(importlib.import_module(module), name)
     with node_class(about["name"], spawnable=offered, limits=Limits(**about["limits"])) as node:
-        serve(node, link, lines, say, bytes.fromhex(about["parent"]))
-        last = threading.Timer(LAST_SECONDS, os._exit, (1,))
-        last.daemon = True
-        last.start()
+        serve(node, link, orders, say, bytes.fromhex(about["parent"]))
+
+
+def follow(lines: IO[str], orders: "SimpleQueue[str]") -> None:
+    """Pass on what the parent says; soon after its end the process ends whatever it does."""
+    with contextlib.suppress(OSError):  # reset: the parent died
+        for line in lines:
+            orders.put(line)
+    orders.put("")
+    time.sleep(LAST_SECONDS)
+    os._exit(1)
 
 
 class _Voice:
@@ -74,7 +86,9 @@ class _Voice:
             self._control.shutdown(socket.SHUT_RDWR)
 
 
-def serve(node: Node, link: socket.socket, lines: IO[str], say: _Voice, parent: bytes) -> None:
+def serve(
+    node: Node, link: socket.socket, orders: "SimpleQueue[str]", say: _Voice, parent: bytes
+) -> None:
     """Link with the parent, then offer what it says until it says no more."""
 
     def note(event: object) -> None:
@@ -84,7 +98,7 @@ def serve(node: Node, link: socket.socket, lines: IO[str], say: _Voice, parent: 
 
     with node.subscribed(note):
         node.adopt(link, dialer=True)
-        for line in lines:
+        for line in iter(orders.get, ""):
             key, *source = json.loads(line)
             found = load(key, source, say)
             if found is not None:

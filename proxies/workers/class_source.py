@@ -7,9 +7,15 @@ import sys
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from callboard.actors.errors import NotSpawnable
+from callboard.actors.reference import current_cell
+from callboard.proxies.errors import WorkerFailed
+from callboard.text import describe
+
+#: What a program lacks whose classes are loaded in workers.
+MAIN_GUARD: Final = 'put what the program does under if __name__ == "__main__":'
 
 
 class ClassSource(NamedTuple):
@@ -40,7 +46,11 @@ def source_of(actor_class: type) -> ClassSource:
     except (OSError, TypeError) as error:
         msg = f"{name} comes from no file, so another process cannot load it ({error})"
         raise NotSpawnable(msg) from None
-    return ClassSource(actor_class.__module__, str(Path(path).absolute()), name)
+    module = actor_class.__module__
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if module == "__main__" and main is not None:  # python -m: other processes import it
+        module = main.name
+    return ClassSource(module, str(Path(path).absolute()), name)
 
 
 def load_class(source: ClassSource) -> Any:
@@ -65,17 +75,47 @@ def _imported(source: ClassSource) -> ModuleType | None:
 
 
 _EXECUTED: dict[str, ModuleType] = {}
+#: The files that are being executed.
+_EXECUTING: set[str] = set()
 
 
 def _executed(path: str) -> ModuleType:
-    """Execute a file as a module, once."""
+    """Execute a file as a module, once.
+
+    Raises:
+        NotSpawnable: it raised; it may do what only the program itself should.
+    """
     module = _EXECUTED.get(path)
     if module is None:
         spec = importlib.util.spec_from_file_location(Path(path).stem, path)
         assert spec is not None
         assert spec.loader is not None
-        module = _EXECUTED[path] = importlib.util.module_from_spec(spec)
+        module = importlib.util.module_from_spec(spec)
         sys.modules.setdefault(spec.name, module)
         sys.path.insert(0, str(Path(path).parent))
-        spec.loader.exec_module(module)
+        _EXECUTING.add(path)
+        try:
+            spec.loader.exec_module(module)
+        except WorkerFailed as error:
+            raise NotSpawnable(str(error)) from None
+        except BaseException as error:
+            msg = f"{describe(error)}; if it should not run here, {MAIN_GUARD} in {path}"
+            raise NotSpawnable(msg) from error
+        finally:
+            _EXECUTING.discard(path)
+        _EXECUTED[path] = module
     return module
+
+
+def refuse_while_loading() -> None:
+    """Refuse workers of a program that a worker only reads its classes from.
+
+    Actors that live here may have workers at any time.
+
+    Raises:
+        WorkerFailed: the program's file is being executed, and starts workers each time.
+    """
+    if _EXECUTING and current_cell.get() is None:
+        path = min(_EXECUTING)
+        msg = f"a worker read {path}, which starts workers whenever it is read: {MAIN_GUARD}"
+        raise WorkerFailed(msg)

@@ -217,6 +217,7 @@ class Worker:
                 key = said["refused"]
                 text = f"{key} cannot be loaded in worker {self.name}: {said['why']}"
                 self._offered[key].set_exception(NotSpawnable(text))
+                self.ready.set_exception(NotSpawnable(text))  # unless it is ready already
 
     def _reap(self) -> str:
         """Wait for the process; returns how it ended."""
