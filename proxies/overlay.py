@@ -58,6 +58,10 @@ class Overlay:
         """Return what a linked leaf may do here; None for all others, full members."""
         return self._routes.rights.get(node_id)
 
+    def refused(self, node_id: bytes, right: str, name: str) -> None:
+        """Take note that a leaf was refused something here."""
+        self._routes.on_refused(node_id, right, name)
+
     def link_towards(self, node_id: bytes) -> LinkLoad | None:
         """Return the link that messages to a node take first; None without a path."""
         wire = self._routes.wire_to(node_id)

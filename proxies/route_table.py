@@ -6,7 +6,7 @@ is the order of the positions.
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from callboard.basp.accounting import Accounts
@@ -38,6 +38,8 @@ class RouteTable:
         self.wires: dict[bytes, Wire] = {}
         #: What linked leaves may do, by node id; a full member is not in it.
         self.rights: dict[bytes, Rights] = {}
+        #: Told what a leaf was refused: its node, the right, the name of what it wanted.
+        self.on_refused: Callable[[bytes, str, str], object] = lambda *_: None
         #: Where this node listens, for the text of its refs.
         self.endpoint: Endpoint | None = None
         #: Where other nodes listen, as far as links and texts told.

@@ -61,12 +61,10 @@ from callboard.proxies.events import LinkDown, LinkUp, NodeUp, PathMoved
 from callboard.proxies.lifetime.proxy import Proxy
 from callboard.proxies.link.dialer import Dial
 from callboard.proxies.messages import Lookup
+from callboard.proxies.rights.doors import CORE_NAME
 from callboard.proxies.traffic.incoming import RemoteTeller
 
 _LOG: Final = logging.getLogger("callboard.endpoint")
-
-#: The name under which a node's directory has its hub.
-CORE_NAME: Final = "callboard.core"
 
 #: Messages that wait for the core's turn: a thread that publishes more waits.
 INPUT_LIMIT: Final = 16_384

@@ -12,6 +12,7 @@ from callboard.actors.future import Future
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.topic import checked_topic
 from callboard.model.errors import InvalidData
+from callboard.proxies.rights.doors import MASTER_NAME
 from callboard.store.backend.interface import Backend, StoreBackend
 from callboard.store.backend.memory import MemoryBackend
 from callboard.store.backend.sqlite import SqliteBackend, SqliteOptions
@@ -154,7 +155,7 @@ def make_backend(
 
 def _master_name(name: str) -> str:
     """Return the name in the directories of nodes; a store's own name may have any letters."""
-    return f"callboard.master.{checked_topic(name).encode().hex()}"
+    return MASTER_NAME + checked_topic(name).encode().hex()
 
 
 def _judge(search: Future[Any], name: str, timeout: float) -> None:

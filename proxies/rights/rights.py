@@ -11,6 +11,8 @@ from typing import Any, Final, Literal, Self
 NAMED: Final = ("names", "send", "monitor", "spawn", "stop", "link", "logs", "reach")
 #: Rights whose entries are the beginnings of topics.
 TOPICS: Final = ("publish", "subscribe")
+#: What the names of callboard's own actors begin with: patterns match them that begin so too.
+OWN: Final = "callboard."
 #: What may be done with a store, each including those before it.
 STORE_LEVELS: Final = ("read", "write")
 
@@ -23,10 +25,11 @@ class Rights:
     """What a peer may do at a node; for `Node(permissions={pattern: Rights(…)})`.
 
     Without entries a right is not given. Patterns are matched as file names are (`*`, `?`,
-    `[a-z]`), case included; an actor without a name is matched by the name of its class. Such
-    a peer is a *leaf*: it speaks for itself only, sees no other nodes and carries nothing for
-    them. It may always send to actors that it was given: it looked them up or spawned them,
-    they sent it a message, or a message brought it their ref.
+    `[a-z]`), case included; an actor without a name is matched by the name of its class. Names
+    that begin with `callboard.` are callboard's own: only patterns match them that begin so
+    too. Such a peer is a *leaf*: it speaks for itself only, sees no other nodes and carries
+    nothing for them. It may always send to actors that it was given: it looked them up or
+    spawned them, they sent it a message, or a message brought it their ref.
 
     Attributes:
         names: names that it may look up and watch, groups included.
@@ -93,9 +96,18 @@ class Rights:
         object.__setattr__(rights, "is_member", True)
         return rights
 
+    @property
+    def has_topics(self) -> bool:
+        """Whether any topic or store is open: the endpoints of both sides may talk."""
+        return bool(self.publish or self.subscribe or self.stores)
+
     def permit(self, right: NamedRight, name: str) -> bool:
         """Return whether a right is given for a name."""
-        return any(fnmatchcase(name, pattern) for pattern in getattr(self, right))
+        own = OWN if name.startswith(OWN) else ""
+        patterns: tuple[str, ...] = getattr(self, right)
+        return self.is_member or any(
+            fnmatchcase(name, each) for each in patterns if each.startswith(own)
+        )
 
     def permit_topic(self, right: Literal["publish", "subscribe"], topic: str) -> bool:
         """Return whether a right is given for a topic, and for all topics that begin so."""
