@@ -43,12 +43,17 @@ class ActorRestarted:
 
 @dataclass(frozen=True, slots=True)
 class RestartsExhausted:
-    """A supervisor gave up: more restarts within the period than its intensity allows."""
+    """A supervisor gave up: more restarts within the period than its intensity allows.
+
+    Attributes:
+        is_top: no other supervisor starts it again, so what it did is done by nobody now.
+    """
 
     supervisor: ActorRef[Any]
     child: str
     restarts: int
     seconds: float
+    is_top: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,4 +122,6 @@ class Counters:
     slow_handlers: int = 0
     handled_by_ended: int = 0
     refused_spawns: int = 0
+    restarts: int = 0
+    exhausted: int = 0
     ends: dict[str, int] = field(default_factory=dict)

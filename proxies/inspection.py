@@ -15,6 +15,7 @@ from callboard.actors.dispatch import handler
 from callboard.actors.errors import InvalidSeconds
 from callboard.actors.reference import Query
 from callboard.actors.seconds import seconds
+from callboard.actors.supervision.supervisor import Supervisor
 from callboard.actors.system_actor import SystemActor
 from callboard.basp.header import FIRST_ACTOR, NODE_ACTOR
 from callboard.proxies.broker import Broker
@@ -76,7 +77,10 @@ class ActorInfo:
         handled: messages that its handlers were called for.
         age: seconds since it was spawned; 0 where that is not known.
         waited: seconds that its oldest message has waited at least; see
-        `callboard.proxies.inspection`.
+            `callboard.proxies.inspection`.
+        parent: the text of the ref of the actor that spawned it, or "": its supervisor, if
+            it has one.
+        restarts: how often that one started it again.
     """
 
     address: str
@@ -87,6 +91,8 @@ class ActorInfo:
     handled: int
     age: float
     waited: float = 0.0
+    parent: str = ""
+    restarts: int = 0
 
 
 @message("callboard.Inspection")
@@ -109,6 +115,8 @@ class Inspection:
         slow_handlers: handlers that held their thread for more than a second.
         waiting: messages in all mailboxes.
         handler_seconds: time in handlers since the start by class, sampled.
+        restarts: children that supervisors started again.
+        exhausted: supervisors that gave up.
         neighbours: the links; only with `system`.
         routes: the nodes in reach, and the neighbor that leads there; only with `system`.
     """
@@ -127,6 +135,8 @@ class Inspection:
     slow_handlers: int = 0
     waiting: int = 0
     handler_seconds: dict[str, float] = field(default_factory=dict)
+    restarts: int = 0
+    exhausted: int = 0
     neighbours: list[LinkInfo] = field(default_factory=list)
     routes: list[ReachableNode] = field(default_factory=list)
 
@@ -187,6 +197,8 @@ class Inspector(SystemActor):
             slow_handlers=runtime.counters.slow_handlers,
             waiting=sum(cell.depth for cell in actors),
             handler_seconds=runtime.handler_seconds,
+            restarts=runtime.counters.restarts,
+            exhausted=runtime.counters.exhausted,
             neighbours=self.node.links()[:ROWS] if question.system is True else [],
             routes=self.node.nodes()[:ROWS] if question.system is True else [],
         )
@@ -218,6 +230,8 @@ class Inspector(SystemActor):
 
 def _row(cell: Cell, name: str, now: float, waited: float = 0.0) -> ActorInfo:
     """Describe one actor."""
+    above = cell.parent
+    supervisor = above.actor if above is not None else None
     return ActorInfo(
         address=str(cell.ref),
         actor_class=type(cell.actor).__qualname__,
@@ -227,6 +241,8 @@ def _row(cell: Cell, name: str, now: float, waited: float = 0.0) -> ActorInfo:
         handled=cell.handled,
         age=max(0.0, now - cell.born),
         waited=waited,
+        parent="" if above is None else str(above.ref),
+        restarts=supervisor.restarts_of(cell.ref) if isinstance(supervisor, Supervisor) else 0,
     )
 
 

@@ -587,6 +587,8 @@ class Node(Closing):
             mailbox_messages=sum(depths),
             mailbox_depth_max=max(depths, default=0),
             refused_frames=broker.routes.refused,
+            restarts=counters.restarts,
+            exhausted=counters.exhausted,
         )
 
     def subscribed(self, subscriber: Callable[[object], None]) -> AbstractContextManager[None]:

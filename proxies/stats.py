@@ -75,6 +75,8 @@ class NodeStats:
         slow_handlers: handlers that held their thread for more than a second.
         handler_seconds: time in handlers by class of the actors; sampled, so it is right
             in the long run. Detached actors are not sampled: their threads are theirs.
+        restarts: children that supervisors started again.
+        exhausted: supervisors that gave up.
         mailbox_messages: waiting in all mailboxes at this moment.
         mailbox_depth_max: waiting in the deepest one.
     """
@@ -103,3 +105,5 @@ class NodeStats:
     mailbox_messages: int = 0
     mailbox_depth_max: int = 0
     refused_frames: int = 0
+    restarts: int = 0
+    exhausted: int = 0

@@ -106,6 +106,11 @@ class Supervisor(Actor):
         """Return how often a child ended and was to be started again."""
         return self._plan.total
 
+    def restarts_of(self, ref: ActorRef[Any]) -> int:
+        """Return how often a child that runs was started again."""
+        slot = self._slots.get(ref)
+        return 0 if slot is None else slot.restarts
+
     def add(self, child: Child) -> ActorRef[Any] | None:
         """Start one more child, behind the others; returns its ref.
 
@@ -195,8 +200,11 @@ class Supervisor(Actor):
 
     def _give_up(self, slot: Slot, reason: str) -> None:
         """End all children and the supervisor: one restart too many."""
-        plan, label = self._plan, slot.child.label
-        self._cell.runtime.report(RestartsExhausted(self.me, label, plan.limit, plan.period))
+        plan, label, runtime = self._plan, slot.child.label, self._cell.runtime
+        above = self._cell.parent
+        is_top = above is None or not isinstance(above.actor, Supervisor)
+        runtime.counters.exhausted += 1
+        runtime.report(RestartsExhausted(self.me, label, plan.limit, plan.period, is_top))
         detail = f"{label} ended too often, last: {reason}"
         log.error("supervisor %s gives up: %s", self.me, detail)
         self._last_words = _Leave(ExitReason.SHUTDOWN, detail)
@@ -254,6 +262,12 @@ class Supervisor(Actor):
                 ref.target.post(Restarted(reason, detail, slot.restarts), None)
             event = ActorRestarted(ref, child.label, slot.restarts, reason)
             self._cell.runtime.report(event)
+            self._cell.runtime.counters.restarts += 1
+            ended = f"{reason}: {detail}" if detail else reason
+            log.warning(
+                "%s was started again by %s (%s), restart %d",
+                *(child.label, self.me, ended, slot.restarts),
+            )
         if child.name is not None:
             self.node.register(child.name, ref)
 

@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -60,11 +60,19 @@ class RunNodeOptions(AccessOptions):
     )
     log_level: str | None = option(None, "debug, info, warning, error or critical.")
     drain_timeout: float | None = option(None, "Seconds that a drain may take (30).", min=0.0)
+    when_exhausted: str | None = option(
+        None,
+        "exit (the default) or stay, unready, when a supervisor gave up.",
+        metavar="exit|stay",
+    )
     as_json: bool = flag("Print the address as JSON.", "--json")
 
     def given(self, app: Path | None) -> dict[str, Any]:
         """Return what was given of the keys of a configuration."""
-        keys = ("listen", "join", "name", "insecure", "health", "log_level", "drain_timeout")
+        keys = (
+            *("listen", "join", "name", "insecure", "health", "log_level", "drain_timeout"),
+            "when_exhausted",
+        )
         values = {"app": app} | {key: getattr(self, key) for key in keys}
         return {
             key: value
@@ -80,6 +88,7 @@ class PsOptions(AccessOptions):
     system: bool = flag(
         "Show the node's own parts, its proxies, links and routes too.", "--system"
     )
+    tree: bool = flag("Show each actor below the one that spawned it.", "--tree")
     limit: int = option(100, "Actors at most.", min=1, max=10_000)
     timeout: float = option(5.0, "Seconds that it may take.", min=0.001)
 
@@ -115,7 +124,8 @@ def run(
     the configuration file.
 
     The first signal drains the node: asks under way are answered, mailboxes emptied. A second
-    one ends it at once. The exit code is 0 when nothing was cut short, else 1.
+    one ends it at once. The exit code is 0 when nothing was cut short, else 1. A supervisor
+    that gives up, and that no other one starts again, drains the node too, with exit code 1.
 
     \b
     Examples:
@@ -163,6 +173,7 @@ def ps(address: Address, options: PsOptions) -> None:
     Examples:
       callboard node ps basp://127.0.0.1:4222
       callboard node ps basp://127.0.0.1:4222 --system --limit 1000
+      callboard node ps basp://127.0.0.1:4222 --tree
       callboard node ps basp://127.0.0.1:4222 --json | jq '.actors[].depth'
     """  # noqa: D301
     from callboard.proxies.inspection import Inspect
@@ -170,6 +181,8 @@ def ps(address: Address, options: PsOptions) -> None:
     with _inspector(address, options.timeout, options) as inspector:
         question = Inspect(options.limit, options.system)
         told: Inspection = inspector.ask(question, timeout=options.timeout).result()
+    if options.tree:
+        told = replace(told, actors=in_tree(told.actors))
     show = _parts_text if options.system else _actors_text
     say(to_json(told) if options.as_json else show(told))
 
@@ -248,8 +261,13 @@ _CELLS: "Final[dict[str, Callable[[ActorInfo, float], str]]]" = {
     "WAITED": lambda actor, _: age_text(actor.waited),
     "MSG/S": lambda _, rate: f"{rate:,.0f}",
     "HANDLED": lambda actor, _: f"{actor.handled:,}",
+    "RESTARTS": lambda actor, _: f"{actor.restarts:,}",
     "AGE": lambda actor, _: age_text(actor.age),
 }
+
+
+#: What `ps` leaves to `top`.
+_RATES: Final = ("WAITED", "MSG/S")
 
 
 def _table(head: Sequence[str], rated: "Iterable[tuple[ActorInfo, float]]") -> str:
@@ -258,10 +276,28 @@ def _table(head: Sequence[str], rated: "Iterable[tuple[ActorInfo, float]]") -> s
     return columns(head, rows, right=range(head.index("DEPTH"), len(head)))
 
 
+def in_tree(actors: "Sequence[ActorInfo]") -> "list[ActorInfo]":
+    """Return actors with each below the one that spawned it, its class as far to the right."""
+    below: dict[str, list[ActorInfo]] = {}
+    known = {actor.address for actor in actors}
+    for actor in actors:
+        below.setdefault(actor.parent if actor.parent in known else "", []).append(actor)
+    rows: list[ActorInfo] = []
+    waiting = [(0, actor) for actor in reversed(below.pop("", []))]
+    while waiting:
+        depth, actor = waiting.pop()
+        rows.append(replace(actor, actor_class="  " * depth + actor.actor_class))
+        children = below.pop(actor.address, [])
+        waiting += [(depth + 1, child) for child in reversed(children)]
+    return rows
+
+
 def _actors_text(told: "Inspection") -> str:
     """Return the actors of a node as a table."""
-    head = [title for title in _CELLS if title not in ("WAITED", "MSG/S")]
+    head = [title for title in _CELLS if title not in _RATES]
     text = _table(head, ((actor, 0.0) for actor in told.actors))
+    if told.exhausted:
+        text = f"{told.exhausted:,} supervisors gave up; see the node's log\n{text}"
     shown = sum(actor.actor_class != "Proxy" for actor in told.actors)
     if told.actor_count > shown:
         text += f"\n… {told.actor_count - shown:,} more; --limit shows them"
@@ -348,5 +384,6 @@ def summary(told: "Inspection", shares: dict[str, float]) -> str:
         f"{told.handled:,} handled, {told.waiting:,} waiting, {told.dead_letters:,} dead "
         f"letters, {told.overflows:,} overflows, {told.expired:,} expired, "
         f"{told.slow_handlers:,} slow handlers\n"
+        f"{told.restarts:,} restarts, {told.exhausted:,} supervisors gave up\n"
         f"time in handlers: {busy or '-'}"
     )

@@ -23,7 +23,7 @@ VARIABLES: Final = {
     f"CALLBOARD_{key.upper()}": key
     for key in (
         *("name", "app", "listen", "join", "secret_file", "log_level", "health"),
-        "drain_timeout",
+        *("drain_timeout", "when_exhausted"),
     )
 }
 
@@ -106,6 +106,7 @@ class NodeConfiguration(reading.Table):
     log_level: reading.LogLevel = "warning"
     health: reading.HostPort | None = None
     drain_timeout: float = Field(default=DRAIN_TIMEOUT, ge=0)
+    when_exhausted: Literal["exit", "stay"] = "exit"
 
 
 def load_configuration(

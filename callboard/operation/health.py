@@ -1,7 +1,8 @@
 """Health and metrics over HTTP, for what starts, watches and restarts nodes.
 
 - `/livez` 200 while the node's runner makes progress, else 503: restart it
-- `/readyz` 200 while the node may get work, else 503 and why: it starts, joins or drains
+- `/readyz` 200 while the node may get work, else 503 and why: it starts, joins or drains, or a
+  supervisor gave up that no other one starts again
 - `/metrics` its figures in Prometheus's text format, those of its topics included
 - `/v1/status/json` the status of its topics, under Zeek Broker's keys; 404 where it has none
 
@@ -10,9 +11,11 @@ reaches the port may ask, so it belongs on 127.0.0.1 or a network of yours.
 """
 
 import threading
+from contextlib import ExitStack
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
+from callboard.actors.events import RestartsExhausted
 from callboard.endpoint.monitoring import METRICS_PATH, STATUS_PATH, status_page
 from callboard.operation.metrics import node_metrics
 from callboard.pages import Page, PageServer, metrics_page, text_page
@@ -44,6 +47,10 @@ class HealthServer(PageServer):
         self._node = node
         self._is_set_up = False
         self._has_joined = not joins
+        #: What is done by nobody any more.
+        self._given_up = ""
+        self._subscription = ExitStack()
+        self._subscription.enter_context(node.subscribed(self._note))
         pages = {
             "/livez": self.livez,
             "/readyz": self.readyz,
@@ -55,6 +62,16 @@ class HealthServer(PageServer):
     def set_ready(self) -> None:
         """Say that the node's set-up is over."""
         self._is_set_up = True
+
+    def close(self) -> None:
+        """Close the port. Idempotent."""
+        self._subscription.close()
+        super().close()
+
+    def _note(self, event: object) -> None:
+        """Look at an event of the node: a service may be dead though its node lives."""
+        if isinstance(event, RestartsExhausted) and event.is_top:
+            self._given_up = given_up(event)
 
     # --- pages ---
 
@@ -76,7 +93,15 @@ class HealthServer(PageServer):
             return "draining"
         if not self._is_set_up:
             return "starting"
+        if self._given_up:
+            return self._given_up
         return "" if self._has_joined else "joining: no other node is reached yet"
+
+
+def given_up(event: RestartsExhausted) -> str:
+    """Return what is to be said of a supervisor that gave up."""
+    often = f"{event.restarts} restarts within {event.seconds:g} s"
+    return f"supervisor {event.supervisor} gave up: {event.child} needed more than {often}"
 
 
 def _page(word: str, problem: str) -> Page:

@@ -96,6 +96,8 @@ _ROWS: Final[tuple[Row[_Look], ...]] = (
     ("expired_total", "Asks that were too late before their turn.", "stats.expired"),
     ("unexpected_total", "Messages without a handler.", "stats.unexpected"),
     ("failures_total", "Handlers that raised.", "stats.failures"),
+    ("restarts_total", "Children that supervisors started again.", "stats.restarts"),
+    ("supervisors_exhausted_total", "Supervisors that gave up.", "stats.exhausted"),
     ("asks_pending", "Asks of this node to other nodes.", "stats.waiting_asks"),
     ("draining", "1 while the node drains.", lambda look: int(look.node.is_draining)),
     ("links", "Links to neighbours.", lambda look: len(look.links)),

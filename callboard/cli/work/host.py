@@ -1,11 +1,13 @@
 """The work of `callboard node run`: a node with its actors, its health, and its end."""
 
 import contextlib
+import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from callboard import Actor, Child, Limits, Node, Tls
+from callboard.actors.events import RestartsExhausted
 from callboard.cli.loading import find_class, load_app, set_up, spawnable_classes
 from callboard.cli.options import AccessOptions, JsonOptions, Proof, read_secret
 from callboard.cli.output import say
@@ -17,7 +19,7 @@ from callboard.operation.configuration import (
     NodeConfiguration,
     load_configuration,
 )
-from callboard.operation.health import HealthServer
+from callboard.operation.health import HealthServer, given_up
 from callboard.operation.logs import set_up_logging
 from callboard.operation.notify import ServiceManager
 from callboard.proxies.messages import Drained
@@ -39,7 +41,7 @@ def host(config: NodeConfiguration, options: AccessOptions) -> int:
     """Run a node until a signal comes or somebody drains it; returns the exit code.
 
     The first SIGTERM or SIGINT drains the node, a second one ends it at once. The code is 0
-    when nothing was cut short.
+    when nothing was cut short and no supervisor gave up.
     """
     proof = options.proof()
     set_up_logging(config.log_level)
@@ -48,15 +50,9 @@ def host(config: NodeConfiguration, options: AccessOptions) -> int:
         module = None if config.app is None else load_app(config.app)
         classes = spawnable(config, module)
         node = _make_node(config, classes, proof)
-        reports: list[Drained] = []
-
-        def note(event: object) -> None:
-            if isinstance(event, Drained):
-                reports.append(event)
-                stop.set()
-
+        ends = _Ends(stop, leaves_when_exhausted=config.when_exhausted == "exit")
         try:
-            stack.enter_context(node.subscribed(note))
+            stack.enter_context(node.subscribed(ends.note))
             health = _health(node, config)
             if health is not None:
                 stack.enter_context(health)
@@ -67,19 +63,49 @@ def host(config: NodeConfiguration, options: AccessOptions) -> int:
             manager.ready(node)
             stop.wait()
             manager.stopping(config.drain_timeout)
-            if not reports:
+            if not ends.reports:
                 if not options.as_json:
                     limit = f"{config.drain_timeout:g} s at most"
                     say(f"{node.name} drains, {limit}; a second signal ends it at once")
                 node.drain(config.drain_timeout)
             node.runtime.stopped.wait()  # somebody else may be closing it
-            report, step = reports[0], "give it longer with --drain-timeout SECONDS"
+            report, step = ends.reports[0], "give it longer with --drain-timeout SECONDS"
             options.say({"drained": report}, f"{node.name} stops after {ending(report)}")
+            ends.complain_of_failures()
             complain_unless_clean(report, node.name, step)
             return 0
         except BaseException:
             node.close()
             raise
+
+
+class _Ends:
+    """Events that end the run of a node, and what is to be said then."""
+
+    def __init__(self, stop: threading.Event, *, leaves_when_exhausted: bool) -> None:
+        self._stop = stop
+        self._leaves = leaves_when_exhausted
+        self.reports: list[Drained] = []
+        self._failures: list[str] = []
+
+    def note(self, event: object) -> None:
+        """Look at an event of the node."""
+        if isinstance(event, Drained):
+            self.reports.append(event)
+            self._stop.set()
+        elif isinstance(event, RestartsExhausted) and event.is_top:
+            self._failures.append(given_up(event))
+            if self._leaves:
+                self._stop.set()
+
+    def complain_of_failures(self) -> None:
+        """Tell that the work of a supervisor was done by nobody at the end.
+
+        Raises:
+            Problem: so it was.
+        """
+        if self._failures:
+            raise Problem(why=self._failures[0], step="see the log for why they ended")
 
 
 def _make_node(

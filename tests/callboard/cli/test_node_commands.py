@@ -1,15 +1,18 @@
 """`node ps`, `top`, `drain`, `check` and `actor stop` against a node in another process."""
 
 import json
+import re
 import signal
 import socket
 import tempfile
+import urllib.error
 import urllib.request
 
 import pytest
 
 from callboard.cli import main
 from tests.callboard.cli.process import start_command
+from tests.polling import eventually
 
 APP = """
 from callboard import Actor
@@ -72,7 +75,9 @@ def test_a_running_node_is_listed_watched_and_drained(app, run_node, capsys):
     code, out, _ = call(capsys, "node", "ps", address)
     head, first, *others = out.splitlines()
     assert code == 0
-    assert head.split() == ["ACTOR", "CLASS", "NAME", "STATE", "DEPTH", "HANDLED", "AGE"]
+    assert head.split() == [
+        *("ACTOR", "CLASS", "NAME", "STATE", "DEPTH", "HANDLED", "RESTARTS", "AGE")
+    ]
     assert first.split()[1:5] == ["Stubborn", "stubborn", "awaiting", "1"]
     assert sorted(line.split()[2] for line in others) == ["first", "second"]
 
@@ -213,6 +218,90 @@ def test_a_node_runs_from_a_file_with_children_health_and_a_service_manager(
         assert manager.recv(4096).startswith(b"STOPPING=1\n")
         process.communicate(timeout=20)
         assert process.returncode == 1  # the stubborn one was left
+
+
+DYING = """
+import os
+from callboard import Actor, Child, handler
+
+class Dying(Actor):
+    def __init__(self) -> None:
+        self.after(0.0, "end")
+
+    @handler
+    def end(self, _: str) -> None:
+        raise RuntimeError("no disk")
+
+def setup(node):
+    inner = Child(Dying, name="dying", restart="permanent")
+    node.supervise([inner], intensity=(2, 60.0), backoff=(0.2, 0.2))
+"""
+
+
+def test_a_node_whose_top_supervisor_gives_up_ends_with_an_error(run_node, tmp_path):
+    file = tmp_path / "dying.py"
+    file.write_text(DYING)
+
+    process, _ = run_node(file)
+    _, err = process.communicate(timeout=20)
+
+    assert process.returncode == 1
+    assert err.count("dying was started again by ") == 2
+    last = err.splitlines()[-1]
+    assert re.search(r"supervisor .* gave up: dying needed more than 2 restarts", last)
+
+
+def test_or_it_stays_and_is_not_ready(run_node, tmp_path, capsys):
+    file = tmp_path / "dying.py"
+    file.write_text(DYING)
+    arguments = ("--health", "127.0.0.1:0", "--when-exhausted", "stay")
+
+    process, about = run_node(file, *arguments)
+
+    def status():
+        try:
+            with urllib.request.urlopen(f"{about['health']}/readyz", timeout=10) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+
+    eventually(lambda: status()[0] == 503)
+    assert b"gave up: dying" in status()[1]
+    with urllib.request.urlopen(f"{about['health']}/metrics", timeout=10) as answer:
+        figures = answer.read()
+    assert b"callboard_restarts_total 2\n" in figures
+    assert b"callboard_supervisors_exhausted_total 1\n" in figures
+    _, out, _ = call(capsys, "node", "ps", about["address"], "--tree")
+    assert out.startswith("1 supervisors gave up")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert process.returncode == 1
+
+
+def test_a_tree_shows_who_supervises_whom(run_node, tmp_path, capsys):
+    file = tmp_path / "shop.py"
+    file.write_text(
+        """
+from callboard import Actor, Child, Supervisor
+
+class Till(Actor):
+    pass
+
+def setup(node):
+    node.spawn(Till)
+    node.supervise([Child(Supervisor, [Child(Till)]), Child(Till)])
+"""
+    )
+    _, about = run_node(file)
+
+    _, out, _ = call(capsys, "node", "ps", about["address"], "--tree")
+
+    classes = [line[line.index(" ") :].rstrip() for line in out.splitlines()[1:]]
+    depths = {(len(text) - len(text.lstrip()), text.split()[0]) for text in classes}
+    top = min(depth for depth, _ in depths)
+    assert {(depth - top, name) for depth, name in depths} == {
+        *((0, "Till"), (0, "Supervisor"), (2, "Supervisor"), (2, "Till"), (4, "Till")),
+    }
 
 
 def test_a_configuration_is_checked_without_starting_a_node(app, tmp_path, capsys):
