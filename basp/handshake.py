@@ -47,11 +47,11 @@ their senders (see :class:`PeerIdentity`).
 """
 
 import hmac
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
 from callboard.basp.cbor.plain import is_natural, read_plain, write_plain
 from callboard.basp.errors import (
@@ -82,6 +82,13 @@ _CLIENT_PREFIX: Final = NONCE_SIZE + 1 + PROOF_SIZE
 _HELLO_SIZE: Final = NONCE_SIZE + PROOF_SIZE
 _NO_PROOF: Final = bytes(PROOF_SIZE)
 
+#: Secrets that one node knows, each with its name: an acceptor tries them all.
+SECRET_LIMIT: Final = 64
+
+#: Says as whom a peer is let in, by the name of the secret that it proved and the names in its
+#: certificate; None when it is not.
+Admit = Callable[[str, tuple[str, ...]], Any]
+
 
 #: An actor that a node shows to everybody: its number, and the names of what it takes.
 Published = tuple[int, tuple[str, ...]]
@@ -108,6 +115,9 @@ class LinkConfig:
         node_id: our own id.
         application_ids: at least one; peers must share one of them.
         secret: shared secret of the cluster; None = no proof is asked or given.
+        secrets: further ones, with their names: a peer may prove any of them. Who dials proves
+            the first, or ``secret``.
+        admit: decides on a peer that has proven a secret; None = everybody is let in.
         version: protocol version that we announce.
         published: number and interface of the actor published at this port.
         heartbeat: seconds between heartbeats, and the unit of silence.
@@ -119,6 +129,8 @@ class LinkConfig:
     node_id: NodeId
     application_ids: tuple[str, ...] = ("callboard",)
     secret: bytes | None = None
+    secrets: tuple[tuple[str, bytes], ...] = ()
+    admit: Admit | None = None
     version: int = VERSION
     published: Published | None = None
     heartbeat: float = 1.0
@@ -141,9 +153,18 @@ class LinkConfig:
         if self.secret == b"":
             msg = "secret must not be empty; pass None for no authentication"
             raise ValueError(msg)
+        if len(self.secrets) > SECRET_LIMIT:
+            msg = f"{len(self.secrets)} secrets are too many; at most {SECRET_LIMIT} are tried"
+            raise ValueError(msg)
         if self.heartbeat <= 0 or self.missed < 1 or self.handshake_timeout <= 0:
             msg = "heartbeat, missed and handshake_timeout must be positive"
             raise ValueError(msg)
+
+    @property
+    def keys(self) -> tuple[tuple[str, bytes], ...]:
+        """All secrets with their names; that of ``secret`` is empty."""
+        unnamed = () if self.secret is None else (("", self.secret),)
+        return (*unnamed, *self.secrets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +179,7 @@ class PeerIdentity:
             the accepting side publishes.
         state: what the peer's upper layers say at the start (subscription filters, routes,
             endpoint UUID), opaque here; empty until the link is established.
+        standing: what ``LinkConfig.admit`` said; None without it.
     """
 
     node_id: NodeId
@@ -165,6 +187,7 @@ class PeerIdentity:
     application_ids: tuple[str, ...]
     published: Published | None = None
     state: bytes = b""
+    standing: Any = None
 
 
 def pack_link_frame(
@@ -241,8 +264,21 @@ class Introduction:
             :meth:`take` returns its identity.
     """
 
-    def __init__(self, config: LinkConfig, *, dialer: bool, nonce: bytes) -> None:
+    def __init__(
+        self,
+        config: LinkConfig,
+        *,
+        dialer: bool,
+        nonce: bytes,
+        certified: tuple[str, ...] = (),
+    ) -> None:
         """Begin an introduction.
+
+        Args:
+            config: what the links of the port have in common.
+            dialer: whether we made the connection.
+            nonce: 16 unpredictable bytes.
+            certified: names in the peer's certificate.
 
         Raises:
             ValueError: the nonce has another length.
@@ -253,6 +289,11 @@ class Introduction:
         self._config = config
         self._nonce = nonce
         self._is_dialer = dialer
+        self._certified = certified
+        self._keys = config.keys[:1] if dialer else config.keys
+        # The secret that was proven, with its name; the dialer chooses it.
+        self._key: tuple[str, bytes | None] = (self._keys or (("", None),))[0]
+        self._standing: Any = None
         self._peer_nonce = b""
         self._tail = b""
         self._version = 0
@@ -286,7 +327,7 @@ class Introduction:
         config, peer = self._config, self.peer_id
         published = config.published
         shown = None if published is None else [published[0], list(published[1])]
-        flags = bytes((_PROOF_DEMANDED if config.secret is not None else 0,))
+        flags = bytes((_PROOF_DEMANDED if self._keys else 0,))
         tail = write_plain([list(config.application_ids), shown])
         operation, proof = Operation.SERVER_HANDSHAKE, b""
         if self._is_dialer:
@@ -307,7 +348,7 @@ class Introduction:
         self._check_addressee(frame)
         self._check_proof(b"client", frame.payload[_SERVER_PREFIX:_CLIENT_PREFIX])
         tail = frame.payload[_CLIENT_PREFIX:]
-        identity = read_tail(self._config, self.peer_id, frame.data, tail)
+        identity = self._read_tail(frame.data, tail)
         payload = self._nonce + self._proof(b"server")
         return pack_link_frame(
             Operation.HELLO, self._config, self.peer_id, 0, payload
@@ -327,7 +368,12 @@ class Introduction:
             msg = f"hello of node {peer} does not repeat its nonce"
             raise MalformedHandshake(msg)
         self._check_proof(b"server", payload[NONCE_SIZE:])
-        return read_tail(self._config, self.peer_id, self._version, self._tail)
+        return self._read_tail(self._version, self._tail)
+
+    def _read_tail(self, version: int, tail: bytes) -> PeerIdentity:
+        """Return who a proven peer is."""
+        found = read_tail(self._config, self.peer_id, version, tail)
+        return replace(found, standing=self._standing)
 
     def _check_start(self, frame: Frame, prefix: int) -> None:
         """Check what both handshakes have in common, and take who sent it and its nonce."""
@@ -347,7 +393,7 @@ class Introduction:
             msg = f"node {peer} is connected to itself; check the address that was dialed"
             raise MalformedHandshake(msg)
         is_proof_demanded = bool(frame.payload[NONCE_SIZE] & _PROOF_DEMANDED)
-        if is_proof_demanded != (config.secret is not None):
+        if is_proof_demanded != bool(self._keys):
             who = f"node {peer} demands" if is_proof_demanded else "this node demands"
             msg = f"{who} a shared secret, the other side has none; set the same one on both"
             raise AuthenticationFailed(msg)
@@ -363,23 +409,36 @@ class Introduction:
             )
             raise MalformedHandshake(msg)
 
-    def _proof(self, role: bytes) -> bytes:
+    def _proof(self, role: bytes, key: tuple[str, bytes | None] | None = None) -> bytes:
         """Return the proof of one side of this introduction, ours or the peer's."""
         nodes, nonces = (self._config.node_id, self.peer_id), (self._nonce, self._peer_nonce)
         if self._is_dialer:
             nodes, nonces = nodes[::-1], nonces[::-1]
-        return prove(self._config.secret, role, nonces, nodes)
+        return prove((key or self._key)[1], role, nonces, nodes)
 
     def _check_proof(self, role: bytes, proof: bytes) -> None:
-        """Refuse a wrong proof where one is demanded, in a time that does not depend on it."""
-        if self._config.secret is not None and not hmac.compare_digest(
-            self._proof(role), proof
-        ):
+        """Refuse a wrong proof where one is demanded, in a time that does not depend on it.
+
+        Then refuse whom nothing is permitted here. All secrets are tried, also behind the one.
+        """
+        peer, admit = node_id_text(self.peer_id), self._config.admit
+        proven = [
+            key for key in self._keys if hmac.compare_digest(self._proof(role, key), proof)
+        ]
+        if self._keys and not proven:
             msg = (
-                f"node {node_id_text(self.peer_id)} has another shared secret than this node; "
+                f"node {peer} has another shared secret than this node; "
                 f"set the same one on both"
             )
             raise AuthenticationFailed(msg)
+        if proven:
+            self._key = proven[0]
+        if admit is not None:
+            self._standing = admit(self._key[0], self._certified)
+            if self._standing is None:
+                who = self._key[0] or ", ".join(self._certified) or "nobody"
+                msg = f"nothing is permitted to node {peer}, which has proven to be {who!r}"
+                raise AuthenticationFailed(msg)
 
 
 _DROPPED: Final[Mapping[DropReason, tuple[type[RemoteProtocolError], str]]] = {
@@ -387,7 +446,8 @@ _DROPPED: Final[Mapping[DropReason, tuple[type[RemoteProtocolError], str]]] = {
     DropReason.APPLICATION: (IncompatibleApplication, "it belongs to another application"),
     DropReason.AUTHENTICATION: (
         AuthenticationFailed,
-        "the shared secrets differ; set the same one on both nodes",
+        "the shared secrets differ; set the same one on both nodes, and where it gives "
+        "permissions, some for this node",
     ),
 }
 

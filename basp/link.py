@@ -225,7 +225,14 @@ class Link:
     """
 
     def __init__(
-        self, config: LinkConfig, *, dialer: bool, nonce: bytes, now: float, pairs: LinkPairs
+        self,
+        config: LinkConfig,
+        *,
+        dialer: bool,
+        nonce: bytes,
+        now: float,
+        pairs: LinkPairs,
+        certified: tuple[str, ...] = (),
     ) -> None:
         """Make the machine of a fresh connection.
 
@@ -235,12 +242,15 @@ class Link:
             nonce: 16 unpredictable bytes, never used before.
             now: monotonic time in seconds, as in every call.
             pairs: the node's table.
+            certified: names in the peer's certificate, which the connection has verified.
 
         Raises:
             ValueError: the nonce has another length.
         """
         self._config = config
-        self._introduction = Introduction(config, dialer=dialer, nonce=nonce)
+        self._introduction = Introduction(
+            config, dialer=dialer, nonce=nonce, certified=certified
+        )
         self._pairs = pairs
         self._reader = FrameReader(HANDSHAKE_LIMIT)
         # When the part of the handshake that is under way must be over; None between them.

@@ -15,6 +15,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
@@ -47,7 +48,7 @@ from callboard.proxies.inspection import Inspector
 from callboard.proxies.lifetime.proxy import Proxy
 from callboard.proxies.link.connector import LinkOptions
 from callboard.proxies.link.limits import Limits
-from callboard.proxies.link.ports import Ports, secret_bytes
+from callboard.proxies.link.ports import Ports
 from callboard.proxies.link.tls import Tls, dialing_context
 from callboard.proxies.messages import DRAIN_TIMEOUT, Drained, Spawn
 from callboard.proxies.names.directory import Directory, Names
@@ -55,6 +56,8 @@ from callboard.proxies.names.group import Group, Members
 from callboard.proxies.names.search import CONNECT_TIMEOUT, Reach
 from callboard.proxies.names.watch import NameChange, watch_name
 from callboard.proxies.overlay import Overlay
+from callboard.proxies.rights.permissions import LinkAccess
+from callboard.proxies.rights.rights import Rights
 from callboard.proxies.spawn_server import SpawnServer
 from callboard.proxies.stats import AccountInfo, LinkInfo, NodeStats, Passage, ReachableNode
 from callboard.proxies.surroundings import Surroundings, real_surroundings
@@ -86,6 +89,8 @@ class Node(Closing):
         spawnable: Mapping[str, type[Actor]] | None = None,
         join: Sequence[str] = (),
         secret: str | bytes | None = None,
+        secrets: Mapping[str, str | bytes] | None = None,
+        permissions: Mapping[str, Rights] | None = None,
         tls: Tls | ssl.SSLContext | None = None,
         limits: Limits | None = None,
         surroundings: Surroundings | None = None,
@@ -97,6 +102,11 @@ class Node(Closing):
             spawnable: the classes that other nodes may spawn here, by name.
             join: addresses to be linked with; tried again until they answer, and when lost.
             secret: shared secret of the cluster, proved on every link before anything else.
+            secrets: secrets with names: who proves one is known by its name. What this node
+                dials it tries them on, in turn.
+            permissions: what peers may do, by patterns of their names: those of `secrets`, else
+                those in certificates. The first pattern that matches holds; whom none matches
+                is refused. Without it all may do everything.
             tls: encrypts the links that this node makes, and those of its ports unless
                 `listen` says otherwise; peers have to use TLS as well.
             limits: what the node takes from others.
@@ -105,8 +115,9 @@ class Node(Closing):
         Raises:
             InvalidAddress: an address in `join` has another form than `basp://HOST:PORT`.
             TlsError: a file of `tls` is missing or of no use.
-            TypeError: `join` is one text.
-            ValueError: the secret is empty, or the name has characters that cannot be printed.
+            TypeError: `join` is one text, or `secrets` or `permissions` are no such maps.
+            ValueError: a secret is empty or there twice, or the name has characters that
+                cannot be printed.
         """
         if not name.isprintable():
             msg = f"{name!a} cannot be the name of a node: it has characters without a form"
@@ -115,7 +126,7 @@ class Node(Closing):
             msg = f"join takes a list of addresses: join=[{join!r}]"
             raise TypeError(msg)
         seeds = [parse_node_address(address) for address in join]
-        proof = None if secret is None else secret_bytes(secret)
+        access = LinkAccess.of(secret, secrets, permissions)
         context = None if tls is None else dialing_context(tls)
         around = surroundings or real_surroundings()
         node_id = around.make_node_id()
@@ -126,7 +137,7 @@ class Node(Closing):
         self.runtime = Runtime(name, node_id, self.runner)
         self.runtime.plain = PlainActors({})
         options = LinkOptions(
-            node_id, proof, context, limits or Limits(), state=write_plain([name])
+            node_id, access, context, limits or Limits(), state=write_plain([name])
         )
         self._closed = False
         #: What `_start` began and nobody has finished.
@@ -151,12 +162,16 @@ class Node(Closing):
         self._drain = Drain(self.runtime, broker, (self._names, self._groups), self._pools)
         #: The classes that other nodes may spawn here, by name.
         self._offered = dict(spawnable or {})
-        start_actor = self.runtime.start_actor
-        start_actor(SpawnServer, (self._offered,), number=SPAWN_SERVER)
-        start_actor(Directory, (self._names, self._groups, name), number=DIRECTORY)
-        start_actor(Inspector, (broker, self._names, self._drain), number=INSPECTOR)
+        self._start_parts()
         for endpoint in seeds:
             self._reach.dial(endpoint, keep=True).cancel()
+
+    def _start_parts(self) -> None:
+        """Start the actors that every node has."""
+        start_actor, names = self.runtime.start_actor, self._names
+        start_actor(SpawnServer, (self._offered,), number=SPAWN_SERVER)
+        start_actor(Directory, (names, self._groups, self.name), number=DIRECTORY)
+        start_actor(Inspector, (self._broker, names, self._drain), number=INSPECTOR)
 
     # --- who and where ---
 
@@ -430,6 +445,8 @@ class Node(Closing):
         publish: ActorRef[Any] | None = None,
         tls: Tls | ssl.SSLContext | None = None,
         secret: str | bytes | None = None,
+        secrets: Mapping[str, str | bytes] | None = None,
+        permissions: Mapping[str, Rights] | None = None,
         insecure: bool = False,
     ) -> int:
         """Accept links on a port; returns the port (0 picks a free one).
@@ -441,6 +458,9 @@ class Node(Closing):
             publish: the actor that `remote_actor("basp://HOST:PORT")` returns.
             tls: encrypts the links of this port; default is the node's. Unix sockets have none.
             secret: shared secret that every peer has to prove; default is the node's.
+            secrets: secrets with names, one of which each peer has to prove; default, where
+                `secret` is not given either, is the node's.
+            permissions: what peers of this port may do; default is the node's.
             insecure: allow a public address that nothing guards.
 
         Raises:
@@ -450,10 +470,15 @@ class Node(Closing):
             OSError: the address is not ours or the port is taken.
         """
         self._refuse_closed()
-        proof = self._connector.options.secret if secret is None else secret_bytes(secret)
+        access = self._connector.options.access
+        given = LinkAccess.of(secret, secrets, permissions)
+        if given.keys:
+            access = replace(access, keys=given.keys)
+        if given.permissions is not None:
+            access = replace(access, permissions=given.permissions)
         chosen = self._tls if tls is None else tls
         return self._ports.open(
-            address, port, published=publish, secret=proof, tls=chosen, insecure=insecure
+            address, port, published=publish, access=access, tls=chosen, insecure=insecure
         )
 
     def connect(self, address: str, timeout: float = CONNECT_TIMEOUT) -> bytes:

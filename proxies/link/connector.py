@@ -10,7 +10,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol
 
@@ -44,6 +44,7 @@ from callboard.proxies.link.network import Network
 from callboard.proxies.link.stream import READ_SIZE, Turns
 from callboard.proxies.link.tls_socket import TlsSocket
 from callboard.proxies.link.wire import Wire, Wiring
+from callboard.proxies.rights.permissions import OPEN, LinkAccess
 
 _log = logging.getLogger("callboard.links")
 
@@ -72,23 +73,28 @@ class LinkOptions:
 
     Attributes:
         node_id: of the node.
-        secret: shared secret, proved on every link that this node dials; None for none.
+        access: what guards the links; one of its secrets is proved on each that is dialed.
         tls: for connections that this node dials; None for plain ones.
         limits: what the node takes from others.
         state: what each link tells its peer once it is proven.
     """
 
     node_id: NodeId
-    secret: bytes | None = None
+    access: LinkAccess = OPEN
     tls: ssl.SSLContext | None = None
     limits: Limits = Limits()
     state: bytes = b""
 
-    def config(self, secret: bytes | None, published: int | None = None) -> LinkConfig:
-        """Return the configuration of links with a secret, that show a published actor."""
-        shown = None if published is None else (published, ())
-        limit = self.limits.payload
-        return LinkConfig(self.node_id, secret=secret, published=shown, payload_limit=limit)
+    def config(self, access: LinkAccess, published: int | None = None) -> LinkConfig:
+        """Return the configuration of links that are guarded so, and show a published actor."""
+        permissions = access.permissions
+        return LinkConfig(
+            self.node_id,
+            secrets=access.keys,
+            admit=None if permissions is None else permissions.admit,
+            published=None if published is None else (published, ()),
+            payload_limit=self.limits.payload,
+        )
 
 
 #: Seconds in which peers of a node that closes have time to read what it wrote at last.
@@ -115,11 +121,18 @@ class Connector:
         self._parting: list[socket.socket] = []
         self._pauses = 0  # of links that ended
         self._turns = Turns(self._runner)
-        tls = self.options.tls
+        options = self.options
         #: Counts the connections that were closed at once because of a limit.
         self.gate = Gate(self.options.limits)
         #: Makes links that this side wants.
-        self.dialer = Dialer(self._runner, self._network, tls, self._open_dialed, self._pairs)
+        self.dialer = Dialer(
+            self._runner,
+            self._network,
+            options.tls,
+            self._open_dialed,
+            self._pairs,
+            len(options.access.keys),
+        )
         #: Takes links that others want.
         self.acceptor = Acceptor(
             self._runner, self.gate, self._emit, self._open, self._connections
@@ -164,7 +177,7 @@ class Connector:
 
     def adopt(self, sock: socket.socket, *, dialer: bool) -> None:
         """Make a link of a connection that is there already, such as one of a socket pair."""
-        self._open(sock, self.options.config(None), None, dialer=dialer)
+        self._open(sock, self.options.config(OPEN), None, dialer=dialer)
 
     def _connections(self) -> int:
         """Count the connections of the node, TLS handshakes of dials included."""
@@ -173,8 +186,10 @@ class Connector:
     # --- connections ---
 
     def _open_dialed(self, dial: Dial, sock: "socket.socket | TlsSocket") -> Wire:
-        config = self.options.config(self.options.secret)
-        return self._open(sock, config, dial.endpoint, dialer=True)
+        access = self.options.access
+        first = self.dialer.key_of(dial)
+        chosen = replace(access, keys=access.keys[first : first + 1])
+        return self._open(sock, self.options.config(chosen), dial.endpoint, dialer=True)
 
     def _open(
         self,
@@ -187,7 +202,12 @@ class Connector:
         """Begin a link on a connection."""
         nonce = self._runner.random.randbytes(NONCE_SIZE)
         link = Link(
-            config, dialer=dialer, nonce=nonce, now=self._runner.now(), pairs=self._pairs
+            config,
+            dialer=dialer,
+            nonce=nonce,
+            now=self._runner.now(),
+            pairs=self._pairs,
+            certified=sock.names() if isinstance(sock, TlsSocket) else (),
         )
         link.upper_state = self.options.state
         wire = self._wires[link] = Wire(self._wiring, sock, link, remote, dialer=dialer)
@@ -244,7 +264,7 @@ class Connector:
         was_established = wire.peer is not None
         if was_established:
             self._user.link_down(wire, closed.reason)
-        elif closed.error is not None:
+        elif closed.error is not None and not self.dialer.tries_another_key(wire, closed):
             self._refused(wire, closed)
         self.dialer.wire_ended(wire, closed, was_established=was_established)
 

@@ -20,7 +20,7 @@ from callboard.actors.errors import NodeClosed, NodeUnreachable
 from callboard.actors.future import Future
 from callboard.actors.runner.runner import Runner
 from callboard.actors.runner.timers import Timer
-from callboard.basp.errors import BaspError, LinkLost
+from callboard.basp.errors import AuthenticationFailed, BaspError, LinkLost
 from callboard.basp.handshake import PeerIdentity, Published
 from callboard.basp.link import Closed, LinkPairs
 from callboard.basp.node_id import NodeId
@@ -54,6 +54,8 @@ class Dial:
         self.on_failure: Callable[[str], object] | None = None
         self.is_busy = False
         self.is_stopped = False
+        #: Secrets that the peer has refused since the last success.
+        self.refused_keys = 0
         #: Why there is no link, as the log was told last.
         self.told = ""
 
@@ -96,6 +98,9 @@ _log = logging.getLogger("callboard.links")
 
 FIRST_RETRY: Final = 0.1
 
+#: Addresses for which is remembered which secret was the right one.
+KEY_LIMIT: Final = 4_096
+
 #: Seconds that one address may take to answer; the system itself would try for minutes.
 CONNECT_LIMIT: Final = 10.0
 
@@ -112,8 +117,12 @@ class Dialer:
     _opened: Callable[[Dial, socket.socket | TlsSocket], Wire]
     #: The node's links, by peer.
     _pairs: LinkPairs
+    #: Secrets that the node may prove.
+    _key_count: int
     _dials: dict[Endpoint, Dial] = field(default_factory=dict)
     _handshakes: set[Handshake] = field(default_factory=set)
+    #: The secrets that were proven last, by address, where it was not the first.
+    _keys: dict[Endpoint, int] = field(default_factory=dict)
     _closed: bool = False
 
     def __len__(self) -> int:
@@ -154,6 +163,35 @@ class Dialer:
             dial.succeed()
         elif not dial.is_busy:
             self._start(dial)
+
+    def key_of(self, dial: Dial) -> int:
+        """Return which of the node's secrets is to be proven at an address."""
+        return self._keys.get(dial.endpoint, 0)
+
+    def tries_another_key(self, wire: Wire, closed: Closed) -> bool:
+        """Return whether a connection's dial goes on with another secret."""
+        return any(
+            dial.wire is wire and self._has_another_key(dial, closed)
+            for dial in self._dials.values()
+        )
+
+    def _has_another_key(self, dial: Dial, closed: Closed) -> bool:
+        """Return whether a secret is left that the peer of a dial may take."""
+        return (
+            isinstance(closed.error, AuthenticationFailed)
+            and dial.refused_keys + 1 < self._key_count
+            and not self._closed
+        )
+
+    def _try_next_key(self, dial: Dial) -> None:
+        """Dial again at once, with the next of the node's secrets."""
+        dial.refused_keys += 1
+        following = (self.key_of(dial) + 1) % self._key_count
+        self._keys.pop(dial.endpoint, None)
+        self._keys[dial.endpoint] = following
+        if len(self._keys) > KEY_LIMIT:
+            del self._keys[next(iter(self._keys))]
+        self._start(dial)
 
     def _is_linked(self, dial: Dial) -> bool:
         """Return whether a link with the peer of a dial is established."""
@@ -330,6 +368,7 @@ class Dialer:
             if dial.wire is wire:
                 dial.peer = peer.node_id
                 dial.published = peer.published
+                dial.refused_keys = 0
             if dial.peer == peer.node_id:
                 dial.succeed()
 
@@ -355,6 +394,10 @@ class Dialer:
             return
         if dial.peer is not None and self._pairs.holder(dial.peer) is not None:
             return  # another connection of the pair is in its handshake
+        if not was_linked and self._has_another_key(dial, closed):
+            self._try_next_key(dial)
+            return
+        dial.refused_keys = 0
         text = f"no link with {endpoint_text(dial.endpoint)}: {closed.reason}"
         if self._tls is None and wire is not None and not wire.bytes_received:
             text += "; it said nothing before: it may want TLS (Node(tls=…)) or be full"

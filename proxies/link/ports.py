@@ -13,6 +13,7 @@ from callboard.proxies.errors import PublicAddress
 from callboard.proxies.link.connector import Connector
 from callboard.proxies.link.network import Network
 from callboard.proxies.link.tls import Tls, listening_context
+from callboard.proxies.rights.permissions import LinkAccess
 
 _ANY_HOST: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104  # compared with, not bound to
 _LOCALHOST: Final = frozenset({"127.0.0.1", "::1"})
@@ -36,7 +37,7 @@ class Ports:
         port: int,
         *,
         published: ActorRef[Any] | None,
-        secret: bytes | None,
+        access: LinkAccess,
         tls: Tls | ssl.SSLContext | None,
         insecure: bool,
     ) -> int:
@@ -56,11 +57,11 @@ class Ports:
             msg = f"port {port} is not between 0 and 65535"
             raise ValueError(msg)
         context = None if tls is None or is_local else listening_context(tls)
-        is_guarded = secret is not None or context is not None
+        is_guarded = bool(access.keys) or context is not None
         if not insecure:
             refuse_unguarded(address, is_guarded=is_guarded)
         shown = None if published is None else published.actor_id
-        config = self._connector.options.config(secret, shown)
+        config = self._connector.options.config(access, shown)
         sock = self._network.bind(address, port)
         endpoint: Endpoint = (address, 0) if is_local else sock.getsockname()[:2]
         self.published[endpoint] = published
@@ -80,18 +81,6 @@ class Ports:
             if is_same or (bound[0] in _ANY_HOST and is_loopback(host)):
                 return bound
         return None
-
-
-def secret_bytes(secret: str | bytes) -> bytes:
-    """Return a shared secret as it is proved.
-
-    Raises:
-        ValueError: it is empty.
-    """
-    if not secret:
-        msg = "secret must not be empty; leave it out for no authentication"
-        raise ValueError(msg)
-    return secret.encode() if isinstance(secret, str) else secret
 
 
 def refuse_unguarded(address: str, *, is_guarded: bool) -> None:
