@@ -1,6 +1,6 @@
 """What rooms built on nodes may know of links and paths: topics look at both."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -54,8 +54,13 @@ class Overlay:
         """Return the nodes on the way to a node, itself last; empty when none leads there."""
         return tuple(self._routes.router.path(NodeId(node_id)) or ())
 
+    @property
+    def leaves(self) -> Mapping[bytes, Rights]:
+        """What leaves may do here, by node, as it is at any time; see `RouteTable.rights`."""
+        return self._routes.rights
+
     def rights(self, node_id: bytes) -> Rights | None:
-        """Return what a linked leaf may do here; None for all others, full members."""
+        """Return what a leaf may do here; None for all others, full members."""
         return self._routes.rights.get(node_id)
 
     def refused(self, node_id: bytes, right: str, name: str) -> None:

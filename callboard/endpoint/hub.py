@@ -47,6 +47,8 @@ from callboard.endpoint.machine.effect import (
     Pair,
     PeerEvent,
     Receiver,
+    RefusedHere,
+    RefusedThere,
     RunReceiver,
     TransmitRun,
 )
@@ -89,6 +91,12 @@ DRAIN_INTERVAL: Final = 0.005
 
 #: Seconds that the endpoint behind an established link may take to tell its filter.
 INTRODUCTION_LIMIT: Final = 10.0
+
+#: Refusals of other nodes that are logged, each once.
+REFUSALS_LOGGED: Final = 256
+
+#: Characters of a topic or store that was refused, in events and logs.
+NAME_SHOWN: Final = 200
 
 Address = tuple[str, int]
 Condition = Callable[[Core], bool]
@@ -149,16 +157,14 @@ class Hub(SystemActor):
         #: When a message that is published goes at once: not soon after others.
         self.calm_from = self._now()
         self.overlay = node.overlay
-        self.core = Core(
-            self.endpoint_id,
-            path_of=self.overlay.path,
-            ttl=options.ttl,
-            forwards=options.forwards,
-        )
+        self.core = self._make_core(options)
         self.counters = self.core.counters
         #: Held by the thread that works with the core.
         self.core_lock = threading.Lock()
         self._listeners: list[Callable[[PeerEvent], object]] = []
+        #: Told what another endpoint refuses this one: its node, the right, and for what.
+        self.refusal_listeners: list[Callable[[RefusedThere], object]] = []
+        self._refusals_known: set[tuple[str, str]] = set()
         #: The hubs of other nodes.
         self._hubs: dict[bytes, ActorRef[Any]] = {}
         #: What waits for peers that read more slowly than is written.
@@ -175,6 +181,16 @@ class Hub(SystemActor):
         node.register(CORE_NAME, self.me)
         self._take_stock(node)
         self.after(TICK_INTERVAL, CallBack(self._tick))
+
+    def _make_core(self, options: HubOptions) -> Core:
+        """Return the core; paths and the rights of leaves are the node's."""
+        return Core(
+            self.endpoint_id,
+            path_of=self.overlay.path,
+            ttl=options.ttl,
+            forwards=options.forwards,
+            rights=self.overlay.leaves,
+        )
 
     def _take_stock(self, node: Node) -> None:
         """Take the nodes and links that were there before this hub."""
@@ -540,13 +556,20 @@ class Hub(SystemActor):
         if not isinstance(teller, RemoteTeller):
             return
         node = teller.node
+        rights = self.overlay.rights(node)
+        if rights is not None and not rights.has_topics:
+            self.overlay.refused(node, "publish", "")
+            return
         with self.core_lock:
             if node not in self._hubs:
                 self._hub_found(node)
             try:
                 effects = self.core.receive(node, run, self._now())
             except MalformedMessage as error:
-                _LOG.warning("node %s sent what is not a message: %s", node.hex(), error)
+                if rights is None:
+                    _LOG.warning("node %s sent what is not a message: %s", node.hex(), error)
+                else:  # which bounds how often that is told
+                    self.overlay.refused(node, "publish", str(error))
                 return
             self._carry_out(effects)
             if self._awaited:  # a confirmation of our filter has no own effect
@@ -605,7 +628,10 @@ class Hub(SystemActor):
 
     def _look_for_hub(self, node: bytes) -> None:
         """Ask a node's directory whether it has a hub: most nodes need not have one."""
+        rights = self.overlay.rights(node)
         if node in self._hubs or not self.overlay.path(node):
+            return
+        if rights is not None and not rights.has_topics:
             return
 
         def answered(future: Future[Any]) -> None:
@@ -694,6 +720,11 @@ class Hub(SystemActor):
                     receiver.take(effect.items)  # type: ignore[attr-defined]
             elif isinstance(effect, TransmitRun):
                 self._transmit(effect)
+            elif isinstance(effect, RefusedHere):
+                right = "stores" if effect.right in ("read", "write") else effect.right
+                self.overlay.refused(effect.node, right, effect.name[:NAME_SHOWN])
+            elif isinstance(effect, RefusedThere):
+                self._note_refusal(effect)
             else:
                 is_changed = True
                 if isinstance(effect, PeerEvent):
@@ -701,6 +732,20 @@ class Hub(SystemActor):
                         listener(effect)
         if is_changed:
             self._look_for_awaited()
+
+    def refuse(self, node: bytes, level: str, store: str) -> None:
+        """Tell a leaf that it may not read or write a store; on the node's thread."""
+        self._order(partial(self.core.refuse, node, [(level, store)]))
+
+    def _note_refusal(self, refusal: RefusedThere) -> None:
+        """Tell whoever waits for it, and once the log, what another node does not let us do."""
+        known, told = self._refusals_known, (refusal.right, refusal.name)
+        if told not in known and len(known) < REFUSALS_LOGGED:
+            known.add(told)
+            text = "node %s refuses this one the right %s for %r"
+            _LOG.warning(text, refusal.node.hex(), refusal.right, refusal.name[:NAME_SHOWN])
+        for listener in list(self.refusal_listeners):
+            listener(refusal)
 
     # --- runs for other nodes: sent, or kept until a peer that reads slowly has room ---
 

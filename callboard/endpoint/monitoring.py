@@ -68,6 +68,11 @@ _TOPIC_ROWS: Final[tuple[figures.Row[Hub], ...]] = (
         "Runs from other endpoints that were no messages.",
         "counters.malformed",
     ),
+    (
+        "refused_total",
+        "Values, commands and filters of leaves that their rights did not include.",
+        "counters.refused",
+    ),
 )
 _FIGURES: Final = (
     *figures.figures_of("broker_", _BROKER_ROWS),

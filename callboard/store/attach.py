@@ -12,6 +12,7 @@ from callboard.actors.future import Future
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.topic import checked_topic
 from callboard.model.errors import InvalidData
+from callboard.proxies.errors import NotPermitted
 from callboard.proxies.rights.doors import MASTER_NAME
 from callboard.store.backend.interface import Backend, StoreBackend
 from callboard.store.backend.memory import MemoryBackend
@@ -70,7 +71,7 @@ async def aattach_master(
     made = make_backend(backend, options)
     with _claimed(hub, name):
         search = hub.node.find(_master_name(name), SEARCH_TIMEOUT)
-        with suppress(NotRegistered):
+        with suppress(NotRegistered, NotPermitted):
             await search
         _judge(search, name, 0.0)
         return _start_master(hub, name, made, store_options)
@@ -162,7 +163,7 @@ def _judge(search: Future[Any], name: str, timeout: float) -> None:
     """Refuse a name that has a master somewhere in reach."""
     try:
         found = search.result(timeout)
-    except NotRegistered:
+    except (NotRegistered, NotPermitted):  # a leaf may have a store for itself alone
         return
     msg = f"the store {name!r} has a master at {found}; attach a clone instead"
     raise MasterExists(msg)

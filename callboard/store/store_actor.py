@@ -16,6 +16,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -27,17 +28,19 @@ from callboard.actors.future import Future
 from callboard.actors.seconds import seconds
 from callboard.actors.system_actor import CallBack, SystemActor
 from callboard.endpoint.hub import Hub
-from callboard.endpoint.machine.effect import Item, PeerEvent
+from callboard.endpoint.machine.effect import Item, PeerEvent, RefusedThere, RunReceiver
 from callboard.endpoint.machine.run import PackedType
 from callboard.endpoint.machine.status import SC
 from callboard.endpoint.machine.topic import STORE_EVENTS, clone_topic, master_topic
 from callboard.endpoint.message_queue import MessageQueue
 from callboard.model.errors import InvalidData
+from callboard.proxies.errors import NotPermitted
 from callboard.store.backend.interface import StoreBackend
 from callboard.store.errors import BackendFailure, MasterExists, StoreClosed, StoreError
 from callboard.store.machine import command
 from callboard.store.machine.change import Change, StoreEvent, event_data, event_of
 from callboard.store.machine.clone import Clone
+from callboard.store.machine.leaf import is_write, may_say
 from callboard.store.machine.master import Master
 from callboard.store.machine.step import (
     Answer,
@@ -90,8 +93,27 @@ class CommandsRefused:
     reason: str
 
 
-class StoreActor(SystemActor):
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A peer with limited rights that sent commands, as it was when they came.
+
+    Attributes:
+        node: its node.
+        endpoint: its endpoint, if it has one that is its own.
+        may_write: whether it may write this store.
+    """
+
+    node: bytes
+    endpoint: bytes | None
+    may_write: bool
+
+
+class StoreActor(SystemActor, RunReceiver):
     """Runs the machine of one store, for frontends on any thread and for other nodes."""
+
+    #: Why a clone gets no copy, and why its last writes had no effect.
+    _unread: NotPermitted | None = None
+    _unwritten: NotPermitted | None = None
 
     def __init__(
         self,
@@ -147,6 +169,7 @@ class StoreActor(SystemActor):
             self, [topic], kind=PackedType.COMMAND, sees_own=True
         ).add_done_callback(self._subscribed)
         hub.on_peer_event(self._peer_event)
+        hub.refusal_listeners.append(self._note_refusal)
         self.after(self._interval, Occasion.TICK)
         self._arm_timer()
 
@@ -275,6 +298,7 @@ class StoreActor(SystemActor):
         if actions:
             self._look_for_watchers()
             self._carry_out(self.machine.local(actions, self.now()))
+            self._fail_unread()
             self._look_around()
         self.is_busy = False
         if inputs and not self.is_poked:
@@ -290,12 +314,15 @@ class StoreActor(SystemActor):
         """Say that there is a copy to read, and that what was written is on its way."""
         self._drain_all()
         self._settled_awaited.append(future)
+        self._fail_unread()
         self._look_around()
 
     def _await_idle(self, future: Future[bool]) -> None:
         """Say so when the store is idle."""
         self._drain_all()
         self._idle_awaited.append(future)
+        self._fail_unread()
+        self._fail_unwritten()
         self._look_for_idleness()
 
     def _detach(self, future: Future[None]) -> None:
@@ -305,11 +332,16 @@ class StoreActor(SystemActor):
         self._left = future
         self._release(self._durable)
 
-    def take(self, items: list[Item], /) -> None:
+    def take_from(self, sender: bytes, items: list[Item], size: int) -> None:
         """Take a run of the hub: commands of other stores; on the node's thread."""
-        self.call_soon(self._take, items)
+        rights = self.hub.overlay.rights(sender)
+        leaf = None
+        if rights is not None:  # as it is now: in the turn to come the leaf may be gone
+            may_write = rights.permit_store(self.name, "write")
+            leaf = Leaf(sender, self.hub.core.endpoint_of(sender), may_write)
+        self.call_soon(self._take, items, leaf)
 
-    def _take(self, items: list[Item]) -> None:
+    def _take(self, items: list[Item], leaf: Leaf | None) -> None:
         """Take commands of other stores."""
         self._look_for_watchers()
         now = self.now()
@@ -319,8 +351,58 @@ class StoreActor(SystemActor):
             except InvalidData as error:
                 _LOG.warning("store %r was sent what is not a command: %s", self.name, error)
                 continue
+            if leaf is not None and not may_say(run, leaf.endpoint, may_write=leaf.may_write):
+                level = "write" if is_write(run) else "read"
+                self.hub.refuse(leaf.node, level, self.name)
+                continue
             self._carry_out(self.machine.receive(run, now))
         self._look_around()
+
+    # --- what the node of the master does not permit ---
+
+    def _note_refusal(self, refusal: RefusedThere) -> None:
+        """Hear what other endpoints refuse this one, as the hub tells it: in any turn."""
+        if refusal.name == self.name:
+            self.call_soon(self._refused, refusal)
+
+    def _refused(self, refusal: RefusedThere) -> None:
+        """Give up what a clone has no right to, and tell those who wait."""
+        machine, right = self.machine, refusal.right
+        if not isinstance(machine, Clone) or right not in ("read", "write"):
+            return
+        error = NotPermitted(f"this node has no right to {right} the store {self.name!r}")
+        master = machine.master
+        if right == "read" and not machine.has_copy:
+            self._unread = error
+            self._fail_unread()
+        elif (
+            right == "write"
+            and master is not None
+            and (self.hub.core.endpoint_of(refusal.node) == master.endpoint.bytes)
+        ):
+            self._unwritten = error
+            self._carry_out(machine.refused(error))
+            self._fail_unwritten()
+            self._look_around()
+
+    def _fail_unread(self) -> None:
+        """Fail those who wait for a copy that does not come."""
+        error = None if self.machine.has_copy else self._unread
+        if error is not None:
+            if isinstance(self.machine, Clone):
+                self._carry_out(self.machine.refused(error))
+            settled, self._settled_awaited = self._settled_awaited, []
+            idle, self._idle_awaited = self._idle_awaited, []
+            for future in (*settled, *idle):
+                future.set_exception(error)  # type: ignore[attr-defined]
+
+    def _fail_unwritten(self) -> None:
+        """Fail those who wait for writes that had no effect; the first to wait hears of it."""
+        error, awaited = self._unwritten, self._idle_awaited
+        if error is not None and awaited:
+            self._unwritten, self._idle_awaited = None, []
+            for future in awaited:
+                future.set_exception(error)
 
     @handler
     def step(self, event: Occasion | EndpointLost) -> None:
@@ -347,6 +429,7 @@ class StoreActor(SystemActor):
         """Hear of other endpoints, as the hub tells it: on the node's thread, in any turn."""
         happened: StoreInput
         if event.kind is SC.EndpointDiscovered:
+            self._unread = None  # that one may permit it
             happened = Occasion.ENDPOINT_FOUND
         elif event.kind is SC.EndpointUnreachable and event.endpoint is not None:
             happened = EndpointLost(event.endpoint)
@@ -414,7 +497,7 @@ class StoreActor(SystemActor):
     def _answer(self, request: int, value: object) -> None:
         """Answer a question, if somebody still wants to know."""
         future = self._questions.pop(request, None)
-        if future is not None and isinstance(value, StoreError):
+        if future is not None and isinstance(value, Exception):
             future.set_exception(value)
         elif future is not None:
             future.set_result(bool(value))
@@ -512,6 +595,8 @@ class StoreActor(SystemActor):
         """End the store and its actor."""
         self._close(error or StoreClosed(f"the store {self.name!r} was closed"))
         self.hub.off_peer_event(self._peer_event)
+        with suppress(ValueError):
+            self.hub.refusal_listeners.remove(self._note_refusal)
         self.hub.remove_receiver(self, kind=PackedType.COMMAND)
         self.stop_self()
 

@@ -110,6 +110,9 @@ RUNS = {
     PackedType.ROUTING_UPDATE: Sample(UPDATE, write_update, read_updates),
     PackedType.PING: run(PackedType.PING, [("", (1, b"ping"))]),
     PackedType.PONG: run(PackedType.PONG, [("", (1, b"ping"))]),
+    PackedType.REFUSED: run(
+        PackedType.REFUSED, [("", (("write", "prices"), ("publish", "/x")))]
+    ),
 }
 SAMPLES = {f"data: {kind.name}": sample for kind, sample in DATA.items()}
 SAMPLES |= {f"run: {kind.name}": sample for kind, sample in RUNS.items()}

@@ -19,8 +19,8 @@ An endpoint that is found, connected, lost or removed is told by a `PeerEvent`, 
 the seven callbacks of the guide.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from operator import itemgetter
 from typing import Final
 
@@ -33,6 +33,8 @@ from callboard.endpoint.machine.effect import (
     Item,
     Pair,
     PeerEvent,
+    RefusedHere,
+    RefusedThere,
     TransmitRun,
 )
 from callboard.endpoint.machine.filter_exchange import (
@@ -40,6 +42,13 @@ from callboard.endpoint.machine.filter_exchange import (
     FilterExchange,
     FilterUpdate,
     read_update,
+)
+from callboard.endpoint.machine.leaf import (
+    LEAF_FILTER_LIMIT,
+    REFUSALS_TOLD,
+    Leaves,
+    Refusal,
+    TopicRights,
 )
 from callboard.endpoint.machine.output import CoreOutput
 from callboard.endpoint.machine.run import (
@@ -84,6 +93,7 @@ class Core:
         path_of: returns the nodes on the way to a node, itself last; empty for none.
         ttl: links that the messages of this endpoint may cross.
         forwards: whether messages for others may pass through this endpoint's node.
+        rights: what leaves may do, by node; whoever knows them keeps it up to date.
     """
 
     endpoint: bytes
@@ -91,8 +101,10 @@ class Core:
     _: KW_ONLY
     ttl: int = DEFAULT_TTL
     forwards: bool = True
+    rights: Mapping[bytes, TopicRights] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.leaves = Leaves(self.endpoint, self.rights)
         self.filters = FilterExchange(self.endpoint, forwards=self.forwards)
         self._remote_index: SubscriptionTable[bytes] = SubscriptionTable()
         self._places: dict[bytes, PeerPlace] = {}
@@ -215,6 +227,8 @@ class Core:
 
     def send_to(self, node: bytes, kind: PackedType, run: Sequence[Pair]) -> list[CoreEffect]:
         """Send messages to one endpoint, whatever its filter says: the directed form."""
+        if node in self.rights:
+            run = [pair for pair in run if self.leaves.may_have(node, pair[0])]
         self.counters.serialized += len(run)
         self.counters.transmitted += len(run)
         return [*self._runs((node,), kind, [*map(_pair_of, run)])]
@@ -245,18 +259,62 @@ class Core:
         try:
             kind, items = decode_run(payload)
             self.counters.processed[kind] += len(items)
+            rights = self.rights.get(node) if self.rights else None
+            if rights is not None:
+                return self._receive_from_leaf(node, rights, kind, items, payload, now)
             match kind:
                 case PackedType.DATA | PackedType.COMMAND:
                     return self._take_items(kind, items, node, len(payload))
                 case PackedType.ROUTING_UPDATE:
-                    return self._take_update(node, items, now)
+                    update = _update_of(items)
+                    self.leaves.note_member(update.endpoint)
+                    return self._take_update(node, update, now)
                 case PackedType.PING:
                     return self._pong(node, items)
+                case PackedType.REFUSED:
+                    return _refused_there(node, items)
                 case _:
                     return []
         except MalformedMessage:
             self.counters.malformed += 1
             raise
+
+    def _receive_from_leaf(
+        self,
+        node: bytes,
+        rights: TopicRights,
+        kind: PackedType,
+        items: list[Item],
+        payload: bytes,
+        now: float,
+    ) -> list[CoreEffect]:
+        """Take what the rights of a leaf include of what it sent, and tell it of the rest."""
+        effects: list[CoreEffect] = []
+        refusals: list[Refusal] = []
+        if kind in (PackedType.DATA, PackedType.COMMAND):
+            items, refusals = self.leaves.taken(rights, kind, items)
+            effects = self._take_items(kind, items, node, len(payload)) if items else []
+        elif kind is PackedType.ROUTING_UPDATE:
+            update, refusals = self.leaves.heard(rights, _update_of(items))
+            known = self.filters.remotes.get(node)
+            if known is not None and known.endpoint not in (b"", update.endpoint):
+                refusals.append(("endpoint", update.endpoint.hex()))  # it has another one
+            elif self.leaves.is_false(node, update.endpoint):
+                refusals.append(("endpoint", update.endpoint.hex()))
+            else:
+                effects = self._take_update(node, update, now, LEAF_FILTER_LIMIT)
+        elif kind is PackedType.PING:
+            effects = self._pong(node, items)
+        return effects + self.refuse(node, refusals)
+
+    def refuse(self, node: bytes, refusals: Sequence[Refusal]) -> list[CoreEffect]:
+        """Tell a leaf, and whoever counts it here, what it has no right to."""
+        if not refusals:
+            return []
+        self.counters.refused += len(refusals)
+        named = [*dict.fromkeys(refusals)][:REFUSALS_TOLD]
+        answer = self._own_run(node, PackedType.REFUSED, encode_plain_pair("", named))
+        return [*(RefusedHere(node, *one) for one in named), answer]
 
     # --- out ---
 
@@ -353,6 +411,7 @@ class Core:
         self, node: bytes, address: tuple[str, int] | None = None
     ) -> list[CoreEffect]:
         """There is a link to a node: its endpoint is a peer."""
+        self._receivers.clear()  # it may have other rights than before
         place = self._places.setdefault(node, PeerPlace())
         place.address = address or place.address
         if place.is_peer:
@@ -386,7 +445,9 @@ class Core:
     def endpoint_of(self, node: bytes) -> bytes | None:
         """Return the id of the endpoint on a node, None before it said so."""
         remote = self.filters.remotes.get(node)
-        return remote.endpoint if remote is not None and remote.endpoint else None
+        if remote is None or not remote.endpoint or self.leaves.is_false(node, remote.endpoint):
+            return None
+        return remote.endpoint
 
     def is_introduced(self, node: bytes) -> bool:
         """Return whether the endpoint of a neighbor is a peer, and both know both filters."""
@@ -438,8 +499,9 @@ class Core:
 
     def _tell(self, updates: list[tuple[bytes, FilterUpdate]]) -> list[CoreEffect]:
         """Return filter updates as runs to transmit."""
+        kind, told = PackedType.ROUTING_UPDATE, self.leaves.told
         return [
-            self._own_run(node, PackedType.ROUTING_UPDATE, encode_plain_pair("", tuple(update)))
+            self._own_run(node, kind, encode_plain_pair("", tuple(told(node, update))))
             for node, update in updates
         ]
 
@@ -452,7 +514,11 @@ class Core:
         """Return the nodes that want a topic and may be reached; remembered by topic."""
         nodes: tuple[bytes, ...] = ()
         if not is_local(topic):
-            nodes = tuple(filter(self._may_reach, self._remote_index.match(topic)))
+            may_have = self.leaves.may_have
+            wanting = [
+                each for each in self._remote_index.match(topic) if may_have(each, topic)
+            ]
+            nodes = tuple(filter(self._may_reach, wanting))
         if len(self._receivers) >= CACHED_TOPICS:
             self._receivers.clear()
         self._receivers[topic] = nodes
@@ -466,10 +532,11 @@ class Core:
         remotes = self.filters.remotes
         return all(passed not in remotes or remotes[passed].forwards for passed in path[:-1])
 
-    def _take_update(self, node: bytes, items: list[Item], now: float) -> list[CoreEffect]:
+    def _take_update(
+        self, node: bytes, update: FilterUpdate, now: float, limit: int | None = None
+    ) -> list[CoreEffect]:
         """Take the filter of another endpoint, or a part of it."""
-        update = read_update(items[0][1] if items else None)
-        changes, answers = self.filters.receive(node, update, now)
+        changes, answers = self.filters.receive(node, update, now, limit)
         return self._apply(changes) + self._tell(answers) + self._introduce(node)
 
     def _pong(self, node: bytes, items: list[Item]) -> list[CoreEffect]:
@@ -488,3 +555,26 @@ class Core:
         place = self._places.get(node)
         address = None if place is None else place.address
         return PeerEvent(kind, self.endpoint_of(node), address, text)
+
+
+def _update_of(items: list[Item]) -> FilterUpdate:
+    """Return the filter update that a run holds."""
+    return read_update(items[0][1] if items else None)
+
+
+def _refused_there(node: bytes, items: list[Item]) -> list[CoreEffect]:
+    """Return what another endpoint says that this one has no right to.
+
+    Raises:
+        MalformedMessage: it says something else.
+    """
+    effects: list[CoreEffect] = []
+    for _, named in items:
+        for one in named if type(named) is tuple else (None,):
+            match one:
+                case (str() as right, str() as name):
+                    effects.append(RefusedThere(node, right, name))
+                case _:
+                    msg = "a refusal names rights and what they are for"
+                    raise MalformedMessage(msg)
+    return effects

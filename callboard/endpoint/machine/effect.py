@@ -68,6 +68,22 @@ class DeliverItems(NamedTuple):
     size: int = 0
 
 
+class RefusedHere(NamedTuple):
+    """A leaf was refused something, by its rights."""
+
+    node: bytes
+    right: str
+    name: str
+
+
+class RefusedThere(NamedTuple):
+    """This endpoint was refused something by another one, whose leaf it is."""
+
+    node: bytes
+    right: str
+    name: str
+
+
 class Receiver(Protocol):
     """A local receiver: the queue of a subscriber, an actor's adapter, a store."""
 
@@ -92,7 +108,7 @@ class RunReceiver:
         raise NotImplementedError
 
 
-CoreEffect = TransmitRun | DeliverItems | PeerEvent | FilterChange
+CoreEffect = TransmitRun | DeliverItems | PeerEvent | FilterChange | RefusedHere | RefusedThere
 
 
 #: What waits for the core among the data that was published: commands, or a call of it.
@@ -117,6 +133,8 @@ class CoreCounters:
     unwanted: int = 0
     dropped: int = 0
     malformed: int = 0
+    #: Values, commands and topics of filters that rights of leaves did not include.
+    refused: int = 0
     #: Messages that went through the central merge, by type: those of users from here, and
     #: everything that came from other endpoints.
     processed: dict[PackedType, int] = field(

@@ -212,9 +212,13 @@ class FilterExchange:
     # --- the filters of others ---
 
     def receive(
-        self, node: bytes, update: FilterUpdate, now: float
+        self, node: bytes, update: FilterUpdate, now: float, limit: int | None = None
     ) -> tuple[list[FilterChange], list[tuple[bytes, FilterUpdate]]]:
-        """Take an update of another endpoint; returns what changed and what to answer."""
+        """Take an update of another endpoint; returns what changed and what to answer.
+
+        Raises:
+            MalformedMessage: its filter would have more than `limit` topics, or the usual ones.
+        """
         remote = self.remotes.setdefault(node, RemoteFilter())
         changes: list[FilterChange] = []
         if remote.endpoint not in (b"", update.endpoint):  # another endpoint on the same node
@@ -223,7 +227,10 @@ class FilterExchange:
         remote.forwards = update.forwards
         remote.confirmed = update.seen
         answers: list[tuple[bytes, FilterUpdate]] = []
-        is_gap = bool(update.version) and not self._apply(node, remote, update, changes)
+        is_gap = False
+        if update.version:
+            _check_size(remote, update, limit or FILTER_LIMIT)
+            is_gap = not self._apply(node, remote, update, changes)
         if not remote.told_at:
             answers += self.greet(node, now)
         elif update.version and update.is_last:
@@ -245,10 +252,6 @@ class FilterExchange:
         changes: list[FilterChange],
     ) -> bool:
         """Take what an update says of a filter; False when something before it is missing."""
-        waiting = 0 if remote.parts is None else len(remote.parts.topics)
-        if max(len(remote.topics), waiting) + len(update.added) > FILTER_LIMIT:
-            msg = f"a filter has more than {FILTER_LIMIT:,} topics"
-            raise MalformedMessage(msg)
         is_first = not remote.endpoint
         if update.base:
             if update.base != remote.version:
@@ -291,3 +294,15 @@ class FilterExchange:
         if remote is None or not remote.endpoint:
             return []
         return [FilterChange(node, (), tuple(sorted(remote.topics)))]
+
+
+def _check_size(remote: RemoteFilter, update: FilterUpdate, limit: int) -> None:
+    """Refuse an update after which a filter may have too many topics.
+
+    Raises:
+        MalformedMessage: it may.
+    """
+    waiting = 0 if remote.parts is None else len(remote.parts.topics)
+    if max(len(remote.topics), waiting) + len(update.added) > limit:
+        msg = f"a filter has more than {limit:,} topics"
+        raise MalformedMessage(msg)

@@ -36,13 +36,15 @@ from callboard.model.errors import EndpointError, InvalidData, MalformedMessage
 
 
 class PackedType(IntEnum):
-    """What a packed message holds; the numbers are those of Broker's own wire."""
+    """What a packed message holds; the numbers are those of Broker's own wire, and one more."""
 
     DATA = 1
     COMMAND = 2
     ROUTING_UPDATE = 3
     PING = 4
     PONG = 5
+    #: To a leaf: rights that it does not have, and what it wanted with them.
+    REFUSED = 6
 
 
 _ARRAY: Final = 0x80

@@ -300,7 +300,17 @@ class Clone(Replica):
         if self._questions and self._is_too_late():
             self._refuse(list(self._questions.values()), "")
 
-    def _refuse(self, actions: Sequence[Action], reason: str) -> None:
+    def refused(self, error: Exception) -> list[StoreEffect]:
+        """Give up all writes that the master has not acknowledged: it does not permit them."""
+        writes = list(self._writes)
+        self._writes.clear()
+        self._must_attach, self.output = False, None
+        self._refuse(writes, str(error), error)
+        return self._take_effects()
+
+    def _refuse(
+        self, actions: Sequence[Action], reason: str, error: Exception | None = None
+    ) -> None:
         """Give writes up; what waits for an answer gets an error."""
         silent = 0
         for action in actions:
@@ -308,7 +318,7 @@ class Clone(Replica):
                 silent += 1
             elif self._questions.pop(action[5], None) is not None:
                 msg = "the master did not answer; it may have put the value or not"
-                self._effects.append(Answer(action[5], RequestTimeout(msg)))
+                self._effects.append(Answer(action[5], error or RequestTimeout(msg)))
         if silent:
             self._effects.append(ReportRefused(silent, reason))
 
