@@ -17,8 +17,16 @@ import typer
 from callboard.cli.options import JsonOptions, command, flag, noun, option
 from callboard.cli.output import columns as columns_text
 from callboard.cli.output import say, to_json
-from callboard.cli.problem import FAILED, Misuse, explained
-from callboard.commitlog import LogError, LogReader, Record, sealed_segments, write_columns
+from callboard.cli.problem import FAILED, Misuse, explained, one_line
+from callboard.commitlog import (
+    Cursor,
+    LogCorrupt,
+    LogError,
+    LogReader,
+    Record,
+    sealed_segments,
+    write_columns,
+)
 from callboard.commitlog.verify import verify as verify_log
 
 #: The table that is the log which the command names.
@@ -30,6 +38,32 @@ _NUMBERS: Final = (int, float)
 app = noun()
 
 _explained = partial(explained, LogError, "try: callboard log verify")
+
+
+class _Damage:
+    """Tells what a command cannot read, each piece once; then the exit code is 1."""
+
+    def __init__(self) -> None:
+        self._lost: dict[int, int] = {}
+
+    def __call__(self, error: LogCorrupt) -> None:
+        """Tell of one piece."""
+        if error.offset not in self._lost:
+            self._lost[error.offset] = error.next_offset - error.offset
+            say(one_line(str(error)), err=True)
+
+    @property
+    def lost(self) -> int:
+        """How many records that is."""
+        return sum(self._lost.values())
+
+    def code(self) -> int:
+        """Sum up; returns the exit code."""
+        if self._lost:
+            what = f"{self.lost:,} records cannot be read; try: callboard log verify"
+            say(what, err=True)
+        return FAILED if self._lost else 0
+
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The directory of the log.")]
 
@@ -96,7 +130,7 @@ def list_logs(options: LogOptions, folder: Folder = Path()) -> None:
 
 
 @command(app)
-def cat(folder: Folder, options: CatOptions) -> None:
+def cat(folder: Folder, options: CatOptions) -> int:
     """Print records.
 
     \b
@@ -108,17 +142,19 @@ def cat(folder: Folder, options: CatOptions) -> None:
     start, since = options.start, options.since
     if since and start is not None:
         raise Misuse(why="--from and --since are two beginnings", step="give one")
+    damage = _Damage()
     with _explained():
         log = LogReader(folder)
         begin = log.offset_at(_time(since)) if since else (start or 0)
-        reading = log.read(begin)
-        _print_all(islice(_about(reading, options.topic), options.limit), options)
+        reading = log.read(begin, on_damage=damage)
+        _print_all(islice(_about(reading, options.topic), options.limit), options, damage)
         if reading.lost and start is not None:
             say(f"{reading.lost} records were removed by retention before", err=True)
+    return damage.code()
 
 
 @command(app)
-def tail(folder: Folder, options: TailOptions) -> None:
+def tail(folder: Folder, options: TailOptions) -> int:
     """Print the newest records, and with -f those that come.
 
     \b
@@ -126,20 +162,29 @@ def tail(folder: Folder, options: TailOptions) -> None:
       callboard log tail metrics -n 3
       callboard log tail metrics -f --topic /cpu
     """  # noqa: D301
+    damage = _Damage()
     with _explained():
         log = LogReader(folder)
         end = log.end
-        _print_all(_newest(log, end, options.count, options.topic), options)
-        if options.follow:
-            _print_all(_about(log.follow(end), options.topic), options)
+        newest = _newest(log, end, options.count, options.topic, damage)
+        _print_all(newest, options, damage)
+        follower = log.follow(end)
+        while options.follow:
+            try:
+                _print_all(_about(follower, options.topic), options, damage)
+            except LogCorrupt as error:
+                damage(error)
+                follower.cursor = Cursor(error.next_offset)
+    return damage.code()
 
 
-def _newest(log: LogReader, end: int, count: int, topic: str) -> list[Record]:
+def _newest(log: LogReader, end: int, count: int, topic: str, damage: _Damage) -> list[Record]:
     """Return the last records about a topic, looking back further and further."""
     reach = max(1, count)
     while True:
         begin = max(log.start, end - reach)
-        found = [each for each in _about(log.read(begin), topic) if each.offset < end]
+        reading = log.read(begin, on_damage=damage)
+        found = [each for each in _about(reading, topic) if each.offset < end]
         if len(found) >= count or begin <= log.start:
             return found[-count:] if count else []
         reach *= 10
@@ -165,7 +210,7 @@ def verify(folder: Folder, options: LogOptions) -> int:
 
 
 @command(app)
-def stats(folder: Folder, options: LogOptions) -> None:
+def stats(folder: Folder, options: LogOptions) -> int:
     """Tell size, times, segments, and how many records each topic has.
 
     \b
@@ -173,28 +218,35 @@ def stats(folder: Folder, options: LogOptions) -> None:
       callboard log stats metrics
       callboard log stats metrics --json | jq .topics
     """  # noqa: D301
+    damage, topics = _Damage(), Counter[str]()
+    times: list[int] = []
     with _explained():
         log = LogReader(folder)
-        segments = log.segments
-        topics = Counter(record.topic for record in log)
-        first = next(log.read(log.start), None)
+        segments, end = log.segments, log.end
+        for record in log.read(log.start, on_damage=damage):
+            topics[record.topic] += 1
+            if not times:
+                times = [record.time] * 2
+            times[1] = max(times[1], record.time)
     size, records = sum(each.bytes for each in segments), topics.total()
     row: dict[str, Any] = {
         "start": segments[0].base,
-        "end": segments[-1].end,
+        "end": end,
         "records": records,
+        "lost": damage.lost,
         "bytes": size,
-        "first_time": first.time if first else None,
-        "latest_time": max(each.latest_time for each in segments) if first else None,
+        "first_time": times[0] if times else None,
+        "latest_time": times[1] if times else None,
         "segments": [each._asdict() for each in segments],
         "topics": dict(topics.most_common()),
     }
     places = f"records {row['start']} to {row['end']}"
     lines = [f"{places}, {size:,} bytes, {len(segments)} segments"]
-    if first is not None:
-        lines.append(f"from {_clock(first.time)} to {_clock(row['latest_time'])}")
+    if times:
+        lines.append("from {} to {}".format(*map(_clock, times)))
     lines += [f"{count:>12,}  {topic}" for topic, count in topics.most_common()]
     options.say(row, "\n".join(lines))
+    return damage.code()
 
 
 @command(app)
@@ -229,7 +281,7 @@ def sql(
     ],
     options: SqlOptions,
     folder: Folder = Path(),
-) -> None:
+) -> int:
     """Query logs with SQL (DuckDB; pip install 'callboard[sql]').
 
     Columns: offset, time, topic, key, headers, sender, payload, is_bytes, time_ns, and value: the
@@ -243,17 +295,19 @@ def sql(
     """  # noqa: D301, E501
     from callboard.commitlog.sql import load_duckdb, open_sql
 
+    damage = _Damage()
     with _explained():
         duckdb = load_duckdb()
         try:
-            with open_sql(_tables(duckdb, query, folder)) as connection:
+            tables = _tables(duckdb, query, folder)
+            with open_sql(tables, on_damage=damage) as connection:
                 found = connection.execute(query)
                 names = [str(column[0]) for column in found.description]
                 if options.as_json:
                     kinds = [str(column[1]) for column in found.description]
                     for row in iter(found.fetchone, None):
                         say(to_json(dict(zip(names, _parsed(row, kinds), strict=True))))
-                    return
+                    return damage.code()
                 rows = found.fetchmany(options.limit + 1)
         except duckdb.Error as error:
             why = f"the query fails: {str(error).splitlines()[0]}"
@@ -261,6 +315,7 @@ def sql(
     _print_table(names, rows[: options.limit])
     if len(rows) > options.limit:
         say(f"only the first {options.limit} rows; --limit prints more, --json all", err=True)
+    return damage.code()
 
 
 def _about(records: Iterable[Record], topic: str) -> Iterator[Record]:
@@ -268,17 +323,22 @@ def _about(records: Iterable[Record], topic: str) -> Iterator[Record]:
     return (each for each in records if each.topic.startswith(topic))
 
 
-def _print_all(records: Iterable[Record], options: JsonOptions) -> None:
+def _print_all(records: Iterable[Record], options: JsonOptions, damage: _Damage) -> None:
     """Print records."""
     for record in records:
+        try:
+            payload = record.payload
+        except LogCorrupt as error:
+            damage(error)
+            continue
         if options.as_json:
             fields = {**record._asdict(), "headers": dict(record.headers)}
             del fields["data"]
-            say(to_json({**fields, "payload": record.payload}))
+            say(to_json({**fields, "payload": payload}))
         else:
             key = "" if record.key is None else f"{record.key!r} "
             place = f"{record.offset} {_clock(record.time)} {record.topic}"
-            say(f"{place} {key}{record.payload!r}")
+            say(f"{place} {key}{payload!r}")
 
 
 def _clock(nanoseconds: int) -> str:

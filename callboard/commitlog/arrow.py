@@ -89,7 +89,10 @@ def record_batches(
         for batch in reading.batches() if start < end else ():
             if batch.base >= end:  # retention moved the start
                 break
-            piece.add(batch, start, end)
+            try:
+                piece.add(batch, start, end)
+            except LogCorrupt as error:
+                reading.meet(error)
             if piece.rows >= rows or piece.size >= _BYTES:
                 yield piece.take()
             if batch.end >= end:

@@ -1,13 +1,15 @@
-"""The files of a log: their names, small ones read and written whole, and the writer's lock.
+"""The files of a log: their names, small ones, marks of what is durable, the writer's lock.
 
 A log has one writer at a time: the lock on a file ends with the process that holds it.
 """
 
 import fcntl
 import os
+import struct
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
+from zlib import crc32
 
 from callboard.commitlog.disk import Disk, DiskFile, open_plain
 from callboard.commitlog.errors import LogFailed, LogLocked
@@ -23,6 +25,9 @@ TEMPORARY: Final = ".tmp"
 LAST_OFFSET: Final = 2**63 - 1
 _DIGITS: Final = 20
 _COPY: Final = 1 << 20
+_MARK: Final = struct.Struct("<QQQI")
+_FACTS: Final = struct.Struct("<QQQ")
+_MAX_FILE: Final = 4096
 
 
 class Folder:
@@ -63,6 +68,11 @@ class Folder:
             if bases := self.bases():
                 return bases
         what = f"there is no log in {self.path}; make one with CommitLog(folder)"
+        if end := read_mark(self).end:
+            gone = (
+                f"the segments of the log in {self.path} are gone: {end} records were durable"
+            )
+            what = f"{gone}; put them back, or go on behind with CommitLog(folder)"
         raise LogFailed(what)
 
     def make(self) -> None:
@@ -148,6 +158,55 @@ def write_all(file: DiskFile, data: bytes) -> None:
     done = file.write(data)
     while done < len(data):
         done += file.write(data[done:])
+
+
+class Mark(NamedTuple):
+    """A segment, how many bytes of it are durable, and the offset behind these."""
+
+    base: int
+    size: int
+    end: int
+
+
+class Marks:
+    """The file of marks, open to write.
+
+    A mark notes what is durable; one is written after each sync. A mark is true for ever, so
+    marks are not synced themselves; an older one promises less. Each has 28 bytes: base of the
+    segment, durable bytes, end offset (8 each), CRC-32 of these.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        """Open the file."""
+        self._file: DiskFile = folder.disk.open(folder.file(MARKS), append=True)
+        self._size = self._file.size()
+        self.last: Mark | None = None
+
+    def add(self, mark: Mark) -> None:
+        """Note what is durable."""
+        if self._size + _MARK.size > _MAX_FILE or self._size % _MARK.size:
+            self._file.truncate(0)
+            self._size = 0
+        facts = _FACTS.pack(*mark)
+        write_all(self._file, facts + struct.pack("<I", crc32(facts)))
+        self._size += _MARK.size
+        self.last = mark
+
+    def close(self) -> None:
+        """Make the marks durable, and close the file."""
+        with closing(self._file):
+            self._file.fsync()
+
+
+def read_mark(folder: Folder, base: int | None = None) -> Mark:
+    """Return the furthest mark, or that in a segment; one at its begin if there is none."""
+    data = folder.read(folder.file(MARKS))
+    best = Mark(base or 0, 0, base or 0)
+    for at in range(0, len(data) - _MARK.size + 1, _MARK.size):
+        *facts, checksum = _MARK.unpack_from(data, at)
+        if checksum == crc32(data[at : at + _FACTS.size]) and base in (None, facts[0]):
+            best = max(best, Mark(*facts))
+    return best
 
 
 class WriterLock:

@@ -16,10 +16,9 @@ from weakref import WeakValueDictionary
 
 from callboard.commitlog.batch import times_of
 from callboard.commitlog.disk import Disk, RealDisk
-from callboard.commitlog.folder import Folder
-from callboard.commitlog.reading import LogReading, RunReader
+from callboard.commitlog.folder import Folder, read_mark
+from callboard.commitlog.reading import LogReading, OnDamage, RunReader
 from callboard.commitlog.record import Cursor, Record, Run
-from callboard.commitlog.recovery import read_mark
 from callboard.commitlog.segment import LogSegmentTable, SegmentInfo
 from callboard.seconds import checked_seconds
 
@@ -115,9 +114,10 @@ class LogReader:
         self._table.refresh()
         last, folder = self._table.segments[-1], self._table.folder
         index = self._table.cover(last)
+        end = max(index.end, self._table.marked)
         if folder.disk.size(folder.segment(last.base)) == index.size:
-            return index.end
-        return max(index.end, read_mark(folder, last.base).end)  # it may be damaged further on
+            return end
+        return max(end, read_mark(folder, last.base).end)  # it may be damaged further on
 
     @property
     def segments(self) -> list[SegmentInfo]:
@@ -129,17 +129,24 @@ class LogReader:
         """Return the size of a file, with what may follow the last whole batch in it."""
         return self._table.folder.disk.size(segment.path)
 
-    def read(self, offset: int | Cursor = 0) -> LogReading:
+    def read(
+        self, offset: int | Cursor = 0, *, on_damage: OnDamage | None = None
+    ) -> LogReading:
         """Iterate over the records from an offset on, up to the newest there is.
 
         If retention has removed the first of them, it begins with the oldest one that is kept;
         `lost` of what is returned tells how many there were.
 
+        Args:
+            offset: Where to begin.
+            on_damage: Called with each `LogCorrupt` in place of raising it: all records that
+                are readable are read.
+
         Raises:
             LogCorrupt: durable bytes are damaged; its `next_offset` says where to go on.
             ValueError: the offset is negative.
         """
-        return LogReading(self._table, self.cursor(offset))
+        return LogReading(self._table, self.cursor(offset), on_damage)
 
     def readv(
         self, cursor: int | Cursor, max_records: int = 100, max_bytes: int | None = None
@@ -180,11 +187,16 @@ class LogReader:
             time: Nanoseconds since 1970.
         """
         self._table.refresh()
+        folder = self._table.folder
         for segment in self._table.segments:
-            offset = self._table.cover(segment).find_time(time)
+            index = self._table.cover(segment)
+            offset = index.find_time(time)
             if offset is None:
-                continue
-            for batch in LogReading(self._table, Cursor(offset)).batches():
+                if folder.disk.size(folder.segment(segment.base)) == index.size:
+                    continue
+                offset = index.end  # newer ones may stand behind damage
+            reading = LogReading(self._table, Cursor(offset), lambda _: None)
+            for batch in reading.batches():
                 if batch.header.latest_time >= time:
                     times = enumerate(times_of(batch), batch.base)
                     return next(found for found, each in times if each >= time)
@@ -202,7 +214,12 @@ class LogReader:
         return Follower(self, self.cursor(self.end if offset is None else offset), timeout)
 
     def to_arrow(
-        self, start: int = 0, end: int | None = None, *, topic: str = ""
+        self,
+        start: int = 0,
+        end: int | None = None,
+        *,
+        topic: str = "",
+        on_damage: OnDamage | None = None,
     ) -> "pa.Table":
         """Return records up to, not with, `end` as a table of pyarrow.
 
@@ -210,6 +227,7 @@ class LogReader:
             start: The first offset; older ones than are kept are left out.
             end: The offset behind the last one; None is the end there is.
             topic: Only records whose topic begins so.
+            on_damage: As for `read`.
 
         Raises:
             ExtraMissing: pyarrow is not installed.
@@ -217,7 +235,7 @@ class LogReader:
         """
         from callboard.commitlog.arrow import arrow_schema, load_pyarrow
 
-        pieces = self.arrow_batches(start, end, topic=topic)
+        pieces = self.arrow_batches(start, end, topic=topic, on_damage=on_damage)
         return load_pyarrow().Table.from_batches(pieces, arrow_schema())
 
     def arrow_batches(
@@ -227,6 +245,7 @@ class LogReader:
         *,
         topic: str = "",
         rows: int | None = None,
+        on_damage: OnDamage | None = None,
     ) -> "Iterator[pa.RecordBatch]":
         """Iterate over records as Arrow's record batches, of at least `rows` but the last.
 
@@ -239,7 +258,8 @@ class LogReader:
         """
         from callboard.commitlog.arrow import ROWS, record_batches
 
-        return record_batches(self.read(start), end, topic, rows or ROWS)
+        reading = self.read(start, on_damage=on_damage)
+        return record_batches(reading, end, topic, rows or ROWS)
 
     def __iter__(self) -> Iterator[Record]:
         """Iterate over all records."""

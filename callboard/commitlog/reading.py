@@ -4,7 +4,7 @@
 batches that are much longer, for any number of cursors.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from functools import partial
 from itertools import chain
@@ -13,10 +13,13 @@ from typing import Final, NamedTuple
 from callboard.commitlog.batch import Batch, records_of
 from callboard.commitlog.disk import DiskFile
 from callboard.commitlog.errors import LogCorrupt
+from callboard.commitlog.folder import read_mark
 from callboard.commitlog.integrity import Scan, find_intact
 from callboard.commitlog.record import Cursor, Record, Run
-from callboard.commitlog.recovery import read_mark
 from callboard.commitlog.segment import LogSegment, LogSegmentTable
+
+#: What is told of damage, where reading is to go on behind it.
+OnDamage = Callable[[LogCorrupt], object]
 
 
 class LogReading(Iterator[Record]):
@@ -27,12 +30,17 @@ class LogReading(Iterator[Record]):
         cursor: The place behind the last batch that was taken up.
     """
 
-    def __init__(self, table: LogSegmentTable, cursor: Cursor) -> None:
-        """Begin at a place."""
+    def __init__(
+        self, table: LogSegmentTable, cursor: Cursor, on_damage: OnDamage | None = None
+    ) -> None:
+        """Begin at a place; `on_damage` is told of damage, and reading goes on behind it."""
         self.lost = 0
         self.cursor = cursor
         self._table = table
+        self._on_damage = on_damage
         wanted = partial(records_of, first=cursor.offset)
+        if on_damage is not None:
+            wanted = partial(self._intact, cursor.offset)
         self._records = chain.from_iterable(map(wanted, self.batches()))
 
     def __iter__(self) -> Iterator[Record]:  # noqa: PYI034
@@ -42,6 +50,21 @@ class LogReading(Iterator[Record]):
     def __next__(self) -> Record:
         """Return the next record."""
         return next(self._records)
+
+    def _intact(self, first: int, batch: Batch) -> Iterator[Record]:
+        """Return the records of a batch; none if it is malformed, which is told."""
+        try:
+            return records_of(batch, first)
+        except LogCorrupt as error:
+            self.meet(error)
+            return iter(())
+
+    def meet(self, error: LogCorrupt) -> None:
+        """Raise an error, or tell it and go on behind the damage."""
+        if self._on_damage is None:
+            raise error
+        self._on_damage(error)
+        self.cursor = Cursor(error.next_offset)
 
     def batches(self) -> Iterator[Batch]:
         """Iterate over batches, the first of which may begin before the place asked for.
@@ -64,16 +87,19 @@ class LogReading(Iterator[Record]):
                 before = self.cursor.offset
                 position = yield from self._batches_of(segment, file)
                 following = table.after(segment)
-                if following is None:
-                    if self._is_all(segment, file, position):
-                        return
-                elif self.cursor.offset != before:
+                behind = following.base if following else self._durable(segment, file, position)
+                if following is None and self.cursor.offset >= behind:
+                    return
+                if self.cursor.offset != before:
                     is_second_look = False
-                elif following.base > before:
+                elif behind > before:
                     # It may have grown between the look at its end and that for the next one.
-                    if is_second_look:
-                        raise self._damaged(segment, file, position, following.base)
-                    is_second_look = True
+                    if is_second_look and (batch := self._twice(segment)) is not None:
+                        self.cursor = Cursor(batch.end)
+                        yield batch
+                    elif is_second_look:
+                        self.meet(self._damaged(segment, file, position, behind))
+                    is_second_look = not is_second_look
 
     def _batches_of(self, segment: LogSegment, file: DiskFile) -> Generator[Batch, None, int]:
         """Iterate over the batches of one segment; returns where that ended."""
@@ -105,22 +131,31 @@ class LogReading(Iterator[Record]):
         index = self._table.cover(segment)
         if offset >= index.end:
             return Scan(file, index.size, index.end)
-        return Scan(file, *index.find(offset))
+        found = index.find(offset)
+        if Scan(file, *found).next() is None:  # the index lies, or the batch is damaged
+            return Scan(file, 0, base)
+        return Scan(file, *found)
 
-    def _is_all(self, segment: LogSegment, file: DiskFile, position: int) -> bool:
-        """Whether the last segment really ends here; what is torn or half written may follow.
+    def _durable(self, segment: LogSegment, file: DiskFile, position: int) -> int:
+        """Return the offset behind all that was durable; torn or half a batch may follow."""
+        behind = self._table.marked
+        if file.size() != position or self.cursor.offset < behind:
+            mark = read_mark(self._table.folder, segment.base)
+            behind = max(behind, mark.end if position < mark.size else 0)
+        return behind
 
-        Raises:
-            LogCorrupt: what follows was durable.
-        """
-        if file.size() == position:
-            return True
-        mark = read_mark(self._table.folder, segment.base)
-        if position >= mark.size or self.cursor.offset >= mark.end:
-            return True
-        if Scan(file, position).next() is not None:  # it was written meanwhile
-            return False
-        raise self._damaged(segment, file, position, mark.end)
+    def _twice(self, segment: LogSegment) -> Batch | None:
+        """Return the batch with the next record if the segment before has that as well."""
+        table, offset = self._table, self.cursor.offset
+        before = table.holding(segment.base - 1)
+        index = table.cover(before)
+        if not before.base < segment.base <= offset < index.end:
+            return None
+        with closing(table.folder.disk.open(table.folder.segment(before.base))) as file:
+            scan = Scan(file, *index.find(offset))
+            while (batch := scan.next()) is not None and batch.end <= offset:
+                pass
+        return batch
 
     def _damaged(
         self, segment: LogSegment, file: DiskFile, position: int, behind: int

@@ -1,8 +1,4 @@
-"""What is durable, and what happens to a log that was not closed.
-
-A mark notes what is durable; one is written after each sync. A mark is true for ever, so marks
-are not synced themselves; an older one promises less. Each has 28 bytes: base of the segment,
-durable bytes, end offset (8 each), CRC-32 of these.
+"""What happens to a log that was not closed.
 
 Only the last segment can be torn; earlier ones were synced before the next one was made. In
 the last one, all up to the mark was durable. Behind it, the first batch that is not intact
@@ -14,64 +10,12 @@ Bytes before the mark that are not intact were damaged later. Nothing is cut the
 stays as it is, reading it there raises `LogCorrupt`, and the log goes on in a new segment.
 """
 
-import struct
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Final, NamedTuple
-from zlib import crc32
 
-from callboard.commitlog.disk import DiskFile
-from callboard.commitlog.folder import CUT, MARKS, TEMPORARY, Folder, write_all
+from callboard.commitlog.folder import CUT, TEMPORARY, Folder, Mark, read_mark
 from callboard.commitlog.integrity import Scan, find_intact
 from callboard.commitlog.segment import SegmentIndex
-
-_MARK: Final = struct.Struct("<QQQI")
-_FACTS: Final = struct.Struct("<QQQ")
-_MAX_FILE: Final = 4096
-
-
-class Mark(NamedTuple):
-    """A segment, how many bytes of it are durable, and the offset behind these."""
-
-    base: int
-    size: int
-    end: int
-
-
-class Marks:
-    """The file of marks, open to write."""
-
-    def __init__(self, folder: Folder) -> None:
-        """Open the file."""
-        self._file: DiskFile = folder.disk.open(folder.file(MARKS), append=True)
-        self._size = self._file.size()
-        self.last: Mark | None = None
-
-    def add(self, mark: Mark) -> None:
-        """Note what is durable."""
-        if self._size + _MARK.size > _MAX_FILE or self._size % _MARK.size:
-            self._file.truncate(0)
-            self._size = 0
-        facts = _FACTS.pack(*mark)
-        write_all(self._file, facts + struct.pack("<I", crc32(facts)))
-        self._size += _MARK.size
-        self.last = mark
-
-    def close(self) -> None:
-        """Make the marks durable, and close the file."""
-        with closing(self._file):
-            self._file.fsync()
-
-
-def read_mark(folder: Folder, base: int) -> Mark:
-    """Return the furthest mark in a segment; one at its begin if there is none."""
-    data = folder.read(folder.file(MARKS))
-    best = Mark(base, 0, base)
-    for at in range(0, len(data) - _MARK.size + 1, _MARK.size):
-        *facts, checksum = _MARK.unpack_from(data, at)
-        if checksum == crc32(data[at : at + _FACTS.size]) and facts[0] == base:
-            best = max(best, Mark(*facts))
-    return best
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +25,7 @@ class LogRecovery:
     Attributes:
         cut_bytes: Length of the torn tail that was cut off.
         kept_in: The file that has these bytes, if there were whole batches among them; or "".
-        damaged: Whether durable bytes of the last segment are damaged.
+        damaged: Whether durable bytes of the last segment are damaged, or all of it is gone.
         end: Where the log goes on.
     """
 
@@ -100,16 +44,16 @@ def recover(folder: Folder, base: int) -> tuple[SegmentIndex, LogRecovery]:
     for name in folder.disk.listdir(folder.path):
         if name.endswith(TEMPORARY):
             folder.remove(folder.file(name))
-    path, mark = folder.segment(base), read_mark(folder, base)
+    path, mark, furthest = folder.segment(base), read_mark(folder, base), read_mark(folder)
     index = SegmentIndex(base)
     with closing(folder.disk.open(path, append=True)) as file:
         scan = Scan(file, 0, base)
         while batch := scan.next():
             index.add(batch)
         size = file.size()
-        if index.size < mark.size:
+        if index.size < mark.size or furthest.base > base:  # or the last segment is gone
             file.fsync()
-            end = _end_behind_damage(scan, size, mark)
+            end = _end_behind_damage(scan, size, max(mark, furthest))
             return index, LogRecovery(damaged=True, end=end)
         recovery = _keep_what_is_whole(folder, scan, size)
         if index.size == mark.size < size:

@@ -8,20 +8,24 @@ segment. `Sealing` is the thread that writes the columns of new sealed segments.
 
 Columns: those of `arrow_schema`, but `time` is in microseconds, since Spark reads no finer
 ones; `time_ns` has the nanoseconds as a number. Its metadata tell `callboard.base` and
-`callboard.end`.
+`callboard.end`. Few readers of Parquet look at the checksums of pages,
+and the footer has none: so 8 bytes stand before the footer, where no reader looks, `CBLP` and
+the CRC-32 of all the others.
 """
 
 import io
 import logging
 import os
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
+from zlib import crc32
 
 from callboard.commitlog.arrow import arrow_schema, load_pyarrow, record_batches
-from callboard.commitlog.disk import Disk
+from callboard.commitlog.disk import Disk, open_plain
 from callboard.commitlog.errors import LogCorrupt, LogError, LogFailed
 from callboard.commitlog.folder import COLUMNS, Folder
 from callboard.commitlog.reader import open_folder
@@ -35,6 +39,10 @@ if TYPE_CHECKING:
 
 #: Records of a row group: the least that readers skip by offset or topic.
 ROWS: Final = 1 << 17
+
+_SEAL: Final = b"CBLP"
+_LENGTH: Final = struct.Struct("<I4s")
+_SUM: Final = struct.Struct("<4sI")
 
 
 class SealedSegment(NamedTuple):
@@ -98,6 +106,19 @@ def sealed_segments_in(folder: Folder) -> list[SealedSegment]:
     return found
 
 
+def gaps_between(
+    start: int, end: int, covered: list[tuple[int, int]]
+) -> Iterator[tuple[int, int]]:
+    """Return the ranges that have no columns, and an empty one if all have."""
+    position = start
+    for base, behind in covered:
+        if position < base:
+            yield position, base
+        position = max(position, behind)
+    if position < end or not covered:
+        yield position, max(position, end)
+
+
 def write_segment(folder: Folder, segment: SealedSegment) -> SealedSegment | None:
     """Write the columns of one segment, durably and at once; None if it is gone meanwhile.
 
@@ -142,7 +163,39 @@ def _as_parquet(folder: Folder, segment: SealedSegment) -> bytes:
     if count != segment.end - segment.base:
         what = f"{segment.path} has {count} records, {segment.end - segment.base} expected"
         raise LogCorrupt(what, offset=segment.base, next_offset=segment.end)
-    return out.getvalue()
+    return _with_checksum(out.getvalue())
+
+
+def _with_checksum(data: bytes) -> bytes:
+    """Put a checksum of all before the footer of a Parquet file."""
+    length, _ = _LENGTH.unpack_from(data, len(data) - _LENGTH.size)
+    at = len(data) - _LENGTH.size - length
+    return data[:at] + _SUM.pack(_SEAL, crc32(data)) + data[at:]
+
+
+def end_of_columns(segment: SealedSegment) -> int | None:
+    """Return the offset behind what the Parquet file of a segment has; None if it is damaged.
+
+    This reads the whole file. One without a checksum of ours is decoded, by those of its pages.
+    """
+    from pyarrow import parquet
+
+    assert segment.columns is not None
+    try:
+        with open(segment.columns, "rb", opener=open_plain) as file:
+            data = memoryview(file.read())
+        length, _ = _LENGTH.unpack_from(data, len(data) - _LENGTH.size)
+        at = len(data) - _LENGTH.size - length - _SUM.size
+        seal, checksum = _SUM.unpack_from(data, at)
+        if seal != _SEAL:
+            columns_to_arrow(io.BytesIO(data))
+        elif checksum != crc32(data[at + _SUM.size :], crc32(data[:at])):
+            return None
+        named = parquet.read_metadata(io.BytesIO(data)).metadata
+        is_its_own = int(named[b"callboard.base"]) == segment.base
+        return int(named[b"callboard.end"]) if is_its_own else None
+    except (OSError, ValueError, KeyError, TypeError, struct.error):  # pyarrow's, and ours
+        return None
 
 
 def _parquet_schema(pa: Any) -> "pa.Schema":

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from callboard.commitlog.batch import Batch
-from callboard.commitlog.folder import INDEX, Folder
+from callboard.commitlog.folder import INDEX, Folder, read_mark
 from callboard.commitlog.integrity import Scan
 
 STEP: Final = 64 << 10
@@ -146,6 +146,9 @@ class LogSegmentTable:
         self.folder = folder
         self.segments: list[LogSegment] = segments or []
         self._is_kept = segments is not None
+        #: What was durable when this looked first, whether its segment is there or not. Looked
+        #: at before the names of segments: one that is begun meanwhile must not be missed.
+        self.marked = 0 if self._is_kept else read_mark(folder).end
         self.refresh()
 
     def refresh(self) -> None:
@@ -194,12 +197,19 @@ class LogSegmentTable:
             if not is_last and not segment.index.size:
                 stored = folder.read(folder.segment(segment.base, INDEX))
                 size = folder.disk.size(folder.segment(segment.base))
-                segment.index = decode_index(stored, segment.base, size) or segment.index
+                index = decode_index(stored, segment.base, size)
+                if index is not None and index.end == self._end_of(segment):
+                    segment.index = index
             self._read_on(segment)
         except FileNotFoundError:  # retention removed it
             self.refresh()
         segment.is_covered = not is_last
         return segment.index
+
+    def _end_of(self, segment: LogSegment) -> int:
+        """Return where the segment behind one begins."""
+        following = self.after(segment)
+        return segment.base if following is None else following.base
 
     def _read_on(self, segment: LogSegment) -> None:
         """Cover the batches behind those that the index has."""

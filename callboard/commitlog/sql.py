@@ -5,16 +5,25 @@ JSON, decoded only in queries that use it. DuckDB reads only the columns and row
 query needs. What is not sealed yet is read into memory once, when the log is opened.
 """
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from callboard.commitlog.arrow import load_pyarrow
-from callboard.commitlog.errors import ExtraMissing, LogError
+from callboard.commitlog.errors import ExtraMissing, LogCorrupt, LogError
 from callboard.commitlog.json_text import payload_json
 from callboard.commitlog.reader import LogReader
-from callboard.commitlog.sealed import SealedSegment, as_written, sealed_segments
+from callboard.commitlog.reading import OnDamage
+from callboard.commitlog.sealed import (
+    SealedSegment,
+    as_written,
+    end_of_columns,
+    gaps_between,
+    sealed_segments,
+)
 
 if TYPE_CHECKING:
     import duckdb
@@ -25,18 +34,25 @@ TAIL_LIMIT: Final = 1 << 30
 
 _VALUE: Final = "callboard_payload_json"
 
+_log = logging.getLogger("callboard.commitlog")
+
 
 @contextmanager
-def open_sql(logs: Mapping[str, str | Path]) -> "Iterator[duckdb.DuckDBPyConnection]":
+def open_sql(
+    logs: Mapping[str, str | Path], *, on_damage: OnDamage | None = None
+) -> "Iterator[duckdb.DuckDBPyConnection]":
     """Open a connection of DuckDB, in memory, in which each log is a view.
 
     Args:
-        logs: BatchNames of views, and the directories of logs.
+        logs: Names of views, and the directories of logs.
+        on_damage: Called with each `LogCorrupt` in place of raising it: the views have all
+            records that are readable. It is also told of damaged Parquet files, whose segments
+            are read instead; without it the log of the program is.
 
     Raises:
         ExtraMissing: DuckDB or pyarrow is not installed.
         LogFailed: there is no log.
-        LogCorrupt: durable bytes of what is not sealed are damaged.
+        LogCorrupt: durable bytes of what is not in columns are damaged.
         LogError: too much of a log is not in columns.
     """
     with closing(load_duckdb().connect()) as connection:
@@ -50,7 +66,7 @@ def open_sql(logs: Mapping[str, str | Path]) -> "Iterator[duckdb.DuckDBPyConnect
             null_handling="special",
         )
         for name, folder in logs.items():
-            _make_view(connection, name, folder)
+            _make_view(connection, name, folder, on_damage)
         yield connection
 
 
@@ -69,36 +85,67 @@ def load_duckdb() -> Any:
     return duckdb
 
 
-def _make_view(connection: Any, name: str, folder: str | Path) -> None:
+def _make_view(
+    connection: Any, name: str, folder: str | Path, on_damage: OnDamage | None
+) -> None:
     """Make the view of a log that queries name."""
-    segments = sealed_segments(folder)
-    files = [each.columns for each in segments if each.columns is not None]
+    log = LogReader(folder)
+    kept = list(_intact(sealed_segments(folder), on_damage))
     view, tail = _quoted(name), _quoted(f"{name} (tail)")
     parts = [f"SELECT * FROM {tail}"]  # noqa: S608
-    if files:
-        listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
+    if kept:
+        listed = ", ".join("'" + str(each.columns).replace("'", "''") + "'" for each in kept)
         parts.insert(0, f"SELECT * FROM read_parquet([{listed}])")  # noqa: S608
-    connection.register(f"{name} (tail)", _tail(folder, segments))
+    connection.register(f"{name} (tail)", _tail(log, kept, on_damage))
     connection.execute(
         f"CREATE VIEW {view} AS SELECT *, {_VALUE}(payload, is_bytes)::JSON AS value "  # noqa: S608
         f"FROM ({' UNION ALL '.join(parts)})"
     )
 
 
-def _tail(folder: str | Path, segments: list[SealedSegment]) -> "pa.Table":
+def _intact(
+    segments: list[SealedSegment], on_damage: OnDamage | None
+) -> Iterator[SealedSegment]:
+    """Yield the segments whose Parquet files are whole, and tell of others."""
+    for each in segments:
+        if each.columns is None:
+            continue
+        if (end := end_of_columns(each)) is not None:
+            yield each._replace(end=end)
+            continue
+        what = (
+            f"{each.columns} is damaged, and its segment read instead; remove it, and write it"
+            " again with: callboard log columns"
+        )
+        if on_damage is None:
+            _log.warning("%s", what)
+        else:
+            on_damage(LogCorrupt(what, offset=each.base, next_offset=each.base))
+
+
+def _tail(log: LogReader, kept: list[SealedSegment], on_damage: OnDamage | None) -> "pa.Table":
     """Return the records that no Parquet file has."""
-    log = LogReader(folder)
-    covered = {each.base for each in segments if each.columns is not None}
+    covered = {each.base for each in kept}
     bare = [each for each in log.segments if each.base not in covered]
-    size = sum(each.bytes for each in bare)
+    size = sum(log.size_of(each) for each in bare)
     if size > TAIL_LIMIT:
         what = (
-            f"{size:,} bytes of the log {folder} are not in columns, and {TAIL_LIMIT:,} fit"
-            f" into memory; run: callboard log columns {folder}"
+            f"{size:,} bytes of the log {log.folder} are not in columns, and {TAIL_LIMIT:,} fit"
+            f" into memory; run: callboard log columns {log.folder}"
         )
         raise LogError(what)
-    pieces = [piece for each in bare for piece in log.arrow_batches(each.base, each.end)]
+    gaps = gaps_between(log.start, log.end, [(each.base, each.end) for each in kept])
+    pieces: list[pa.RecordBatch] = []
+    for start, end in gaps:
+        tell = None if on_damage is None else partial(_tell_before, end, on_damage)
+        pieces += log.arrow_batches(start, end, on_damage=tell)
     return as_written(pieces)
+
+
+def _tell_before(end: int, on_damage: OnDamage, error: LogCorrupt) -> None:
+    """Tell of damage, unless it is of records that a Parquet file has."""
+    if error.offset < end:
+        on_damage(error)
 
 
 def _values(payloads: Any, kinds: Any) -> Any:

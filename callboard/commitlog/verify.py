@@ -41,20 +41,20 @@ def verify(folder: str | Path, *, disk: Disk | None = None) -> Report:
         LogFailed: there is no log.
     """
     log = LogReader(folder, disk=disk)
-    report = Report(start=log.start)
-    offset = report.start
-    while True:
+    report = Report(start=log.start, end=log.start)
+
+    def tell(error: LogCorrupt) -> None:
+        report.damage.append(str(error))
+        report.lost += error.next_offset - error.offset
+        report.end = max(report.end, error.next_offset)
+
+    for record in log.read(report.start, on_damage=tell):
+        report.end = record.offset + 1
         try:
-            for record in log.read(offset):
-                record.payload  # noqa: B018  (decodes it)
-                offset = record.offset + 1
-                report.records += 1
-            break
+            record.payload  # noqa: B018  (decodes it)
+            report.records += 1
         except LogCorrupt as error:
-            report.damage.append(str(error))
-            report.lost += error.next_offset - error.offset
-            offset = error.next_offset
-    report.end = offset
+            tell(error)
     if not report.damage:
         last = log.segments[-1]
         report.torn_bytes = log.size_of(last) - last.bytes

@@ -15,8 +15,18 @@ from callboard.commitlog.batch import encode_batch
 from callboard.commitlog.columns import Columns
 from callboard.commitlog.disk import DiskFile
 from callboard.commitlog.errors import LogClosed, LogError, LogFailed
-from callboard.commitlog.folder import COLUMNS, INDEX, MARKS, SEGMENT, Folder, write_all
-from callboard.commitlog.recovery import LogRecovery, Mark, Marks, recover
+from callboard.commitlog.folder import (
+    COLUMNS,
+    INDEX,
+    MARKS,
+    SEGMENT,
+    Folder,
+    Mark,
+    Marks,
+    read_mark,
+    write_all,
+)
+from callboard.commitlog.recovery import LogRecovery, recover
 from callboard.commitlog.retention import Retention, SegmentLimits
 from callboard.commitlog.segment import LogSegment, LogSegmentTable
 
@@ -54,7 +64,8 @@ class Writer:
         #: Called when a segment was sealed, on the thread that appended.
         self.on_sealed: Callable[[], object] | None = None
         bases = folder.bases()
-        self.recovery = LogRecovery()
+        marked = read_mark(folder).end
+        self.recovery = LogRecovery(damaged=marked > 0, end=marked)
         segments = [LogSegment(base) for base in bases]
         if bases:
             segments[-1].index, self.recovery = recover(folder, bases[-1])

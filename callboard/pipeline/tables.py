@@ -4,11 +4,11 @@ A log that is written with `columns=True` keeps a Parquet file beside each segme
 more. Spark reads those by itself, only the columns that a query uses, without Python.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from callboard.commitlog import LogFailed, LogReader, sealed_segments
+from callboard.commitlog.sealed import gaps_between
 from callboard.pipeline.errors import InvalidSetting
 
 if TYPE_CHECKING:
@@ -37,7 +37,9 @@ def table(spark: "SparkSession", path: str | Path) -> "DataFrame":
     native = [(each.base, each.end, each.columns) for each in segments if each.columns]
     parts = [
         _read(spark, path, first, last)
-        for first, last in _gaps(start, end, [(base, behind) for base, behind, _ in native])
+        for first, last in gaps_between(
+            start, end, [(base, behind) for base, behind, _ in native]
+        )
     ]
     if native:
         files = spark.read.parquet(*(columns for _, _, columns in native))
@@ -53,14 +55,3 @@ def _read(spark: "SparkSession", path: str | Path, start: int, end: int) -> "Dat
     """Return a range of a log by the source."""
     reader = spark.read.format("callboard").option("startingOffsets", str(start))
     return reader.option("endingOffsets", str(end)).load(str(path))
-
-
-def _gaps(start: int, end: int, covered: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Return the ranges that have no columns, and an empty one if all have."""
-    position = start
-    for base, behind in covered:
-        if position < base:
-            yield position, base
-        position = max(position, behind)
-    if position < end or not covered:
-        yield position, max(position, end)
