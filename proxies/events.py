@@ -108,6 +108,26 @@ class LinkRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class CertificatesReplaced:
+    """Files of certificates, keys or revocation lists have changed, and were read again.
+
+    New connections use them; those that stand keep the certificates that they began with.
+    """
+
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CertificatesRefused:
+    """A file of certificates, keys or revocation lists is of no use; the last good ones hold.
+
+    Told once until they change, also of a revocation list that has run out.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerStarted:
     """A worker process is linked and can be spawned on."""
 

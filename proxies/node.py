@@ -46,10 +46,10 @@ from callboard.proxies.draining import Drain
 from callboard.proxies.events import NodeDown
 from callboard.proxies.inspection import Inspector
 from callboard.proxies.lifetime.proxy import Proxy
+from callboard.proxies.link.certificates import Certificates, TlsSource
 from callboard.proxies.link.connector import LinkOptions
 from callboard.proxies.link.limits import Limits
 from callboard.proxies.link.ports import Ports
-from callboard.proxies.link.tls import Tls, dialing_context
 from callboard.proxies.messages import DRAIN_TIMEOUT, Drained, Spawn
 from callboard.proxies.names.directory import Directory, Names
 from callboard.proxies.names.group import Group, Members
@@ -91,7 +91,7 @@ class Node(Closing):
         secret: str | bytes | None = None,
         secrets: Mapping[str, str | bytes] | None = None,
         permissions: Mapping[str, Rights] | None = None,
-        tls: Tls | ssl.SSLContext | None = None,
+        tls: TlsSource | ssl.SSLContext | None = None,
         limits: Limits | None = None,
         surroundings: Surroundings | None = None,
     ) -> None:
@@ -127,7 +127,7 @@ class Node(Closing):
             raise TypeError(msg)
         seeds = [parse_node_address(address) for address in join]
         access = LinkAccess.of(secret, secrets, permissions)
-        context = None if tls is None else dialing_context(tls)
+        self._certificates = certificates = Certificates.of_dials(tls)
         around = surroundings or real_surroundings()
         node_id = around.make_node_id()
         name = name or f"node-{node_id.hex()[:6]}"
@@ -137,12 +137,11 @@ class Node(Closing):
         self.runtime = Runtime(name, node_id, self.runner)
         self.runtime.plain = PlainActors({})
         options = LinkOptions(
-            node_id, access, context, limits or Limits(), state=write_plain([name])
+            node_id, access, certificates, limits or Limits(), state=write_plain([name])
         )
         self._closed = False
         #: What `_start` began and nobody has finished.
         self._started: set[Future[Any]] = set()
-        self._tls = tls
         self._broker = broker = Broker(self.runtime, self.runner, around, options)
         self.runtime.connect(self, broker.lifetimes, self._spawn_elsewhere)
         self._routes, self._connector = broker.routes, broker.connector
@@ -443,7 +442,7 @@ class Node(Closing):
         port: int = 0,
         *,
         publish: ActorRef[Any] | None = None,
-        tls: Tls | ssl.SSLContext | None = None,
+        tls: TlsSource | ssl.SSLContext | None = None,
         secret: str | bytes | None = None,
         secrets: Mapping[str, str | bytes] | None = None,
         permissions: Mapping[str, Rights] | None = None,
@@ -476,7 +475,8 @@ class Node(Closing):
             access = replace(access, keys=given.keys)
         if given.permissions is not None:
             access = replace(access, permissions=given.permissions)
-        chosen = self._tls if tls is None else tls
+        report = self.runtime.report
+        chosen = self._certificates if tls is None else Certificates(tls, report)
         return self._ports.open(
             address, port, published=publish, access=access, tls=chosen, insecure=insecure
         )

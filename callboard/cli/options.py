@@ -251,13 +251,15 @@ def read_tls(folder: Path | None) -> "Tls | None":
         return None
     from callboard import Tls
 
-    names = ("authority", "certificate", "key")
-    authority, certificate, key = (folder / f"{name}.pem" for name in names)
+    names = ("authority", "certificate", "key", "revoked")
+    authority, certificate, key, revoked = (folder / f"{name}.pem" for name in names)
     if not authority.is_file():
         raise Misuse(
             why=f"{authority} is missing",
             step="put the certificate of the cluster's authority there",
         )
+    lists = revoked if revoked.exists() else None
     if not certificate.exists():
-        return Tls(authority=authority)
-    return Tls(certificate, key if key.exists() else None, authority=authority)
+        return Tls(authority=authority, revoked=lists)
+    key_file = key if key.exists() else None
+    return Tls(certificate, key_file, authority=authority, revoked=lists)

@@ -70,6 +70,7 @@ class TlsFiles(reading.Table):
     key: reading.ExistingFile | None = None
     authority: reading.ExistingFile | None = None
     mutual: bool = True
+    revoked: reading.ExistingFile | None = None
 
 
 _LIMITS: Final[dict[str, Any]] = {

@@ -8,7 +8,6 @@ import errno
 import logging
 import selectors
 import socket
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -17,6 +16,7 @@ from callboard.actors.runner.runner import Runner
 from callboard.basp.handshake import LinkConfig
 from callboard.proxies.address import Endpoint
 from callboard.proxies.events import ConnectionsRefused
+from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.limits import Gate
 from callboard.proxies.link.tls_socket import FIRST_WORD_LIMIT, Handshake, TlsSocket
 from callboard.proxies.link.wire import Wire
@@ -50,7 +50,7 @@ class Acceptor:
     _closed: bool = False
 
     def listen(
-        self, sock: socket.socket, config: LinkConfig, tls: ssl.SSLContext | None = None
+        self, sock: socket.socket, config: LinkConfig, tls: Certificates | None = None
     ) -> None:
         """Accept connections on a bound socket."""
         if self._closed:
@@ -62,7 +62,7 @@ class Acceptor:
         self._watch_listener(sock, config, tls)
 
     def _watch_listener(
-        self, sock: socket.socket, config: LinkConfig, tls: ssl.SSLContext | None
+        self, sock: socket.socket, config: LinkConfig, tls: Certificates | None
     ) -> None:
         """Wait for connections on a socket."""
         if not self._closed:
@@ -71,7 +71,7 @@ class Acceptor:
             )
 
     def _accept(
-        self, listener: socket.socket, config: LinkConfig, tls: ssl.SSLContext | None
+        self, listener: socket.socket, config: LinkConfig, tls: Certificates | None
     ) -> None:
         """Take one connection, unless a limit refuses it."""
         try:
@@ -102,14 +102,16 @@ class Acceptor:
         if tls is None:
             self._open(sock, config, endpoint)
         else:
-            self._secure(TlsSocket(sock, tls, None), config, endpoint)
+            self._secure(TlsSocket(sock, tls.listening(), None), tls, config, endpoint)
 
     def _tell_refusals(self, reason: str) -> None:
         """Report the connections refused since the last report."""
         count, self._gate.untold = self._gate.untold, 0
         self._emit(ConnectionsRefused(count, reason))
 
-    def _secure(self, sock: TlsSocket, config: LinkConfig, endpoint: Endpoint) -> None:
+    def _secure(
+        self, sock: TlsSocket, tls: Certificates, config: LinkConfig, endpoint: Endpoint
+    ) -> None:
         """Begin a TLS handshake; the link begins when it has succeeded."""
 
         def ended(error: str) -> None:
@@ -119,7 +121,7 @@ class Acceptor:
                 _log.info("connection from %s ended: %s", endpoint[0], error)
                 sock.close()
                 return
-            self._open(sock, config, endpoint)
+            sock.follow(tls, self._open(sock, config, endpoint))
 
         handshake = Handshake(self._runner, sock, FIRST_WORD_LIMIT, ended)
         self._handshakes.add(handshake)
@@ -128,11 +130,12 @@ class Acceptor:
 
     def _open(
         self, sock: "socket.socket | TlsSocket", config: LinkConfig, endpoint: Endpoint
-    ) -> None:
+    ) -> Wire:
         """Begin a link on a connection."""
         wire = self._opened(sock, config, endpoint)
         if wire.is_open:
             self._gate.begun(wire, endpoint[0])
+        return wire
 
     def close(self) -> None:
         """Stop listening."""

@@ -7,7 +7,6 @@ carried out, and established links are handed to their user.
 import contextlib
 import logging
 import socket
-import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from callboard.actors.runner.runner import Runner
+from callboard.actors.runner.timers import Timer
 from callboard.basp.errors import (
     AuthenticationFailed,
     IncompatibleApplication,
@@ -38,6 +38,7 @@ from callboard.basp.node_id import NodeId
 from callboard.proxies.address import Endpoint, endpoint_text
 from callboard.proxies.events import LinkRefused
 from callboard.proxies.link.acceptor import REFUSAL_INTERVAL, Acceptor
+from callboard.proxies.link.certificates import LOOK_INTERVAL, Certificates
 from callboard.proxies.link.dialer import Dial, Dialer
 from callboard.proxies.link.limits import Gate, Limits
 from callboard.proxies.link.network import Network
@@ -81,7 +82,7 @@ class LinkOptions:
 
     node_id: NodeId
     access: LinkAccess = OPEN
-    tls: ssl.SSLContext | None = None
+    tls: Certificates | None = None
     limits: Limits = Limits()
     state: bytes = b""
 
@@ -121,6 +122,8 @@ class Connector:
         self._parting: list[socket.socket] = []
         self._pauses = 0  # of links that ended
         self._turns = Turns(self._runner)
+        self._certificates: list[Certificates] = []
+        self._looking: Timer | None = None
         options = self.options
         #: Counts the connections that were closed at once because of a limit.
         self.gate = Gate(self.options.limits)
@@ -142,6 +145,23 @@ class Connector:
         """Begin to serve a user of links."""
         self._user = user
         self._wiring = Wiring(self._turns, user.deliver, self._carry_out, self.options.limits)
+        if self.options.tls is not None:
+            self.options.tls.report = self._emit
+            self._runner.post(self.watch, self.options.tls)
+
+    def watch(self, certificates: Certificates) -> None:
+        """Look at the files of certificates from here on."""
+        if certificates.is_fixed or certificates in self._certificates:
+            return
+        self._certificates.append(certificates)
+        if self._looking is None:
+            self._look()
+
+    def _look(self) -> None:
+        """Look at the files of all certificates, and at those links again in a second."""
+        for certificates in self._certificates:
+            certificates.look()
+        self._looking = self._runner.call_later(LOOK_INTERVAL, self._look)
 
     @property
     def pauses(self) -> int:
@@ -291,6 +311,8 @@ class Connector:
 
     def close(self) -> None:
         """End all links and stop listening; `linger` afterwards."""
+        if self._looking is not None:
+            self._looking.cancel()
         self.acceptor.close()
         self.dialer.close()
         for wire in list(self._wires.values()):

@@ -9,7 +9,6 @@ import logging
 import os
 import selectors
 import socket
-import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from callboard.basp.link import Closed, LinkPairs
 from callboard.basp.node_id import NodeId
 from callboard.proxies.address import Endpoint, endpoint_text, is_path
 from callboard.proxies.errors import LinkError
+from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.network import Network
 from callboard.proxies.link.tls_socket import HANDSHAKE_LIMIT, Handshake, TlsSocket
 from callboard.proxies.link.wire import Wire
@@ -112,7 +112,7 @@ class Dialer:
     _runner: Runner
     _network: Network
     #: For connections that the node makes; None for plain ones.
-    _tls: ssl.SSLContext | None
+    _tls: Certificates | None
     #: Begins a link on a connection.
     _opened: Callable[[Dial, socket.socket | TlsSocket], Wire]
     #: The node's links, by peer.
@@ -293,9 +293,10 @@ class Dialer:
 
     def _secure(self, dial: Dial, sock: socket.socket) -> None:
         """Begin a TLS handshake; the link begins when it has succeeded."""
-        assert self._tls is not None
+        tls = self._tls
+        assert tls is not None
         try:
-            secured = TlsSocket(sock, self._tls, dial.endpoint[0])
+            secured = TlsSocket(sock, tls.dialing(), dial.endpoint[0])
         except (OSError, ValueError) as error:
             sock.close()
             self._failed(dial, f"no link with {endpoint_text(dial.endpoint)}: {error}")
@@ -309,7 +310,8 @@ class Dialer:
                 secured.close()
                 self._failed(dial, f"no link with {endpoint_text(dial.endpoint)}: {error}")
             else:
-                dial.wire = self._opened(dial, secured)
+                dial.wire = wire = self._opened(dial, secured)
+                secured.follow(tls, wire)
 
         handshake = Handshake(self._runner, secured, HANDSHAKE_LIMIT, ended)
         self._handshakes.add(handshake)

@@ -1,7 +1,6 @@
 """The ports of a node: who may reach them, and which actor is published where."""
 
 import ipaddress
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -10,9 +9,9 @@ from callboard.actors.reference import ActorRef
 from callboard.actors.runner.runner import Runner
 from callboard.proxies.address import UNIX, Endpoint, is_path, parse_node_address
 from callboard.proxies.errors import PublicAddress
+from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.connector import Connector
 from callboard.proxies.link.network import Network
-from callboard.proxies.link.tls import Tls, listening_context
 from callboard.proxies.rights.permissions import LinkAccess
 
 _ANY_HOST: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104  # compared with, not bound to
@@ -38,7 +37,7 @@ class Ports:
         *,
         published: ActorRef[Any] | None,
         access: LinkAccess,
-        tls: Tls | ssl.SSLContext | None,
+        tls: Certificates | None,
         insecure: bool,
     ) -> int:
         """Accept links on a port; returns the port.
@@ -56,8 +55,10 @@ class Ports:
         if not 0 <= port < 65536:
             msg = f"port {port} is not between 0 and 65535"
             raise ValueError(msg)
-        context = None if tls is None or is_local else listening_context(tls)
-        is_guarded = bool(access.keys) or context is not None
+        tls = None if is_local else tls
+        if tls is not None:
+            tls.listening()  # its files are of use
+        is_guarded = bool(access.keys) or tls is not None
         if not insecure:
             refuse_unguarded(address, is_guarded=is_guarded)
         shown = None if published is None else published.actor_id
@@ -66,7 +67,9 @@ class Ports:
         endpoint: Endpoint = (address, 0) if is_local else sock.getsockname()[:2]
         self.published[endpoint] = published
         self._opened(endpoint)
-        self._runner.post(self._connector.acceptor.listen, sock, config, context)
+        self._runner.post(self._connector.acceptor.listen, sock, config, tls)
+        if tls is not None:
+            self._runner.post(self._connector.watch, tls)
         return endpoint[1]
 
     def find_own(self, endpoint: Endpoint) -> Endpoint | None:

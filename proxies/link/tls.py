@@ -2,16 +2,21 @@
 
 import os
 import ssl
+import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, NoReturn
 
 from callboard.proxies.errors import TlsError
+
+FilePath = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
     """Files of a node for TLS, all of them in PEM format.
+
+    They are read again when they change; what is of no use then leaves the old ones in force.
 
     Attributes:
         certificate: our own certificate, and those between it and the authority. Needed to
@@ -19,12 +24,28 @@ class Tls:
         key: its private key, without a password; None when it stands in the same file.
         authority: certificates of those who may sign a peer's; None takes the system's.
         mutual: whether who dials us has to show a certificate of the authority as well.
+        revoked: revocation lists: of each authority in the chain of a peer's certificate, one
+            that is not out of date; in one file or several. None takes no certificate back.
     """
 
-    certificate: str | os.PathLike[str] | None = None
-    key: str | os.PathLike[str] | None = None
-    authority: str | os.PathLike[str] | None = None
+    certificate: FilePath | None = None
+    key: FilePath | None = None
+    authority: FilePath | None = None
     mutual: bool = True
+    revoked: FilePath | Sequence[FilePath] | None = None
+
+    def lists(self) -> tuple[FilePath, ...]:
+        """Return the files of revocation lists."""
+        if self.revoked is None:
+            return ()
+        if isinstance(self.revoked, str | os.PathLike):
+            return (self.revoked,)
+        return tuple(self.revoked)
+
+    def files(self) -> tuple[FilePath, ...]:
+        """Return all files."""
+        named = (self.certificate, self.key, self.authority)
+        return (*(path for path in named if path is not None), *self.lists())
 
     def for_listening(self) -> ssl.SSLContext:
         """Return the context of a port.
@@ -68,22 +89,17 @@ class Tls:
         elif self.key is not None:
             msg = "Tls has a key but no certificate; pass both"
             raise TlsError(msg)
+        load_lists(context, self.lists())
         if self.authority is not None:
-            _check_file(self.authority, "authority")
-            try:
-                context.load_verify_locations(self.authority)
-            except OSError as error:
-                why = plain_reason(error)
-                msg = f"{self.authority} holds no certificates in PEM format ({why})"
-                raise TlsError(msg) from None
+            _load(context, self.authority, "authority", "certificates")
         return context
 
     def _load_certificate(self, context: ssl.SSLContext) -> None:
         """Load our certificate and its key."""
         assert self.certificate is not None
-        _check_file(self.certificate, "certificate")
+        read_file(self.certificate, "certificate")
         key = self.certificate if self.key is None else self.key
-        _check_file(key, "key")
+        read_file(key, "key")
 
         def refuse_password() -> NoReturn:  # OpenSSL would ask for it on the terminal
             msg = f"the key in {key} has a password; take it off, or pass an ssl.SSLContext"
@@ -99,41 +115,61 @@ class Tls:
             raise TlsError(msg) from None
 
 
-def _check_file(path: str | os.PathLike[str], what: str) -> None:
-    """Say which file cannot be read: OpenSSL does not."""
+def load_lists(context: ssl.SSLContext, paths: Sequence[FilePath]) -> None:
+    """Let a context refuse what revocation lists name. It has no certificates to trust yet.
+
+    Raises:
+        TlsError: a file is missing, or holds anything but lists.
+    """
+    for path in paths:
+        _load(context, path, "revocation list", "revocation lists")
+    if paths:
+        # OpenSSL would trust a certificate that stands beside a list.
+        if context.cert_store_stats()["x509"]:
+            msg = f"{paths[0]}: a file of revocation lists may not hold certificates"
+            raise TlsError(msg)
+        context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_CHAIN
+
+
+def _load(context: ssl.SSLContext, path: FilePath, what: str, contents: str) -> None:
+    """Load certificates to trust, or revocation lists."""
+    read_file(path, what)
     try:
-        with Path(path).open("rb"):
-            pass
+        context.load_verify_locations(path)
+    except OSError as error:
+        msg = f"{path} holds no {contents} in PEM format ({plain_reason(error)})"
+        raise TlsError(msg) from None
+
+
+def read_file(path: FilePath, what: str) -> bytes:
+    """Return what a file holds. The links that lead there are its owner's, and followed.
+
+    Raises:
+        TlsError: it cannot be read, or is a pipe or a device, which might keep us waiting.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                msg = f"the {what} cannot be read: {path} is not a file"
+                raise TlsError(msg)
+            return file.read()
     except OSError as error:
         msg = f"the {what} cannot be read: {path}: {error.strerror}"
         raise TlsError(msg) from None
 
 
-def dialing_context(tls: Tls | ssl.SSLContext) -> ssl.SSLContext:
-    """Return the context of connections that we make.
+def fixed_context(context: ssl.SSLContext, *, listens: bool) -> ssl.SSLContext:
+    """Return a context of the user's.
 
     Raises:
-        TlsError: a file is missing or of no use, or the context can only listen.
+        TlsError: it is for the other direction.
     """
-    if isinstance(tls, Tls):
-        return tls.for_dialing()
-    return _checked(tls, ssl.PROTOCOL_TLS_SERVER, "can only listen; pass it to listen(tls=…)")
-
-
-def listening_context(tls: Tls | ssl.SSLContext) -> ssl.SSLContext:
-    """Return the context of a port.
-
-    Raises:
-        TlsError: a file is missing or of no use, or the context can only dial.
-    """
-    if isinstance(tls, Tls):
-        return tls.for_listening()
-    step = "can only dial; pass listen(tls=…) one that can listen"
-    return _checked(tls, ssl.PROTOCOL_TLS_CLIENT, step)
-
-
-def _checked(context: ssl.SSLContext, unfit: int, step: str) -> ssl.SSLContext:
-    """Return a context of the user's, unless it is for the other direction."""
+    unfit, step = (
+        (ssl.PROTOCOL_TLS_CLIENT, "can only dial; pass listen(tls=…) one that can listen")
+        if listens
+        else (ssl.PROTOCOL_TLS_SERVER, "can only listen; pass it to listen(tls=…)")
+    )
     if context.protocol == unfit:
         msg = f"this ssl.SSLContext {step}"
         raise TlsError(msg)
@@ -141,6 +177,15 @@ def _checked(context: ssl.SSLContext, unfit: int, step: str) -> ssl.SSLContext:
 
 
 _EXPIRED: Final = 10
+
+#: Of OpenSSL's X509_V_ERR: revocation lists.
+_REVOCATION: Final = {
+    3: "its authority has no list in Tls(revoked=…); add one of each authority of its chain",
+    8: "a list in Tls(revoked=…) is not signed by the authority that it names",
+    11: "the revocation list of its authority is not valid yet; see the clock of this machine",
+    12: "the revocation list of its authority is out of date; replace it",
+    23: "its certificate was revoked; give it another one",
+}
 _OTHER_HOST: Final = frozenset({62, 64})  # X509_V_ERR_HOSTNAME_MISMATCH, IP_ADDRESS_MISMATCH
 
 
@@ -160,6 +205,8 @@ def _explain_certificate(error: ssl.SSLCertVerificationError) -> str:
     why = error.verify_message.rstrip(".")
     if error.verify_code == _EXPIRED:
         return f"its certificate is out of date ({why}); give it another one"
+    if error.verify_code in _REVOCATION:
+        return f"{_REVOCATION[error.verify_code]} ({why})"
     if error.verify_code in _OTHER_HOST:
         return (
             f"its certificate is for another host ({why}); dial it by a name or address that "
@@ -191,7 +238,10 @@ _REASONS: Final = {
     "ALERT_UNKNOWN_CA": _DISLIKES_CERTIFICATE,
     "ALERT_BAD_CERTIFICATE": _DISLIKES_CERTIFICATE,
     "ALERT_UNSUPPORTED_CERTIFICATE": _DISLIKES_CERTIFICATE,
-    "ALERT_CERTIFICATE_EXPIRED": "this node's certificate is out of date; get another one",
+    "ALERT_CERTIFICATE_REVOKED": "this node's certificate was revoked; get another one",
+    "ALERT_CERTIFICATE_EXPIRED": (
+        "this node's certificate is out of date, or the revocation list there; replace it"
+    ),
     "ALERT_PROTOCOL_VERSION": _VERSION,
     "UNSUPPORTED_PROTOCOL": _VERSION,
 }

@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 
 from callboard.actors.runner import contention
 from callboard.actors.runner.runner import Runner
+from callboard.proxies.link.certificates import Certificates, Secured
 from callboard.proxies.link.tls import explain
 
 #: Bytes that are encrypted at once: four records, which bounds what waits in memory twice.
@@ -79,6 +80,10 @@ class TlsSocket:
         pairs += cast("Any", found.get("subjectAltName", ()))
         names = [name for kind, name in pairs if kind in NAME_KINDS and name.isprintable()]
         return tuple(dict.fromkeys(names))
+
+    def follow(self, certificates: Certificates, connection: Secured) -> None:
+        """End the connection on this socket when its peer's certificate is revoked."""
+        certificates.follow(connection, self._ssl)
 
     def shake_hands(self) -> int:
         """Go on with the handshake; returns what to wait for, 0 when it is over.

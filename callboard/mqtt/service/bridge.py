@@ -28,7 +28,9 @@ from callboard.mqtt.wire.packet import V4, V5, Packet, Publish
 from callboard.mqtt.wire.properties import NO_PROPERTIES, Properties
 from callboard.mqtt.wire.reason_code import reason_text
 from callboard.mqtt.wire.topic import matches, overlap
-from callboard.proxies.link.tls import Tls, dialing_context
+from callboard.proxies.errors import TlsError
+from callboard.proxies.link.certificates import LOOK_INTERVAL, Certificates
+from callboard.proxies.link.tls import Tls
 
 _log: Final = logging.getLogger(__name__)
 #: Seconds for which messages wait in the router for a broker that cannot be reached.
@@ -145,6 +147,7 @@ class Bridge:
         self._window = WINDOW
         self._has_room = asyncio.Event()
         self._writer: asyncio.StreamWriter | None = None
+        self._certificates: Certificates | None = None
         self._local: LocalLink | None = None
         self._heard = 0.0
 
@@ -154,7 +157,7 @@ class Bridge:
         while True:
             try:
                 await self._session()
-            except (OSError, RemoteMqttError, LinkClosed, Refused, TimeoutError) as error:
+            except (OSError, RemoteMqttError, LinkClosed, Refused, TlsError) as error:
                 _log.warning("the bridge to %s is down: %s", self.settings.address, error)
             finally:
                 if self.is_connected:
@@ -185,10 +188,16 @@ class Bridge:
     async def _session(self) -> None:
         """Carry messages over one connection, until it ends."""
         host, port, is_tls = self.settings.parse()
-        context = dialing_context(self.settings.tls or Tls()) if is_tls else None
+        certificates, context = self._certificates, None
+        if is_tls:
+            certificates = certificates or Certificates(self.settings.tls or Tls())
+            self._certificates = certificates
+            context = certificates.dialing()
         network = Deframer()
         async with asyncio.timeout(CONNECT_TIMEOUT):
             reader, self._writer = await asyncio.open_connection(host, port, ssl=context)
+            if certificates is not None:
+                certificates.follow(self, self._writer.get_extra_info("ssl_object"))
             self._say(self._hello())
             early = await self._greet(reader, network)
         await self._open_local()
@@ -198,7 +207,7 @@ class Bridge:
             self._take(packet)
         tasks = [
             asyncio.ensure_future(work)
-            for work in (self._read(reader, network), self._ping(), self._pump())
+            for work in (self._read(reader, network), self._ping(), self._pump(), self._look())
         ]
         try:
             await asyncio.gather(*tasks)
@@ -275,6 +284,18 @@ class Bridge:
                 message = f"nothing came for {silence:.0f} s"
                 raise LinkClosed(message)
             self._say(packets.PingReq())
+
+    async def _look(self) -> None:
+        """Look at the files of TLS once a second."""
+        while self._certificates is not None:
+            await asyncio.sleep(LOOK_INTERVAL)
+            self._certificates.look()
+
+    def end(self, reason: str) -> None:
+        """End the connection: the remote broker's certificate was revoked."""
+        _log.warning("the bridge to %s ends: %s", self.settings.address, reason)
+        if self._writer is not None:
+            self._writer.transport.abort()
 
     def _say(self, *behind: Packet) -> None:
         """Write answers that are due, and packets behind them."""

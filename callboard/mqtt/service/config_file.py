@@ -88,6 +88,7 @@ class TlsTable(reading.Table):
     certificate: str | None = None
     key: str | None = None
     authority: str | None = None
+    revoked: str | None = None
 
     def files(self) -> dict[str, str | None]:
         """Return the names of the files, by key."""

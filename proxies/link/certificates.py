@@ -1,0 +1,243 @@
+"""The certificates of a door while it is open: files that are replaced, peers that are revoked.
+
+A door asks for its context for each connection, and calls `look` once a second. Contexts are
+made again, whole, when a file has changed. Sessions are resumed by the context alone that
+began them, so none outlives a revocation.
+"""
+
+import logging
+import ssl
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Protocol
+from weakref import WeakKeyDictionary
+
+from callboard.proxies.errors import TlsError
+from callboard.proxies.events import CertificatesRefused, CertificatesReplaced
+from callboard.proxies.link.revocation import (
+    CertificateId,
+    Revocations,
+    chain_of,
+    read_lists,
+)
+from callboard.proxies.link.tls import FilePath, fixed_context, read_file
+
+_log = logging.getLogger("callboard.links")
+
+#: Seconds between two looks at the files.
+LOOK_INTERVAL: Final = 1.0
+
+#: Seconds for which a file that has changed is read again: a later change within the same tick
+#: of the file system's clock leaves no mark.
+SETTLED: Final = 2.0
+
+REVOKED: Final = "its certificate was revoked"
+
+
+#: What changes whenever a file does, for each; the last is the time of the change.
+Stamp = list[tuple[float, ...]]
+
+
+class TlsSource(Protocol):
+    """What contexts are made of: `Tls`, or what other doors have in its place."""
+
+    def for_listening(self) -> ssl.SSLContext:
+        """Return the context of a port."""
+
+    def for_dialing(self) -> ssl.SSLContext:
+        """Return the context of the connections that we make."""
+
+    def files(self) -> Sequence[FilePath]:
+        """Return the files and folders that contexts are made of."""
+
+    def lists(self) -> Sequence[FilePath]:
+        """Return the files of revocation lists among them."""
+
+
+class Secured(Protocol):
+    """A connection with TLS."""
+
+    def end(self, reason: str) -> None:
+        """Close it."""
+
+
+class Certificates:
+    """TLS of one door. Its methods are for one thread at a time."""
+
+    def __init__(
+        self,
+        tls: TlsSource | ssl.SSLContext,
+        report: Callable[[object], object] = lambda _: None,
+    ) -> None:
+        """Take files, or a context that the user keeps.
+
+        Args:
+            tls: the files; a context of the user's is used as it is.
+            report: takes the events.
+
+        Raises:
+            TlsError: a revocation list is missing or of no use.
+        """
+        self._tls = tls
+        self.report = report
+        self._contexts: dict[bool, ssl.SSLContext] = {}
+        self._lock = threading.Lock()
+        #: The files when they were read last; None where one may have changed meanwhile.
+        self._seen: Stamp | None = None if isinstance(tls, ssl.SSLContext) else _stamp(tls)
+        #: The files that are in force.
+        self._used = self._seen
+        self._told: set[str] = set()
+        self._lists = Revocations()
+        if not isinstance(tls, ssl.SSLContext):
+            self._lists = _read_lists(tls)
+            self._settle(self._seen)
+        self._connections: WeakKeyDictionary[Secured, frozenset[CertificateId]]
+        self._connections = WeakKeyDictionary()
+
+    @classmethod
+    def of_dials(cls, tls: TlsSource | ssl.SSLContext | None) -> "Certificates | None":
+        """Return TLS for connections that we make, if any.
+
+        Raises:
+            TlsError: a file is missing or of no use, or the context can only listen.
+        """
+        if tls is None:
+            return None
+        made = cls(tls)
+        made.dialing()
+        return made
+
+    def listening(self) -> ssl.SSLContext:
+        """Return the context for a connection that was accepted.
+
+        Raises:
+            TlsError: a file is missing or of no use, the first time.
+        """
+        return self._context(listens=True)
+
+    def dialing(self) -> ssl.SSLContext:
+        """Return the context for a connection that we make.
+
+        Raises:
+            TlsError: a file is missing or of no use, the first time.
+        """
+        return self._context(listens=False)
+
+    def follow(self, connection: Secured, secured: Any) -> None:
+        """End a connection as soon as a certificate of its peer is revoked.
+
+        Args:
+            connection: held weakly.
+            secured: its `ssl.SSLObject`.
+        """
+        if isinstance(self._tls, ssl.SSLContext) or not self._tls.lists():
+            return
+        self._connections[connection] = chain_of(secured)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether there are no files to look at."""
+        return isinstance(self._tls, ssl.SSLContext) or not self._tls.files()
+
+    def look(self) -> None:
+        """Read files that have changed, and end connections of the revoked."""
+        with self._lock:
+            self._read_changed()
+        if self._lists.expires <= _now():
+            when = datetime.fromtimestamp(self._lists.expires, UTC)
+            self._tell(
+                f"a revocation list is out of date since {when:%Y-%m-%d %H:%M:%S} UTC: no peer "
+                "of its authority is let in until it is replaced"
+            )
+        for connection, chain in list(self._connections.items()):
+            if not chain.isdisjoint(self._lists.revoked):
+                del self._connections[connection]
+                connection.end(REVOKED)
+
+    def _context(self, *, listens: bool) -> ssl.SSLContext:
+        """Return the context of a direction, made of the files as they are."""
+        if isinstance(self._tls, ssl.SSLContext):
+            return fixed_context(self._tls, listens=listens)
+        with self._lock:
+            if listens in self._contexts:
+                self._read_changed()
+            else:
+                self._contexts[listens] = _make(self._tls, listens=listens)
+            return self._contexts[listens]
+
+    def _read_changed(self) -> None:
+        """Make the contexts again if a file has changed; keep them where one is of no use."""
+        tls = self._tls
+        if isinstance(tls, ssl.SSLContext):
+            return
+        stamp = _stamp(tls)
+        if stamp == self._seen:
+            return
+        try:
+            contexts = {listens: _make(tls, listens=listens) for listens in self._contexts}
+            lists = _read_lists(tls)
+            if lists.expires <= _now() < self._lists.expires:
+                msg = "the new revocation list is out of date"
+                raise TlsError(msg)
+        except TlsError as error:
+            self._tell(f"{error}; what was read before stays in force")
+        else:
+            self._contexts, self._lists = contexts, lists
+            if stamp != self._used:
+                self._used = stamp
+                self._told.clear()
+                files = tuple(str(path) for path in tls.files())
+                _log.info("certificates were read again: %s", ", ".join(files))
+                self.report(CertificatesReplaced(files))
+        self._settle(stamp)
+
+    def _settle(self, stamp: Stamp | None) -> None:
+        """Take note of the files that were read; fresh ones are read again."""
+        now = _now()
+        is_settled = all(not 0.0 <= now - fact[-1] < SETTLED for fact in stamp or ())
+        self._seen = stamp if is_settled else None
+
+    def _tell(self, why: str) -> None:
+        """Tell what is of no use, once."""
+        if why not in self._told:
+            self._told.add(why)
+            _log.warning("%s", why)
+            self.report(CertificatesRefused(why))
+
+
+def _now() -> float:
+    """Return the time that files and lists speak of."""
+    return time.time()  # noqa: TID251
+
+
+def _stamp(tls: TlsSource) -> Stamp:
+    stamp: Stamp = []
+    for path in tls.files():
+        try:
+            found = Path(path).stat()
+        except OSError as error:
+            stamp.append((error.errno or 0, 0.0))
+        else:
+            facts = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+            stamp.append((*facts, found.st_ctime_ns, found.st_ctime))
+    return stamp
+
+
+def _make(tls: TlsSource, *, listens: bool) -> ssl.SSLContext:
+    return tls.for_listening() if listens else tls.for_dialing()
+
+
+def _read_lists(tls: TlsSource) -> Revocations:
+    lists = Revocations()
+    for path in tls.lists():
+        try:
+            lists |= read_lists(read_file(path, "revocation list"))
+        except ValueError as error:
+            if isinstance(error, TlsError):
+                raise
+            msg = f"the revocation list cannot be read: {path}: {error}"
+            raise TlsError(msg) from None
+    return lists
