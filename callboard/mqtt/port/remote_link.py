@@ -68,6 +68,9 @@ class ClientWire(Protocol):
     def resume(self) -> None:
         """Read on."""
 
+    def read_arrived(self) -> None:
+        """Hand on what has arrived by now, without a poll."""
+
     def close(self) -> None:
         """Close once everything written has left."""
 
@@ -320,6 +323,16 @@ class RemoteLink:
                 self.link.disconnect()
             self.link.let_go()
 
+    def catch_up(self) -> None:
+        """Take all that has arrived, as another connection wants the session; pauses go on."""
+        self._wire.resume()
+        self._wire.read_arrived()
+        while self._pauses & _Pause.TURN and self.state is _OPEN:
+            self._pauses &= ~_Pause.TURN
+            self.receive(b"")
+        if self._pauses and self.state is _OPEN:
+            self._wire.pause()
+
     def check(self, now: float) -> None:
         """End the connection if nothing came for too long; for the one timer of all."""
         if (self._is_active and self.state is ClientState.OPEN) or (
@@ -433,6 +446,7 @@ class RemoteLink:
             access=admission.access,
             peer=self.peer.address,
         )
+        link.catch_up = self.catch_up
         self.state = ClientState.OPEN
         self._patience = 1.5 * self._door.keep_alive(connect)
         self._silent_since = self._door.clock()
@@ -457,6 +471,8 @@ class RemoteLink:
             self.link.disconnect(error.reason_code, is_told=True)
         elif error.reason_code is ReasonCode.UNSUPPORTED_PROTOCOL_VERSION:
             self.refuse(V5 if _level_of(chunk) > V5 else V4, error.reason_code, str(error))
+        elif self.state is ClientState.WAITING and _level_of(chunk) == V5:
+            self.refuse(V5, error.reason_code, str(error))
         elif self.state in {ClientState.WAITING, ClientState.ADMITTING}:
             self._door.figures.count_refusal(error.reason_code)
             self._close()
@@ -618,7 +634,7 @@ class RemoteLink:
 
 
 def _level_of(connect: bytes) -> int:
-    """Return the protocol level of a CONNECT that was refused for it."""
-    start = body_start(connect)
-    name = int.from_bytes(connect[start : start + 2], "big")
-    return connect[start + 2 + name]
+    """Return the protocol level of a CONNECT that was refused; 0 if it does not get to it."""
+    start = body_start(connect) if connect else 0
+    level = start + 2 + int.from_bytes(connect[start : start + 2], "big")
+    return connect[level] if level < len(connect) else 0

@@ -17,7 +17,7 @@ from typing import Final
 from callboard.actors.runner.runner import Runner
 from callboard.mqtt.access.admission import Peer
 from callboard.mqtt.port.remote_link import Door, RemoteLink
-from callboard.mqtt.port.stream import WRITE_BUFFER, Entrance, host_of
+from callboard.mqtt.port.stream import MOST_ARRIVED, WRITE_BUFFER, Entrance, host_of
 
 #: Bytes of one read. Larger ones cost a mapping of memory each, and the rest is read anyway,
 #: as the socket stays ready.
@@ -154,6 +154,20 @@ class SocketStream:
         """Read on."""
         if not self._is_closing:
             self._watch(self._watched | EVENT_READ)
+
+    def read_arrived(self) -> None:
+        """Hand on what has arrived by now, as much as the system keeps of a connection."""
+        for _ in range(MOST_ARRIVED // READ_SIZE):
+            if self._is_closing:
+                return
+            try:
+                data = os.read(self._descriptor, READ_SIZE)
+            except OSError:  # there is no more, or the poll will find out
+                return
+            if not data:
+                self.close()
+                return
+            self.remote.receive(data)
 
     def close(self) -> None:
         """Close once everything has left."""

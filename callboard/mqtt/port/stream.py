@@ -1,14 +1,18 @@
 """The driver of a connection over a transport of asyncio: TLS, and WebSocket above it."""
 
 import asyncio
+import select
 from collections.abc import Callable
-from typing import Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from callboard.mqtt.access.admission import Peer
 from callboard.mqtt.port.remote_link import Door, RemoteLink
 
 #: Bytes that wait to be sent to a client before the router has to wait.
 WRITE_BUFFER: Final = 256 * 1024
+
+#: Bytes that the system keeps of one connection at most, and some more.
+MOST_ARRIVED: Final = 8 << 20
 
 
 class Entrance(NamedTuple):
@@ -81,6 +85,22 @@ class TransportStream(asyncio.Protocol):
         """Read on."""
         if not self._transport.is_closing():
             self._transport.resume_reading()
+
+    def read_arrived(self) -> None:
+        """Hand on what has arrived by now, as the loop does it after a poll."""
+        transport: Any = self._transport
+        # asyncio has no public word for a read, nor for what is below TLS.
+        below = getattr(transport, "_ssl_protocol", None)
+        socket_transport: Any = transport
+        if below is not None:
+            socket_transport = below._transport  # noqa: SLF001
+            below._do_read()  # noqa: SLF001  (what it has read while the link was paused)
+        poll = select.poll()
+        poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        for _ in range(MOST_ARRIVED // WRITE_BUFFER):
+            if transport.is_closing() or not poll.poll(0):
+                return
+            socket_transport._read_ready()  # noqa: SLF001
 
     def close(self) -> None:
         """Close once everything has left."""

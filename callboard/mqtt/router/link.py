@@ -186,6 +186,7 @@ class Link:
         is_local: true for links within the process, which may publish to `$SYS`.
         client_id: what the session has, also if the router chose it; empty before.
         authenticate: takes AUTH packets of a client whose CONNECT named a method.
+        catch_up: pushes what has arrived of the client and was not read yet.
         is_full: the router holds the client, and has enough of its packets; set by the router,
             which calls `wake` when it takes more.
     """
@@ -199,6 +200,7 @@ class Link:
     is_local: bool = False
     client_id: str = ""
     authenticate: Callable[[Auth], None] | None = None
+    catch_up: Callable[[], None] | None = None
     is_woken: bool = False
     is_full: bool = False
     incoming: list[bytes] = field(default_factory=list)
@@ -254,5 +256,5 @@ class Link:
         What refers to each other would wait for the garbage collector.
         """
         self.wake = _asleep
-        self.authenticate = None
+        self.authenticate = self.catch_up = None
         self._device_data = None

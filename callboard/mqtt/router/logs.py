@@ -23,6 +23,7 @@ from callboard.mqtt.router.record import JournalRecord, Published, Received, She
 from callboard.mqtt.router.retained import RetainedMessages
 from callboard.mqtt.router.session import Connection, DataRequest, FilterLog, Session
 from callboard.mqtt.wire.errors import ProtocolViolation
+from callboard.mqtt.wire.field import read_text
 from callboard.mqtt.wire.reason_code import ReasonCode
 from callboard.mqtt.wire.topic import FilterTree, has_wildcard, is_valid_topic, matches
 
@@ -125,18 +126,18 @@ class Logs:
         """Return where messages of a topic go.
 
         Raises:
+            MalformedPacket: it is no UTF-8, or has U+0000 in it.
             ProtocolViolation: it is no topic.
         """
         known = self.routes.get(topic)
         if known is not None:
             return known
-        try:
-            name = topic.decode()
-        except UnicodeDecodeError:
-            name = ""
+        name = read_text(topic)
         if not is_valid_topic(name):
             message = f"{topic[:80]!r} is no topic that can be published on"
-            raise ProtocolViolation(message, ReasonCode.TOPIC_NAME_INVALID)
+            # An empty one stands for an alias, which is not there (MQTT 5, 3.3.2.1).
+            reason = ReasonCode.TOPIC_NAME_INVALID if topic else ReasonCode.PROTOCOL_ERROR
+            raise ProtocolViolation(message, reason)
         logs = self._wild.match(name) if self._wild else []
         literal = self._literal.get(name)
         if literal is not None:

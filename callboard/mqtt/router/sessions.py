@@ -51,6 +51,7 @@ class Sessions:
         wills: of clients.
         adopted: offers of sessions that are copies of other routers', by client id.
         handed: sessions that went to other routers, by client id.
+        remote: connections that came over a network; the others do not count for the limit.
         deadlines: a heap of times at which something is due for a client; see `arm`.
         make_stamp: gives each connect a number above those before, in all the cluster.
     """
@@ -66,6 +67,7 @@ class Sessions:
     graveyard: dict[str, Session] = field(default_factory=dict)
     adopted: dict[str, str] = field(default_factory=dict)
     handed: dict[str, record.HandedOver] = field(default_factory=dict)
+    remote: int = 0
     deadlines: list[tuple[float, int, str]] = field(default_factory=list)
     #: What happened to clients whose sessions are over; those that came first go first.
     _histories: dict[str, History] = field(default_factory=dict)
@@ -80,6 +82,13 @@ class Sessions:
         connection = self.connections.get(client_id)
         return self.graveyard.get(client_id) if connection is None else connection.session
 
+    def caught_up(self, client_id: str) -> Session | None:
+        """Return the session of a client, after what it has sent by now."""
+        connection = self.connections.get(client_id)
+        if connection is not None:
+            self.catch_up(connection)
+        return self.get(client_id)
+
     def __iter__(self) -> Iterator[Session]:
         """Iterate over all sessions, those of connected clients first."""
         yield from [connection.session for connection in self.connections.values()]
@@ -90,13 +99,13 @@ class Sessions:
     def connect(self, link: Link) -> None:
         """Give a client its session, or a refusal."""
         packet, effects = link.connect, self._effects
-        refusal = self._judge(packet)
+        refusal = self._judge(packet, is_local=link.is_local)
         if refusal is not None:
             self._refuse(link, refusal)
             return
         client_id = packet.client_id or self._make_client_id()
         old = self.connections.get(client_id)
-        if old is not None:
+        if old is not None and not self.catch_up(old):
             effects.meters.taken_over += 1
             self.disconnect(old, Ending(ReasonCode.SESSION_TAKEN_OVER, has_will=True))
         session = self.graveyard.pop(client_id, None)
@@ -126,6 +135,7 @@ class Sessions:
         session.expires_at = None
         session.offer = None
         if not link.is_local:
+            self.remote += 1
             session.stamp = self.make_stamp()
         most = self._effects.limits.inflight
         asked = (packet.properties or NO_PROPERTIES).receive_maximum
@@ -138,7 +148,7 @@ class Sessions:
         self.wills.keep(connection)
         return connection
 
-    def _judge(self, packet: ConnectPacket) -> ReasonCode | None:
+    def _judge(self, packet: ConnectPacket, *, is_local: bool) -> ReasonCode | None:
         """Return why a client gets no session; None if it gets one."""
         limits = self._effects.limits
         if len(packet.client_id) > limits.client_id_length:
@@ -148,7 +158,7 @@ class Sessions:
         if packet.will is not None and not is_valid_topic(packet.will.topic):
             return ReasonCode.TOPIC_NAME_INVALID
         is_known = packet.client_id in self.connections
-        if len(self.connections) >= limits.connections and not is_known:
+        if self.remote >= limits.connections and not is_known and not is_local:
             return ReasonCode.QUOTA_EXCEEDED
         return None
 
@@ -200,6 +210,20 @@ class Sessions:
 
     # --- the end of a connection ---
 
+    def catch_up(self, connection: Connection) -> bool:
+        """Take what a client has sent by now; return whether its connection is over by that.
+
+        A client that comes on another socket wants its session after what it said on this one,
+        in whatever order the sockets are read.
+        """
+        if connection.link.catch_up is not None:
+            connection.link.catch_up()
+        ending = self._ingress.take_data(connection)
+        self._delivery.notify()  # what it published, to readers that end as well
+        if ending is not None:
+            self.disconnect(connection, ending)
+        return ending is not None
+
     def disconnect(self, connection: Connection, ending: Ending) -> None:
         """End a connection: its session goes to the graveyard, or ends with it."""
         if connection.held is not None:
@@ -212,6 +236,7 @@ class Sessions:
             self.set_expiry(session, float(ending.expiry))
         session.connection = None
         del self.connections[session.client_id], self.by_link[connection.link]
+        self.remote -= not connection.link.is_local
         session.note(effects.now, f"disconnected: {ending.reason.name.lower()}")
         self._pull_back(session)
         if session.window_or_none is not None:
@@ -288,7 +313,7 @@ class Sessions:
         if session is not None:
             self.end(session)
         connection = self.connections.get(client_id)
-        if connection is not None:
+        if connection is not None and not self.catch_up(connection):
             self.set_expiry(connection.session, 0.0)
             self.disconnect(connection, Ending(ReasonCode.SESSION_TAKEN_OVER, has_will=True))
         self._delivery.notify()

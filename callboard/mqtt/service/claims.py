@@ -247,7 +247,7 @@ class Claims:
         pending = self._pending.get(client_id)
         if pending is not None and (pending.is_adopting or pending.stamp >= order.stamp):
             return SessionBusy(pending.stamp)
-        session = self._sessions.get(client_id)
+        session = self._sessions.caught_up(client_id)
         if session is not None and session.stamp >= order.stamp:
             return SessionBusy(session.stamp)
         if pending is not None:

@@ -83,16 +83,7 @@ class Reader:
 
     def string(self) -> str:
         """Return a UTF-8 string."""
-        data = self.take(self.two())
-        try:
-            text = data.decode()
-        except UnicodeDecodeError as error:
-            message = f"a string is no UTF-8 at byte {error.start}: {data[:40]!r}"
-            raise MalformedPacket(message) from None
-        if "\0" in text:
-            message = f"a string has U+0000 in it: {data[:40]!r}"
-            raise MalformedPacket(message)
-        return text
+        return read_text(self.take(self.two()))
 
     def rest(self) -> bytes:
         """Return everything that is left."""
@@ -103,6 +94,23 @@ class Reader:
         if self.position != self._end:
             message = f"{self.left} bytes follow the last field of a packet"
             raise MalformedPacket(message)
+
+
+def read_text(data: bytes) -> str:
+    """Return what the bytes of a UTF-8 string say.
+
+    Raises:
+        MalformedPacket: they are ill-formed (MQTT 5, 1.5.4-1), or have U+0000 in them.
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        message = f"a string is no UTF-8 at byte {error.start}: {data[:40]!r}"
+        raise MalformedPacket(message) from None
+    if "\0" in text:
+        message = f"a string has U+0000 in it: {data[:40]!r}"
+        raise MalformedPacket(message)
+    return text
 
 
 def write_number(value: int, size: int, what: str, minimum: int = 0) -> bytes:

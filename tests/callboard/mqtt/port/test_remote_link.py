@@ -130,6 +130,20 @@ def test_another_version_of_mqtt_is_refused_as_that(body, answer):
     assert edge.wire.is_closed
 
 
+def test_a_connect_that_cannot_be_read_is_told_so_where_the_version_has_a_word_for_it():
+    wrong = encode_connect(V5).replace(b"\0\1c", b"\0\1\xff"), encode_connect()[:-1] + b"\xff"
+    five, four, part = Edge(), Edge(), Edge()
+
+    five.remote.receive(wrong[0])
+    four.remote.receive(wrong[1])
+    part.remote.receive(b"\x10\x03\x00\x04M")
+
+    assert five.wire.written[:1] == b"\x20"
+    assert five.wire.written[3] == ReasonCode.MALFORMED_PACKET
+    assert (four.wire.written, part.wire.written) == (b"", b"")
+    assert all(each.wire.is_closed for each in (five, four, part))
+
+
 def test_while_the_gate_thinks_nothing_is_read_and_nothing_is_lost():
     gate = SlowGate()
     edge = Edge(gate=gate)

@@ -1,12 +1,17 @@
 """What reaches subscribers: QoS 0, 1 and 2, in both versions, one packet or many at a time."""
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from callboard.mqtt.router.limits import Limits
-from callboard.mqtt.wire.codec import encode
+from callboard.mqtt.wire.codec import decode, encode
+from callboard.mqtt.wire.errors import RemoteMqttError
+from callboard.mqtt.wire.field import write_variable
 from callboard.mqtt.wire.packet import (
     V4,
     V5,
+    Disconnect,
     PingReq,
     PingResp,
     PubAck,
@@ -17,6 +22,7 @@ from callboard.mqtt.wire.packet import (
 )
 from callboard.mqtt.wire.properties import Properties
 from callboard.mqtt.wire.reason_code import ReasonCode
+from callboard.mqtt.wire.topic import is_valid_topic
 from tests.callboard.mqtt.stage import Stage
 
 VERSIONS = pytest.mark.parametrize("versions", [(V4, V4), (V4, V5), (V5, V4), (V5, V5)])
@@ -233,6 +239,48 @@ def test_device_data_before_a_bad_topic_in_the_batch_still_wakes_readers(stage) 
     assert subscriber.payloads() == [b"before"]
     assert client.end is not None
     assert client.end.reason_code == ReasonCode.TOPIC_NAME_INVALID
+
+
+@given(
+    st.binary(max_size=6) | st.sampled_from([b"", b"a/+", b"#", b"/" * 200, b"$SYS/x"]),
+    st.sampled_from((0, 1)),
+    st.booleans(),
+)
+@example(b"", 0, False)
+def test_a_topic_means_the_same_on_the_short_and_on_the_long_way(name, qos, retain) -> None:
+    client = Stage().client("c")
+    body = len(name).to_bytes(2, "big") + name + b"\0\1" * qos + b"\0x"
+    first = 0x30 | qos << 1
+    try:
+        packet = decode(first, body, V5)
+        assert isinstance(packet, Publish)
+        expected = None if is_valid_topic(packet.topic) else ReasonCode.TOPIC_NAME_INVALID
+    except RemoteMqttError as error:
+        expected = error.reason_code
+
+    client.send(bytes((first | retain,)) + write_variable(len(body)) + body)
+
+    assert (client.end and client.end.reason_code) == expected
+
+
+@pytest.mark.parametrize(
+    "bad", [b"a\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"a\0"]
+)
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("retain", [0, 1])
+@pytest.mark.parametrize("version", [V4, V5])
+def test_a_topic_that_is_no_utf_8_is_a_malformed_packet(
+    stage, bad, qos, retain, version
+) -> None:
+    client = stage.client("c", version=version)
+    body = len(bad).to_bytes(2, "big") + bad + b"\0\1" * bool(qos) + b"\0" * (version == V5)
+
+    heard = client.send(bytes((0x30 | qos << 1 | retain, len(body) + 1)) + body + b"x")
+
+    assert client.end is not None
+    assert client.end.reason_code == ReasonCode.MALFORMED_PACKET
+    if version == V5:
+        assert heard == [Disconnect(ReasonCode.MALFORMED_PACKET, Properties())]
 
 
 @pytest.mark.parametrize(

@@ -219,6 +219,16 @@ def test_the_holder_of_a_lasting_session_hands_over_what_is_unread(stage) -> Non
     assert new.payloads() == [b"unacknowledged"]
 
 
+def test_links_within_the_process_take_no_place_of_a_client() -> None:
+    stage = Stage(Limits(connections=2))
+    inside = [stage.client(f"inside-{at}", is_local=True) for at in range(3)]
+    clients = [stage.client(str(at)) for at in range(3)]
+
+    codes = [connack(each).reason_code for each in (*inside, *clients)]
+    assert codes == [0, 0, 0, 0, 0, ReasonCode.QUOTA_EXCEEDED]
+    assert stage.machine.sessions.remote == 2
+
+
 @pytest.mark.parametrize(("version", "code"), [(V4, 3), (V5, ReasonCode.QUOTA_EXCEEDED)])
 def test_connect_checks_max_connections(version, code) -> None:
     stage = Stage(Limits(connections=2))

@@ -50,10 +50,17 @@ def referring() -> Iterator[Pair]:
         yield one, two
 
 
-def ann(router: Router, *, clean: bool = False, expiry: int = 100, **said: Any) -> Caller:
+def ann(
+    router: Router,
+    *,
+    clean: bool = False,
+    expiry: int = 100,
+    will: Will | None = None,
+    **said: Any,
+) -> Caller:
     """Connect ann."""
     properties = Properties(session_expiry_interval=expiry, **said)
-    return Caller(router.port, "ann", V5, clean_start=clean, properties=properties)
+    return Caller(router.port, "ann", V5, clean_start=clean, properties=properties, will=will)
 
 
 def away(router: Router) -> list[str]:
@@ -68,6 +75,29 @@ def publish(router: Router, *payloads: bytes, topic: str = "t", qos: int = 1) ->
 
 
 # --- taken over ---
+
+
+@pytest.mark.parametrize(("expiry", "is_present"), [(None, True), (0, False)])
+@pytest.mark.parametrize("is_referring", [False, True])
+def test_a_disconnect_holds_before_a_connect_to_another_router(
+    request, expiry, is_present, is_referring
+) -> None:
+    one, two = request.getfixturevalue("referring" if is_referring else "routers")
+    will = Will("will", b"gone", properties=Properties())
+    with ann(one, will=will) as first:
+        order = claims.ClaimSession("ann", is_clean=False, stamp=1 << 62)
+        last = Publish("last", b"x", retain=True)
+        said = Properties(session_expiry_interval=expiry)
+
+        def asked() -> object:  # before the router reads on
+            first.say(last, Disconnect(0, said))
+            return one._actor._claims.asked(order)
+
+        answer = one.call(asked)
+
+        assert isinstance(answer, claims.NoSession) is not is_present
+        assert one.call(lambda: one.machine.meters.wills) == 0
+        assert one.call(lambda: one.machine.logs.retained.get("last")) is not None
 
 
 def test_a_lasting_session_moves_to_the_router_that_its_client_connects_to(routers) -> None:

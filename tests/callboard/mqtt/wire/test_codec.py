@@ -1,7 +1,9 @@
 """The codec: round trips, bytes of the standards, and everything that must be refused."""
 
+from dataclasses import fields, is_dataclass, replace
+
 import pytest
-from hypothesis import event, given
+from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from callboard.mqtt.wire.codec import decode, encode
@@ -181,6 +183,48 @@ def test_what_breaks_a_rule_is_refused_with_its_reason(rule, first, body, versio
         decode(first, bytes.fromhex(body), version)
 
     assert caught.value.reason_code == reason, rule
+
+
+MARK = "\u00e9~mark"  # no other bytes of a packet are these
+ILL_FORMED = (
+    b"\xff",
+    b"\x80",
+    b"\xc0\x80",
+    b"\xc3(",
+    b"\xed\xa0\x80",
+    b"\xf4\x90\x80\x80",
+    b"\0",
+)
+
+
+def marked(value):
+    """Return a packet with the mark in place of each text."""
+    if isinstance(value, str):
+        return MARK
+    if isinstance(value, tuple):
+        return tuple(map(marked, value))
+    if not is_dataclass(value):
+        return value
+    return replace(
+        value, **{each.name: marked(getattr(value, each.name)) for each in fields(value)}
+    )
+
+
+@given(versioned, st.sampled_from(ILL_FORMED), st.data())
+def test_a_text_that_is_no_utf_8_is_a_malformed_packet_wherever_it_stands(pair, bad, data):
+    version, packet = pair
+    whole, mark = encode(marked(packet), version), MARK.encode()
+    places = [at for at in range(len(whole)) if whole.startswith(mark, at)]
+    assume(places)
+    at = data.draw(st.sampled_from(places))
+    wrong = (bad + b"~~~~~~~")[: len(mark)]
+    whole = whole[:at] + wrong + whole[at + len(mark) :]
+
+    with pytest.raises(MalformedPacket) as caught:
+        decode(whole[0], read_body(whole), version)
+
+    assert caught.value.reason_code == ReasonCode.MALFORMED_PACKET
+    event(type(packet).__name__)
 
 
 @pytest.mark.parametrize(
