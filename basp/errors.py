@@ -11,6 +11,7 @@
         ├── MalformedFrame            header fields that contradict the operation
         ├── PayloadTooLarge           announced length over the limit
         ├── UnknownOperation          operation number that no release assigned
+        │   └── SpeaksTls             the first bytes of TLS
         ├── MalformedPayload          payload that is not what its operation says
         │   ├── MessageVersion        a field without default is missing: fail the ask
         │   ├── MessageRefused        the constructor of a registered type raised
@@ -64,6 +65,10 @@ class PayloadTooLarge(RemoteProtocolError):
 
 class UnknownOperation(RemoteProtocolError):
     """The operation number is not one of the protocol's."""
+
+
+class SpeaksTls(UnknownOperation):
+    """What stands in a frame's place begins as TLS does."""
 
 
 class MalformedPayload(RemoteProtocolError):

@@ -7,13 +7,29 @@ their fields names, by `Frame._make`.
 
 from typing import Final, NamedTuple
 
-from callboard.basp.errors import PayloadTooLarge, RemoteProtocolError, UnknownOperation
+from callboard.basp.errors import (
+    PayloadTooLarge,
+    RemoteProtocolError,
+    SpeaksTls,
+    UnknownOperation,
+)
 from callboard.basp.header import HEADER, HEADER_SIZE, OPERATION_COUNT
 from callboard.basp.node_id import node_id_text
 
 #: 16 MiB: stores, logs and snapshots travel in chunks of 256 KiB, so only a user's own
 #: message comes near it.
 DEFAULT_PAYLOAD_LIMIT: Final = 16 * 1024 * 1024
+
+# How what is not BASP begins.
+_OTHERS: Final = {
+    b"\x16\x03": "TLS",
+    b"GET ": "HTTP",
+    b"POST": "HTTP",
+    b"HEAD": "HTTP",
+    b"HTTP": "HTTP",
+    b"SSH-": "SSH",
+    b"\x10": "MQTT",
+}
 
 # Reads smaller than this are drops: their objects would cost more than their bytes.
 _DROP_SIZE: Final = 4096
@@ -170,7 +186,12 @@ class FrameReader:
     def _fail(self, operation: int, length: int, source: bytes) -> None:
         """Note which rule the header of a frame breaks."""
         origin = f"from node {node_id_text(source)}"
-        if operation >= OPERATION_COUNT:
+        first = operation.to_bytes(4)
+        another = next((name for start, name in _OTHERS.items() if first.startswith(start)), "")
+        if another:
+            kind = SpeaksTls if another == "TLS" else UnknownOperation
+            self.error = kind(f"it speaks {another}, and this port plain BASP")
+        elif operation >= OPERATION_COUNT:
             self.error = UnknownOperation(
                 f"operation {operation} {origin} is not one of 0-{OPERATION_COUNT - 1}; "
                 f"the peer speaks another protocol or a later release"

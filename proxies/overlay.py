@@ -1,5 +1,6 @@
 """What rooms built on nodes may know of links and paths: topics look at both."""
 
+import ssl
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import NamedTuple
@@ -8,6 +9,7 @@ from callboard.actors.future import Future
 from callboard.actors.runtime import Runtime
 from callboard.basp.node_id import NodeId
 from callboard.proxies.address import Endpoint
+from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.connector import Connector
 from callboard.proxies.link.dialer import Dial
 from callboard.proxies.rights.rights import Rights
@@ -118,6 +120,10 @@ class Overlay:
         waiter: Future[Dial] = Future()
         self._connector.dialer.dial(address, waiter, retry=retry, on_failure=on_failure)
         return waiter
+
+    def find_out_tls(self, context: ssl.SSLContext) -> None:
+        """Let dials of a node without TLS use it where a port speaks nothing else."""
+        self._connector.dialer.either = Certificates(context)
 
     def unlink(self, address: Endpoint) -> bytes | None:
         """Dial an address no more and end its link for good; returns who was linked.

@@ -215,9 +215,15 @@ class AccessOptions(JsonOptions):
             TlsError: a file of the certificates is of no use.
         """
         from callboard import Node
+        from callboard.broker.options import Configuration
+        from callboard.broker.tls import tls_context
 
         proof = self.proof()
-        return Node(name, secret=proof.secret, tls=proof.tls)
+        node = Node(name, secret=proof.secret, tls=proof.tls)
+        encrypting = tls_context(Configuration(), listens=False)
+        if proof.tls is None and encrypting is not None:  # endpoints speak it by default
+            node.overlay.find_out_tls(encrypting)
+        return node
 
 
 def read_secret(path: Path | None) -> str | None:

@@ -13,7 +13,6 @@ from callboard.cli.own_node import catch_signals
 from callboard.cli.problem import Misuse, Problem
 
 if TYPE_CHECKING:
-    from callboard import Node
     from callboard.store import Store, StoreEvent
 
 #: What the short-lived node of these commands calls itself.
@@ -33,15 +32,13 @@ class StoreOptions(AccessOptions):
     """How a store is reached.
 
     Attributes:
-        peer: addresses of nodes to be linked with: `basp://HOST:PORT` as they are, or
-            `HOST:PORT` of endpoints, with the encryption that these have by default.
+        peer: addresses of nodes or endpoints to be linked with.
         timeout: seconds for each of them, and for the master.
     """
 
     peer: list[str] | None = option(
         None,
-        "basp://HOST:PORT of a node, or HOST:PORT of an endpoint with its own "
-        "encryption; repeatable.",
+        "basp://HOST:PORT of a node or endpoint; repeatable.",
         "--peer",
         metavar="ADDRESS",
     )
@@ -59,7 +56,7 @@ class StoreOptions(AccessOptions):
         from callboard.endpoint.hub import Hub
         from callboard.store import attach_clone
 
-        with self._node(self.peer) as node:
+        with self.open_node(NAME) as node:
             for peer in self.peer:
                 address = peer if _is_url(peer) else f"basp://{peer}"
                 node.connect(address, self.timeout or 1.0)
@@ -70,23 +67,6 @@ class StoreOptions(AccessOptions):
                         step="name a node of its cluster with --peer",
                     )
                 yield clone
-
-    def _node(self, peers: list[str]) -> "Node":
-        """Make a node that speaks to the peers as they want it."""
-        kinds = set(map(_is_url, peers))
-        if len(kinds) > 1:
-            raise Misuse(
-                why="some peers are basp:// addresses, some HOST:PORT of encrypted endpoints",
-                step="name one of them: stores are found over any number of nodes",
-            )
-        from callboard import Node
-        from callboard.broker.options import Configuration
-        from callboard.broker.tls import tls_context
-
-        proof = self.proof()
-        encrypts = proof.tls is None and kinds == {False}
-        tls = tls_context(Configuration(), listens=False) if encrypts else proof.tls
-        return Node(NAME, secret=proof.secret, tls=tls)
 
     def show(self, value: object) -> None:
         """Print a key or value."""

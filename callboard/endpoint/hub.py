@@ -59,6 +59,7 @@ from callboard.endpoint.machine.topic import checked_topic
 from callboard.figures import Metric
 from callboard.model.errors import MalformedMessage
 from callboard.node import Node
+from callboard.proxies.errors import LinkError
 from callboard.proxies.events import LinkDown, LinkUp, NodeUp, PathMoved
 from callboard.proxies.lifetime.proxy import Proxy
 from callboard.proxies.link.dialer import Dial
@@ -657,7 +658,10 @@ class Hub(SystemActor):
         failed = partial(self.call_soon, self._dial_failed, address)
 
         def ended(dial: Future[Dial]) -> None:
-            peer = None if dial.exception() is not None else dial.result().peer
+            error = dial.exception()
+            if isinstance(error, LinkError) and not retry:
+                _LOG.warning("%s", error)  # dials that go on tell of it themselves
+            peer = None if error is not None else dial.result().peer
             self.call_soon(self._dial_ended, peer, done)
 
         self.overlay.dial(address, retry=retry, on_failure=failed).add_done_callback(ended)

@@ -14,8 +14,8 @@ from typing import Final
 
 from callboard.actors.runner.runner import Runner
 from callboard.basp.handshake import LinkConfig
-from callboard.proxies.address import Endpoint
-from callboard.proxies.events import ConnectionsRefused
+from callboard.proxies.address import Endpoint, endpoint_text
+from callboard.proxies.events import ConnectionsRefused, LinkRefused
 from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.limits import Gate
 from callboard.proxies.link.tls_socket import FIRST_WORD_LIMIT, Handshake, TlsSocket
@@ -48,6 +48,8 @@ class Acceptor:
     _listeners: list[socket.socket] = field(default_factory=list)
     _handshakes: set[Handshake] = field(default_factory=set)
     _closed: bool = False
+    #: Until when no connection that does not fit is told loudly.
+    _quiet_until: float = 0.0
 
     def listen(
         self, sock: socket.socket, config: LinkConfig, tls: Certificates | None = None
@@ -118,7 +120,7 @@ class Acceptor:
             self._handshakes.discard(handshake)
             self._gate.ended(handshake)
             if error:
-                _log.info("connection from %s ended: %s", endpoint[0], error)
+                self._not_secured(sock, endpoint, error)
                 sock.close()
                 return
             sock.follow(tls, self._open(sock, config, endpoint))
@@ -127,6 +129,16 @@ class Acceptor:
         self._handshakes.add(handshake)
         self._gate.begun(handshake, endpoint[0])
         handshake.begin()
+
+    def _not_secured(self, sock: TlsSocket, endpoint: Endpoint, error: str) -> None:
+        """Tell why no link came of a connection, loudly what only people can mend."""
+        now = self._runner.now()
+        if not (sock.is_unfit or sock.is_silent) or now < self._quiet_until:
+            _log.info("connection from %s ended: %s", endpoint[0], error)
+            return
+        self._quiet_until = now + REFUSAL_INTERVAL
+        _log.warning("no link with %s: %s", endpoint_text(endpoint), error)
+        self._emit(LinkRefused(endpoint_text(endpoint), error))
 
     def _open(
         self, sock: "socket.socket | TlsSocket", config: LinkConfig, endpoint: Endpoint

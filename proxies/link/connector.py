@@ -19,6 +19,7 @@ from callboard.basp.errors import (
     AuthenticationFailed,
     IncompatibleApplication,
     IncompatibleVersion,
+    SpeaksTls,
 )
 from callboard.basp.frame import RawFrame
 from callboard.basp.handshake import NONCE_SIZE, LinkConfig, PeerIdentity
@@ -52,7 +53,12 @@ _log = logging.getLogger("callboard.links")
 REMOVED: Final = "the user removed it"
 
 #: Errors of a peer that is a node, but not one of ours: people should hear of these.
-_UNFIT: Final = (AuthenticationFailed, IncompatibleApplication, IncompatibleVersion)
+_UNFIT: Final = (
+    AuthenticationFailed,
+    IncompatibleApplication,
+    IncompatibleVersion,
+    SpeaksTls,
+)
 
 
 class LinkUser(Protocol):

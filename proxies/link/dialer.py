@@ -19,12 +19,12 @@ from callboard.actors.errors import NodeClosed, NodeUnreachable
 from callboard.actors.future import Future
 from callboard.actors.runner.runner import Runner
 from callboard.actors.runner.timers import Timer
-from callboard.basp.errors import AuthenticationFailed, BaspError, LinkLost
+from callboard.basp.errors import AuthenticationFailed, LinkLost
 from callboard.basp.handshake import PeerIdentity, Published
 from callboard.basp.link import Closed, LinkPairs
 from callboard.basp.node_id import NodeId
 from callboard.proxies.address import Endpoint, endpoint_text, is_path
-from callboard.proxies.errors import LinkError
+from callboard.proxies.errors import LinkError, TlsError
 from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.network import Network
 from callboard.proxies.link.tls_socket import HANDSHAKE_LIMIT, Handshake, TlsSocket
@@ -58,6 +58,8 @@ class Dial:
         self.refused_keys = 0
         #: Why there is no link, as the log was told last.
         self.told = ""
+        #: Whether the port speaks TLS, where that is found out; None before.
+        self.speaks_tls: bool | None = None
 
     def plan(self, timer: Timer | None) -> None:
         """Wait for another timer than before, or for none."""
@@ -72,14 +74,17 @@ class Dial:
         for waiter in waiters:
             waiter.set_result(self)
 
-    def fail(self, text: str, cause: BaspError | None = None) -> None:
+    def fail(self, text: str, cause: Exception | None = None) -> None:
         """Fail the waiters of this attempt (a kept dial goes on all the same).
 
         Args:
             text: why.
-            cause: what the protocol found wrong; None where nobody answered.
+            cause: why people have to change something before there can be a link: then those
+                fail too who wait for longer than one attempt. None where nobody answered.
         """
         waiters, self.waiters = self.waiters, []
+        if cause is not None:
+            waiters, self.patient = [*waiters, *self.patient], []
         for waiter in waiters:
             error = NodeUnreachable(text) if cause is None else LinkError(text)
             error.__cause__ = cause
@@ -100,6 +105,9 @@ FIRST_RETRY: Final = 0.1
 
 #: Addresses for which is remembered which secret was the right one.
 KEY_LIMIT: Final = 4_096
+
+#: Seconds without a word after which a port may be one that speaks TLS: nodes greet at once.
+SILENCE: Final = 0.5
 
 #: Seconds that one address may take to answer; the system itself would try for minutes.
 CONNECT_LIMIT: Final = 10.0
@@ -123,6 +131,9 @@ class Dialer:
     _handshakes: set[Handshake] = field(default_factory=set)
     #: The secrets that were proven last, by address, where it was not the first.
     _keys: dict[Endpoint, int] = field(default_factory=dict)
+    #: Where no TLS was asked for: tried with ports that say nothing, as those of TLS do. None
+    #: to speak plainly in any case.
+    either: Certificates | None = None
     _closed: bool = False
 
     def __len__(self) -> int:
@@ -286,15 +297,23 @@ class Dialer:
             sock.close()
             self._refused(dial, found, error)
             return
-        if self._tls is None or is_path(dial.endpoint[0]):
-            dial.wire = self._opened(dial, sock)
-        else:
-            self._secure(dial, sock)
+        tls = self._tls or (self.either if dial.speaks_tls else None)
+        if tls is not None and not is_path(dial.endpoint[0]):
+            self._secure(dial, sock, tls)
+            return
+        wire = dial.wire = self._opened(dial, sock)
+        if self.either is not None and dial.speaks_tls is None:
+            dial.plan(self._runner.call_later(SILENCE, self._try_tls, dial, wire))
 
-    def _secure(self, dial: Dial, sock: socket.socket) -> None:
+    def _try_tls(self, dial: Dial, wire: Wire) -> None:
+        """Dial a port again that says nothing: ports of TLS wait for the first word."""
+        if dial.wire is wire and not wire.bytes_received:
+            dial.wire, dial.is_busy, dial.speaks_tls = None, False, True
+            wire.end("it says nothing, as ports that speak TLS")
+            self._start(dial)
+
+    def _secure(self, dial: Dial, sock: socket.socket, tls: Certificates) -> None:
         """Begin a TLS handshake; the link begins when it has succeeded."""
-        tls = self._tls
-        assert tls is not None
         try:
             secured = TlsSocket(sock, tls.dialing(), dial.endpoint[0])
         except (OSError, ValueError) as error:
@@ -306,9 +325,14 @@ class Dialer:
             self._handshakes.discard(handshake)
             if dial.is_stopped:
                 secured.close()
+            elif error and self._tls is None:  # it was slow, and speaks plainly
+                secured.close()
+                dial.is_busy, dial.speaks_tls = False, False
+                self._start(dial)
             elif error:
                 secured.close()
-                self._failed(dial, f"no link with {endpoint_text(dial.endpoint)}: {error}")
+                text = f"no link with {endpoint_text(dial.endpoint)}: {error}"
+                self._failed(dial, text, TlsError(error) if secured.is_unfit else None)
             else:
                 dial.wire = wire = self._opened(dial, secured)
                 secured.follow(tls, wire)
@@ -326,7 +350,7 @@ class Dialer:
         self._failed(dial, f"no node answers at {where} ({why}); see that it is running there")
 
     def _failed(
-        self, dial: Dial, text: str, cause: BaspError | None = None, *, was_linked: bool = False
+        self, dial: Dial, text: str, cause: Exception | None = None, *, was_linked: bool = False
     ) -> None:
         """End an attempt; a kept dial is tried again."""
         if dial.is_stopped:

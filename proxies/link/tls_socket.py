@@ -47,6 +47,10 @@ class TlsSocket:
             ValueError: no certificate could be for such a host.
         """
         self.was_heard = False
+        #: What the other side said is no TLS, or none that fits.
+        self.is_unfit = False
+        #: The other side did not begin in time, as one that speaks plainly.
+        self.is_silent = False
         self._socket = sock
         self._lock = threading.Lock()
         self._incoming = ssl.MemoryBIO()
@@ -208,6 +212,7 @@ class TlsSocket:
 
     def _fail(self, error: ssl.SSLError) -> OSError:
         """Tell the other side, and return the error in words."""
+        self.is_unfit = True
         with contextlib.suppress(OSError):
             self._push()
         return ConnectionAbortedError(errno.ECONNABORTED, explain(error))
@@ -280,6 +285,7 @@ class Handshake:
             rest = HANDSHAKE_LIMIT - waited
             self._timer = self._runner.call_later(rest, self._listen_longer, HANDSHAKE_LIMIT)
             return
+        self.sock.is_silent = not self.sock.was_heard
         self._end(
             f"the TLS handshake took longer than {waited:g} s"
             if self.sock.was_heard
