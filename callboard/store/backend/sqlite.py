@@ -12,13 +12,19 @@ What a commit promises:
 | `NORMAL` with `DELETE` | kept | the latest may be lost in rare cases |
 | `FULL`, `EXTRA` | kept | kept |
 
+What is missing of a file is told: the number of its commits stands in it, and beside it in a
+small file, `things.commits.db` for `things.db`, see `CommitMark`. A file of another program or
+of a later release is never written, nor is anything that is no plain file opened.
+
 The file is locked while it is open: two masters cannot have the same one. Options have Broker's
 names, and may have the form in which Broker wants them: an enum value or text such as
 `Broker::SQLITE_SYNCHRONOUS_FULL`.
 """
 
+import logging
 import os
 import sqlite3
+import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -26,9 +32,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
+from uuid import UUID
+from zlib import crc32
 
 import cbor2
+from cbor2 import CBORError
 
+from callboard.commitlog.disk import check_plain, open_plain
 from callboard.model.errors import EndpointError, InvalidData
 from callboard.model.scalar import Enum
 from callboard.store.backend.interface import Contents
@@ -51,9 +61,21 @@ CREATE TABLE writers (
   PRIMARY KEY (endpoint, object)
 ) WITHOUT ROWID;
 """
+#: How many transactions were committed, and what tells this file from others. It came later
+#: than version 1, whose programs leave it alone.
+_COMMITS: Final = (
+    "CREATE TABLE IF NOT EXISTS commits (file BLOB NOT NULL, number INTEGER NOT NULL)"
+)
+_TABLES: Final = {
+    "store": ["key", "value", "expiry"],
+    "writers": ["endpoint", "object", "seq", "answers"],
+}
 _NS: Final = 10**9
 _FILES: Final = ("", "-wal", "-shm", "-journal")
-
+#: With these a commit is on the disk when it returns.
+_DURABLE: Final = frozenset({"FULL", "EXTRA"})
+#: What rows raise whose contents are not what we write.
+_UNREADABLE: Final = (OSError, ValueError, TypeError, OverflowError, RecursionError, CBORError)
 
 _CHOICES: Final = {
     "synchronous": ("OFF", "NORMAL", "FULL", "EXTRA"),
@@ -106,6 +128,77 @@ def _choice(name: str, value: Any) -> str:
     return text
 
 
+class _Refused(sqlite3.DatabaseError):
+    """The file is no damaged one of ours, and is left as it is whatever `failure_mode` says."""
+
+
+class CommitMark:
+    """The number of commits, kept beside a file: so what is missing of the file is told.
+
+    It guards against a file that was emptied, removed, or replaced by another or an older one,
+    and against a write-ahead log that is gone. It is no part of the data: without it, or where
+    it is torn, a file opens as it is. It is written behind each commit, never before, and not
+    synced by itself: it may be behind, and never ahead of what is durable. What a loss of power
+    may take counts only until the next start of the machine.
+
+    `CBM1`, what tells the file from others (16 bytes), number of commits (8), the start of the
+    machine until which they count (16; 0 is for ever), CRC-32 of these.
+    """
+
+    _LAYOUT: Final = struct.Struct("<4s16sQ16s")
+    _MAGIC: Final = b"CBM1"
+
+    def __init__(self, path: str) -> None:
+        """Name the mark of a file."""
+        self.path = str(Path(path).with_suffix(f".commits{Path(path).suffix}"))
+        self._descriptor: int | None = None
+        self._start = os.urandom(16)
+        with suppress(OSError, ValueError):
+            self._start = UUID(
+                Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+            ).bytes
+
+    def read(self) -> tuple[bytes, int, bool] | None:
+        """Return what the mark says, and whether it still counts; None if there is none.
+
+        Raises:
+            OSError: it cannot be read, or is no plain file.
+            _Refused: it is something else.
+        """
+        try:
+            with open(self.path, "rb", opener=open_plain) as file:
+                data = file.read(self._LAYOUT.size + 5)
+        except FileNotFoundError:
+            return None
+        if data and len(data) != self._LAYOUT.size + 4:
+            msg = f"{self.path} is no mark of a store; move it away"
+            raise _Refused(msg)
+        if not data or crc32(data[:-4]) != int.from_bytes(data[-4:], "little"):
+            return None
+        _, name, number, start = self._LAYOUT.unpack(data[:-4])
+        return name, number, start in (bytes(16), self._start)
+
+    def write(self, name: bytes, number: int, *, is_durable: bool) -> None:
+        """Write it; one that cannot be written guards less, and that is all."""
+        start = bytes(16) if is_durable else self._start
+        data = self._LAYOUT.pack(self._MAGIC, name, number, start)
+        try:
+            if self._descriptor is None:
+                self._descriptor = open_plain(self.path, os.O_WRONLY | os.O_CREAT)
+            os.pwrite(self._descriptor, data + crc32(data).to_bytes(4, "little"), 0)
+        except OSError as error:
+            _log.warning("the mark %s is not written: %s", self.path, error)
+
+    def close(self) -> None:
+        """Close its file."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+_log = logging.getLogger("callboard.store")
+
+
 class SqliteBackend:
     """Keeps a master's rows in a file."""
 
@@ -122,6 +215,8 @@ class SqliteBackend:
         self._thread: threading.Thread | None = None
         #: Transactions so far; with the number of writes it tells how many share one.
         self.commits = 0
+        self._mark = CommitMark(options.path)
+        self._name, self._number = b"", 0
 
     def open(self, wall_offset: float) -> Contents:
         """Open or make the file and read it.
@@ -132,9 +227,10 @@ class SqliteBackend:
         self._wall_offset = wall_offset
         try:
             contents = self._open_and_read()
-        except (sqlite3.Error, EndpointError) as cause:
+        except (sqlite3.Error, EndpointError, *_UNREADABLE) as cause:
             self._close_connection()
-            if self.options.failure_mode != "DELETE" or _is_in_use(cause):
+            self._mark.close()
+            if self.options.failure_mode != "DELETE" or _is_no_damage(cause):
                 raise self._failure(cause, "cannot be opened") from cause
             contents = self._start_over()
         name = f"callboard-sqlite-{Path(self.options.path).name}"
@@ -155,34 +251,90 @@ class SqliteBackend:
             self._wake.notify()
         if self._thread is not None:
             self._thread.join()
+        is_open = self._connection is not None
         self._close_connection()
+        if is_open:
+            self._write_mark(is_durable=self.options.synchronous != "OFF")
+        self._mark.close()
 
     # --- opening ---
 
     def _open_and_read(self) -> Contents:
         """Open or make the file, lock it, and read all of it."""
         options = self.options
+        mark = self._look_beside()
         connection = self._connection = sqlite3.connect(
             options.path, check_same_thread=False, isolation_level=None, timeout=1.0
         )
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        _check_owner(connection)  # before anything that writes
         connection.execute(f"PRAGMA journal_mode = {options.journal_mode}")
         connection.execute(f"PRAGMA synchronous = {options.synchronous}")
         connection.execute("BEGIN EXCLUSIVE")
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version == 0:
+        if not _check_owner(connection):
             for statement in _SCHEMA.split(";"):
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {_VERSION}")
-        elif version != _VERSION:
-            msg = f"it has version {version}, and this release knows {_VERSION}"
-            raise sqlite3.DatabaseError(msg)
+        connection.execute(_COMMITS)
+        if not (counted := connection.execute("SELECT file, number FROM commits").fetchall()):
+            counted = [(os.urandom(16), 0)]
+            connection.execute("INSERT INTO commits VALUES (?, ?)", counted[0])
+        self._name, self._number = bytes(counted[0][0]), int(counted[0][1])
         connection.execute("COMMIT")
+        self._check_mark(mark)
         if options.integrity_check:
             (found,) = connection.execute("PRAGMA integrity_check").fetchone()
             if found != "ok":
                 raise sqlite3.DatabaseError(found)
-        return Contents(dict(self._read_rows(connection)), dict(_read_writers(connection)))
+        contents = Contents(dict(self._read_rows(connection)), dict(_read_writers(connection)))
+        self._write_mark()
+        return contents
+
+    def _write_mark(self, *, is_durable: bool = False) -> None:
+        """Note how many commits there are."""
+        is_durable = is_durable or self.options.synchronous in _DURABLE
+        self._mark.write(self._name, self._number, is_durable=is_durable)
+
+    def _look_beside(self) -> tuple[bytes, int, bool] | None:
+        """Return the mark, if there is one; SQLite would follow links, and drop its log.
+
+        Raises:
+            OSError: what is there is no plain file.
+            sqlite3.DatabaseError: the file is missing or empty, and was not.
+        """
+        path = self.options.path
+        sizes: dict[str, int] = {}
+        for ending in _FILES:
+            with suppress(FileNotFoundError):
+                found = os.lstat(path + ending)
+                check_plain(found.st_mode, path + ending)
+                sizes[ending] = found.st_size
+        mark = self._mark.read()
+        if not sizes.get("") and (sizes.get("-wal") or (mark and mark[1])):
+            known = f"{mark[1]:,} commits" if mark else "what its -wal belongs to"
+            gone = f"it is {'empty' if '' in sizes else 'missing'}, and had {known}"
+            step = f"remove {path}-wal and {self._mark.path} to begin without it"
+            msg = f"{gone}; put a copy in its place, or {step}"
+            raise sqlite3.DatabaseError(msg)
+        return mark
+
+    def _check_mark(self, mark: tuple[bytes, int, bool] | None) -> None:
+        """Compare the number of commits with that of the mark.
+
+        Raises:
+            sqlite3.DatabaseError: some are missing, or it is another file.
+        """
+        if mark is None or (mark[0] == self._name and mark[1] <= self._number):
+            return
+        if mark[0] == self._name and not mark[2]:
+            _log.warning("the latest commits of %s were lost with power", self.options.path)
+            return
+        step = f"put the newest copy back, or remove {self._mark.path} to go on with this one"
+        missing = f"{mark[1] - self._number:,} of its {mark[1]:,} commits are missing"
+        if mark[0] != self._name:
+            missing = f"another file had its place, with {mark[1]:,} commits"
+        msg = f"{missing}; {step}"
+        raise sqlite3.DatabaseError(msg)
 
     def _read_rows(self, connection: sqlite3.Connection) -> list[tuple[Token, Row]]:
         """Read keys, values and deadlines."""
@@ -198,8 +350,8 @@ class SqliteBackend:
     def _start_over(self) -> Contents:
         """Begin with an empty file in place of a damaged one."""
         try:
-            for ending in _FILES:
-                Path(self.options.path + ending).unlink(missing_ok=True)
+            for path in (*(self.options.path + ending for ending in _FILES), self._mark.path):
+                Path(path).unlink(missing_ok=True)
             return self._open_and_read()
         except (sqlite3.Error, OSError) as cause:
             self._close_connection()
@@ -230,7 +382,7 @@ class SqliteBackend:
             if failure is None:
                 try:
                     self._commit([changes for changes, _ in group])
-                except sqlite3.Error as cause:
+                except (sqlite3.Error, *_UNREADABLE) as cause:
                     failure = self._failure(cause, "cannot be written")
             for _, done in group:
                 done(failure)
@@ -248,12 +400,15 @@ class SqliteBackend:
             gone = [(token,) for token, row in merged.rows.items() if row is ERASED]
             connection.executemany("DELETE FROM store WHERE key = ?", gone)
             _write_writers(connection, merged)
+            connection.execute("UPDATE commits SET number = number + 1")
             connection.execute("COMMIT")
         except BaseException:
             with suppress(sqlite3.Error):
                 connection.execute("ROLLBACK")
             raise
         self.commits += 1
+        self._number += 1
+        self._write_mark()
 
     def _rows(self, changes: Persist) -> list[tuple[Token, bytes, int | None]]:
         """Return the rows to replace, as SQLite holds them."""
@@ -277,10 +432,34 @@ def _merge(group: list[Persist]) -> Persist:
     return merged
 
 
-def _is_in_use(cause: BaseException) -> bool:
-    """Return whether a failure is no damage: another process has the file."""
+def _check_owner(connection: sqlite3.Connection) -> bool:
+    """Return whether a file has our tables already.
+
+    Raises:
+        _Refused: it is of another program, or of a later release.
+    """
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master")]
+    if not version and not tables:
+        return False
+    if version > _VERSION and (not tables or _TABLES.keys() <= {*tables}):
+        msg = (
+            f"it has version {version}, and this release knows {_VERSION}; use a later release"
+        )
+        raise _Refused(msg)
+    for name, columns in _TABLES.items():
+        found = [row[1] for row in connection.execute(f"PRAGMA table_info({name})")]
+        if version != _VERSION or found != columns:
+            msg = "it is a database of another program; give the store a path of its own"
+            raise _Refused(msg)
+    return True
+
+
+def _is_no_damage(cause: BaseException) -> bool:
+    """Return whether a failure is no damage: another process, or program, has the file."""
     code = getattr(cause, "sqlite_errorcode", None)
-    return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOPEN)
+    is_in_use = code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOPEN)
+    return is_in_use or isinstance(cause, _Refused | OSError)
 
 
 def _read_writers(connection: sqlite3.Connection) -> list[tuple[Who, WriterRow]]:
