@@ -270,6 +270,12 @@ class Link:
         return self.state is LinkState.ESTABLISHED
 
     @property
+    def shown(self) -> int:
+        """Number of the actor that this side publishes at its port; 0 for none."""
+        published = self._config.published
+        return 0 if published is None else published[0]
+
+    @property
     def is_originator(self) -> bool:
         """Whether we have the smaller id of the pair; meaningful once identified."""
         return self._config.node_id < self._peer_id

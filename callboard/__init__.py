@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from callboard.proxies.names.group import Group as Group
     from callboard.proxies.names.watch import NameAdded as NameAdded
     from callboard.proxies.names.watch import NameRemoved as NameRemoved
+    from callboard.proxies.rights.rights import Rights as Rights
     from callboard.proxies.stats import AccountInfo as AccountInfo
     from callboard.proxies.stats import LinkInfo as LinkInfo
     from callboard.proxies.stats import NodeStats as NodeStats
@@ -79,6 +80,7 @@ _HOMES: Final = {
         "callboard.proxies.messages": "message",
         "callboard.proxies.names.watch": "NameAdded NameRemoved",
         "callboard.node": "Node",
+        "callboard.proxies.rights.rights": "Rights",
         "callboard.proxies.stats": "AccountInfo LinkInfo NodeStats",
         "callboard.proxies.link.tls": "Tls",
         "callboard.proxies.workers.pool": "Worker WorkerPool",

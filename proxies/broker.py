@@ -4,6 +4,7 @@
 - `outgoing`: from proxies and answers to wires
 - `lifetimes`: announce, release and down keep the proxies of all nodes true
 - `paths`: links, routes, and what follows from their changes
+- `gates`: those of peers with limited rights
 - `doubts`: frames that came over a link of no path to their source
 - `forwarding`: frames for other nodes
 - `incoming`: the frames of one read, to mailboxes or onward
@@ -27,6 +28,7 @@ from callboard.proxies.route_table import RouteTable
 from callboard.proxies.surroundings import Surroundings
 from callboard.proxies.traffic.doubts import Doubts
 from callboard.proxies.traffic.forwarding import Forwarding
+from callboard.proxies.traffic.gates import Gatekeeper
 from callboard.proxies.traffic.incoming import Incoming
 from callboard.proxies.traffic.outgoing import Outgoing
 from callboard.proxies.traffic.paths import Paths
@@ -63,8 +65,15 @@ class Broker:
         )
         self.lifetimes = Lifetimes(runtime, routes, self.outgoing, limits.proxies)
         self.doubts = Doubts(runtime, routes)
+        self.gates = Gatekeeper(runtime, routes, self.outgoing.codec)
         self.paths = Paths(
-            runtime, routes, self.outgoing, self.unrouted, self.lifetimes, self.doubts
+            runtime,
+            routes,
+            self.outgoing,
+            self.unrouted,
+            self.lifetimes,
+            self.doubts,
+            self.gates,
         )
         self.forwarding = Forwarding(runtime, routes, self.unrouted)
         self.incoming = Incoming(
@@ -115,6 +124,7 @@ class Broker:
                 routes.accounts.close(node)
             self.paths.forget(node)
             routes.names.pop(node, None)
+            routes.rights.pop(node, None)  # not before: its messages may wait in mailboxes
             if not self.lifetimes.proxies_of(node):  # they may still dial it
                 routes.endpoints.pop(node, None)
 

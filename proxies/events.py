@@ -80,6 +80,25 @@ class FramesRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class PermissionRefused:
+    """A peer asked for what its rights do not include; told at most once a second.
+
+    Attributes:
+        identity: what the peer has proven to be.
+        node_id: the peer.
+        right: the right that it lacks, as in `Rights(…)`.
+        name: what it wanted it for.
+        count: refusals since the last such event, of all peers; this is the latest.
+    """
+
+    identity: str
+    node_id: bytes
+    right: str
+    name: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectionsRefused:
     """Event: a limit closed connections at once; told at most once a second.
 

@@ -17,6 +17,7 @@ from callboard.proxies.errors import (
     DuplicateMessageType,
     MessageTooLarge,
     MessageVersion,
+    NotPermitted,
     NotSerializable,
     UnknownMessageType,
 )
@@ -174,6 +175,16 @@ class LinkActors:
     undo: bool = False
 
 
+@message("callboard.MonitorRefused")
+@dataclass(frozen=True, slots=True)
+class MonitorRefused:
+    """To the node itself: it will not be told when an actor ends; `text` says why."""
+
+    node: bytes
+    number: int
+    text: str
+
+
 @message("callboard.Failure")
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -200,6 +211,7 @@ _KINDS: dict[str, type[CallboardError]] = {
         NotSerializable,
         MessageTooLarge,
         MessageVersion,
+        NotPermitted,
         UnknownMessageType,
     )
 }

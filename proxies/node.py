@@ -44,7 +44,7 @@ from callboard.proxies.address import (
 from callboard.proxies.broker import Broker
 from callboard.proxies.draining import Drain
 from callboard.proxies.events import NodeDown
-from callboard.proxies.inspection import Inspector
+from callboard.proxies.inspection import Inspect, Inspector
 from callboard.proxies.lifetime.proxy import Proxy
 from callboard.proxies.link.certificates import Certificates, TlsSource
 from callboard.proxies.link.connector import LinkOptions
@@ -171,6 +171,9 @@ class Node(Closing):
         start_actor(SpawnServer, (self._offered,), number=SPAWN_SERVER)
         start_actor(Directory, (names, self._groups, self.name), number=DIRECTORY)
         start_actor(Inspector, (self._broker, names, self._drain), number=INSPECTOR)
+        gates = self._broker.gates
+        gates.registered, gates.offered = names.names_of, self._offered
+        gates.inspections = (Inspect,)
 
     # --- who and where ---
 
@@ -612,6 +615,7 @@ class Node(Closing):
             mailbox_messages=sum(depths),
             mailbox_depth_max=max(depths, default=0),
             refused_frames=broker.routes.refused,
+            not_permitted=broker.gates.audit.count,
             restarts=counters.restarts,
             exhausted=counters.exhausted,
         )

@@ -68,6 +68,7 @@ class NodeStats:
     Attributes:
         pauses: how often reading a link was put off because it brought more than it may.
         refused_frames: those of nodes that no path leads to over the link that brought them.
+        not_permitted: what peers asked for in vain, for lack of rights.
         dropped_fields: fields of messages that no class here knows: their senders are newer.
         refused_spawns: orders of other nodes to spawn what is not offered to them.
         overflows: dropped or refused by full mailboxes.
@@ -105,5 +106,6 @@ class NodeStats:
     mailbox_messages: int = 0
     mailbox_depth_max: int = 0
     refused_frames: int = 0
+    not_permitted: int = 0
     restarts: int = 0
     exhausted: int = 0

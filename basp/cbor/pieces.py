@@ -55,7 +55,7 @@ _WAITING_PAIRS: Final = 2_048
 #: The tags whose content is hashed by us.
 _HASHED: Final = frozenset({tags.SET, tags.FROZENSET, tags.PAIRS})
 
-_BYTES, _TEXT, _ARRAY, _MAP, _TAG = 2, 3, 4, 5, 6
+_UNSIGNED, _BYTES, _TEXT, _ARRAY, _MAP, _TAG = 0, 2, 3, 4, 5, 6
 
 _SHORT_SCALARS: Final = b"|".join(
     [
@@ -176,6 +176,52 @@ def check_weight(payload: bytes, most: int) -> None:
         PayloadTooHeavy: it does.
     """
     deque(weigh(payload, most), 0)
+
+
+#: The tag of references, as every form of its head ends.
+_REFERENCE_SIGN: Final = tags.REFERENCE.to_bytes(2, "big")
+
+
+def find_references(payload: bytes, most: int) -> list[tuple[bytes, int]]:
+    """Return the node id and number of each reference in a payload.
+
+    Args:
+        payload: the bytes; most have no reference, which one look tells.
+        most: bytes of heads and short items to go through; what is in long strings is none.
+
+    Raises:
+        PayloadTooHeavy: there is more to go through.
+        MalformedPayload: the bytes are no CBOR with definite lengths, or a reference has
+            another form than the encoders here give it.
+    """
+    found: list[tuple[bytes, int]] = []
+    if _REFERENCE_SIGN not in payload:
+        return found
+    at = passed = 0
+    while at < len(payload):
+        start = at
+        run = _short_items.match(payload, at)
+        if run is not None:
+            at = run.end()
+        else:
+            major, argument, at = _head(payload, at)
+            if major == _TAG and argument == tags.REFERENCE:
+                start = at
+                (kind, count, at) = _head(payload, at)
+                (of_node, size, begin) = _head(payload, at)
+                (of_number, number, at) = _head(payload, begin + size)
+                if (kind, count, of_node, of_number) != (_ARRAY, 2, _BYTES, _UNSIGNED):
+                    msg = "a reference has another form than a node id and a number"
+                    raise MalformedPayload(msg)
+                found.append((payload[begin : begin + size], number))
+            elif major in {_BYTES, _TEXT}:
+                passed -= argument
+                at += argument
+        passed += at - start
+        if passed > most:
+            msg = f"a message of {len(payload):,} B with references has too many items"
+            raise PayloadTooHeavy(msg)
+    return found
 
 
 def _extra_weight(payload: bytes, at: int) -> int:

@@ -17,10 +17,15 @@ A node without any path is *active* for the destination until a path comes or it
 sure, see :mod:`callboard.basp.routing.diffusion`. What others state goes on to the neighbors
 together, when the last of them has answered, or with the next update of our own: a hub would
 send each statement to each neighbor otherwise.
+
+A neighbor may be a *leaf*: a stub that speaks for itself only. Of what it states nothing counts
+but what it seeks, and that search ends here at once. It is told of the nodes that it may reach,
+by patterns of their names, and others are told of it only if there are such nodes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from callboard.basp.errors import LocalProtocolError, MalformedPayload
@@ -92,6 +97,9 @@ class Router:
         self.next_hops: dict[bytes, NodeId] = {}
         self.carriers: dict[bytes, tuple[NodeId, ...]] = {}
         self.names: dict[bytes, str] = {}
+        # Neighbors that are leaves: patterns of names that each may reach, and what it seeks.
+        self._leaves: dict[NodeId, tuple[str, ...]] = {}
+        self._sought: dict[NodeId, frozenset[NodeId]] = {}
         # Stamp since which a node has no link to another, the latest cut last.
         self._cuts: dict[tuple[NodeId, NodeId], int] = {}
         self._diffusion = Diffusion(self_id)
@@ -109,8 +117,26 @@ class Router:
         vector = self._best.get(destination)
         return () if vector is None else vector.path
 
-    def add_peer(self, peer: NodeId) -> Changes:
+    def may_see(self, peer: NodeId, destination: NodeId) -> bool:
+        """Return whether a neighbor may hear of a node: leaves and members do not of all."""
+        reach = self._leaves.get(peer)
+        if reach is None:
+            return self._leaves.get(destination) != ()
+        name = self.names.get(destination, "")
+        return destination not in self._leaves and any(
+            fnmatchcase(name, pattern) for pattern in reach
+        )
+
+    def _members(self) -> Collection[NodeId]:
+        """Return the neighbors that carry for others."""
+        return self._heard.keys() - self._leaves.keys() if self._leaves else self._heard.keys()
+
+    def add_peer(self, peer: NodeId, reach: Collection[str] | None = None) -> Changes:
         """Take note of a link that is established; the peer gets the whole table.
+
+        Args:
+            peer: the neighbor.
+            reach: for a leaf: patterns of the names of the nodes that it may reach.
 
         Raises:
             LocalProtocolError: the peer is this node, or has a link already.
@@ -119,6 +145,8 @@ class Router:
             msg = f"node {node_id_text(peer)} is this node or already a neighbor"
             raise LocalProtocolError(msg)
         self._stamp += 1
+        if reach is not None:
+            self._leaves[peer] = tuple(reach)
         self._heard[peer] = {}
         self._told[peer] = set()
         changes = Changes()
@@ -132,6 +160,13 @@ class Router:
         if heard is None:
             return changes
         del self._told[peer]
+        self._sought.pop(peer, None)
+        if self._leaves.pop(peer, None) == () and self._find_best(peer)[0] is None:
+            # Nobody else has heard of it, so nobody has to be asked.
+            del self._best[peer], self.next_hops[peer], self.carriers[peer]
+            changes.lost.append(peer)
+            changes.left.append((peer, peer))
+            return changes
         self._stamp += 1
         cuts = [Cut(self._self_id, peer, self._stamp)]
         self._keep_cuts(cuts)
@@ -151,11 +186,13 @@ class Router:
         touched = {*self._heard, *self._best}
         self._heard.clear()
         self._told.clear()
+        self._leaves.clear()
+        self._sought.clear()
         changes = Changes()
         self._finish(touched, changes)
         return changes
 
-    def receive(self, peer: NodeId, payload: bytes) -> Changes:
+    def receive(self, peer: NodeId, payload: bytes) -> Changes:  # one update
         """Take a ``routing_update``; one of a node that is not a neighbor is ignored.
 
         Raises:
@@ -165,6 +202,12 @@ class Router:
         changes = Changes()
         heard = self._heard.get(peer)
         if heard is None:
+            return changes
+        if peer in self._leaves:
+            self._sought.update(
+                (peer, said.seeking) for said in update.statements if said.node == peer
+            )
+            self._answer_leaves(changes)
             return changes
         foreign = self._take_denials(update)
         cuts = self._keep_cuts([cut for cut in update.cuts if self._may_tell(peer, cut.node)])
@@ -188,6 +231,27 @@ class Router:
             raise MalformedPayload(msg)
         self._finish(touched, changes, peer, cuts, update.statements, denied=foreign)
         return changes
+
+    def _answer(self, leaf: NodeId) -> list[Statement]:
+        """Return what ends a leaf's search for what we do not seek ourselves on its behalf."""
+        told, sought = self._told[leaf], self._sought.get(leaf, frozenset())
+        missing = frozenset(
+            node
+            for node in sought - told
+            if node not in self.active or not self.may_see(leaf, node)
+        )
+        self._sought[leaf] = sought - missing - told
+        if not missing:
+            return []
+        self._stamp += 1
+        return [Statement(self._self_id, self._stamp, frozenset({leaf}), missing=missing)]
+
+    def _answer_leaves(self, changes: Changes) -> None:
+        """End the searches of leaves where nothing else is to be told."""
+        for leaf in self._leaves:
+            said = self._answer(leaf)
+            if said:
+                changes.updates.append((leaf, self._write([], [], [], said, {})))
 
     def _may_tell(self, peer: NodeId, node: NodeId) -> bool:
         """Return whether a neighbor carries for a node, or nobody does."""
@@ -262,7 +326,7 @@ class Router:
         changed += sorted((denied or set()).difference(changed))
         news = self._diffusion.take(statements or [], self._best)
         own = self._diffusion.restate(
-            self._best, self._heard.keys(), self._stamp + 1, anew=denied is not None
+            self._best, self._members(), self._stamp + 1, anew=denied is not None
         )
         if own is not None:
             self._stamp += 1
@@ -270,7 +334,8 @@ class Router:
         if source is not None:
             self._held.update((said.node, source) for said in news)
         is_nothing_else = not (changed or own or cuts or fresh)
-        if is_nothing_else and self._diffusion.awaits(self._heard):
+        if is_nothing_else and self._diffusion.awaits(self._members()):
+            self._answer_leaves(changes)
             return
         sources, relayed = self._release_held()
         offers: dict[NodeId, tuple[bytes, bytes]] = {}  # the same for all neighbors
@@ -285,6 +350,8 @@ class Router:
                 said = [] if own is None else [own]
                 said += relayed if sources - {peer} else []
             passed_on = [] if peer in (source, fresh) else cuts or []
+            if peer in self._leaves:
+                passed_on, said = [], self._answer(peer)
             content = announced, withdrawn, passed_on, said
             if not any(content):
                 continue
@@ -368,7 +435,12 @@ class Router:
         for destination in changed:
             best = self._best.get(destination)
             # Paths through the peer itself, and too long ones, are of no use to it.
-            if best is None or peer in best.path or len(best.path) >= PATH_LIMIT:
+            if (
+                best is None
+                or peer in best.path
+                or len(best.path) >= PATH_LIMIT
+                or (self._leaves and not self.may_see(peer, destination))
+            ):
                 if destination in told:
                     told.remove(destination)
                     withdrawn.append(destination)

@@ -131,6 +131,11 @@ _ROWS: Final[tuple[Row[_Look], ...]] = (
         "Connections closed at a limit.",
         "stats.refused_connections",
     ),
+    (
+        "not_permitted_total",
+        "What peers asked for in vain, for lack of rights.",
+        "stats.not_permitted",
+    ),
 )
 
 _FIGURES: Final = figures_of("callboard_", _ROWS)

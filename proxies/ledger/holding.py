@@ -27,15 +27,17 @@ class Holding:
         down: why the actor ended, once that is known; not set when its node is only out of
             reach.
         watchers: who is to be told, by key.
+        unwatched: why this node will not be told when the actor ends; empty when it will.
     """
 
-    __slots__ = ("down", "sightings", "watchers")
+    __slots__ = ("down", "sightings", "unwatched", "watchers")
 
     def __init__(self, sightings: int) -> None:
         """Begin with an actor that is taken to live, and that nobody watches."""
         self.sightings = sightings
         self.down: tuple[ExitReason, str] | None = None
         self.watchers: dict[object, Watcher] = {}
+        self.unwatched = ""
 
     @property
     def is_watched(self) -> bool:
@@ -46,6 +48,8 @@ class Holding:
         """Add a watcher; returns what to tell it at once if the actor is known to be dead."""
         if self.down is not None:
             return ExitReason.NOT_FOUND, f"it had ended ({self.down[0]})"
+        if self.unwatched:
+            return ExitReason.UNREACHABLE, self.unwatched
         self.watchers[key] = watcher
         return None
 
@@ -103,6 +107,7 @@ class Holdings(Generic[H]):
         held = self.of(host)
         for self.sightings, holding in enumerate(held, before + 1):
             holding.sightings = self.sightings
+            holding.unwatched = ""
         return held, before
 
     def all(self) -> list[H]:

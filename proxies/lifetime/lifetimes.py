@@ -22,6 +22,7 @@ from callboard.basp.header import FIRST_ACTOR, NODE_ACTOR
 from callboard.proxies.ledger.holding import Holdings
 from callboard.proxies.ledger.registry import HolderRegistry
 from callboard.proxies.lifetime.proxy import Outbound, Proxy
+from callboard.proxies.messages import MonitorRefused
 from callboard.proxies.route_table import RouteTable
 
 
@@ -126,6 +127,15 @@ class Lifetimes:
             proxy = self._holdings.get(frame.source, number)
         if proxy is not None:
             proxy.actor_ended(ExitReason.from_ordinal(reason), detail)
+
+    def refuse_monitors(self, teller: bytes, refusal: MonitorRefused) -> None:
+        """Take note that an actor elsewhere may not be watched, from who decides on that."""
+        node, number, text = refusal.node, refusal.number, refusal.text
+        if teller in (node, self._routes.router.next_hops.get(node)) and type(text) is str:
+            with self._lock:
+                proxy = self._holdings.get(node, number)
+            if proxy is not None:
+                proxy.refuse_monitors(text)
 
     def release_unused(self) -> None:
         """Forget proxies that nobody here holds a ref to, and tell their hosts."""

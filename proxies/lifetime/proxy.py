@@ -155,6 +155,13 @@ class Proxy(Holding):
             watchers = self.unreachable()
         self._tell(watchers, ExitReason.UNREACHABLE, detail)
 
+    def refuse_monitors(self, text: str) -> None:
+        """Tell who watches, now and later, that this node may not know when the actor ends."""
+        with _LIFE:
+            self.unwatched = text
+            watchers = self.unreachable()
+        self._tell(watchers, ExitReason.UNREACHABLE, text)
+
     def _tell(self, watchers: list[Watcher], reason: ExitReason, detail: str) -> None:
         """Call watchers that were taken out of the table."""
         if watchers:

@@ -249,7 +249,7 @@ class Connector:
         for effect in effects:
             if isinstance(effect, Deliver):
                 wire.frames_received += len(effect.frames)
-                self._user.deliver(wire, effect.frames)
+                wire.deliver(effect.frames)
             elif isinstance(effect, Transmit):
                 wire.write(effect.data)
             elif isinstance(effect, Established):

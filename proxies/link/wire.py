@@ -78,6 +78,38 @@ class Wire(Stream[RawFrame, Effect]):
         #: Nodes whose frames may come over this link, as the routes are now.
         self.sources: set[bytes] = set()
 
+    def deliver(self, frames: list[RawFrame]) -> None:
+        """Hand frames to the node."""
+        self._deliver(frames)
+
+    def guard(
+        self,
+        admit: Callable[[list[RawFrame]], list[RawFrame]],
+        lets_out: Callable[[bytes], bool],
+    ) -> None:
+        """Let only some frames pass from here on: a leaf's link; all others have no such look.
+
+        Args:
+            admit: returns what goes on of the frames that came.
+            lets_out: returns whether a frame is written; from any thread.
+        """
+        deliver, write, write_run = self._deliver, self.write, self.write_run
+
+        def deliver_admitted(frames: list[RawFrame]) -> None:
+            admitted = admit(frames)
+            if admitted:
+                deliver(admitted)
+
+        def write_allowed(frame: bytes, *, at_once: bool = False) -> None:
+            if lets_out(frame):
+                write(frame, at_once=at_once)
+
+        self._deliver = deliver_admitted
+        self.write = write_allowed  # type: ignore[method-assign]
+        self.write_run = lambda frames: write_run(  # type: ignore[method-assign]
+            [frame for frame in frames if lets_out(frame)]
+        )
+
     @property
     def name(self) -> str:
         """The node at the other end, for people."""

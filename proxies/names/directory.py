@@ -38,6 +38,8 @@ class Names:
         self.on_change: Callable[[NamesChanged], object] | None = None
         self._lock = threading.Lock()
         self._holders: dict[str, dict[ActorRef[Any], None]] = {}
+        #: The names of each actor, to be read without the lock.
+        self._names_of: dict[ActorRef[Any], tuple[str, ...]] = {}
         #: True while the node drains: its actors still find each other, other nodes do not.
         self.are_withdrawn = False
 
@@ -51,6 +53,10 @@ class Names:
     def get(self, name: str) -> ActorRef[Any] | None:
         """Return the actor registered under a name, or None."""
         return next(iter(self.state(name)[1]), None)
+
+    def names_of(self, ref: ActorRef[Any]) -> tuple[str, ...]:
+        """Return the names that an actor has; from any thread, never blocks."""
+        return self._names_of.get(ref, ())
 
     def state(self, name: str) -> tuple[int, tuple[ActorRef[Any], ...]]:
         """Return the version of the table, and who is under a name, in the order of coming."""
@@ -125,6 +131,12 @@ class Names:
         reason: str,
     ) -> None:
         """Count a change and pass it on; with the lock held."""
+        for ref in added:
+            self._names_of[ref] = (*self._names_of.get(ref, ()), name)
+        for ref in removed if reason != DRAINING else ():
+            kept = tuple(other for other in self._names_of.pop(ref, ()) if other != name)
+            if kept:
+                self._names_of[ref] = kept
         self.version += 1
         if self.on_change is not None:
             self.on_change(NamesChanged(self, self.version, name, added, removed, reason))

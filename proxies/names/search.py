@@ -14,6 +14,7 @@ from callboard.basp.handshake import Published
 from callboard.basp.header import DIRECTORY, SPAWN_SERVER
 from callboard.basp.node_id import NodeId
 from callboard.proxies.address import Endpoint, endpoint_text, parse_address, parse_node_address
+from callboard.proxies.errors import NotPermitted
 from callboard.proxies.link.dialer import Dial, Dialer
 from callboard.proxies.link.ports import Ports
 from callboard.proxies.messages import Lookup, Spawn
@@ -23,10 +24,12 @@ from callboard.proxies.route_table import RouteTable
 T = TypeVar("T")
 
 
-async def _settled(future: Future[T]) -> T | None:
+async def _settled(future: Future[T]) -> T | NotPermitted | None:
     """Await a future whose failure only means that there is no answer from there."""
     try:
         return await future
+    except NotPermitted as error:  # others may permit it
+        return error
     except (NodeUnreachable, TimeoutError):
         return None
 
@@ -49,16 +52,21 @@ class Reach:
         """Return this node's actor of that name, or else that of the first to answer.
 
         Raises:
+            NotPermitted: nobody in reach has the name, as far as this node may look it up.
             NotRegistered: nobody in reach has the name.
         """
         held = self._names.get(name)
         if held is not None:
             return held
+        refusal = None
         # The first answer counts: a node that is frozen must not hold the others up.
         for answer in asyncio.as_completed(self._ask_everywhere(name, timeout)):
             found = await answer
             if isinstance(found, ActorRef):
                 return found
+            refusal = found if isinstance(found, NotPermitted) else refusal
+        if refusal is not None:
+            raise refusal
         msg = f"no actor in reach of {self._runtime.name} is registered as {name!r}"
         raise NotRegistered(msg)
 

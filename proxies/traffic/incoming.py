@@ -24,6 +24,7 @@ from callboard.basp.header import (
     HIGH_PRIORITY,
     MESSAGE_ID_MASK,
     NODE_ACTOR,
+    NOT_PERMITTED,
     POSITION_MASK,
     POSITION_SHIFT,
     RESPONSE,
@@ -32,6 +33,7 @@ from callboard.basp.header import (
 from callboard.basp.node_id import NodeId
 from callboard.basp.payload import LargePayload
 from callboard.basp.routing.path_order import PathOrder
+from callboard.proxies.errors import NotPermitted
 from callboard.proxies.events import MessagesLost
 from callboard.proxies.lifetime.lifetimes import Lifetimes
 from callboard.proxies.link.wire import Wire
@@ -39,6 +41,7 @@ from callboard.proxies.messages import (
     TAKES_NO_MORE,
     Failure,
     LinkActors,
+    MonitorRefused,
     StopActor,
     error_of,
     failure_of,
@@ -51,7 +54,7 @@ from callboard.proxies.traffic.outgoing import Outgoing
 from callboard.proxies.traffic.paths import Paths
 
 #: Errors of messages that no handler has seen.
-_UNHANDLED: Final = (ActorDown, AskTimeout, MailboxFull)
+_UNHANDLED: Final = (ActorDown, AskTimeout, MailboxFull, NotPermitted)
 
 
 class RemoteTeller:
@@ -98,7 +101,7 @@ class RemoteAsker:
     __slots__ = (
         "_arrivals",
         "_counted",
-        "_node",
+        "node",
         "_number",
         "_outgoing",
         "deadline",
@@ -120,7 +123,8 @@ class RemoteAsker:
         arrivals: Arrivals,
     ) -> None:
         self._outgoing = outgoing
-        self._node = node
+        #: The id of its node.
+        self.node = node
         self._number = number
         self.message_id = message_id
         self._arrivals = arrivals
@@ -136,7 +140,7 @@ class RemoteAsker:
         if not self._counted:  # as `owed`, without the call: each answer comes here
             self._counted = True
             self._arrivals.delivered += 1
-        self._outgoing.respond(self._node, self._number, self.message_id, value)
+        self._outgoing.respond(self.node, self._number, self.message_id, value)
         return True
 
     def set_exception(self, error: BaseException) -> bool:
@@ -148,7 +152,7 @@ class RemoteAsker:
             self._counted = True
             self._arrivals.dead_letters += 1
         self.owed()
-        self._outgoing.respond_error(self._node, self._number, self.message_id, error)
+        self._outgoing.respond_error(self.node, self._number, self.message_id, error)
         return True
 
     def owed(self) -> None:
@@ -399,7 +403,10 @@ class Incoming:
     def _refuse(self, number: int, message: Any, sender: Any) -> None:
         """Carry out a command for the node, or refuse a message that no actor here takes."""
         if number == NODE_ACTOR:
-            self._take_command(message)
+            if isinstance(message, MonitorRefused):
+                self._lifetimes.refuse_monitors(sender.node, message)
+            else:
+                self._take_command(message)
             sender.set_result(None)
             return
         if self.refuses_asks and number >= FIRST_ACTOR and isinstance(sender, RemoteAsker):
@@ -407,7 +414,10 @@ class Incoming:
             sender.set_exception(NodeClosed(f"{name} {TAKES_NO_MORE}"))
             return
         ref = self._runtime.ended_ref(number)
-        sender.set_exception(ActorDown(f"there is no actor {ref}"))
+        if number == NOT_PERMITTED:
+            sender.set_exception(NotPermitted(str(message)))
+        else:
+            sender.set_exception(ActorDown(f"there is no actor {ref}"))
         self._runtime.dead_letter(ref, message, sender)
 
     def _refuse_payload(self, wire: Wire, frame: RawFrame, error: RemoteProtocolError) -> None:

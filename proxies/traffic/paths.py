@@ -24,6 +24,7 @@ from callboard.proxies.link.wire import Wire
 from callboard.proxies.messages import Describe
 from callboard.proxies.route_table import OLD_PATH_LIMIT, RouteTable
 from callboard.proxies.traffic.doubts import Doubts
+from callboard.proxies.traffic.gates import Gatekeeper
 from callboard.proxies.traffic.outgoing import Outgoing
 from callboard.proxies.traffic.unrouted import DIAL_TIMEOUT, Unrouted
 
@@ -41,6 +42,7 @@ class Paths:
     _unrouted: Unrouted
     _lifetimes: Lifetimes
     _doubts: Doubts
+    _gates: Gatekeeper
     _watchers: dict[bytes, list[Future[NodeDown]]] = field(default_factory=dict)
     #: Neighbours that lead to nodes, as of the last change of their paths.
     _hops: dict[bytes, NodeId] = field(default_factory=dict)
@@ -53,14 +55,19 @@ class Paths:
 
     def link_up(self, wire: Wire, peer: PeerIdentity) -> None:
         """A link is established: exchange routes."""
-        node = peer.node_id
+        node, reach = peer.node_id, None
+        self._routes.rights.pop(node, None)
+        if peer.standing is not None and not peer.standing.rights.is_member:
+            rights = self._routes.rights[node] = peer.standing.rights
+            reach = rights.reach
+            self._gates.begin(wire, peer.standing)
         wire.peer_name = self._routes.names[node] = _read_name(peer.state)
         self._routes.wires[node] = wire
         if wire.endpoint is not None:
             self._routes.endpoints[node] = wire.endpoint
         self._runtime.report(LinkUp(node, wire.peer_name))
         with self._routes.lock:
-            changes = self._routes.router.add_peer(node)
+            changes = self._routes.router.add_peer(node, reach)
         self._routes_changed(changes, "")
 
     def link_down(self, wire: Wire, reason: str) -> None:

@@ -1,0 +1,73 @@
+"""What was refused for lack of rights: counted, told, and written to the audit log."""
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from callboard.actors.token_bucket import TokenBucket
+from callboard.proxies.events import PermissionRefused
+from callboard.text import printable
+
+#: Seconds between two events: a peer that asks in vain without end must not fill a log.
+INTERVAL: Final = 1.0
+
+#: Lines of the audit log in a second, and at once; of the others only the number is told.
+LINES_PER_SECOND: Final = 10.0
+LINES_AT_ONCE: Final = 100.0
+
+#: Characters of a name that are told; it came from a peer.
+NAME_SHOWN: Final = 200
+
+_log = logging.getLogger("callboard.audit")
+
+
+class Audit:
+    """The refusals of one node. To be used on the runner, with its role."""
+
+    def __init__(
+        self,
+        now: Callable[[], float],
+        call_later: Callable[..., Any],
+        emit: Callable[[object], object],
+    ) -> None:
+        """Begin with none.
+
+        Args:
+            now: monotonic seconds.
+            call_later: calls a function after some seconds.
+            emit: takes the events.
+        """
+        self._now = now
+        self._call_later = call_later
+        self._emit = emit
+        #: How many there were.
+        self.count = 0
+        self._lines = TokenBucket(LINES_PER_SECOND, LINES_AT_ONCE)
+        self._unwritten = 0
+        self._untold = 0
+        self._latest: tuple[str, bytes, str, str] = ("", b"", "", "")
+        self._is_waiting = False
+
+    def refused(self, identity: str, node: bytes, right: str, name: str) -> None:
+        """Take note of a refusal."""
+        name = printable(name[:NAME_SHOWN])
+        self.count += 1
+        self._untold += 1
+        self._latest = (identity, node, right, name)
+        if self._lines.allows(self._now()):
+            before, self._unwritten = self._unwritten, 0
+            more = f" ({before:,} more before, not written)" if before else ""
+            text = "refused: %s of node %s has no right %s for %s%s"
+            _log.warning(text, printable(identity), node.hex(), right, name, more)
+        else:
+            self._unwritten += 1
+        if not self._is_waiting:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Tell of the refusals since the last time, if there are any."""
+        count, self._untold = self._untold, 0
+        self._is_waiting = count > 0
+        if count:
+            self._emit(PermissionRefused(*self._latest, count))
+            self._call_later(INTERVAL, self._tell)

@@ -1,0 +1,99 @@
+"""The leaves that one node is linked with: each link has a gate, refusals are told."""
+
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Any, Final
+
+from callboard.actors.reference import ActorRef
+from callboard.actors.runtime import Runtime
+from callboard.basp.frame import RawFrame
+from callboard.basp.header import NODE_ACTOR
+from callboard.basp.payload import PayloadCodec
+from callboard.proxies.errors import NotPermitted
+from callboard.proxies.link.wire import Wire
+from callboard.proxies.messages import MonitorRefused, Spawn, failure_of
+from callboard.proxies.rights.audit import Audit
+from callboard.proxies.rights.gate import LeafGate, Refusal
+from callboard.proxies.rights.permissions import Standing
+from callboard.proxies.route_table import RouteTable
+
+#: Bytes that may wait for a leaf that does not read, while it is told what it may not watch.
+TOLD_WITHIN: Final = 1024 * 1024
+
+
+class Gatekeeper:
+    """What the gates of one node share. On the runner, but for what gates ask."""
+
+    #: Returns what an actor of this node is registered as.
+    registered: Callable[[ActorRef[Any]], Collection[str]]
+    #: The classes that others may spawn here, by name.
+    offered: Mapping[str, type]
+    #: Questions to the inspector that only look.
+    inspections: tuple[type, ...] = ()
+
+    def __init__(self, runtime: Runtime, routes: RouteTable, codec: PayloadCodec) -> None:
+        self._runtime = runtime
+        self._routes = routes
+        self._codec = codec
+        #: What leaves asked for in vain.
+        self.audit = Audit(runtime.now, runtime.call_later, runtime.report)
+        self.read = codec.decode_message
+        self.offered = {}
+        self.registered = lambda _: ()
+
+    def begin(self, wire: Wire, standing: Standing) -> None:
+        """Guard the link of a leaf, before anything goes over it."""
+        assert wire.peer is not None, "a link that is established has a peer"
+        gate = LeafGate(self, self._routes.node_id, wire.peer, standing)
+        if wire.link.shown:
+            gate.give(wire.link.shown)
+        wire.guard(partial(self._admit, gate, wire), gate.lets_out)
+
+    def _admit(self, gate: LeafGate, wire: Wire, frames: list[RawFrame]) -> list[RawFrame]:
+        """Let frames of a leaf pass, and tell of what was refused."""
+        admitted = gate.admit(frames)
+        leaf = wire.peer or b""
+        if gate.refusals:
+            self._routes.refused += gate.dropped
+            for refusal in gate.refusals:
+                self.audit.refused(gate.standing.identity, leaf, refusal.right, refusal.name)
+            gate.refusals.clear()
+            gate.dropped = 0
+        for node, number in gate.unwatched:
+            if wire.waiting < TOLD_WITHIN:
+                text = gate.text_of(Refusal("monitor", "", f"actor {number}"))
+                node_ref = self._runtime.ref_of(leaf, NODE_ACTOR)
+                node_ref.tell(MonitorRefused(node, number, text))
+        gate.unwatched.clear()
+        return admitted
+
+    # --- what gates ask ---
+
+    def names_of(self, number: int) -> Collection[str]:
+        """Return what an actor here is registered as, else what its class is called."""
+        cell = self._runtime.contexts.get(number)
+        if cell is None:
+            return ()
+        actor = getattr(cell, "actor", None)
+        return self.registered(cell.ref) or (type(actor).__name__,)
+
+    def offered_as(self, request: Spawn) -> str:
+        """Return the name under which the class is offered that a request means."""
+        if request.by_class:
+            for name in sorted(self.offered):
+                if self.offered[name].__qualname__ == request.name:
+                    return name
+        return request.name
+
+    def name_of(self, node: bytes) -> str:
+        """Return what a node is called."""
+        own = node == self._routes.node_id
+        return self._runtime.name if own else self._routes.names.get(node, "")
+
+    def is_behind(self, node: bytes) -> bool:
+        """Return whether a node is a member that a path leads to."""
+        return node not in self._routes.rights and self._routes.has_path(node)
+
+    def write_error(self, text: str) -> bytes:
+        """Write the answer to an ask that says that it is not permitted."""
+        return self._codec.encode(failure_of(NotPermitted(text)))
