@@ -301,9 +301,10 @@ class Background(ABC):
         """Work after each pause in which there was a wake, until the end."""
         while True:
             self._wanted.wait()
-            if self._ended.wait(self._pause):
-                return
+            self._ended.wait(self._pause)
             self._wanted.clear()
+            if self._ended.is_set():  # after the clear, which may undo the wake of an end
+                return
             self._is_due = False  # before the work: what comes during it is for the next turn
             if not self.work():
                 return

@@ -36,7 +36,7 @@ def process_start_ns() -> int:
 
 
 #: Seconds that the line may take to stand.
-STAND_LIMIT: Final = 20.0
+STAND_LIMIT: Final = 60.0
 
 #: The line should stand within this part of the story; if it does not, the story is put off.
 EARLY: Final = 0.1
@@ -49,6 +49,9 @@ STORE_LIMIT: Final = 5.0
 
 #: Seconds that the nodes are kept for results of Spark, where the machine has other work.
 RESULTS_LIMIT: Final = 15.0
+
+#: Seconds that the system may take beyond the story to heal from the scripted blow.
+HEALING_LIMIT: Final = 20.0
 
 #: Seconds between two rounds of delivery reports.
 ROUND: Final = 0.05
@@ -247,8 +250,14 @@ class Show:
     # --- the end ---
 
     def _await_results(self) -> None:
-        """Keep the nodes until each kind of results came back, or it takes too long."""
-        missing = self.scene.findings.missing
+        """Keep the nodes until all healed and each kind of results came, or it takes too long.
+
+        On a busy machine healing takes longer than the story.
+        """
+        chronicle, missing = self.scene.chronicle, self.scene.findings.missing
+        self._pump(
+            lambda: self._is_ending or chronicle.has_healed, time.monotonic() + HEALING_LIMIT
+        )
 
         def is_over() -> bool:
             return self._is_ending or not missing() or not self.analysis.is_running

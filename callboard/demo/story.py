@@ -138,6 +138,16 @@ class Chronicle:
         if milestone and incident and by in ("", reporter) and subject.startswith(about):
             incident.reach(milestone, note["at"])
 
+    @property
+    def has_healed(self) -> bool:
+        """Whether all milestones of the scripted blow were reached, if there was one."""
+        wanted = {milestone for milestone, _, _ in _MILESTONES.values()} | {"restarted"}
+        return all(
+            wanted <= incident.milestones.keys()
+            for incident in self.incidents
+            if incident.is_scripted
+        )
+
     def at(self, at_ns: int) -> Incident | None:
         """Return the incident that a moment belongs to: the latest that began before it."""
         return next((each for each in reversed(self.incidents) if each.at_ns <= at_ns), None)

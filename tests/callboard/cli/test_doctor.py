@@ -19,6 +19,9 @@ def install(tmp_path):
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
         (info / "RECORD").write_text("".join(f"{file},,\n" for file in files))
+        for file in files:
+            (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / file).touch()
         return importlib.metadata.distributions(path=[str(tmp_path)])
 
     return add

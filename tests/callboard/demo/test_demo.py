@@ -87,10 +87,10 @@ def number(text):
     return int(text.replace(",", ""))
 
 
-@pytest.mark.timeout(40)
+@pytest.mark.timeout(150)
 def test_the_story_ends_with_an_exact_balance_and_no_process_left(start):
     demo = start("--seconds", "8", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    out, err = demo.process.communicate(timeout=30)
+    out, err = demo.process.communicate(timeout=120)
 
     assert demo.process.returncode == 0, out + err
     assert err == ""
@@ -120,10 +120,10 @@ def test_the_story_ends_with_an_exact_balance_and_no_process_left(start):
     assert demo.processes() == []
 
 
-@pytest.mark.timeout(40)
+@pytest.mark.timeout(150)
 def test_json_is_all_that_is_printed_and_tells_every_milestone(start):
     demo = start("--seconds", "8", "--json", stdout=subprocess.PIPE, text=True)
-    out, _ = demo.process.communicate(timeout=30)
+    out, _ = demo.process.communicate(timeout=120)
 
     summary = json.loads(out)
     assert demo.process.returncode == 0
@@ -173,7 +173,7 @@ def test_rates_quantiles_and_anomalies_of_spark_come_back_while_the_nodes_run(st
     else:
         pytest.fail("the story ended before")
     demo.process.send_signal(signal.SIGINT)
-    out, err = demo.process.communicate(timeout=30)
+    out, err = demo.process.communicate(timeout=120)
 
     assert demo.process.returncode == 0, out + err
     assert re.search(r"^anomalies .* \d+$", out, re.MULTILINE)
@@ -182,7 +182,7 @@ def test_rates_quantiles_and_anomalies_of_spark_come_back_while_the_nodes_run(st
     assert demo.processes() == []
 
 
-@pytest.mark.timeout(40)
+@pytest.mark.timeout(150)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_in_order(start, number):
     demo = start("--forever", stdout=subprocess.PIPE, text=True)
@@ -197,7 +197,7 @@ def test_a_signal_ends_it_in_order(start, number):
     assert demo.processes() == []
 
 
-@pytest.mark.timeout(40)
+@pytest.mark.timeout(150)
 def test_when_the_parent_is_killed_the_nodes_end_even_a_frozen_one(start):
     demo = start("--forever", stdout=subprocess.PIPE, text=True)
     for line in demo.process.stdout:
