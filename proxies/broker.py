@@ -124,7 +124,7 @@ class Broker:
                 routes.accounts.close(node)
             self.paths.forget(node)
             routes.names.pop(node, None)
-            routes.rights.pop(node, None)  # not before: its messages may wait in mailboxes
+            self.gates.forget(node)
             if not self.lifetimes.proxies_of(node):  # they may still dial it
                 routes.endpoints.pop(node, None)
 

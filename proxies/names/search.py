@@ -52,21 +52,21 @@ class Reach:
         """Return this node's actor of that name, or else that of the first to answer.
 
         Raises:
-            NotPermitted: nobody in reach has the name, as far as this node may look it up.
+            NotPermitted: this node may look the name up nowhere.
             NotRegistered: nobody in reach has the name.
         """
         held = self._names.get(name)
         if held is not None:
             return held
-        refusal = None
+        answers: list[Any] = []
         # The first answer counts: a node that is frozen must not hold the others up.
         for answer in asyncio.as_completed(self._ask_everywhere(name, timeout)):
             found = await answer
             if isinstance(found, ActorRef):
                 return found
-            refusal = found if isinstance(found, NotPermitted) else refusal
-        if refusal is not None:
-            raise refusal
+            answers.append(found)
+        if answers and all(isinstance(answer, NotPermitted) for answer in answers):
+            raise answers[0]
         msg = f"no actor in reach of {self._runtime.name} is registered as {name!r}"
         raise NotRegistered(msg)
 

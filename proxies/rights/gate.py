@@ -17,13 +17,18 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
 from callboard.actors.envelope import Envelope
+from callboard.actors.exit_reason import ExitReason
+from callboard.basp.accounting import Accounts
 from callboard.basp.cbor.pieces import find_references
 from callboard.basp.cbor.plain import write_plain
+from callboard.basp.control import pack_down
 from callboard.basp.errors import RemoteProtocolError
-from callboard.basp.frame import RawFrame
+from callboard.basp.frame import RawFrame, pack_frame
 from callboard.basp.header import (
     CORE_ACTOR,
     DIRECTORY,
+    EPOCH_COUNT,
+    EPOCH_SHIFT,
     FIRST_ACTOR,
     HEADER,
     HEADER_SIZE,
@@ -35,6 +40,7 @@ from callboard.basp.header import (
     POSITION_SHIFT,
     RESPONSE,
     SPAWN_SERVER,
+    Fields,
     Operation,
 )
 from callboard.basp.payload import LargePayload
@@ -124,12 +130,16 @@ class LeafGate:
     unwatched: list[Key] = field(default_factory=list)
     #: Frames that were dropped because they are in another node's name, or for another one.
     dropped: int = 0
+    #: What nodes are answered that the leaf may not talk with: the node, and the frame.
+    answers: list[tuple[bytes, bytes]] = field(default_factory=list)
     #: Actors that the leaf was given, with what they were called then; the latest last.
     _given: dict[Key, Collection[str]] = field(default_factory=dict)
     #: Actors whose end it is told.
     _watched: set[Key] = field(default_factory=set)
     #: Names that it looks up at other nodes, by node and message id.
     _lookups: dict[Key, str] = field(default_factory=dict)
+    #: Of what such nodes sent: the leaf says nothing to them, so it is counted here.
+    _turned_away: Accounts = field(default_factory=Accounts)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     # --- what comes from the leaf ---
@@ -304,8 +314,12 @@ class LeafGate:
 
     def lets_out(self, frame: bytes) -> bool:
         """Return whether a frame goes out to the leaf, which is given what is in it."""
-        operation, _, data, source, destination, source_actor, _ = HEADER.unpack_from(frame)
-        if destination != self._leaf or (source != self._node and not self._may_reach(source)):
+        fields = HEADER.unpack_from(frame)
+        operation, _, data, source, destination, source_actor, _ = fields
+        if destination != self._leaf:
+            return False
+        if source != self._node and not self._may_reach(source):
+            self._turn_away(fields)
             return False
         if operation == _DISPATCH:
             keys = [(source, source_actor)]
@@ -322,6 +336,31 @@ class LeafGate:
                 return False
             self._watched.discard((source, source_actor))
         return True
+
+    def _turn_away(self, fields: Fields) -> None:
+        """Answer a node in the leaf's name that this one cannot answer; on the runner."""
+        operation, _, data, node, _, actor, number = fields
+        accounts, leaf, name = self._turned_away, self._leaf, self._host.name_of(node)
+        text = self.text_of(Refusal("reach", name, name))
+        if operation == _ANNOUNCE:
+            down = pack_down(leaf, number, node, ExitReason.UNREACHABLE.ordinal, text)
+            self.answers.append((node, down))
+        if operation != _DISPATCH:
+            return
+        epoch = data >> EPOCH_SHIFT & EPOCH_COUNT - 1
+        accounts.arrivals_of(node, epoch).dead_letters += 1
+        message_id = data & MESSAGE_ID_MASK
+        if message_id and not data & RESPONSE:
+            account = accounts.account(node)
+            position = (account.offset + account.sent & POSITION_MASK) << POSITION_SHIFT
+            account.sent += 1
+            error, data = self._host.write_error(text), RESPONSE | position | message_id
+            self.answers.append(
+                (node, pack_frame(_DISPATCH, data, leaf, node, 0, actor, error))
+            )
+        for told, report in accounts.reports():
+            frame = pack_frame(Operation.DELIVERY_REPORT, 0, leaf, told, 0, 0, report)
+            self.answers.append((told, frame))
 
     def _note(self, keys: list[Key], name: str = "") -> None:
         """Take note of actors that the leaf is given."""

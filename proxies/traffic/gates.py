@@ -37,6 +37,9 @@ class Gatekeeper:
         self._codec = codec
         #: What leaves asked for in vain.
         self.audit = Audit(runtime.now, runtime.call_later, runtime.report)
+        #: What each leaf has proven to be.
+        self._identities: dict[bytes, str] = {}
+        routes.on_refused = lambda *refusal: runtime.post(self.refused, *refusal)
         self.read = codec.decode_message
         self.offered = {}
         self.registered = lambda _: ()
@@ -47,7 +50,8 @@ class Gatekeeper:
         gate = LeafGate(self, self._routes.node_id, wire.peer, standing)
         if wire.link.shown:
             gate.give(wire.link.shown)
-        wire.guard(partial(self._admit, gate, wire), gate.lets_out)
+        self._identities[wire.peer] = standing.identity
+        wire.guard(partial(self._admit, gate, wire), partial(self._lets_out, gate))
 
     def _admit(self, gate: LeafGate, wire: Wire, frames: list[RawFrame]) -> list[RawFrame]:
         """Let frames of a leaf pass, and tell of what was refused."""
@@ -56,7 +60,7 @@ class Gatekeeper:
         if gate.refusals:
             self._routes.refused += gate.dropped
             for refusal in gate.refusals:
-                self.audit.refused(gate.standing.identity, leaf, refusal.right, refusal.name)
+                self.refused(leaf, refusal.right, refusal.name)
             gate.refusals.clear()
             gate.dropped = 0
         for node, number in gate.unwatched:
@@ -66,6 +70,23 @@ class Gatekeeper:
                 node_ref.tell(MonitorRefused(node, number, text))
         gate.unwatched.clear()
         return admitted
+
+    def _lets_out(self, gate: LeafGate, frame: bytes) -> bool:
+        """Let a frame pass to a leaf, or answer who may not talk with it."""
+        if gate.lets_out(frame):
+            return True
+        while gate.answers:
+            self._routes.send_to(*gate.answers.pop(0))
+        return False
+
+    def refused(self, leaf: bytes, right: str, name: str) -> None:
+        """Take note of what a leaf lacks a right for."""
+        self.audit.refused(self._identities.get(leaf, ""), leaf, right, name)
+
+    def forget(self, node: bytes) -> None:
+        """Forget a node that is out of reach for long: its messages waited in mailboxes."""
+        self._routes.rights.pop(node, None)
+        self._identities.pop(node, None)
 
     # --- what gates ask ---
 

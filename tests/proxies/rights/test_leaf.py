@@ -413,3 +413,100 @@ def lookup_of(name):
     from callboard.proxies.messages import Lookup
 
     return Lookup(name)
+
+
+@pytest.fixture
+def behind(meet, make_node):
+    """A leaf that may reach the office behind its member, and the bank that it may not."""
+
+    def behind(**rights):
+        shop, leaf = meet(Rights(reach=["off*"], **rights), shop_dials=True)
+        office, bank = make_node("office", secret="s2"), make_node("bank", secret="s2")
+        shop.listen()
+        for node in (office, bank):
+            node.register("till", node.spawn(Till))
+            node.register("safe", node.spawn(Till))
+            node.connect(shop.address)
+        eventually(lambda: len(leaf.nodes()) == 2)
+        return shop, leaf, office, bank
+
+    return behind
+
+
+def at(leaf, node, ref):
+    return leaf.ref(f"basp:///{ref.actor_id}@{node.node_id.hex()}")
+
+
+def test_a_leaf_talks_with_the_nodes_that_it_may_reach_under_the_same_rights(behind):
+    shop, leaf, office, bank = behind(names=["till"], monitor=["till"], stop=["till"])
+    assert sorted(node.name for node in leaf.nodes()) == ["office", "shop"]
+
+    till = leaf.find("till", 5).result(5)
+    assert till.node_id == office.node_id
+    assert till.ask("hi").result(5) == "HI"
+    with pytest.raises(errors.NotPermitted):
+        leaf.find("safe", 5).result(5)
+    safe = at(leaf, office, office.find("safe", 5).result(5))
+    with pytest.raises(errors.NotPermitted):
+        safe.ask("hi").result(5)
+    safe.kill()
+    down = leaf.monitor(till)
+    till.kill()
+    assert down.result(5).reason == "killed"
+    assert office.find("safe", 5).result(5).ask("hi").result(5) == "HI"
+    with pytest.raises(errors.NodeUnreachable):
+        at(leaf, bank, bank.find("till", 5).result(5)).ask("hi").result(5)
+
+    guest = at(bank, leaf, leaf.spawn(Guest))
+    for _ in range(3):
+        with pytest.raises((errors.NotPermitted, errors.ActorDown)):
+            guest.ask("hi").result(5)
+    assert bank.monitor(guest).result(5).reason == "unreachable"
+    with pytest.raises(errors.NotRegistered):
+        bank.find("nobody", 60).result(20)
+    eventually(lambda: not bank.accounts()[leaf.node_id].in_flight)
+
+
+def test_a_node_in_reach_asks_the_leaf_and_is_answered(behind):
+    _, leaf, office, _ = behind()
+    guest = leaf.spawn(Guest)
+    leaf.register("guest", guest)
+
+    assert office.find("guest", 5).result(5).ask("hi").result(5) == ["hi"]
+    office.find("guest", 5).result(5).ask([office.find("till", 5).result(5)]).result(5)
+    given = leaf.runtime.contexts[guest.actor_id].actor.got[1][0][0]
+    assert given.ask("hi").result(5) == "HI"
+
+
+def test_what_is_refused_for_a_node_in_reach_keeps_its_place(behind):
+    _, leaf, office, _ = behind(names=["till"])
+    till = leaf.find("till", 5).result(5)
+    safe = at(leaf, office, office.find("safe", 5).result(5))
+    for n in range(20):
+        till.tell(str(n))
+        safe.tell("no")
+    assert till.ask(1).result(5) == [str(n) for n in range(20)]
+    office.report_now()
+    eventually(lambda: leaf.accounts()[office.node_id].in_flight == 0)
+    assert leaf.accounts()[office.node_id].lost == 0
+
+
+def test_a_leaf_of_two_members_leads_nobody_from_one_to_the_other(make_node):
+    permissions = {"sensor": Rights(names=["*"]), "member": Rights.member()}
+    shops = [
+        make_node(name, secrets=SECRETS, permissions=permissions) for name in ("one", "two")
+    ]
+    leaf = make_node("probe", secret="s1")
+    for shop in shops:
+        shop.listen()
+        shop.register(shop.name, shop.spawn(Till))
+        leaf.connect(shop.address)
+    eventually(lambda: all(shop.nodes() for shop in shops))
+
+    assert [[node.name for node in shop.nodes()] for shop in shops] == [["probe"]] * 2
+    for shop in shops:
+        assert leaf.find(shop.name, 5).result(5).ask("hi").result(5) == "HI"
+    gone = leaf.monitor_node(shops[0].node_id)
+    shops[0].disconnect(leaf.node_id, 60.0)
+    assert gone.result(4).name == "one"  # the other member says at once that it knows no path
+    assert leaf.find("two", 5).result(5).ask("hi").result(5) == "HI"
