@@ -26,6 +26,9 @@ _log = logging.getLogger("callboard")
 #: Seconds for a whole request, and for its answer to leave.
 REQUEST_LIMIT: Final = 10.0
 
+#: Seconds that a client has to close its connection behind the answer.
+LINGER: Final = 2.0
+
 #: Connections at a time, each with a thread: more than probes and scrapers need.
 CONNECTIONS: Final = 64
 
@@ -96,7 +99,17 @@ class WebServer(ThreadingHTTPServer):
                 self._open[request] = (self._open[request][0], deadline)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection."""
+        """Close a connection behind its answer, which a reset would overtake.
+
+        So what a client sends beyond its request is read, until it closes as well or is late.
+        """
+        if request in self._open:
+            self.set_deadline(request, LINGER)
+            with contextlib.suppress(OSError):
+                request.shutdown(socket.SHUT_WR)
+                thrown_away = bytearray(64 * 1024)
+                while request.recv_into(thrown_away):
+                    pass
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)

@@ -43,6 +43,8 @@ class Acceptor:
     _emit: Callable[[object], None]
     #: Begins a link on a connection.
     _opened: Callable[[socket.socket | TlsSocket, LinkConfig, Endpoint], Wire]
+    #: Closes a connection behind its last words, and tells the gate.
+    _part_with: Callable[[object, TlsSocket], None]
     #: Counts the connections of the node, without handshakes of TLS here.
     _connections: Callable[[], int]
     _listeners: list[socket.socket] = field(default_factory=list)
@@ -118,11 +120,11 @@ class Acceptor:
 
         def ended(error: str) -> None:
             self._handshakes.discard(handshake)
-            self._gate.ended(handshake)
             if error:
                 self._not_secured(sock, endpoint, error)
-                sock.close()
+                self._part_with(handshake, sock)
                 return
+            self._gate.ended(handshake)
             sock.follow(tls, self._open(sock, config, endpoint))
 
         handshake = Handshake(self._runner, sock, FIRST_WORD_LIMIT, ended)

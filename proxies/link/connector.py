@@ -4,14 +4,13 @@ The acceptor and the dialer make connections; here a link is begun on each, its 
 carried out, and established links are handed to their user.
 """
 
-import contextlib
 import logging
 import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from callboard.actors.runner.runner import Runner
 from callboard.actors.runner.timers import Timer
@@ -43,7 +42,8 @@ from callboard.proxies.link.certificates import LOOK_INTERVAL, Certificates
 from callboard.proxies.link.dialer import Dial, Dialer
 from callboard.proxies.link.limits import Gate, Limits
 from callboard.proxies.link.network import Network
-from callboard.proxies.link.stream import READ_SIZE, Turns
+from callboard.proxies.link.parting import Parting
+from callboard.proxies.link.stream import Turns
 from callboard.proxies.link.tls_socket import TlsSocket
 from callboard.proxies.link.wire import Wire, Wiring
 from callboard.proxies.rights.permissions import OPEN, LinkAccess
@@ -107,6 +107,9 @@ class LinkOptions:
 #: Seconds in which peers of a node that closes have time to read what it wrote at last.
 LINGER: Final = 0.5
 
+#: Seconds that a peer has to read why its connection ends, and to close it as well.
+PARTING_LIMIT: Final = 2.0
+
 
 @dataclass(eq=False, repr=False)
 class Connector:
@@ -125,7 +128,8 @@ class Connector:
         self._wires: dict[Link, Wire] = {}
         self._barred: dict[bytes, float] = {}
         self._quiet_until = 0.0
-        self._parting: list[socket.socket] = []
+        #: Connections that have ended, until their peers have closed them too.
+        self._partings: dict[Parting, object] = {}
         self._pauses = 0  # of links that ended
         self._turns = Turns(self._runner)
         self._certificates: list[Certificates] = []
@@ -139,12 +143,18 @@ class Connector:
             self._network,
             options.tls,
             self._open_dialed,
+            self._part_with,
             self._pairs,
             len(options.access.keys),
         )
         #: Takes links that others want.
         self.acceptor = Acceptor(
-            self._runner, self.gate, self._emit, self._open, self._connections
+            self._runner,
+            self.gate,
+            self._emit,
+            self._open,
+            self._part_with,
+            self._connections,
         )
 
     def start(self, user: LinkUser) -> None:
@@ -207,7 +217,7 @@ class Connector:
 
     def _connections(self) -> int:
         """Count the connections of the node, TLS handshakes of dials included."""
-        return len(self._wires) + len(self.dialer)
+        return len(self._wires) + len(self._partings) + len(self.dialer)
 
     # --- connections ---
 
@@ -238,6 +248,7 @@ class Connector:
         link.upper_state = self.options.state
         wire = self._wires[link] = Wire(self._wiring, sock, link, remote, dialer=dialer)
         wire.after_read = partial(self._introduced, wire)
+        wire.let_go = partial(self._part_with, wire)
         wire.start()
         if isinstance(sock, TlsSocket):  # its handshake may have read more than its own bytes
             self._runner.post(wire.catch_up)
@@ -286,7 +297,6 @@ class Connector:
         wire.shut()
         if self._wires.pop(wire.link, None) is not None:
             self._pauses += wire.pauses
-        self.gate.ended(wire)
         was_established = wire.peer is not None
         if was_established:
             self._user.link_down(wire, closed.reason)
@@ -322,27 +332,31 @@ class Connector:
         self.acceptor.close()
         self.dialer.close()
         for wire in list(self._wires.values()):
-            if wire.peer is not None:
-                wire.let_go = self._part_with
             wire.end("the node is closing")
+        for parting, connection in list(self._partings.items()):
+            if not isinstance(connection, Wire) or connection.peer is None:
+                parting.abort()  # strangers hold nothing up
 
-    def _part_with(self, sock: "socket.socket | TlsSocket") -> None:
-        """Close a socket for writing only: what its peer still sends would reset it."""
-        if isinstance(sock, socket.socket):
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_WR)
-                self._parting.append(sock)
-                return
-        sock.close()
+    def _part_with(self, connection: object, sock: Any) -> None:
+        """Close a connection so that its last words arrive; it counts for limits until then."""
+
+        def ended() -> None:
+            timer.cancel()
+            self._partings.pop(parting)
+            self.gate.ended(connection)
+
+        if not isinstance(sock, socket.socket | TlsSocket):  # a simulated one resets nothing
+            sock.close()
+            self.gate.ended(connection)
+            return
+        parting = Parting(self._runner, sock, ended)
+        self._partings[parting] = connection
+        timer = self._runner.call_later(PARTING_LIMIT, parting.abort)
+        parting.begin()
 
     def linger(self) -> None:
         """Wait until peers have read the last words and closed, for a moment; on any thread."""
         until = time.monotonic() + LINGER
-        for sock in self._parting:
-            with contextlib.suppress(OSError), sock:
-                left = until
-                while (left := until - time.monotonic()) > 0:
-                    sock.settimeout(left)
-                    if not sock.recv(READ_SIZE):
-                        break
-        self._parting.clear()
+        for parting in self._partings:
+            parting.wait(until)
+        self._partings.clear()

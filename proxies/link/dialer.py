@@ -123,6 +123,8 @@ class Dialer:
     _tls: Certificates | None
     #: Begins a link on a connection.
     _opened: Callable[[Dial, socket.socket | TlsSocket], Wire]
+    #: Closes a connection behind its last words.
+    _part_with: Callable[[object, TlsSocket], None]
     #: The node's links, by peer.
     _pairs: LinkPairs
     #: Secrets that the node may prove.
@@ -330,7 +332,7 @@ class Dialer:
                 dial.is_busy, dial.speaks_tls = False, False
                 self._start(dial)
             elif error:
-                secured.close()
+                self._part_with(handshake, secured)
                 text = f"no link with {endpoint_text(dial.endpoint)}: {error}"
                 self._failed(dial, text, TlsError(error) if secured.is_unfit else None)
             else:

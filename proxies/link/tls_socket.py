@@ -9,6 +9,7 @@ direction that OpenSSL would like and the selector does not watch.
 import contextlib
 import errno
 import selectors
+import socket
 import ssl
 import threading
 from collections.abc import Callable
@@ -66,6 +67,7 @@ class TlsSocket:
         #: … and how many bytes of the next `send` they stand for.
         self._taken = 0
         self._failure: OSError | None = None
+        self._is_shut = False
         sock.setblocking(False)  # noqa: FBT003  # its signature
 
     def __getattr__(self, name: str) -> Any:
@@ -146,10 +148,14 @@ class TlsSocket:
     def recv(self, size: int) -> bytes:
         """Return what one read of the socket gave, decrypted; empty at the end.
 
+        After `shutdown` what comes is of no use, and stays encrypted.
+
         Raises:
             BlockingIOError: no record is complete.
             OSError: the connection broke; `strerror` says why.
         """
+        if self._is_shut:
+            return contention.receive(self._socket, size)
         with self._lock:
             if self._failure is not None:
                 raise self._failure
@@ -177,13 +183,22 @@ class TlsSocket:
             raise BlockingIOError(errno.EAGAIN, "no record is complete")
         return b"".join(pieces)
 
+    def shutdown(self, how: int) -> None:
+        """Say that nothing follows, as far as the socket takes it, and close for writing."""
+        with self._lock:
+            if not self._is_shut:
+                self._is_shut = True
+                with contextlib.suppress(OSError):
+                    if not self._encrypted:
+                        with contextlib.suppress(OSError):
+                            self._ssl.unwrap()  # fails where it would wait for the other side
+                    self._push()
+            self._socket.shutdown(how)
+
     def close(self) -> None:
         """Say that nothing follows, as far as the socket takes it, and close."""
-        with self._lock, contextlib.suppress(OSError):
-            if not self._encrypted:
-                with contextlib.suppress(OSError):
-                    self._ssl.unwrap()  # fails where it would wait for the other side
-            self._push()
+        with contextlib.suppress(OSError):
+            self.shutdown(socket.SHUT_WR)
         self._socket.close()
 
     def _receive(self, size: int) -> bytes | None:

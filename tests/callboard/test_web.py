@@ -175,3 +175,30 @@ def test_a_post_of_another_site_is_refused(server, headers, status):
 
 def test_the_gateways_door_is_the_same_server():
     assert issubclass(HttpModule.start.__globals__["_Server"], web.WebServer)
+
+
+def refused_in_the_middle(port, size=8 << 20):
+    """Post more than is taken; returns the first line of the answer, as heard at the end."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
+        head = f"POST /logs HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n"
+        sock.sendall(head.encode() + bytes(size))
+        heard = b""
+        while data := sock.recv(65_536):
+            heard += data
+    return heard.partition(b"\r\n")[0]
+
+
+def test_the_answer_arrives_where_the_request_is_not_read(server):
+    for _ in range(30):
+        assert b" 400 " in refused_in_the_middle(server.port)
+    eventually(lambda: not request_threads(), 5)
+
+
+def test_a_client_that_never_closes_behind_its_answer_keeps_no_place(server, monkeypatch):
+    monkeypatch.setattr(web, "LINGER", 0.2)
+    stays = dial(server)
+    stays.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+    eventually(lambda: b"live" in stays.recv(65_536, socket.MSG_PEEK), 5)
+    eventually(lambda: not request_threads(), 5)
+    stays.close()
