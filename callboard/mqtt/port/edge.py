@@ -20,8 +20,8 @@ from callboard.proxies.link.ports import is_loopback
 
 #: Seconds between two looks at the silence of all connections.
 CHECK_INTERVAL: Final = 1.0
-#: Seconds that connections get to take their last bytes when the router ends.
-FAREWELL: Final = 1.0
+#: Seconds that clients get to take their last bytes, and to close, when the router ends.
+FAREWELL: Final = 2.0
 
 
 class Edge:

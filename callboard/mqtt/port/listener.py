@@ -122,9 +122,9 @@ async def listen(door: Door, settings: ListenerSettings, runner: Runner) -> List
             sock = _bound(opened, found[0][4])
             return Listener(settings, SocketServer(door, entrance, sock, runner))
         context = settings.tls.for_listening() if settings.tls and _SCHEMES[scheme] else None
-        make = partial(TransportStream, door, entrance, loop)
+        make = partial(TransportStream, door, entrance, runner)
         if scheme in {"ws", "wss"}:
-            make = partial(_web_stream(settings), door, entrance, loop, settings.origins)
+            make = partial(_web_stream(settings), door, entrance, runner, settings.origins)
         server = await loop.create_server(make, where, port, ssl=context, backlog=BACKLOG)
     except OSError as error:
         message = f"{settings.address} cannot be opened: {os.strerror(error.errno or 0)}"

@@ -42,7 +42,7 @@ class ClientState(enum.Enum):
     ADMITTING: the gate thinks about the CONNECT, and reading is paused; or the client proves
     its identity (`authentication`).
     OPEN: a link with the router; chunks go in, notifications come out.
-    CLOSING: the last bytes are on their way out; nothing is read any more.
+    CLOSING: the last bytes are on their way out; what comes is not looked at any more.
     CLOSED: the wire is gone.
     """
 
@@ -72,7 +72,11 @@ class ClientWire(Protocol):
         """Hand on what has arrived by now, without a poll."""
 
     def close(self) -> None:
-        """Close once everything written has left."""
+        """Close once everything written has left, and the client has closed its side.
+
+        A socket that is closed before resets the connection as soon as more comes, and the
+        reset overtakes what was said last.
+        """
 
     def abort(self) -> None:
         """Close at once."""
@@ -309,6 +313,12 @@ class RemoteLink:
             self._owes_ready = False
             self._door.backpressure.end(self)
             self.link.ready()
+
+    def hang_up(self) -> None:
+        """Take note that nothing follows from the client; what waits for it may still leave."""
+        if self.state is ClientState.OPEN and self.link is not None:
+            self.link.disconnect()
+        self._close()
 
     def lost(self) -> None:
         """Take note that the wire is gone."""

@@ -18,6 +18,7 @@ from callboard.actors.runner.runner import Runner
 from callboard.mqtt.access.admission import Peer
 from callboard.mqtt.port.remote_link import Door, RemoteLink
 from callboard.mqtt.port.stream import MOST_ARRIVED, WRITE_BUFFER, Entrance, host_of
+from callboard.proxies.link.parting import Parting
 
 #: Bytes of one read. Larger ones cost a mapping of memory each, and the rest is read anyway,
 #: as the socket stays ready.
@@ -45,6 +46,8 @@ class SocketStream:
     _runner: Runner
     _buffer: bytearray | None = None
     _is_closing: bool = False
+    #: Has the socket once nothing follows.
+    _parting: Parting | None = None
     #: Events that the poller is asked for.
     _watched: int = 0
     is_full: bool = False
@@ -73,7 +76,7 @@ class SocketStream:
         if data:
             self.remote.receive(data)
         else:
-            self.close()
+            self.remote.hang_up()
 
     def _write_rest(self) -> None:
         """Write what waits."""
@@ -89,9 +92,6 @@ class SocketStream:
         del buffer[:sent]
         if not buffer:
             self._buffer = None
-            if self._is_closing:
-                self._end()
-                return
             self._watch(self._watched & ~EVENT_WRITE)
         if self.is_full and len(buffer) < WRITE_BUFFER // 4:
             self.is_full = False
@@ -110,15 +110,35 @@ class SocketStream:
 
     def _end(self) -> None:
         """Close the socket, and tell the link; a second call does nothing."""
+        descriptor = self._give_up()
+        if descriptor >= 0:
+            with contextlib.suppress(OSError):  # the other side has reset it
+                os.close(descriptor)
+            self._ended()
+
+    def _part(self) -> None:
+        """Close the socket behind what waits, and tell the link when the client has too."""
+        rest = self._buffer or b""
+        descriptor = self._give_up()
+        if descriptor >= 0:
+            # With a family and a kind, whichever, the system is not asked for them.
+            sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
+            self._parting = Parting(self._runner, sock, self._ended, rest)
+            self._parting.begin()
+
+    def _give_up(self) -> int:
+        """Return the descriptor, which is no longer ours; -1 for the second time."""
         descriptor = self._descriptor
-        if descriptor < 0:
-            return
-        self._watch(0)
-        self._descriptor = -1
-        self._buffer = None
-        self._is_closing = True
-        with contextlib.suppress(OSError):  # the other side has reset it
-            os.close(descriptor)
+        if descriptor >= 0:
+            self._watch(0)
+            self._descriptor = -1
+            self._buffer = None
+            self._is_closing = True
+        return descriptor
+
+    def _ended(self) -> None:
+        """Tell the link that the socket is closed."""
+        self._parting = None
         self.remote.lost()
         del self.remote  # it refers back, and both are to go at once
 
@@ -165,21 +185,23 @@ class SocketStream:
             except OSError:  # there is no more, or the poll will find out
                 return
             if not data:
-                self.close()
+                self.remote.hang_up()
                 return
             self.remote.receive(data)
 
     def close(self) -> None:
-        """Close once everything has left."""
+        """Close once everything has left, and the client has closed."""
         if not self._is_closing:
             self._is_closing = True
             self.pause()
-            if self._buffer is None:
-                self._runner.loop.call_soon(self._end)
+            self._runner.loop.call_soon(self._part)
 
     def abort(self) -> None:
         """Close at once: there may be no loop any more that would do it later."""
-        self._end()
+        if self._parting is not None:
+            self._parting.abort()
+        else:
+            self._end()
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         """Call something once, in a while."""

@@ -1,12 +1,16 @@
 """The driver of a connection over a transport of asyncio: TLS, and WebSocket above it."""
 
 import asyncio
+import os
 import select
+import socket
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, cast
 
+from callboard.actors.runner.runner import Runner
 from callboard.mqtt.access.admission import Peer
 from callboard.mqtt.port.remote_link import Door, RemoteLink
+from callboard.proxies.link.parting import Parting
 
 #: Bytes that wait to be sent to a client before the router has to wait.
 WRITE_BUFFER: Final = 256 * 1024
@@ -27,10 +31,12 @@ class TransportStream(asyncio.Protocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, door: Door, entrance: Entrance, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, door: Door, entrance: Entrance, runner: Runner) -> None:
         self._door = door
         self._entrance = entrance
-        self._loop = loop
+        self._runner = runner
+        self._kept: socket.socket | None = None
+        self._parting: Parting | None = None
         self.is_full = False
         #: None before there is one, and after it has ended.
         self.remote: RemoteLink | None = None
@@ -43,10 +49,6 @@ class TransportStream(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER)
         if self._door.is_full():
             self._transport.abort()
-        self._open()
-
-    def _open(self) -> None:
-        """Let the bytes go to a link from here on."""
         self.remote = RemoteLink(self._door, self, peer_of(self._transport, self._entrance))
 
     def data_received(self, data: bytes) -> None:
@@ -65,7 +67,17 @@ class TransportStream(asyncio.Protocol):
             self.remote.drained()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """Tell the link."""
+        """Tell the link, after a connection that we have ended when the client has as well."""
+        kept, self._kept = self._kept, None
+        if kept is None:
+            self._ended()
+        else:
+            self._parting = Parting(self._runner, kept, self._ended)
+            self._parting.begin()
+
+    def _ended(self) -> None:
+        """Tell the link that the socket is closed."""
+        self._parting = None
         remote, self.remote = self.remote, None  # it refers back; both are to go at once
         if remote is not None:
             remote.lost()
@@ -103,16 +115,26 @@ class TransportStream(asyncio.Protocol):
             socket_transport._read_ready()  # noqa: SLF001
 
     def close(self) -> None:
-        """Close once everything has left."""
-        self._transport.close()
+        """Close once everything has left, and the client has closed."""
+        if not self._transport.is_closing():
+            # The transport closes its descriptor, with bytes in it or not; the socket stays.
+            ours = self._transport.get_extra_info("socket")
+            descriptor = os.dup(ours.fileno())
+            self._kept = socket.socket(ours.family, ours.type, ours.proto, descriptor)
+            self._transport.close()
 
     def abort(self) -> None:
         """Close at once."""
+        if self._parting is not None:
+            self._parting.abort()
+        elif self._kept is not None:
+            self._kept.close()
+            self._kept = None
         self._transport.abort()
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         """Call something once, in a while."""
-        self._loop.call_later(seconds, call)
+        self._runner.loop.call_later(seconds, call)
 
 
 def peer_of(transport: asyncio.BaseTransport, entrance: Entrance) -> Peer:

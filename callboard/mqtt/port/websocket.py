@@ -4,7 +4,6 @@ Sub-protocol `mqtt` for 3.1.1 and 5 (MQTT 5, section 6). Packets and frames need
 bytes of all frames are one stream. The protocol itself is the core of the package `websockets`.
 """
 
-import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final, cast
@@ -16,7 +15,8 @@ from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 from websockets.typing import Origin, Subprotocol
 
-from callboard.mqtt.port.remote_link import Door
+from callboard.actors.runner.runner import Runner
+from callboard.mqtt.port.remote_link import ClientState, Door
 from callboard.mqtt.port.stream import Entrance, TransportStream
 
 SUBPROTOCOL: Final = Subprotocol("mqtt")
@@ -31,7 +31,7 @@ class WebSocketStream(TransportStream):
         self,
         door: Door,
         entrance: Entrance,
-        loop: asyncio.AbstractEventLoop,
+        runner: Runner,
         origins: Sequence[str] = (),
     ) -> None:
         """Begin with the handshake.
@@ -39,28 +39,17 @@ class WebSocketStream(TransportStream):
         Args:
             door: what all connections share.
             entrance: the listener that it came to.
-            loop: that runs it.
+            runner: that serves it.
             origins: web sites whose pages may connect; empty for all.
         """
-        super().__init__(door, entrance, loop)
+        super().__init__(door, entrance, runner)
         self._core = ServerProtocol(
             origins=[Origin(origin) for origin in origins] or None,
             subprotocols=[SUBPROTOCOL],
             max_size=2 * door.limits.packet_size + HANDSHAKE_BYTES,
         )
-        self._deadline: asyncio.TimerHandle | None = None
 
     # --- what asyncio calls ---
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for the handshake, not for ever."""
-        super().connection_made(transport)
-        patience = self._door.limits.connect_timeout
-        if patience:
-            self._deadline = self._loop.call_later(patience, self._transport.abort)
-
-    def _open(self) -> None:
-        """Wait for the handshake: the link begins after it."""
 
     def data_received(self, data: bytes) -> None:
         """Hand on what the frames of a read hold."""
@@ -71,11 +60,6 @@ class WebSocketStream(TransportStream):
         """Let the transport close."""
         self._core.receive_eof()
         self._take_events()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """Tell the link."""
-        self._stop_deadline()
-        super().connection_lost(error)
 
     # --- what the link calls ---
 
@@ -106,33 +90,28 @@ class WebSocketStream(TransportStream):
         if payloads and self.remote is not None:
             self.remote.receive(b"".join(payloads))
         if self._core.close_expected():
-            self._transport.close()
+            self._hang_up()
 
     def _shake_hands(self, request: Request) -> None:
         """Answer the request, and begin the link if it is accepted."""
         response = self._core.accept(request)
         self._core.send_response(response)
-        if response.status_code == 101:
-            self._stop_deadline()
-            super()._open()
 
     def _fail(self, code: CloseCode) -> None:
         """Close with a closing frame."""
         with suppress(InvalidState):
             self._core.send_close(code)
         self._send()
-        self._transport.close()
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        """Let the connection end behind what was written."""
+        super().close()
+        if self.remote is not None and self.remote.state is not ClientState.CLOSING:
+            self.remote.hang_up()
 
     def _send(self) -> None:
         """Write what the core wants to send."""
         for data in cast("list[Any]", self._core.data_to_send()):
             if data:
                 self._transport.write(data)
-            elif self._transport.can_write_eof():
-                self._transport.write_eof()
-
-    def _stop_deadline(self) -> None:
-        """Let the handshake's time run out no more."""
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None

@@ -10,7 +10,6 @@ Nothing goes round: each side is asked for no messages that the bridge itself pu
 """
 
 import asyncio
-import contextlib
 import logging
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
@@ -41,6 +40,8 @@ LONGEST_DELAY: Final = 60.0
 CONNECT_TIMEOUT: Final = 10.0
 #: Seconds for the end of a bridge.
 LAST_WORDS: Final = 2.0
+#: Seconds of these that the remote broker has to close its connection.
+FAREWELL: Final = 1.0
 #: Messages sent to the remote broker and not acknowledged, unless it allows fewer.
 WINDOW: Final = 100
 
@@ -148,6 +149,7 @@ class Bridge:
         self._has_room = asyncio.Event()
         self._writer: asyncio.StreamWriter | None = None
         self._certificates: Certificates | None = None
+        self._reader: asyncio.StreamReader | None = None
         self._local: LocalLink | None = None
         self._heard = 0.0
 
@@ -162,7 +164,7 @@ class Bridge:
             finally:
                 if self.is_connected:
                     backoff.reset()
-                self._hang_up()
+                await self._hang_up()
             await asyncio.sleep(backoff.next_pause(None))
 
     @staticmethod
@@ -171,17 +173,28 @@ class Bridge:
         running.cancel()
         wait([running], LAST_WORDS)
 
-    def _hang_up(self) -> None:
-        """Close both connections."""
+    async def _hang_up(self) -> None:
+        """Close both connections, the remote one behind a DISCONNECT.
+
+        A reset would overtake it if anything of the broker was not read: so that is read, until
+        the broker closes the connection, as it has to.
+        """
         self.is_connected = False
         if self._local is not None:
             self._local.close()
             self._local = None
-        if self._writer is not None:
-            with contextlib.suppress(Exception):
-                self._writer.write(encode(packets.Disconnect(), self._client.version))
-            self._writer.close()
-            self._writer = None
+        writer, self._writer = self._writer, None
+        if writer is None:
+            return
+        try:
+            writer.write(encode(packets.Disconnect(), self._client.version))
+            async with asyncio.timeout(FAREWELL):
+                while self._reader is not None and await self._reader.read(65_536):
+                    pass
+        except OSError:  # it is gone, or does not close
+            pass
+        finally:
+            writer.close()
 
     # --- one connection ---
 
@@ -195,7 +208,8 @@ class Bridge:
             context = certificates.dialing()
         network = Deframer()
         async with asyncio.timeout(CONNECT_TIMEOUT):
-            reader, self._writer = await asyncio.open_connection(host, port, ssl=context)
+            self._reader, self._writer = await asyncio.open_connection(host, port, ssl=context)
+            reader = self._reader
             if certificates is not None:
                 certificates.follow(self, self._writer.get_extra_info("ssl_object"))
             self._say(self._hello())
@@ -214,6 +228,7 @@ class Bridge:
         finally:
             for task in tasks:
                 task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _hello(self) -> packets.Connect:
         """Return the CONNECT for the remote broker."""

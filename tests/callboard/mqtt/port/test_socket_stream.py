@@ -27,6 +27,9 @@ class Owner:
     def drained(self):
         self.told.append("drained")
 
+    def hang_up(self):
+        self.wire.close()
+
     def lost(self):
         self.told.append("lost")
 

@@ -13,7 +13,11 @@ from callboard.mqtt.access.auth import Security
 from callboard.mqtt.access.scrypt import hash_password
 from callboard.mqtt.port.listener import ListenerSettings
 from callboard.mqtt.service.bridge import BridgeSettings, BridgeTopics
+from callboard.mqtt.wire.codec import decode_all, encode
 from callboard.mqtt.wire.errors import ListenError
+from callboard.mqtt.wire.framing import Deframer
+from callboard.mqtt.wire.packet import V5, ConnAck, Disconnect, Publish
+from callboard.mqtt.wire.properties import NO_PROPERTIES
 from callboard.proxies.link.tls import Tls
 
 BOTH = (BridgeTopics("in/#", "in", 2, "far/"), BridgeTopics("out/#", "out", 2, "near/"))
@@ -190,3 +194,34 @@ def test_what_mqtt_3_1_1_would_bring_back_is_refused():
     assert to(1, round_trip).parse() == ("127.0.0.1", 1, False)
     apart = (BridgeTopics("a/#", "in"), BridgeTopics("+/b", "out", prefix="here/"))
     assert to(1, apart, version="3.1.1").parse() == ("127.0.0.1", 1, False)
+
+
+def test_a_bridge_that_ends_says_so_to_a_broker_that_floods_it():
+    """Without the DISCONNECT the broker would take it for lost, and publish its will."""
+    flood = encode(Publish("in/x", bytes(60_000), properties=NO_PROPERTIES), V5) * 200
+    for _ in range(10):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            near = running(to(listener.getsockname()[1])).start()
+            broker, _ = listener.accept()
+            broker.settimeout(20)
+            broker.recv(65_536)
+            broker.sendall(encode(ConnAck(properties=NO_PROPERTIES), V5))
+            broker.recv(65_536)  # its subscription
+            flooding = threading.Thread(target=broker.sendall, args=(flood,))
+            flooding.start()
+            closing = threading.Thread(target=near.close)
+            closing.start()
+            flooding.join()
+            said = []
+            network = Deframer()
+            while not said:
+                data = broker.recv(65_536)
+                assert data
+                said = [
+                    each
+                    for each in decode_all(network.receive(data), V5)
+                    if isinstance(each, Disconnect)
+                ]
+            broker.close()
+            closing.join()
+            assert said[0].reason_code == 0
