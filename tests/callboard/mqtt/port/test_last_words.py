@@ -150,6 +150,7 @@ def test_a_client_hears_that_another_connection_took_over(place):
     for _ in range(times(place)):
         first, second = place.dial(), place.dial()
         first.sendall(hello("c"))
+        assert first.recv(65_536)  # it is in
         flooding = threading.Thread(target=first.sendall, args=(FLOOD * 3,))
         flooding.start()
         second.sendall(hello("c"))
