@@ -42,8 +42,7 @@ from callboard.proxies.link.certificates import LOOK_INTERVAL, Certificates
 from callboard.proxies.link.dialer import Dial, Dialer
 from callboard.proxies.link.limits import Gate, Limits
 from callboard.proxies.link.network import Network
-from callboard.proxies.link.parting import Parting
-from callboard.proxies.link.stream import Turns
+from callboard.proxies.link.stream import Parting, Turns
 from callboard.proxies.link.tls_socket import TlsSocket
 from callboard.proxies.link.wire import Wire, Wiring
 from callboard.proxies.rights.permissions import OPEN, LinkAccess
@@ -340,7 +339,7 @@ class Connector:
     def _part_with(self, connection: object, sock: Any) -> None:
         """Close a connection so that its last words arrive; it counts for limits until then."""
 
-        def ended() -> None:
+        def ended(parting: Parting) -> None:
             timer.cancel()
             self._partings.pop(parting)
             self.gate.ended(connection)

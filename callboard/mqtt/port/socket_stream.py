@@ -18,7 +18,7 @@ from callboard.actors.runner.runner import Runner
 from callboard.mqtt.access.admission import Peer
 from callboard.mqtt.port.remote_link import Door, RemoteLink
 from callboard.mqtt.port.stream import MOST_ARRIVED, WRITE_BUFFER, Entrance, host_of
-from callboard.proxies.link.parting import Parting
+from callboard.proxies.link.stream import Parting
 
 #: Bytes of one read. Larger ones cost a mapping of memory each, and the rest is read anyway,
 #: as the socket stays ready.
@@ -136,7 +136,7 @@ class SocketStream:
             self._is_closing = True
         return descriptor
 
-    def _ended(self) -> None:
+    def _ended(self, _: object = None) -> None:
         """Tell the link that the socket is closed."""
         self._parting = None
         self.remote.lost()

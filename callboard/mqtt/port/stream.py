@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, cast
 from callboard.actors.runner.runner import Runner
 from callboard.mqtt.access.admission import Peer
 from callboard.mqtt.port.remote_link import Door, RemoteLink
-from callboard.proxies.link.parting import Parting
+from callboard.proxies.link.stream import Parting
 
 #: Bytes that wait to be sent to a client before the router has to wait.
 WRITE_BUFFER: Final = 256 * 1024
@@ -75,7 +75,7 @@ class TransportStream(asyncio.Protocol):
             self._parting = Parting(self._runner, kept, self._ended)
             self._parting.begin()
 
-    def _ended(self) -> None:
+    def _ended(self, _: object = None) -> None:
         """Tell the link that the socket is closed."""
         self._parting = None
         remote, self.remote = self.remote, None  # it refers back; both are to go at once

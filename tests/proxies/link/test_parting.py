@@ -11,8 +11,8 @@ from callboard.basp.errors import AuthenticationFailed, RemoteProtocolError
 from callboard.basp.handshake import NONCE_SIZE, LinkConfig
 from callboard.basp.link import Closed, Established, Link, LinkPairs, Transmit
 from callboard.basp.node_id import NodeId
-from callboard.proxies.link import parting as parting_module
-from callboard.proxies.link.parting import Parting
+from callboard.proxies.link import stream as stream_module
+from callboard.proxies.link.stream import Parting
 from callboard.proxies.link.tls_socket import TlsSocket
 
 TIMES = 30
@@ -40,7 +40,7 @@ def pair():
 def part(runner, sock, rest=b""):
     """Part on the runner; returns the parting and what tells of its end."""
     over = threading.Event()
-    parting = Parting(runner, sock, over.set, rest)
+    parting = Parting(runner, sock, lambda _: over.set(), rest)
     runner.post(parting.begin)
     return parting, over
 
@@ -92,7 +92,7 @@ def test_a_peer_that_has_said_all_reads_the_rest(runner):
 def test_a_peer_that_sends_without_end_is_read_no_more_and_keeps_the_reason(
     runner, monkeypatch
 ):
-    monkeypatch.setattr(parting_module, "DISCARD_LIMIT", 1 << 20)
+    monkeypatch.setattr(stream_module, "DISCARD_LIMIT", 1 << 20)
     ours, theirs = pair()
     ours.send(b"why")
     parting, over = part(runner, ours)
