@@ -15,6 +15,7 @@ lost. Reports are cumulative for each epoch: one that is lost is healed by the n
 
 A destination that reports an epoch which has not begun, or more of one than was sent in it, was
 deceived on the way and takes what is sent for late: the next epoch behind it begins at once.
+Numbers of epochs wrap, so only the last line of a report, where the destination is now, says so.
 
 An epoch has room for 2^24 dispatches; with more the next one begins by itself.
 
@@ -126,12 +127,16 @@ class Account(_Sent):
         self.lost += rest
         return written_off + rest
 
+    def is_ahead(self, epoch: int) -> bool:
+        """Return whether an epoch is one that has not begun."""
+        return 0 < (epoch - self.epoch) % EPOCH_COUNT <= FAR_EPOCHS
+
     def confirm(self, epoch: int, delivered: int, dead_letters: int, given_up: int) -> int:
         """Take the cumulative numbers of one epoch; those of a closed one are ignored.
 
         Returns how many messages are lost that were not before.
         """
-        if 0 < (epoch - self.epoch) % EPOCH_COUNT <= FAR_EPOCHS:
+        if self.is_ahead(epoch):
             return self.write_off() + self._begin_next(self.sent_in_epoch, epoch)
         if epoch == self.epoch:
             found = self._current
@@ -243,8 +248,14 @@ class Accounts:
                 made.append((NodeId(source), write_plain(lines)))
         return made
 
-    def repeat_report(self, source: bytes) -> None:
-        """Report everything to ``source`` again: a path to it is back, reports may be lost."""
+    def repeat_report(self, source: bytes, epoch: int | None = None) -> None:
+        """Report everything to ``source`` again: a path to it is back, reports may be lost.
+
+        The epoch that is expected from it now, if given, is told last.
+        """
+        if epoch is not None:
+            latest = self.arrivals_of(source, epoch)
+            self.arrivals[source][epoch] = self.arrivals[source].pop(epoch, latest)
         for arrivals in self.arrivals.get(source, {}).values():
             arrivals.reported = -1
 
@@ -266,7 +277,10 @@ class Accounts:
             )
             raise MalformedPayload(msg)
         account = self.accounts.get(node)
-        return 0 if account is None else sum(account.confirm(*line) for line in lines)
+        if account is None:
+            return 0
+        known = [line for line in lines[:-1] if not account.is_ahead(line[0])]
+        return sum(account.confirm(*line) for line in known + lines[-1:])
 
     def path_moved(self, node: bytes) -> int:
         """Begin an epoch for ``node``; return messages written off, normally 0."""

@@ -20,12 +20,14 @@ No source is far ahead or behind, by more than ``FAR_EPOCHS``. What says so is d
 nothing. If nothing else comes for ``OPEN_PATIENCE``, then the position
 here is wrong, because a node on the path has altered what it passed on, and the order begins
 anew with the source's. A source whose position is late hears of it by the delivery reports,
-and begins an epoch behind it (:mod:`callboard.basp.accounting`).
+begins an epoch behind it (:mod:`callboard.basp.accounting`), and says that the one here is
+over. An end that another one contradicts was altered too: the latest holds, alone.
 
 How long is in time: ``OPEN_PATIENCE`` for each dispatch that is held, however many are missing
-before it. If the current epoch is over because the first link of its path is gone, what is
+before it, and for the end of an epoch before which one without an end is expected. If the
+current epoch is over because the first link of its path is gone, what is
 missing of it is lost with that link but for the little that had passed it, and
-``BROKEN_PATIENCE`` is enough.
+``BROKEN_PATIENCE`` is enough. Nothing comes of an epoch that is over for ``END_PATIENCE``.
 
 ``path_end`` has no payload; its operation data has the layout of a dispatch's: bits 61-56
 the epoch that ended, bits 31-0 how many dispatches it had, bit 62 set when the old path's
@@ -53,6 +55,8 @@ from callboard.basp.header import (
 BROKEN_PATIENCE: Final = 0.25
 #: Seconds that a dispatch is held at most while others before it are missing.
 OPEN_PATIENCE: Final = 2.0
+#: Seconds after which its source counts an epoch that is over as lost, where it is not confirmed.
+END_PATIENCE: Final = 5.0
 #: Dispatches held for one source; with more, what the first of them waits for is given up.
 HELD_LIMIT: Final = 100_000
 #: Bytes of their payloads, as soon as there are two.
@@ -88,7 +92,7 @@ class PathOrder:
         expected: position of the dispatch to deliver next; the driver delivers a dispatch of
             this position, adds one, and gives all others to :meth:`take`. It is one that no
             dispatch has while any is held, and from :meth:`stop` to :meth:`go_on`.
-        deadline: when to call :meth:`tick`; None while nothing is held.
+        deadline: when to call :meth:`tick`; None while nothing is waited for.
         late: dispatches that came twice, after they were given up, or from far away, since
             the start.
         given_up: epochs, and how many dispatches of them were given up, for the driver to
@@ -109,11 +113,11 @@ class PathOrder:
         # What is held, and some that are not any more: a heap, and in the order of arrival.
         self._positions: list[int] = []
         self._waits: deque[tuple[float, int]] = deque()
-        # By epoch: its end, and when it was known that the path is broken.
-        self._ends: dict[int, tuple[int, float]] = {}
+        # By epoch: its end, when it was known that the path is broken, and since when.
+        self._ends: dict[int, tuple[int, float, float]] = {}
         self._is_stopped = False
-        # Since when nothing came but what is far away.
-        self._far_since = _NEVER
+        # Since when nothing came but what is far away, and the position then.
+        self._far_since = _NEVER, 0
 
     @property
     def epoch(self) -> int:
@@ -128,12 +132,11 @@ class PathOrder:
         self._meet(number)
         position = _nearest(number, self._position)
         if self._is_far(position):
-            self._far_since = min(self._far_since, now)
-            if now < self._far_since + OPEN_PATIENCE:
+            if not self._is_nothing_else(now):
                 self.late += 1
                 return []
             self._begin_at(position)
-        self._far_since = _NEVER
+        self._far_since = _NEVER, 0
         if position < self._position or position in self._held:
             self.late += 1
             return []
@@ -156,12 +159,17 @@ class PathOrder:
         self._meet(number)
         start = _nearest(number, self._position & _EPOCH_START)
         epoch = start >> SEQUENCE_BITS
-        ahead = epoch - (self._position >> SEQUENCE_BITS)
-        if not 0 <= ahead <= FAR_EPOCHS or epoch in self._ends:
-            return []
-        count = min(operation_data & MESSAGE_ID_MASK, SEQUENCE_COUNT)
-        broken = _NEVER if operation_data & HIGH_PRIORITY else now
-        self._ends[epoch] = start + count, broken
+        if self._is_far(start):
+            if self._is_nothing_else(now):
+                self._begin_at(start + SEQUENCE_COUNT)
+        elif start + SEQUENCE_COUNT > self._position:
+            last = start + min(operation_data & MESSAGE_ID_MASK, SEQUENCE_COUNT)
+            known = self._ends.get(epoch)
+            if known is None or known[0] != last:
+                if known is not None:
+                    self._ends.clear()
+                broken = _NEVER if operation_data & HIGH_PRIORITY else now
+                self._ends[epoch] = last, broken, now
         return self._advance()
 
     def is_owed(self, operation_data: int) -> bool:
@@ -169,16 +177,21 @@ class PathOrder:
         self._catch_up()
         number = operation_data >> POSITION_SHIFT & POSITION_MASK
         position = _nearest(number, self._position)
-        end = self._ends.get(position >> SEQUENCE_BITS, (0, 0.0))[0]
+        end = self._ends.get(position >> SEQUENCE_BITS, (0,))[0]
         return self._position <= position < end and position not in self._held
 
     def tick(self, now: float) -> list[RawFrame]:
         """Give up what did not come in time; return what is released."""
-        released: list[RawFrame] = []
+        self._catch_up()
+        released = self._advance()
         while self.deadline is not None and now >= self.deadline:
-            arrived, to = self._waits[0]
-            if now < arrived + OPEN_PATIENCE:  # what is missing of later epochs may come
-                to = min(to, self._next_epoch())
+            to = self._next_epoch()
+            if self._due_end() <= now:
+                to = (max(self._ends) + 1) << SEQUENCE_BITS
+            elif now >= self._waits[0][0] + OPEN_PATIENCE:
+                to = self._waits[0][1]
+            else:  # what is missing of later epochs may come
+                to = min(to, self._waits[0][1])
             released += self._skip(to)
         return released
 
@@ -207,6 +220,14 @@ class PathOrder:
         """Return whether a position is one that the source cannot have come to."""
         epochs = (position >> SEQUENCE_BITS) - (self._position >> SEQUENCE_BITS)
         return abs(epochs) > FAR_EPOCHS
+
+    def _is_nothing_else(self, now: float) -> bool:
+        """Return whether nothing came for long but what is far away, as now."""
+        since, position = self._far_since
+        if position != self._position:
+            since = _NEVER
+        self._far_since = min(since, now), self._position
+        return now >= since + OPEN_PATIENCE
 
     def _begin_at(self, position: int) -> None:
         """Forget everything and go on where the source is; give up its epoch before that."""
@@ -270,9 +291,10 @@ class PathOrder:
         while self._positions and self._positions[0] < self._position:
             # Only a wrong end of its epoch is behind something that is held still.
             self.late += self._pop(heappop(self._positions)) is not None
+        due = self._due_end()
+        self.deadline = None if due == _NEVER else due
         if not self._held:
             self._waits.clear()
-            self.deadline = None
             if not self._is_stopped:
                 self.expected = self._position & POSITION_MASK
             return
@@ -282,10 +304,19 @@ class PathOrder:
         while self._waits[0][1] not in self._held:
             self._waits.popleft()
         arrived = self._waits[0][0]
-        self.deadline = arrived + OPEN_PATIENCE
-        if epoch in self._ends:
-            broken = self._ends[epoch][1]
-            self.deadline = min(self.deadline, max(arrived, broken) + BROKEN_PATIENCE)
+        _, broken, since = self._ends.get(epoch, (0, _NEVER, _NEVER))
+        patience = max(arrived, broken) + BROKEN_PATIENCE
+        self.deadline = min(
+            due, arrived + OPEN_PATIENCE, patience, max(arrived, since + END_PATIENCE)
+        )
+
+    def _due_end(self) -> float:
+        """Return when the last known end is believed without those of epochs before it."""
+        if not self._ends:
+            return _NEVER
+        last = max(self._ends)
+        is_whole = last - (self._position >> SEQUENCE_BITS) < len(self._ends)
+        return _NEVER if is_whole else self._ends[last][2] + OPEN_PATIENCE
 
 
 def _nearest(number: int, origin: int) -> int:

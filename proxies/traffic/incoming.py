@@ -329,8 +329,7 @@ class Incoming:
         released = order.take(frame, self._runtime.now())
         if order.late > late:  # tell the source where we are: it may be deceived, or we
             self._routes.undeliverable += order.late - late
-            self._accounts.arrivals_of(frame[3], order.epoch)
-            self._accounts.repeat_report(frame[3])
+            self._accounts.repeat_report(frame[3], order.epoch)
         self._released(wire, order, frame[3], released)
 
     def _released(
@@ -468,8 +467,7 @@ class Incoming:
     def _take_report(self, _: Wire, frame: Frame) -> None:
         """Take the report of what arrived at another node."""
         source = NodeId(frame.source)
-        with self._routes.lock:  # a report may begin an epoch
-            lost = self._accounts.receive_report(source, frame.payload)
+        lost = self._paths.take_report(source, frame.payload)
         if lost:
             name = self._routes.names.get(source, "")
             self._runtime.report(MessagesLost(source, name, lost))
@@ -481,4 +479,4 @@ class Incoming:
         self._released(wire, order, frame.source, released)
         self._doubts.review(frame.source)
         # The source moved its path; ours may be the same, but the report on it may be lost.
-        self._accounts.repeat_report(frame.source)
+        self._accounts.repeat_report(frame.source, order.epoch)

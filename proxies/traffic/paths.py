@@ -14,7 +14,7 @@ from callboard.basp.cbor.plain import read_plain
 from callboard.basp.errors import BaspError
 from callboard.basp.frame import Frame, pack_frame
 from callboard.basp.handshake import PeerIdentity
-from callboard.basp.header import DIRECTORY, Operation
+from callboard.basp.header import DIRECTORY, EPOCH_COUNT, Operation
 from callboard.basp.node_id import NodeId
 from callboard.basp.routing.path_order import pack_path_end
 from callboard.basp.routing.router import Changes
@@ -147,8 +147,32 @@ class Paths:
         account = self._routes.accounts.accounts.get(node)
         if account is not None and account.sent_in_epoch:
             ends = self._path_ends.setdefault(node, deque(maxlen=PATH_ENDS))
-            me, count = self._routes.node_id, account.sent_in_epoch
-            ends.append(pack_path_end(me, node, account.epoch, count, is_open=is_open))
+            count = account.sent_in_epoch
+            ends.append(self._pack_end(node, account.epoch, count, is_open=is_open))
+
+    def _pack_end(self, node: NodeId, epoch: int, count: int, *, is_open: bool) -> bytes:
+        me = self._routes.node_id
+        return pack_path_end(me, node, epoch, count, is_open=is_open)
+
+    def take_report(self, node: NodeId, payload: bytes) -> int:
+        """Take a `delivery_report`; return how many messages it says are lost.
+
+        If it was deceived of where we are, it is told that what it expects is over.
+
+        Raises:
+            MalformedPayload: the payload has another layout.
+        """
+        accounts = self._routes.accounts
+        with self._routes.lock:
+            account = accounts.account(node)
+            epoch, count = account.epoch, account.sent_in_epoch
+            lost = accounts.receive_report(node, payload)
+            over = (account.epoch - 1) % EPOCH_COUNT
+            if account.epoch != epoch:
+                end = self._pack_end(node, over, count if over == epoch else 0, is_open=True)
+                self._path_ends[node] = deque([end], maxlen=PATH_ENDS)
+                self._routes.send_to(node, end)
+        return lost
 
     def _tell_path_ends(self, node: NodeId) -> None:
         """Say over the new path what the old ones carried; with the lock held."""
