@@ -15,7 +15,7 @@ lost. Reports are cumulative for each epoch: one that is lost is healed by the n
 
 A destination that reports an epoch which has not begun, or more of one than was sent in it, was
 deceived on the way and takes what is sent for late: the next epoch behind it begins at once.
-Numbers of epochs wrap, so only the last line of a report, where the destination is now, says so.
+Numbers wrap, so only the last line of a report, where the destination is now, says so.
 
 An epoch has room for 2^24 dispatches; with more the next one begins by itself.
 

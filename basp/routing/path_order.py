@@ -55,7 +55,7 @@ from callboard.basp.header import (
 BROKEN_PATIENCE: Final = 0.25
 #: Seconds that a dispatch is held at most while others before it are missing.
 OPEN_PATIENCE: Final = 2.0
-#: Seconds after which its source counts an epoch that is over as lost, where it is not confirmed.
+#: Seconds after which a source takes for lost what is not confirmed of an epoch that is over.
 END_PATIENCE: Final = 5.0
 #: Dispatches held for one source; with more, what the first of them waits for is given up.
 HELD_LIMIT: Final = 100_000

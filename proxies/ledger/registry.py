@@ -8,8 +8,9 @@ not there is answered with down at once.
 
 Announces and releases carry *sightings* (see `callboard.proxies.ledger.holding`), since
 one may overtake another while a path changes: the entry stays when a release is older than the
-latest announce. A release of everything up to some sightings ends what was lost or came late
-before.
+latest announce. A release of everything up to some sightings, a sweep, ends what was lost or
+came late before. What still comes late soon after it is put aside; if the node takes nothing of
+that back, then the sweep was altered on its way, and the announces hold.
 """
 
 from collections.abc import Callable, Collection
@@ -38,8 +39,10 @@ class HolderRegistry:
     #: Numbers of ended actors that some node holds.
     _ended: dict[int, Ending] = field(default_factory=dict)
     _held_by: dict[bytes, set[int]] = field(default_factory=dict)
-    #: Sightings up to which a node released everything.
+    #: Sightings up to which a node released everything, a while ago at most.
     _swept: dict[bytes, int] = field(default_factory=dict)
+    #: Sightings that came late after that, by number.
+    _late: dict[bytes, dict[int, int]] = field(default_factory=dict)
 
     def count(self, node: bytes) -> int:
         """Return how many proxies a node holds."""
@@ -53,7 +56,10 @@ class HolderRegistry:
         So it is told, too, when it holds `limit` other proxies already.
         """
         if sightings <= self._swept.get(node, -1):
-            return None  # it came late, and what became of it is known
+            late = self._late[node]
+            if number in late or len(late) < limit:
+                late[number] = max(sightings, late.get(number, 0))
+            return None
         holders = self._holders.get(number)
         if holders is None or node not in holders:
             if self.count(node) >= limit:
@@ -72,14 +78,28 @@ class HolderRegistry:
         holders = self._holders.get(number)
         if holders is not None and node in holders and holders[node] <= sightings:
             self._forget(node, number)
+        late = self._late.get(node, {})
+        if late.get(number, sightings + 1) <= sightings:
+            del late[number]
 
-    def swept(self, node: bytes, sightings: int) -> None:
-        """Forget all that a node announced up to some sightings, and what comes of it late."""
-        if sightings <= self._swept.get(node, -1):
-            return
-        self._swept[node] = sightings
-        for number in list(self._held_by.get(node, ())):
+    def swept(self, node: bytes, sightings: int) -> bool:
+        """Forget all that a node announced up to some sightings, and what comes of it late.
+
+        Returns whether to call :meth:`settle` when nothing comes late any more.
+        """
+        is_first = node not in self._late
+        late = self._late.setdefault(node, {})
+        for number in [*self._held_by.get(node, ()), *late]:
             self.released(node, number, sightings)
+        self._swept[node] = max(sightings, self._swept.get(node, -1))
+        return is_first
+
+    def settle(self, node: bytes, limit: int = PROXIES) -> list[tuple[int, Ending]]:
+        """Believe what came late and was not taken back; returns what to tell the node."""
+        self._swept.pop(node, None)
+        late = self._late.pop(node, {}).items()
+        told = [(number, self.announced(node, number, seen, limit)) for number, seen in late]
+        return [(number, ending) for number, ending in told if ending is not None]
 
     def ended(self, number: int, reason: ExitReason, detail: str) -> Collection[bytes]:
         """An actor ended; returns the nodes to tell."""
@@ -103,6 +123,7 @@ class HolderRegistry:
         for number in list(self._held_by.get(node, ())):
             self._forget(node, number)
         self._swept.pop(node, None)
+        self._late.pop(node, None)
 
     def is_held(self, number: int) -> bool:
         """Return True while some node holds a proxy: the number must not be used again."""

@@ -23,7 +23,7 @@ from callboard.proxies.ledger.holding import Holdings
 from callboard.proxies.ledger.registry import HolderRegistry
 from callboard.proxies.lifetime.proxy import Outbound, Proxy
 from callboard.proxies.messages import MonitorRefused
-from callboard.proxies.route_table import RouteTable
+from callboard.proxies.route_table import OLD_PATH_LIMIT, RouteTable
 
 
 class _WeakRef(weakref.ref[ActorRef[Any]]):
@@ -167,9 +167,15 @@ class Lifetimes:
     def take_release(self, frame: Frame) -> None:
         """Take note that another node has a proxy no more, or nothing that is older."""
         if frame.destination_actor == NODE_ACTOR:
-            self.holders.swept(frame.source, frame.data)
+            if self.holders.swept(frame.source, frame.data):
+                self._runtime.call_later(OLD_PATH_LIMIT, self._settle, frame.source)
         else:
             self.holders.released(frame.source, frame.destination_actor, frame.data)
+
+    def _settle(self, node: bytes) -> None:
+        """Take what a node announced late for true, and tell it of the dead ones."""
+        for number, ending in self.holders.settle(node, self._proxy_limit):
+            self._tell_down(node, number, *ending)
 
     def actor_ended(self, cell: ActorContext, down: Down) -> None:
         """Tell the nodes that hold a proxy of an actor that it ended; from any thread."""

@@ -227,6 +227,8 @@ class Incoming:
                 self._doubts.hold(wire, frame)
             elif destination != me:
                 passing.append(frame)
+            elif operation != _DISPATCH and source not in sources:
+                self._doubts.hold(wire, frame)  # its source says it again over its new path
             elif operation != _DISPATCH:
                 self._go_on(wire, dispatches, passing)  # before routes may change
                 dispatches, passing = [], []
@@ -310,13 +312,15 @@ class Incoming:
         return self._routes.brings(wire.peer, source, self._runtime.now())
 
     def _is_owed(self, wire: Wire, frame: RawFrame, order: PathOrder | None) -> bool:
-        """Return whether a frame may come from anywhere.
+        """Return whether a dispatch may come from anywhere.
 
         So it is when its source has said over its path that there is such a dispatch, and
         when a neighbor gives back what was to go on that way, because it moved its path too.
         """
+        if frame[0] != _DISPATCH:
+            return False
         if frame[4] == self._node_id:
-            return frame[0] == _DISPATCH and order is not None and order.is_owed(frame[2])
+            return order is not None and order.is_owed(frame[2])
         return self._routes.brings(wire.peer, frame[4], self._runtime.now())
 
     def forget(self, source: bytes) -> None:

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from callboard.basp.accounting import OPEN_EPOCH_LIMIT, Account, Accounts
-from callboard.basp.cbor.plain import write_plain
+from callboard.basp.cbor.plain import read_plain, write_plain
 from callboard.basp.errors import MalformedPayload, RemoteProtocolError
 from callboard.basp.header import POSITION_MASK, SEQUENCE_BITS, SEQUENCE_COUNT
 
@@ -192,6 +192,29 @@ def test_no_report_confirms_more_than_was_sent():
 
     assert (account.confirmed, account.dead_letters, account.in_flight) == (7, 7, 0)
     assert account.lost == 0
+
+
+def test_only_the_last_line_of_a_report_can_name_an_epoch_that_has_not_begun():
+    """Numbers wrap: behind epoch 42, 0 is an old one or the 64th."""
+    sender, receiver = Accounts(), Accounts()
+    account = sender.account(B)
+    for number in range(42):
+        account.sent += 1
+        sender.path_moved(B)
+        account.confirm(number, 1, 0, 0)
+    receiver.arrivals_of(A, 20).delivered += 1
+    receiver.arrivals_of(A, 0).delivered += 1
+
+    receiver.repeat_report(A, 20)
+    ((_, report),) = receiver.reports()
+    assert read_plain(report)[-1][0] == 20
+    assert sender.receive_report(B, report) == 0
+    assert account.epoch == 42
+
+    receiver.repeat_report(A, 50)
+    ((_, report),) = receiver.reports()
+    sender.receive_report(B, report)
+    assert account.epoch == 51
 
 
 def test_what_the_destination_gave_up_is_lost_at_once():

@@ -160,6 +160,65 @@ def test_a_pair_heals_after_a_forgery_on_its_path(cluster, what, stays):
     assert account.lost >= len(set(range(20)) - set(told))
 
 
+@pytest.mark.parametrize("what", [*FORGERIES, "reports"])
+def test_a_quiet_pair_heals_too(cluster, what):
+    """Nobody says anything for five seconds, then each asks: at once it has its answer."""
+    a, b, t = linked(cluster, "at", "bt")
+    there = b.spawn(Listed)
+    to_b = a.ref(str(there))
+    to_b.ask(0).result(5)
+    for frame in FORGERIES.get(what, lambda *_: [])(a, b, there):
+        forge(t, b, frame)
+        cluster.advance(0.5)
+    for epoch in (20, 40) if what == "reports" else ():
+        forge(t, a, report(b, a, epoch, 9, 9, 9))
+    cluster.advance(3.0)
+    cluster.kill(t)
+    b.connect(a.address)
+
+    cluster.advance(5.0)
+
+    assert to_b.ask(1).result(0.1) == 1
+
+
+@pytest.mark.parametrize("sightings", [1000, 1 << 40, (1 << 64) - 1])
+def test_monitors_heal_after_a_forged_release_of_everything(cluster, sightings):
+    a, b, t = linked(cluster, "at", "bt")
+    there = b.spawn(Listed)
+    to_b = a.ref(str(there))
+    down = a.monitor(to_b)
+    cluster.advance(1.0)
+    forge(t, b, pack_release(a.node_id, b.node_id, 0, sightings))
+    b.connect(a.address)
+    cluster.advance(0.1)
+    cluster.kill(t)
+
+    cluster.advance(5.0)
+    there.kill()
+
+    assert down.result(0.1).reason == "killed"
+
+
+def test_whom_a_path_has_left_gives_nothing_back_but_messages(cluster):
+    a, b, m, t = linked(cluster, "ma", "bt", "tm")
+    there = b.spawn(Listed)
+    to_b = a.ref(str(there))
+    down = a.monitor(to_b)
+    to_b.ask(0).result(5)
+    b.connect(a.address)
+    cluster.advance(1.0)
+
+    forge(t, m, pack_release(a.node_id, b.node_id, there.actor_id, 1 << 40))
+    forge(t, b, pack_release(a.node_id, b.node_id, there.actor_id, 1 << 40))
+    forge(t, b, pack_path_end(a.node_id, b.node_id, 1, 0, is_open=False))
+    cluster.advance(0.1)
+    assert to_b.ask(1).result(0.1) == 1
+    there.kill()
+
+    assert down.result(0.1).reason == "killed"
+    assert [account.lost for account in a.accounts().values()] == [0] * len(a.accounts())
+
+
 def test_a_forged_report_on_the_path_does_no_lasting_harm(cluster):
     a, b, t = linked(cluster, "at", "bt")
     there = b.spawn(Listed)

@@ -1,25 +1,19 @@
 """A life with one traitor, by seed: a full member that forges frames in the names of others.
 
-In some topology a pair of nodes, `first` and `last`, talk both ways, watch each other's probes
-and ask. The traitor is off all their shortest paths, or on one. It writes dispatches, ends of
-paths, downs, announces, releases, reports, statements and cuts in all names, and on the path it
-swallows and alters what it passes on too. Off the path the pair never notices. On the path
-nothing ends or grows, what is missing is told, and five seconds after the traitor is gone all
-is well again.
+In some topology a pair of nodes, `first` and `last`, talk both ways, ask, and watch each
+other's probes. The traitor is off all their shortest paths, or on one. What it does stands in
+:mod:`tests.simulation.forger`. Off the path the pair never notices. On the path nothing ends or
+grows, what is missing is told, and five seconds after the traitor is gone all is well again.
 """
 
 import random
 from typing import Any
 
 from callboard import Node
-from callboard.basp.cbor.plain import write_plain
-from callboard.basp.control import pack_announce, pack_down, pack_release
-from callboard.basp.frame import pack_frame
-from callboard.basp.header import POSITION_SHIFT, SEQUENCE_BITS, Operation
-from callboard.basp.routing.path_order import pack_path_end
-from callboard.basp.routing.update import Cut, Statement, join_update, write_rest
 from callboard.simulation import Cluster
 from tests.simulation.book import Numbered, Probe
+from tests.simulation.forger import WAYS, Forger
+from tests.simulation.logged import logged_errors
 from tests.simulation.rules import Violation
 
 #: Links of the nodes 0 and 1, the pair, 2, the traitor, and others: off and on their path.
@@ -38,6 +32,12 @@ ON: dict[str, list[tuple[int, int]]] = {
 HEALED = 5.0
 """Virtual seconds after which nothing of a traitor that is gone is left."""
 
+FRESH = 1 << 20
+"""What is told after a traitor that alters messages has left has greater numbers."""
+
+FORGOTTEN = 40.0
+"""Virtual seconds after which nobody waits for anything of it."""
+
 
 class TraitorLife:
     """Lives one seed; `run` raises `Violation` for what must not be."""
@@ -47,19 +47,24 @@ class TraitorLife:
         self.random = random.Random(seed)
         self.cluster = Cluster(seed)
         self.is_off = self.random.random() < 0.5
+        #: Whether the traitor says nothing that is not true: it only loses and doubles.
+        self.is_mute = not self.is_off and self.random.random() < 0.3
         self.nodes: list[Node] = []
         self.told = [0, 0]
+        self.asks: list[tuple[int, Any]] = []
+        self.errors: list[str] = []
 
     def run(self) -> "TraitorLife":
         """Live the life of this seed."""
         try:
-            self._begin()
-            for _ in range(self.random.randint(5, 40)):
-                self._forge()
-                self._talk()
-                self.cluster.advance(self.random.choice((0.0, 0.001, 0.1, 0.6, 2.5)))
-            self._leave()
-            self._check()
+            with logged_errors(self.errors):
+                self._begin()
+                for _ in range(self.random.randint(5, 40)):
+                    self._betray()
+                    self._talk()
+                    self.cluster.advance(self.random.choice((0.0, 0.001, 0.1, 0.6, 2.5)))
+                self._leave()
+                self._check()
         finally:
             self.cluster.close()
         return self
@@ -73,14 +78,18 @@ class TraitorLife:
             self.nodes[dialer].connect(self.nodes[listener].address)
         self.cluster.advance(8.0)  # no path is as new as that another one may be in use
         self.pair, self.traitor = self.nodes[:2], self.nodes[2]
+        self.honest = self.nodes[:2] + self.nodes[3:]
         self.probes = [node.spawn(Probe) for node in self.pair]
-        here = [
+        self.refs: list[Any] = [
             node.ref(str(ref)) for node, ref in zip(self.pair, self.probes[::-1], strict=True)
         ]
-        self.refs: list[Any] = here
         self.downs = [node.monitor(ref) for node, ref in zip(self.pair, self.refs, strict=True)]
         self._talk()
         self.cluster.advance(1.0)
+        self.forger = Forger(self.cluster, self.random, self.traitor, self.nodes)
+        self.forger.known = {
+            node: probe.actor_id for node, probe in zip(self.pair, self.probes, strict=True)
+        }
 
     def _note(self, *what: object) -> None:
         self.cluster.trace.note(self.cluster.now, "life", *what)
@@ -90,78 +99,37 @@ class TraitorLife:
             for _ in range(self.random.choice((0, 1, 5))):
                 self.told[index] += 1
                 ref.tell(Numbered(index, self.told[index]))
+            if self.random.random() < 0.2:
+                self.told[index] += 1
+                number = self.told[index]
+                self.asks.append((number, ref.ask(Numbered(index, number), timeout=30.0)))
 
-    # --- what the traitor does ---
-
-    def _forge(self) -> None:
-        """Send one forged frame over one link; on the path maybe swallow what passes."""
-        if not self.is_off and self.random.random() < 0.2:
-            forwarding: Any = self.traitor._broker.forwarding
-            is_blind = self.random.random() < 0.5
-            self._note("swallows" if is_blind else "passes on")
-            if is_blind:
-                forwarding.forward = lambda frames: None
-            else:
-                vars(forwarding).pop("forward", None)
-        wires = sorted(self.traitor._broker.routes.wires.items())
-        neighbor, wire = self.random.choice(wires)
-        frame = self._frame(neighbor)
-        self._note("forges", Operation(frame[3]).name, "to", neighbor.hex()[-4:])
-        wire.write(frame)
-
-    def _frame(self, neighbor: bytes) -> bytes:
-        chance = self.random
-        source, index = chance.choice([(self.nodes[0], 1), (self.nodes[1], 0)])
-        me, there = source.node_id, self.pair[index].node_id
-        actor, own = self.probes[index].actor_id, self.probes[1 - index].actor_id
-        epoch, sequence = (
-            chance.choice((0, 0, 1, 5, 20, 40, 63)),
-            chance.choice((0, 3, 40, 9000)),
-        )
-        forged = [
-            self._dispatch(me, there, actor, epoch << SEQUENCE_BITS | sequence),
-            self._dispatch(me, there, actor, self.told[1 - index] + chance.randint(0, 9)),
-            pack_path_end(me, there, epoch, sequence, is_open=chance.random() < 0.5),
-            pack_announce(me, there, chance.choice((actor, 77)), 1 << 40),
-            pack_release(me, there, chance.choice((actor, 0)), 1 << 40),
-            self._report(me, there, [epoch, sequence, 0, chance.choice((0, 5, 1 << 40))]),
-            self._update(neighbor),
-        ]
-        if self.is_off:  # nobody on the path can be told from the host of an actor
-            forged.append(pack_down(me, own, there, 0, "forged"))
-        return chance.choice(forged)
-
-    def _dispatch(self, source: bytes, there: bytes, actor: int, position: int) -> bytes:
-        data = position << POSITION_SHIFT
-        return pack_frame(
-            Operation.DISPATCH_MESSAGE, data, source, there, 0, actor, b"\x81\x63abc"
-        )
-
-    def _report(self, source: bytes, there: bytes, line: list[int]) -> bytes:
-        operation = Operation.DELIVERY_REPORT
-        return pack_frame(operation, 0, source, there, 0, 0, write_plain([line]))
-
-    def _update(self, neighbor: bytes) -> bytes:
-        """Return a routing update with a statement and a cut in the name of others."""
-        named, other = self.random.sample([node.node_id for node in self.nodes], 2)
-        stamp = self.random.choice((1, 40, 1 << 31, 1 << 32, 1 << 63))
-        said = [Statement(named, stamp, frozenset({other}), frozenset({other}))]
-        rest = write_rest([], [Cut(named, other, stamp)], said)
-        operation, me = Operation.ROUTING_UPDATE, self.traitor.node_id
-        return pack_frame(operation, 0, me, neighbor, 0, 0, join_update([], rest, []))
+    def _betray(self) -> None:
+        """Let the traitor do something with what passes, or say something."""
+        self.forger.latest = self.random.choice(self.told)
+        if not self.is_off and (self.is_mute or self.random.random() < 0.2):
+            self._note(
+                self.forger.take_way(tuple(set(WAYS) - {"alter"}) if self.is_mute else WAYS)
+            )
+        if not self.is_mute:
+            self._note(self.forger.act(is_off=self.is_off))
 
     # --- what must be ---
 
     def _leave(self) -> None:
         """End the traitor; those that it joined join each other. A while later all is well."""
         self._note("leaves")
+        if not (self.is_off or self.is_mute):  # it may have written any smaller number
+            self.told = [number + FRESH for number in self.told]
         self.before = list(self.told)
         self.cluster.kill(self.traitor)
         if not self.is_off:
             self.nodes[1].connect(self.nodes[0].address)
+        is_quiet = self.random.random() < 0.3
         for _ in range(10):
             self.cluster.advance(HEALED / 10)
-            self._talk()
+            if not is_quiet:
+                self._talk()
 
     def _check(self) -> None:
         last = [ref.ask(Numbered(index, 1 << 30)) for index, ref in enumerate(self.refs)]
@@ -172,22 +140,20 @@ class TraitorLife:
         self.cluster.advance(3.0)
         for index, probe in enumerate(self.probes[::-1]):
             self._check_messages(index, probe)
-        for node in self.nodes[:2] + self.nodes[3:]:
+        if self.is_off:
+            self._check_unnoticed()
+        self.cluster.advance(FORGOTTEN)
+        for node in self.honest:
             self._check_node(node)
-        if self.is_off and any(down.done() for down in self.downs):
-            raise Violation("a monitor fired of an actor that lives")
-        dead = self.pair[1]
-        watched = self.pair[0].monitor_node(dead.node_id)
-        self.cluster.kill(dead)
-        self.cluster.advance(HEALED + 1.0)
-        if not watched.done():
-            raise Violation("a killed node is not found dead")
+        if self.errors:
+            raise Violation(f"an error was logged: {self.errors[0]}")
+        self._check_ends()
 
     def _check_messages(self, index: int, probe: Any) -> None:
-        arrived = [number for _, number in probe.target.actor.arrived[:-1]]
+        arrived = [number for _, number in probe.target.actor.arrived if number < 1 << 30]
         account = self.pair[index].accounts()[self.pair[1 - index].node_id]
-        missing = self.told[index] - len(arrived)
-        if not self.is_off:  # the traitor may have altered what it passed on
+        missing = self.told[index] - len(set(arrived))
+        if not (self.is_off or self.is_mute):  # the traitor may have altered what it passed on
             arrived = [number for number in arrived if number > self.before[index]]
         if arrived != sorted(set(arrived)):
             raise Violation(f"messages of node {index} came twice or out of order: {arrived}")
@@ -195,13 +161,51 @@ class TraitorLife:
             raise Violation(
                 f"node {index}: {missing} are missing, {account.lost} reported lost"
             )
+        if self.is_mute and missing > account.lost:
+            raise Violation(f"node {index}: {missing} are missing, told {account.lost}")
         if account.in_flight:
             raise Violation(f"messages of node {index} are in flight: {account}")
 
+    def _check_unnoticed(self) -> None:
+        if any(down.done() for down in self.downs):
+            raise Violation("a monitor fired of an actor that lives")
+        for number, ask in self.asks:
+            if not ask.done() or ask.exception() is not None or ask.result(0) != number:
+                raise Violation(f"ask {number} ended with {ask}")
+
     def _check_node(self, node: Node) -> None:
         broker = node._broker
-        held = sum(
-            len(order._held) + len(order._ends) for order in broker.incoming._orders.values()
+        incoming, routes, router = broker.incoming, broker.routes, broker.routes.router
+        orders = incoming._orders.items()
+        waiting = {
+            "held": sum(
+                len(order._held) + len(order._ends)
+                for source, order in orders
+                if source != self.traitor.node_id
+            ),
+            "doubted": len(incoming._doubts._held) + len(incoming._doubts._sizes),
+            "asks": broker.outgoing.unanswered,
+            "searches": len(broker.paths.sought) + len(router.active),
+        }
+        near = {other.name for other in self.honest if other is not node}
+        known = {about.name for about in node.nodes()} - {node.name}
+        if any(waiting.values()) or known != near:
+            raise Violation(f"{node} waits for {waiting} and knows {known} of {near}")
+        if len(routes.accounts.arrivals) > len(self.nodes):
+            raise Violation(f"{node} counts what came from {len(routes.accounts.arrivals)}")
+
+    def _check_ends(self) -> None:
+        """End a probe and a node: who watches them hears of it, once."""
+        watched = (
+            self.pair[0].monitor(self.refs[0]),
+            self.pair[0].monitor_node(self.pair[1].node_id),
         )
-        if held > 100 or len(broker.routes.accounts.arrivals) > len(self.nodes):
-            raise Violation(f"{node} keeps {held} things of the traitor")
+        self.probes[1].kill()
+        self.cluster.advance(1.0)
+        downs = [watched[0], *(self.downs[:1] if self.is_off else [])]
+        if any(not down.done() or down.result(0).reason != "killed" for down in downs):
+            raise Violation(f"a probe was killed, its monitors say {downs}")
+        self.cluster.kill(self.pair[1])
+        self.cluster.advance(HEALED + 1.0)
+        if not watched[1].done():
+            raise Violation("a killed node is not found dead")

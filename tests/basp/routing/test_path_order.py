@@ -11,6 +11,7 @@ from callboard.basp.header import POSITION_MASK, POSITION_SHIFT, SEQUENCE_BITS, 
 from callboard.basp.routing import path_order
 from callboard.basp.routing.path_order import (
     BROKEN_PATIENCE,
+    END_PATIENCE,
     OPEN_PATIENCE,
     PathOrder,
     pack_path_end,
@@ -220,6 +221,55 @@ def test_a_source_that_is_met_with_the_end_of_a_path_goes_on_behind_it(epoch):
     assert arrive(order, at((epoch + 1) % 64, 0), 0.0) == []
 
     assert positions(order.tick(OPEN_PATIENCE)) == [((epoch + 1) % 64, 0)]
+
+
+def test_the_end_of_a_later_epoch_is_believed_after_a_while():
+    """Its source has gone on: nobody has to send anything for that."""
+    order = PathOrder()
+    arrive(order, at(0, 0))
+
+    assert order.end(end(20, 0, is_open=True), 1.0) == []
+    assert (order.deadline, order.expected) == (1.0 + OPEN_PATIENCE, 1)
+    assert order.tick(order.deadline) == order.given_up == []
+
+    assert order.deadline is None
+    assert positions(arrive(order, at(21, 0))) == [(21, 0)]
+
+
+def test_of_two_ends_of_an_epoch_the_latest_holds_alone():
+    order = PathOrder()
+    order.end(end(0, 9000, is_open=True), 0.0)
+    order.end(end(1, 0, is_open=True), 0.0)
+    arrive(order, at(0, 0))
+
+    order.end(end(0, 2, is_open=True), 1.0)
+
+    assert positions(arrive(order, at(0, 1))) == [(0, 1)]
+    assert positions(arrive(order, at(1, 0))) == [(1, 0)]
+
+
+def test_nothing_is_waited_for_of_an_epoch_that_is_over_for_long():
+    order = PathOrder()
+    order.end(end(0, 3, is_open=True), 0.0)
+
+    assert arrive(order, at(1, 0), END_PATIENCE - 0.5) == []
+    assert order.deadline == END_PATIENCE
+    assert positions(order.tick(END_PATIENCE)) == [(1, 0)]
+    order.end(end(1, 3, is_open=True), 10.0)
+    arrive(order, at(2, 0), 20.0)
+    assert order.deadline == 20.0
+
+
+def test_what_is_far_away_counts_only_while_nothing_else_comes():
+    order = PathOrder()
+    arrive(order, at(0, 0))
+    assert order.take(at(30, 3), 0.0) == []
+    assert positions(arrive(order, at(0, 1), 1.0)) == [(0, 1)]
+
+    assert order.take(at(30, 4), 9.0) == []
+    assert order.end(end(30, 4), 9.0 + OPEN_PATIENCE) == []
+
+    assert positions(arrive(order, at(31, 0))) == [(31, 0)]
 
 
 def test_what_is_held_has_a_limit(monkeypatch):

@@ -88,6 +88,35 @@ def test_a_sweep_forgets_what_is_older_and_what_comes_late():
     assert holders.is_held(8)
 
 
+def test_what_comes_late_and_is_not_taken_back_holds_after_a_while():
+    """A sweep that a node never sent, far ahead of all that it announces."""
+    holders = HolderRegistry({7, 8}.__contains__)
+    assert holders.swept(A, 1 << 63)
+    assert not holders.swept(A, 1 << 62)
+    for sightings, number in enumerate((7, 8, 9), 4):
+        assert holders.announced(A, number, sightings) is None
+    holders.swept(A, 3)
+    holders.released(A, 8, 5)
+    assert not holders.is_held(7)
+
+    assert holders.settle(A) == [(9, (ExitReason.NOT_FOUND, ""))]
+
+    assert (holders.holds(A, 7), holders.holds(A, 8)) == (True, False)
+    assert holders.announced(A, 8, 7) is None
+    assert holders.holds(A, 8)
+
+
+def test_what_comes_late_is_taken_back_by_the_next_sweep():
+    holders = HolderRegistry({7}.__contains__)
+    holders.swept(A, 9)
+    holders.announced(A, 7, 4)
+
+    holders.swept(A, 4)
+
+    assert holders.settle(A) == []
+    assert not holders.is_held(7)
+
+
 def test_a_lost_node_is_forgotten_everywhere():
     holders = HolderRegistry({7, 8}.__contains__)
     for node, number in ((A, 7), (B, 7), (A, 8)):
