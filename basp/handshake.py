@@ -85,9 +85,9 @@ _NO_PROOF: Final = bytes(PROOF_SIZE)
 #: Secrets that one node knows, each with its name: an acceptor tries them all.
 SECRET_LIMIT: Final = 64
 
-#: Says as whom a peer is let in, by the name of the secret that it proved and the names in its
-#: certificate; None when it is not.
-Admit = Callable[[str, tuple[str, ...]], Any]
+#: Says as whom a peer is let in, by the name of the secret that it proved, the names in its
+#: certificate and its node id; None when it is not.
+Admit = Callable[[str, tuple[str, ...], NodeId], Any]
 
 
 #: An actor that a node shows to everybody: its number, and the names of what it takes.
@@ -434,7 +434,7 @@ class Introduction:
         if proven:
             self._key = proven[0]
         if admit is not None:
-            self._standing = admit(self._key[0], self._certified)
+            self._standing = admit(self._key[0], self._certified, self.peer_id)
             if self._standing is None:
                 who = self._key[0] or ", ".join(self._certified) or "nobody"
                 msg = f"nothing is permitted to node {peer}, which has proven to be {who!r}"

@@ -88,6 +88,7 @@ class Broker:
         #: Takes the frames of one read; for the connector.
         self.deliver: Callable[[Wire, list[RawFrame]], None] = self.incoming.deliver
         self.link_up, self.link_down = self.paths.link_up, self.paths.link_down
+        self.objection = self.gates.objection
         self.connector.start(self)
         self._pause = TEND_INTERVAL
         self._tend_at = runtime.now() + TEND_INTERVAL

@@ -32,6 +32,10 @@ class Departed:
         """Count the nodes that will be forgotten."""
         return len(self._rest_until)
 
+    def __contains__(self, node: bytes) -> bool:
+        """Return whether a node is out of reach and not forgotten."""
+        return node in self._rest_until
+
     def lost(self, node: bytes, now: float) -> None:
         """Take note that no path leads to a node any more."""
         self.found(node)

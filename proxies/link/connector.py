@@ -45,7 +45,7 @@ from callboard.proxies.link.network import Network
 from callboard.proxies.link.stream import Parting, Turns
 from callboard.proxies.link.tls_socket import TlsSocket
 from callboard.proxies.link.wire import Wire, Wiring
-from callboard.proxies.rights.permissions import OPEN, LinkAccess
+from callboard.proxies.rights.permissions import OPEN, LinkAccess, Permissions, Standing
 
 _log = logging.getLogger("callboard.links")
 
@@ -72,6 +72,9 @@ class LinkUser(Protocol):
     def deliver(self, wire: Wire, frames: list[RawFrame]) -> None:
         """Take frames that arrived, in order."""
 
+    def objection(self, peer: NodeId, standing: Standing) -> str:
+        """Return why a peer may not have its id, with what it has proven; empty if it may."""
+
 
 @dataclass(frozen=True, slots=True)
 class LinkOptions:
@@ -93,11 +96,9 @@ class LinkOptions:
 
     def config(self, access: LinkAccess, published: int | None = None) -> LinkConfig:
         """Return the configuration of links that are guarded so, and show a published actor."""
-        permissions = access.permissions
         return LinkConfig(
             self.node_id,
             secrets=access.keys,
-            admit=None if permissions is None else permissions.admit,
             published=None if published is None else (published, ()),
             payload_limit=self.limits.payload,
         )
@@ -210,9 +211,34 @@ class Connector:
                 wire.end(REMOVED)
         return peer
 
+    def config(self, access: LinkAccess, published: int | None = None) -> LinkConfig:
+        """Return the configuration of the links of a port, or of dials."""
+        config = self.options.config(access, published)
+        if access.permissions is None:
+            return config
+        return replace(config, admit=partial(self._admit, access.permissions))
+
+    def _admit(
+        self,
+        permissions: Permissions,
+        secret_name: str,
+        certified: tuple[str, ...],
+        peer: NodeId,
+    ) -> Standing | None:
+        """Return what is permitted to a peer.
+
+        Raises:
+            AuthenticationFailed: it has the id of another node.
+        """
+        standing = permissions.admit(secret_name, certified)
+        objection = standing and self._user.objection(peer, standing)
+        if objection:
+            raise AuthenticationFailed(objection)
+        return standing
+
     def adopt(self, sock: socket.socket, *, dialer: bool) -> None:
         """Make a link of a connection that is there already, such as one of a socket pair."""
-        self._open(sock, self.options.config(OPEN), None, dialer=dialer)
+        self._open(sock, self.config(OPEN), None, dialer=dialer)
 
     def _connections(self) -> int:
         """Count the connections of the node, TLS handshakes of dials included."""
@@ -224,7 +250,7 @@ class Connector:
         access = self.options.access
         first = self.dialer.key_of(dial)
         chosen = replace(access, keys=access.keys[first : first + 1])
-        return self._open(sock, self.options.config(chosen), dial.endpoint, dialer=True)
+        return self._open(sock, self.config(chosen), dial.endpoint, dialer=True)
 
     def _open(
         self,
@@ -284,6 +310,10 @@ class Connector:
         """Hand a link to its user, unless the peer is barred."""
         if self._barred.get(peer.node_id, 0.0) > self._runner.now():
             self._runner.post(wire.end, "the link is cut on purpose")
+            return
+        objection = peer.standing and self._user.objection(peer.node_id, peer.standing)
+        if objection:  # another node came between
+            self._runner.post(wire.end, objection)
             return
         wire.peer = peer.node_id
         wire.after_read = None

@@ -62,7 +62,7 @@ class Ports:
         if not insecure:
             refuse_unguarded(address, is_guarded=is_guarded)
         shown = None if published is None else published.actor_id
-        config = self._connector.options.config(access, shown)
+        config = self._connector.config(access, shown)
         sock = self._network.bind(address, port)
         endpoint: Endpoint = (address, 0) if is_local else sock.getsockname()[:2]
         self.published[endpoint] = published

@@ -8,6 +8,7 @@ from callboard.actors.reference import ActorRef
 from callboard.actors.runtime import Runtime
 from callboard.basp.frame import RawFrame
 from callboard.basp.header import NODE_ACTOR
+from callboard.basp.node_id import NodeId, node_id_text
 from callboard.basp.payload import PayloadCodec
 from callboard.proxies.errors import NotPermitted
 from callboard.proxies.link.wire import Wire
@@ -37,21 +38,43 @@ class Gatekeeper:
         self._codec = codec
         #: What leaves asked for in vain.
         self.audit = Audit(runtime.now, runtime.call_later, runtime.report)
-        #: What each leaf has proven to be.
+        #: What each neighbor has proven to be, as long as it is not forgotten.
         self._identities: dict[bytes, str] = {}
         routes.on_refused = lambda *refusal: runtime.post(self.refused, *refusal)
         self.read = codec.decode_message
         self.offered = {}
         self.registered = lambda _: ()
 
-    def begin(self, wire: Wire, standing: Standing) -> None:
-        """Guard the link of a leaf, before anything goes over it."""
+    def objection(self, peer: NodeId, standing: Standing) -> str:
+        """Return why a peer may not have its id, with what it has proven; empty if it may.
+
+        Its id is what it says itself, so nobody gets one that was proven to be another's, and
+        no leaf that of a node which members lead to.
+        """
+        known, routes, leaf = self._identities.get(peer), self._routes, standing.rights
+        if known is None:
+            is_taken = not leaf.is_member and (
+                routes.has_path(peer) or (not leaf.reach and peer in routes.departed)
+            )
+        else:
+            is_taken = known != standing.identity
+        what = f"{standing.identity!r} comes with the id of another node, {node_id_text(peer)}"
+        return what if is_taken else ""
+
+    def begin(self, wire: Wire, standing: Standing) -> bool:
+        """Note who a neighbor is; guard a leaf's link, before anything goes over it.
+
+        Returns whether it is a leaf's.
+        """
         assert wire.peer is not None, "a link that is established has a peer"
+        self._identities[wire.peer] = standing.identity
+        if standing.rights.is_member:
+            return False
         gate = LeafGate(self, self._routes.node_id, wire.peer, standing)
         if wire.link.shown:
             gate.give(wire.link.shown)
-        self._identities[wire.peer] = standing.identity
         wire.guard(partial(self._admit, gate, wire), partial(self._lets_out, gate))
+        return True
 
     def _admit(self, gate: LeafGate, wire: Wire, frames: list[RawFrame]) -> list[RawFrame]:
         """Let frames of a leaf pass, and tell of what was refused."""

@@ -57,10 +57,9 @@ class Paths:
         """A link is established: exchange routes."""
         node, reach = peer.node_id, None
         self._routes.rights.pop(node, None)
-        if peer.standing is not None and not peer.standing.rights.is_member:
+        if peer.standing is not None and self._gates.begin(wire, peer.standing):
             rights = self._routes.rights[node] = peer.standing.rights
             reach = rights.reach
-            self._gates.begin(wire, peer.standing)
         wire.peer_name = self._routes.names[node] = _read_name(peer.state)
         self._routes.wires[node] = wire
         if wire.endpoint is not None:

@@ -311,10 +311,9 @@ def test_only_who_may_link_links_and_only_its_own_actors(meet):
     for partner, ref in zip(partners, refs, strict=True):
         partner.ask([ref]).result(5)
     assert ends[1].result(5).reason == "unreachable"  # it may not know of the other's end
-    node_ref.ask(StopActor(0))  # behind the links
     partners[0].kill()
 
-    assert ended.result(5).reason == "killed"
+    assert ended.result(5).reason in {"killed", "not_found"}  # it may have been first
     assert safe.ask("hi").result(5) == "HI"
 
 
@@ -461,7 +460,7 @@ def test_a_leaf_talks_with_the_nodes_that_it_may_reach_under_the_same_rights(beh
     for _ in range(3):
         with pytest.raises((errors.NotPermitted, errors.ActorDown)):
             guest.ask("hi").result(5)
-    assert bank.monitor(guest).result(5).reason == "unreachable"
+    assert bank.monitor(guest).result(5).reason in {"unreachable", "not_found"}
     with pytest.raises(errors.NotRegistered):
         bank.find("nobody", 60).result(20)
     eventually(lambda: not bank.accounts()[leaf.node_id].in_flight)

@@ -1,11 +1,14 @@
 """Who is let in as whom: named secrets, names in certificates, permissions."""
 
+from dataclasses import replace
+
 import pytest
 
 from callboard import Node, errors
 from callboard.proxies.events import LinkRefused
 from callboard.proxies.rights.permissions import LinkAccess, Permissions
 from callboard.proxies.rights.rights import Rights
+from callboard.proxies.surroundings import real_surroundings
 from tests.polling import eventually
 
 MEMBER = Rights.member()
@@ -140,3 +143,29 @@ def test_the_names_in_a_certificate_are_an_identity(make_node, papers, shop_dial
 
 def test_a_public_port_with_named_secrets_is_guarded(make_node):
     assert make_node().listen("0.0.0.0", secrets={"a": "s"}) > 0
+
+
+def test_a_leaf_gets_no_id_that_is_another_nodes(make_node):
+    permissions = {"sensor": LEAF, "member": MEMBER}
+    shop = make_node("shop", secrets={"sensor": "s1", "member": "s2"}, permissions=permissions)
+    shop.listen()
+    office, far = make_node("office", secret="s2"), make_node("far", secret="s2")
+    far.listen()
+    office.connect(shop.address)
+    office.connect(far.address)
+    eventually(lambda: len(shop.nodes()) == 2)
+    shop.disconnect(office.node_id, 0.0)  # also in the moment in which it is not linked
+
+    for victim in (office, far):
+        thief = make_node("thief", secret="s1", surroundings=with_id(victim.node_id))
+        with pytest.raises(errors.LinkError):
+            thief.connect(shop.address)
+    assert "id of another node" in shop._broker.objection(
+        office.node_id, Permissions((("*", LEAF),)).admit("sensor", ())
+    )
+    eventually(lambda: len(shop.nodes()) == 2)
+    assert not shop.overlay.leaves
+
+
+def with_id(node_id):
+    return replace(real_surroundings(), make_node_id=lambda: node_id)
