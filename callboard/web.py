@@ -169,6 +169,10 @@ class WebHandler(BaseHTTPRequestHandler):
         self.server.set_deadline(self.connection, None)
         return found
 
+    def is_browser(self) -> bool:
+        """Return whether a browser sent this for a page: all say so where they post."""
+        return "Origin" in self.headers or "Sec-Fetch-Site" in self.headers
+
     def is_foreign(self) -> bool:
         """Return whether a page of another site may have made the browser send this.
 

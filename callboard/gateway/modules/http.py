@@ -27,7 +27,8 @@ class HttpArguments(ModuleArguments):
 
     Attributes:
         listen: `HOST:PORT`; the body of each POST there is published, with the properties
-            `path` and `content-type`. Every client that reaches the port may do that.
+            `path` and `content-type`. Every client that reaches the port may do that, but
+            no browser for a page of another site.
         post: the URL that received messages are posted to; another answer than 2xx fails.
         get: the URL that is fetched every `period` seconds, and published.
         period: seconds.
@@ -136,7 +137,9 @@ class _Handler(WebHandler):
         self.end_headers()
 
     def _published(self) -> HTTPStatus:
-        """Publish the body; return what became of it."""
+        """Publish the body, unless a browser posts it for a page of another site."""
+        if self.is_browser() and self.is_foreign():
+            return HTTPStatus.FORBIDDEN
         if not self.headers.get("Content-Length", "").isdecimal():
             return HTTPStatus.LENGTH_REQUIRED
         body = self.body(BODY_LIMIT)

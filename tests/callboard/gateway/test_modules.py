@@ -256,6 +256,29 @@ def test_http_publishes_what_is_posted(gateway, line):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=LIMIT)
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "gateway.example"}, HTTPStatus.ACCEPTED),  # a program, by a name of its own
+        ({"Origin": "http://evil.example"}, HTTPStatus.FORBIDDEN),
+        ({"Origin": "null"}, HTTPStatus.FORBIDDEN),
+        ({"Sec-Fetch-Site": "cross-site"}, HTTPStatus.FORBIDDEN),
+        ({"Origin": "http://evil.example", "Host": "evil.example"}, HTTPStatus.FORBIDDEN),
+        ({"Origin": "http://127.0.0.1", "Host": "127.0.0.1"}, HTTPStatus.ACCEPTED),
+    ],
+)
+def test_http_takes_nothing_that_a_browser_posts_for_another_site(
+    gateway, line, headers, status
+):
+    sink = line("http", {"listen": "127.0.0.1:0"})
+
+    assert post(module_of(gateway).port, b"hello", headers) == status
+
+    if status == HTTPStatus.ACCEPTED:
+        sink.until(1)
+    assert len(sink.got) == (status == HTTPStatus.ACCEPTED)
+
+
 @pytest.fixture
 def website():
     """A server that keeps what is posted, and refuses one thing."""
