@@ -16,8 +16,7 @@ taken apart here; its length must be definite, as all encoders here write it.
 import io
 import mmap
 import re
-from collections import deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -127,8 +126,15 @@ def _cut_short(payload: bytes) -> MalformedPayload:
     return MalformedPayload(f"a payload of {len(payload):,} B ends inside an item")
 
 
-def weigh(payload: bytes, most: int) -> Generator[None, None, int]:
+def weigh(
+    payload: bytes, most: int, hashed: Collection[int] = _HASHED
+) -> Generator[None, None, int]:
     """Weigh the items of a payload, with a pause now and then.
+
+    Args:
+        payload: the bytes.
+        most: what they may weigh.
+        hashed: tags whose content is hashed by who reads it.
 
     Returns:
         The weight, when the generator ends.
@@ -154,7 +160,7 @@ def weigh(payload: bytes, most: int) -> Generator[None, None, int]:
         major, argument, at = _head(payload, at)
         if major in {_ARRAY, _MAP, _TAG}:
             weight += CONTAINER
-            if major == _TAG and argument in _HASHED:
+            if major == _TAG and argument in hashed:
                 weight += _extra_weight(payload, at)
             continue
         weight += 1
@@ -169,13 +175,18 @@ def weigh(payload: bytes, most: int) -> Generator[None, None, int]:
     return weight
 
 
-def check_weight(payload: bytes, most: int) -> None:
-    """Refuse a payload that weighs more than `most`; without a pause.
+def check_weight(payload: bytes, most: int, hashed: Collection[int] = _HASHED) -> int:
+    """Return what a payload weighs, without a pause; see `weigh`.
 
     Raises:
         PayloadTooHeavy: it does.
     """
-    deque(weigh(payload, most), 0)
+    pieces = weigh(payload, most, hashed)
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as end:
+            return int(end.value)
 
 
 #: The tag of references, as every form of its head ends.

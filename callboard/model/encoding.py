@@ -29,8 +29,9 @@ from typing import Any, Final, TypeVar
 
 import cbor2
 
+from callboard.basp.cbor.pieces import CONTAINER, check_weight
 from callboard.basp.cbor.reader import CborReader
-from callboard.basp.errors import RemoteProtocolError
+from callboard.basp.errors import PayloadTooHeavy, RemoteProtocolError
 from callboard.model.address import Address, Port, Subnet
 from callboard.model.data import (
     DEPTH_LIMIT,
@@ -47,6 +48,10 @@ from callboard.model.scalar import Count, Enum
 from callboard.model.timespan import Timespan, Timestamp
 
 T = TypeVar("T")
+
+#: Containers and tags that a value, or all of one run, may hold, or eight times as many
+#: scalars. What is in a set or a table counts as a container: it is hashed and put in order.
+MAX_ITEMS: Final = 500_000
 
 _FAMILIES: Final = {4: 4, 16: 6}
 _PAIR: Final = 2
@@ -70,6 +75,34 @@ def data_from_cbor(payload: bytes) -> Data:
         InvalidData: they are no such value.
     """
     return read_item(payload, data_of_item)
+
+
+def refuse_heavy(payload: bytes, spent: int = 0) -> int:
+    """Refuse CBOR that costs too much time to read.
+
+    Args:
+        payload: the bytes.
+        spent: what was read before, together with which they count.
+
+    Returns:
+        What both weigh.
+
+    Raises:
+        InvalidData: more than `MAX_ITEMS` containers do, or the bytes are no CBOR.
+    """
+    most = CONTAINER * MAX_ITEMS
+    if not spent and len(payload) <= MAX_ITEMS:
+        return CONTAINER * len(payload)  # each item has a byte
+    try:
+        return spent + check_weight(payload, most - spent, _HASHED)
+    except PayloadTooHeavy:
+        msg = (
+            f"a message of {len(payload):,} B holds more than {MAX_ITEMS:,} containers "
+            f"(or {CONTAINER} times as many scalars), with what came with it"
+        )
+        raise InvalidData(msg) from None
+    except RemoteProtocolError as error:
+        raise InvalidData(str(error)) from None
 
 
 def read_item(payload: bytes, convert: Callable[[Any, int], T]) -> T:
@@ -207,6 +240,8 @@ _FROM_TAG: Final[dict[int, tuple[type, DataType, _Maker]]] = {
 }
 
 _TAGS: Final = {kind: tag for tag, (_, kind, _) in _FROM_TAG.items()}
+#: Tags of sets and tables, whose elements and keys are hashed.
+_HASHED: Final = frozenset({_TAGS[DataType.Set], _TAGS[DataType.Table]})
 _READER: Final = CborReader("data", max_depth=_CBOR_DEPTH, kept=_FROM_TAG)
 
 # ------------------------------------------------------- the short way: Python values

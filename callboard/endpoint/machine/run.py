@@ -25,14 +25,19 @@ from typing import Any, Final
 
 import cbor2
 
-from callboard.basp.cbor.pieces import CONTAINER, check_weight
 from callboard.basp.cbor.reader import CborReader
 from callboard.basp.cbor.writer import head
 from callboard.basp.errors import RemoteProtocolError
 from callboard.endpoint.machine.topic import checked_topic
 from callboard.model.data import DEPTH_LIMIT
-from callboard.model.encoding import immutable_of_item, python_to_cbor, read_item
-from callboard.model.errors import EndpointError, InvalidData, MalformedMessage
+from callboard.model.encoding import (
+    MAX_ITEMS,
+    immutable_of_item,
+    python_to_cbor,
+    read_item,
+    refuse_heavy,
+)
+from callboard.model.errors import EndpointError, MalformedMessage
 
 
 class PackedType(IntEnum):
@@ -62,9 +67,6 @@ _TAG_HEAD: Final = b"\xd9\xbf"
 KNOWN_TOPICS: Final = 4096
 
 _LENGTH_MASK: Final = 0x1F
-#: Containers that a value may hold, or eight times as many scalars.
-MAX_ITEMS: Final = 500_000
-
 #: Bytes of an array's length behind its first byte (RFC 8949, section 3).
 _LENGTH_BYTES: Final = {24: 1, 25: 2, 26: 4}
 
@@ -73,6 +75,9 @@ _HIGHEST: Final = 2**63 - 1
 
 #: Bytes that begin neither an integer of more than 32 bits nor one of CBOR's odd values.
 _SURE: Final = bytes({*range(256)} - {0x1B, 0x3B, *range(0xE0, 0xF4), 0xF7, 0xF8})
+
+#: Bytes that an entity has; fewer than these cost nothing to read.
+_ENTITY_LENGTH: Final = 16
 
 _MODEL: Final = {str, bytes, float, bool, int, tuple, type(None)}
 _FOREIGN: Final = {cbor2.CBORSimpleValue, type(cbor2.undefined)}
@@ -115,10 +120,7 @@ def encode_pair(topic: str, value: Any) -> bytes:
     """
     content = python_to_cbor(value)
     if len(content) > MAX_ITEMS:
-        try:
-            check_weight(content, CONTAINER * MAX_ITEMS)
-        except RemoteProtocolError as error:
-            raise InvalidData(str(error)) from None
+        refuse_heavy(content)
     return _TOPICS[topic] + content
 
 
@@ -148,12 +150,13 @@ def decode_run(payload: bytes) -> tuple[PackedType, list[tuple[str, Any]]]:
         MalformedMessage: it is no run, or a value in it is none.
     """
     try:
-        if len(payload) > MAX_ITEMS:  # each item has a byte
-            check_weight(payload, CONTAINER * MAX_ITEMS)
+        weight = refuse_heavy(payload)
         if _TAG_HEAD in payload and _is_data(payload):
             values = read_item(payload, _immutable_items)
         else:
             values = _READER.read(payload)
+            if len(payload) > MAX_ITEMS and not _is_data(payload):
+                _refuse_heavy_parts(values, weight)
     except (EndpointError, RemoteProtocolError) as cause:
         msg = f"a run of {len(payload):,} B cannot be read: {cause}"
         raise MalformedMessage(msg) from cause
@@ -170,6 +173,16 @@ def decode_run(payload: bytes) -> tuple[PackedType, list[tuple[str, Any]]]:
         msg = "a run holds an integer of more than 64 bits, or a value that is no data"
         raise MalformedMessage(msg)
     return kind, list(zip(topics, contents))  # noqa: B905  # the number of both is even
+
+
+def _refuse_heavy_parts(values: Any, weight: int) -> None:
+    """Refuse byte strings that hold too much CBOR: commands carry values with tags so."""
+    level = [values]
+    while level:
+        for part in level:
+            if type(part) is bytes and len(part) > _ENTITY_LENGTH:
+                weight = refuse_heavy(part, weight)
+        level = [part for value in level if type(value) is tuple for part in value]
 
 
 def _is_model(values: Iterable[Any]) -> bool:

@@ -16,7 +16,12 @@ from typing import Any, Final
 import cbor2
 
 from callboard.model.data import Data
-from callboard.model.encoding import data_from_cbor, python_from_cbor, python_to_cbor
+from callboard.model.encoding import (
+    data_from_cbor,
+    python_from_cbor,
+    python_to_cbor,
+    refuse_heavy,
+)
 from callboard.model.errors import InvalidData
 
 #: A key as stores hold it.
@@ -51,6 +56,7 @@ def stored_of(value: Any) -> Stored:
     if kind in _SAME or (kind is int and _LOWEST <= value <= _HIGHEST):
         return value
     encoded = _checked_size(python_to_cbor(value))
+    refuse_heavy(encoded)
     if encoded[0] >> 5 == _TAG_MAJOR:
         return encoded
     plain = python_from_cbor(encoded)

@@ -21,7 +21,7 @@ from callboard.model.encoding import (
     python_to_cbor,
     read_item,
 )
-from callboard.model.errors import MalformedMessage
+from callboard.model.errors import InvalidData, MalformedMessage
 from tests.callboard.model.strategies import DATA
 
 PLAIN = st.recursive(
@@ -163,3 +163,45 @@ def test_what_holds_too_much_is_refused_on_both_sides() -> None:
     with pytest.raises(MalformedMessage, match="500,000 containers"):
         decode_run(payload)
     encode_pair("/t", [1.5] * 600_000)
+
+
+def _of_sets(count: int) -> bytes:
+    """A run that says it has a set of so many numbers."""
+    pair = encode_pair("/t", {1})
+    ((run, _),) = pack_runs(PackedType.DATA, 16, [pair])
+    return run.replace(cbor2.dumps([1]), cbor2.dumps([7] * count))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [set(range(500_001)), dict.fromkeys(range(250_001)), {(n,) for n in range(250_001)}],
+    ids=["set", "table", "set of vectors"],
+)
+def test_what_is_hashed_counts_as_much_as_a_container(value: Any) -> None:
+    with pytest.raises(InvalidData, match="500,000 containers"):
+        encode_pair("/t", value)
+
+
+def test_a_run_with_a_set_of_too_many_numbers_is_refused_before_it_is_read() -> None:
+    with pytest.raises(MalformedMessage, match="500,000 containers"):
+        decode_run(_of_sets(600_000))
+
+
+def test_the_values_of_all_commands_of_a_run_count_together() -> None:
+    heavy = cbor2.dumps([[]] * 490_000)
+    pairs = [encode_plain_pair("store", (heavy,))]
+
+    def run() -> bytes:
+        return next(iter(pack_runs(PackedType.COMMAND, 16, [b"".join(pairs)])))[0]
+
+    assert decode_run(run())[0] is PackedType.COMMAND
+    pairs = [encode_plain_pair("store", (heavy, heavy, heavy))]
+    with pytest.raises(MalformedMessage, match="500,000 containers"):
+        decode_run(run())
+
+
+def test_large_byte_strings_of_users_are_no_cbor() -> None:
+    value = b"\xff" * 600_000
+    ((run, _),) = pack_runs(PackedType.DATA, 16, [encode_pair("/t", value)])
+
+    assert decode_run(run)[1] == [("/t", value)]
