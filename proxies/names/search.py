@@ -1,7 +1,7 @@
 """Finding actors by their names, on this node and on all in reach, or by an address."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -19,6 +19,7 @@ from callboard.proxies.link.dialer import Dial, Dialer
 from callboard.proxies.link.ports import Ports
 from callboard.proxies.messages import Lookup, Spawn
 from callboard.proxies.names.directory import Names
+from callboard.proxies.rights.rights import OWN
 from callboard.proxies.route_table import RouteTable
 
 T = TypeVar("T")
@@ -59,12 +60,14 @@ class Reach:
         if held is not None:
             return held
         answers: list[Any] = []
-        # The first answer counts: a node that is frozen must not hold the others up.
-        for answer in asyncio.as_completed(self._ask_everywhere(name, timeout)):
-            found = await answer
-            if isinstance(found, ActorRef):
-                return found
-            answers.append(found)
+        # The first answer counts: a node that is frozen must not hold the others up. Leaves are
+        # asked last: none can take the place of a name that a full member has.
+        for ask in (self._ask_members, self._ask_leaves):
+            for answer in asyncio.as_completed(ask(name, timeout)):
+                found = await answer
+                if isinstance(found, ActorRef):
+                    return found
+                answers.append(found)
         if answers and all(isinstance(answer, NotPermitted) for answer in answers):
             raise answers[0]
         msg = f"no actor in reach of {self._runtime.name} is registered as {name!r}"
@@ -74,16 +77,31 @@ class Reach:
         """Return all actors of that name, this node's first."""
         held = self._names.get(name)
         found = [] if held is None else [held]
-        for answer in await asyncio.gather(*self._ask_everywhere(name, timeout)):
+        asked = self._ask_members(name, timeout) + self._ask_leaves(name, timeout)
+        for answer in await asyncio.gather(*asked):
             if isinstance(answer, ActorRef) and answer not in found:
                 found.append(answer)
         return found
 
-    def _ask_everywhere(self, name: str, timeout: float) -> list[Coroutine[Any, Any, Any]]:
-        """Ask the directories of all nodes in reach."""
+    def _ask_members(self, name: str, timeout: float) -> list[Coroutine[Any, Any, Any]]:
+        """Ask the directories of all full members in reach."""
+        leaves = self._routes.rights
+        members = [node for node in self._routes.router.reachable if node not in leaves]
+        return self._ask(members, name, timeout)
+
+    def _ask_leaves(self, name: str, timeout: float) -> list[Coroutine[Any, Any, Any]]:
+        """Ask the directories of leaves, which have none of callboard's own names."""
+        leaves = self._routes.rights
+        asked = [node for node in self._routes.router.reachable if node in leaves]
+        return [] if name.startswith(OWN) else self._ask(asked, name, timeout)
+
+    def _ask(
+        self, nodes: Collection[bytes], name: str, timeout: float
+    ) -> list[Coroutine[Any, Any, Any]]:
+        """Ask the directories of some nodes."""
         return [
             _settled(self._runtime.ref_of(node, DIRECTORY).ask(Lookup(name), timeout))
-            for node in sorted(self._routes.router.reachable)
+            for node in sorted(nodes)
         ]
 
     def dial(self, endpoint: Endpoint, *, keep: bool) -> Future[Dial]:

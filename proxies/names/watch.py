@@ -95,6 +95,8 @@ class NameWatcher(SystemActor):
         if sender is None or sender.actor_id != DIRECTORY or not change.is_sound:
             return
         node = sender.node_id
+        if self.node.overlay.rights(node) is not None:
+            return
         self._versions[node] = change.version
         if change.is_all:
             for ref in [ref for ref in self._holders.get(node, ()) if ref not in change.added]:
@@ -105,7 +107,12 @@ class NameWatcher(SystemActor):
             self._add(node, ref)
 
     def _ask(self, node: bytes) -> None:
-        """Ask the directory of a node, and say what is known of it already."""
+        """Ask the directory of a node, and say what is known of it already.
+
+        Not that of a leaf: nobody is led to it by a name that it gives itself.
+        """
+        if self.node.overlay.rights(node) is not None:
+            return
         directory = self.runtime.ref_of(node, DIRECTORY)
         directory.tell(WatchName(self._name, self._is_group, self._versions.get(node, -1)))
 

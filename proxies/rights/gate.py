@@ -53,6 +53,7 @@ from callboard.proxies.messages import (
     StopActor,
     WatchName,
 )
+from callboard.proxies.rights.doors import may_look_up
 from callboard.proxies.rights.permissions import Standing
 from callboard.proxies.rights.rights import NamedRight
 
@@ -218,8 +219,7 @@ class LeafGate:
         if data & RESPONSE or number >= FIRST_ACTOR:
             return None
         if number == CORE_ACTOR:
-            rights = self.standing.rights
-            if node == self._node and (rights.publish or rights.subscribe or rights.stores):
+            if node == self._node and self.standing.rights.has_topics:
                 return None  # the core looks at each topic and store
             return Refusal("publish", "topics", "topics")
         try:
@@ -269,7 +269,7 @@ class LeafGate:
             name = self._host.offered_as(message) if node == self._node else message.name
             is_permitted = rights.permit("spawn", name)
             return None if is_permitted else Refusal("spawn", name, repr(message.name))
-        if not rights.permit("names", message.name):
+        if not may_look_up(rights, message.name):
             return Refusal("names", message.name, repr(message.name))
         if node != self._node and kind is Lookup and len(self._lookups) < LOOKUP_LIMIT:
             self._lookups[node, message_id] = message.name
@@ -279,7 +279,11 @@ class LeafGate:
         """Return whether a proxy of an actor may be announced; note whether its end is told."""
         is_watched = key in self._watched or (
             len(self._watched) < GIVEN_LIMIT
-            and (self._permits("monitor", key) or self._permits("link", key))
+            and (
+                self._permits("monitor", key)
+                or self._permits("link", key)
+                or (key == (self._node, CORE_ACTOR) and self.standing.rights.has_topics)
+            )
         )
         if is_watched:
             self._watched.add(key)

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from callboard.actors.reference import ActorRef
 from callboard.actors.runtime import Runtime
+from callboard.actors.system_actor import SystemActor
 from callboard.basp.frame import RawFrame
 from callboard.basp.header import NODE_ACTOR
 from callboard.basp.node_id import NodeId, node_id_text
@@ -16,6 +17,7 @@ from callboard.proxies.messages import MonitorRefused, Spawn, failure_of
 from callboard.proxies.rights.audit import Audit
 from callboard.proxies.rights.gate import LeafGate, Refusal
 from callboard.proxies.rights.permissions import Standing
+from callboard.proxies.rights.rights import OWN
 from callboard.proxies.route_table import RouteTable
 
 #: Bytes that may wait for a leaf that does not read, while it is told what it may not watch.
@@ -119,7 +121,8 @@ class Gatekeeper:
         if cell is None:
             return ()
         actor = getattr(cell, "actor", None)
-        return self.registered(cell.ref) or (type(actor).__name__,)
+        own = OWN if isinstance(actor, SystemActor) else ""
+        return self.registered(cell.ref) or (own + type(actor).__name__,)
 
     def offered_as(self, request: Spawn) -> str:
         """Return the name under which the class is offered that a request means."""
