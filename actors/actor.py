@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any, ClassVar, Final, Self, TypeVar
+from typing import Any, ClassVar, Final, ParamSpec, Self, TypeVar, cast
 
 from thespian.actors import (
     ActorAddress,
@@ -26,6 +26,7 @@ from callboard.actors.thespian.shape import ThespianActor
 from callboard.actors.thespian.system import ThespianContext
 
 A = TypeVar("A", bound="Actor")
+P = ParamSpec("P")
 
 # The runtime sends them, as it does the signals of its own.
 ALWAYS_FIT.update((ActorExitRequest, ChildActorExited))
@@ -228,9 +229,12 @@ class Actor(ThespianActor):
 
     # --- other actors ---
 
-    def spawn(self, actor_class: type[A], *args: Any, **kwargs: Any) -> ActorRef[A]:
+    def spawn(
+        self, actor_class: Callable[P, A], *args: P.args, **kwargs: P.kwargs
+    ) -> ActorRef[A]:
         """Spawn a child: it ends when this actor ends."""
-        return self._cell.runtime.start_actor(actor_class, args, kwargs, parent=self._cell)
+        plain_class = cast("type[A]", actor_class)
+        return self._cell.runtime.start_actor(plain_class, args, kwargs, parent=self._cell)
 
     def monitor(self, ref: ActorRef[Any]) -> Monitor:
         """Receive a `Down` message when the actor ends, is lost, or is dead already."""

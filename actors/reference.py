@@ -34,10 +34,14 @@ if TYPE_CHECKING:
     class ActorAddress:
         """Thespian's, which ships no types: without this a checker would take any name."""
 
+    from typing_extensions import TypeVar as OptionalTypeVar  # known to every checker
+
+    A_co = OptionalTypeVar("A_co", covariant=True, default=Any)
 else:
     from thespian.actors import ActorAddress
 
-A_co = TypeVar("A_co", covariant=True)
+    A_co = TypeVar("A_co", covariant=True)
+
 R = TypeVar("R")
 P = ParamSpec("P")
 

@@ -17,7 +17,7 @@ from collections.abc import (
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, ParamSpec, TypeVar, overload
 
 from callboard.actors import errors
 from callboard.actors.actor import Actor
@@ -65,6 +65,7 @@ from callboard.proxies.workers.class_source import refuse_while_loading, source_
 from callboard.proxies.workers.pool import Worker, WorkerPool
 
 A = TypeVar("A", bound=Actor)
+P = ParamSpec("P")
 T = TypeVar("T")
 
 #: Where an actor can be spawned: an address, a node id, a worker, a pool of workers.
@@ -222,9 +223,15 @@ class Node(Closing):
         """Return a future that is done when the actor ends, is lost, or has ended already."""
         return self.runtime.monitor(ref)
 
+    @overload
     def spawn(
-        self, actor_class: type[A], *args: Any, on: Place | None = None, **kwargs: Any
-    ) -> ActorRef[A]:
+        self, actor_class: Callable[P, A], *args: P.args, **kwargs: P.kwargs
+    ) -> ActorRef[A]: ...
+    @overload
+    def spawn(
+        self, actor_class: type[A], *args: Any, on: Place | None, **kwargs: Any
+    ) -> ActorRef[A]: ...
+    def spawn(self, actor_class: Any, *args: Any, on: Any = None, **kwargs: Any) -> Any:
         """Spawn an actor here, or on another node that offers its class.
 
         Args:
@@ -244,9 +251,15 @@ class Node(Closing):
             return self._wait(self.aspawn(actor_class, *args, on=on, **kwargs))
         return self.runtime.start_actor(actor_class, args, kwargs)
 
+    @overload
     async def aspawn(
-        self, actor_class: type[A], *args: Any, on: Place | None = None, **kwargs: Any
-    ) -> ActorRef[A]:
+        self, actor_class: Callable[P, A], *args: P.args, **kwargs: P.kwargs
+    ) -> ActorRef[A]: ...
+    @overload
+    async def aspawn(
+        self, actor_class: type[A], *args: Any, on: Place | None, **kwargs: Any
+    ) -> ActorRef[A]: ...
+    async def aspawn(self, actor_class: Any, *args: Any, on: Any = None, **kwargs: Any) -> Any:
         """Awaitable twin of `spawn`."""
         if on is None:
             return self.runtime.start_actor(actor_class, args, kwargs)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import IO, Any, Final, TypeVar
+from typing import IO, Any, Final, ParamSpec, TypeVar, cast
 
 from callboard.actors.actor import Actor
 from callboard.actors.backoff import Backoff
@@ -31,6 +31,7 @@ from callboard.proxies.workers.class_source import ClassSource, source_of
 from callboard.text import said
 
 A = TypeVar("A", bound=Actor)
+P = ParamSpec("P")
 
 MODULE: Final = "callboard.proxies.worker_process"
 
@@ -76,7 +77,9 @@ class Worker:
 
     # --- for users ---
 
-    async def aspawn(self, actor_class: type[A], *args: Any, **kwargs: Any) -> ActorRef[A]:
+    async def aspawn(
+        self, actor_class: Callable[P, A], *args: P.args, **kwargs: P.kwargs
+    ) -> ActorRef[A]:
         """Spawn an actor there; its class is loaded from its module or file.
 
         Raises:
@@ -84,7 +87,7 @@ class Worker:
             NodeUnreachable: the worker ended.
             RemoteError: the actor's `__init__` raised there.
         """
-        source = source_of(actor_class)
+        source = source_of(cast("type[A]", actor_class))
         await self._offer(source)
         server = self._broker.runtime.ref_of(self.node_id, SPAWN_SERVER)
         return await server.ask(Spawn(source.key, args, kwargs or None))  # type: ignore[no-any-return]
@@ -301,7 +304,9 @@ class WorkerPool:
 
     # --- actors ---
 
-    def spawn(self, actor_class: type[A], *args: Any, **kwargs: Any) -> ActorRef[A]:
+    def spawn(
+        self, actor_class: Callable[P, A], *args: P.args, **kwargs: P.kwargs
+    ) -> ActorRef[A]:
         """Spawn an actor on the worker whose turn it is.
 
         Raises:
@@ -311,17 +316,21 @@ class WorkerPool:
         """
         return self._wait(self.aspawn(actor_class, *args, **kwargs))  # type: ignore[no-any-return]
 
-    async def aspawn(self, actor_class: type[A], *args: Any, **kwargs: Any) -> ActorRef[A]:
+    async def aspawn(
+        self, actor_class: Callable[P, A], *args: P.args, **kwargs: P.kwargs
+    ) -> ActorRef[A]:
         """Awaitable twin of `spawn`."""
         worker = await self._pick()
         return await worker.aspawn(actor_class, *args, **kwargs)
 
-    def spawn_each(self, actor_class: type[A], *args: Any, **kwargs: Any) -> list[ActorRef[A]]:
+    def spawn_each(
+        self, actor_class: Callable[P, A], *args: P.args, **kwargs: P.kwargs
+    ) -> list[ActorRef[A]]:
         """Spawn an actor on each worker that runs; raises what `spawn` does."""
         return self._wait(self.aspawn_each(actor_class, *args, **kwargs))  # type: ignore[no-any-return]
 
     async def aspawn_each(
-        self, actor_class: type[A], *args: Any, **kwargs: Any
+        self, actor_class: Callable[P, A], *args: P.args, **kwargs: P.kwargs
     ) -> list[ActorRef[A]]:
         """Awaitable twin of `spawn_each`."""
         starts = [worker.aspawn(actor_class, *args, **kwargs) for worker in self]

@@ -95,13 +95,25 @@ REVEALED = [
 MISTAKES = """
 from program import Counter, Total
 
-from callboard import ActorRef, Node, handler
+from callboard import ActorRef, Node, WorkerPool, handler
 
 
 def mistakes(node: Node, counter: ActorRef[Counter]) -> None:
     counter.call(Counter.add, "one")
     text: str = counter.ask(Total()).result(5)
     counter.tel(1)
+    node.spawn(Counter, "not int")
+    node.spawn(Counter, 1, 2)
+    node.spawn(Counter, begin=1)
+
+
+def places(node: Node, pool: WorkerPool, counter: ActorRef) -> ActorRef:
+    pool.spawn(Counter, "not int")
+    return node.spawn(Counter, 40, on=pool)
+
+
+async def twin(node: Node) -> None:
+    await node.aspawn(Counter, "not int")
 
 
 class Wrong(Counter):
@@ -155,6 +167,12 @@ def test_wrong_arguments_answers_and_names_are_found_inside_actors_too(checked):
     assert [error.rsplit("[", 1)[1] for error in errors] == [
         "call-overload]",
         "assignment]",
+        "attr-defined]",
+        "call-overload]",  # the wrong arguments of spawn
+        "call-overload]",
+        "call-overload]",
+        "arg-type]",
+        "call-overload]",
         "attr-defined]",
         "attr-defined]",
         "call-overload]",
