@@ -26,7 +26,7 @@ from callboard.broker.options import Configuration, effective_options, set_up_lo
 from callboard.broker.publisher import Publisher
 from callboard.broker.recording import Recording
 from callboard.broker.subscriber import SafeSubscriber, StatusSubscriber, Subscriber
-from callboard.broker.tls import tls_context
+from callboard.broker.tls import BrokerTls
 from callboard.commitlog import CommitLog, Retention
 from callboard.commitlog.log import Sync
 from callboard.endpoint.hub import Hub, HubOptions
@@ -106,10 +106,10 @@ class Endpoint(Closing):
         monitored_at = options.metrics_address, options.metrics_port
         self._owns_node = node is None
         self._has_secret = secret is not None
-        self._listening_tls = None
+        self._own_tls = None
         if node is None:
-            self._listening_tls = tls_context(self.configuration, listens=True)
-            node = Node(tls=tls_context(self.configuration, listens=False), secret=secret)
+            self._own_tls = BrokerTls.of(self.configuration)
+            node = Node(tls=self._own_tls, secret=secret)
         self.node = node
         self.hub = Hub.of(
             node,
@@ -160,9 +160,9 @@ class Endpoint(Closing):
         )
         host = address or ("0.0.0.0" if is_guarded else "127.0.0.1")  # noqa: S104
         try:
-            if self._listening_tls is not None and not insecure:
+            if self._own_tls is not None and not insecure:
                 refuse_unguarded(host, is_guarded=is_guarded or self._has_secret)
-            return self.node.listen(host, port, tls=self._listening_tls, insecure=insecure)
+            return self.node.listen(host, port, insecure=insecure)
         except (OSError, CallboardError, ValueError) as error:
             log.error("cannot listen at %s:%s: %s", host, port, error)
             return 0

@@ -140,6 +140,7 @@ class Configuration(_Typed):
         openssl_passphrase: the password of that key.
         openssl_cafile: certificates of those who may sign a peer's.
         openssl_capath: a folder with such certificates, named as OpenSSL wants it.
+        openssl_crlfile: revocation lists of all of these; Broker has no such option.
         max_threads: taken for programs that set it, without effect: a node brings threads as
             handlers need them.
     """
@@ -150,6 +151,7 @@ class Configuration(_Typed):
     openssl_passphrase: str = ""
     openssl_cafile: str = ""
     openssl_capath: str = ""
+    openssl_crlfile: str = ""
     max_threads: int = 0
 
     def __init__(self, options: BrokerOptions | None = None) -> None:

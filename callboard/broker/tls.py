@@ -7,26 +7,63 @@ certificates are not compared with host names: what counts is the signature.
 """
 
 import ssl
+from dataclasses import dataclass
 from typing import Final
 
 from callboard.broker.options import Configuration
 from callboard.proxies.errors import TlsError
+from callboard.proxies.link.tls import load_lists
 
 #: Elliptic Diffie-Hellman without certificates, the suite that Broker uses; TLS 1.3 has none.
 _ANONYMOUS: Final = "AECDH-AES256-SHA:@SECLEVEL=0"
 
 
-def tls_context(configuration: Configuration, *, listens: bool) -> ssl.SSLContext | None:
-    """Return the context of ports, or of connections that we make; None for plain ones.
+@dataclass(frozen=True, slots=True)
+class BrokerTls:
+    """TLS of an endpoint, for `Node(tls=…)`, which reads its files again when they change."""
 
-    Raises:
-        TlsError: a file is missing or of no use.
-    """
-    if configuration.options.disable_ssl:
-        return None
+    configuration: Configuration
+
+    @classmethod
+    def of(cls, configuration: Configuration) -> "BrokerTls | None":
+        """Return TLS as a configuration wants it; None for plain connections."""
+        return None if configuration.options.disable_ssl else cls(configuration)
+
+    def for_listening(self) -> ssl.SSLContext:
+        """Return the context of ports.
+
+        Raises:
+            TlsError: a file is missing or of no use.
+        """
+        return _context(self.configuration, listens=True)
+
+    def for_dialing(self) -> ssl.SSLContext:
+        """Return the context of connections that we make.
+
+        Raises:
+            TlsError: a file is missing or of no use.
+        """
+        return _context(self.configuration, listens=False)
+
+    def lists(self) -> tuple[str, ...]:
+        """Return the file of revocation lists."""
+        given = self.configuration
+        return (given.openssl_crlfile,) if given.openssl_crlfile else ()
+
+    def files(self) -> tuple[str, ...]:
+        """Return the files, and the folder of authorities."""
+        given = self.configuration
+        found = (given.openssl_certificate, given.openssl_key, given.openssl_cafile)
+        return tuple(filter(None, (*found, given.openssl_capath, *self.lists())))
+
+
+def _context(configuration: Configuration, *, listens: bool) -> ssl.SSLContext:
+    """Return the context of ports, or of connections that we make."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if listens else ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
+    if listens:
+        context.num_tickets = 0  # sessions are never resumed
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     if configuration.openssl_certificate:
@@ -41,6 +78,8 @@ def tls_context(configuration: Configuration, *, listens: bool) -> ssl.SSLContex
                 "openssl_certificate and openssl_key as well"
             )
             raise TlsError(msg)
+        if configuration.openssl_crlfile:
+            load_lists(context, (configuration.openssl_crlfile,))
         _load_authority(context, configuration)
     elif not configuration.openssl_certificate:
         context.maximum_version = ssl.TLSVersion.TLSv1_2

@@ -216,13 +216,13 @@ class AccessOptions(JsonOptions):
         """
         from callboard import Node
         from callboard.broker.options import Configuration
-        from callboard.broker.tls import tls_context
+        from callboard.broker.tls import BrokerTls
 
         proof = self.proof()
         node = Node(name, secret=proof.secret, tls=proof.tls)
-        encrypting = tls_context(Configuration(), listens=False)
+        encrypting = BrokerTls.of(Configuration())
         if proof.tls is None and encrypting is not None:  # endpoints speak it by default
-            node.overlay.find_out_tls(encrypting)
+            node.overlay.find_out_tls(encrypting.for_dialing())
         return node
 
 

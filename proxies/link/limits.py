@@ -3,6 +3,7 @@
 import ipaddress
 from collections import Counter
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Final
 
 from callboard.actors.token_bucket import TrafficLimit
@@ -142,21 +143,22 @@ class Gate:
             self._no_stranger(connection)
         source = self._sources.pop(connection, None)
         if source is not None:
-            _take_one(self._links, source)
+            take_one(self._links, source)
 
     def _no_stranger(self, connection: object) -> None:
         """Count a handshake as over."""
         self._strangers.remove(connection)
-        _take_one(self._handshakes, self._sources[connection])
+        take_one(self._handshakes, self._sources[connection])
 
 
-def _take_one(counter: Counter[str], key: str) -> None:
+def take_one(counter: Counter[str], key: str) -> None:
     """Count down; who has none is forgotten, so that tables stay small."""
     counter[key] -= 1
     if not counter[key]:
         del counter[key]
 
 
+@lru_cache(4_096)
 def source_of(address: str) -> str:
     """Return what counts as one address: for IPv6 the network that one customer is given."""
     try:

@@ -124,3 +124,5 @@ class Edge:
         """Look at the silence of all connections, once a second."""
         self._timer = self.loop.call_later(CHECK_INTERVAL, self._check)
         self.door.check()
+        for listener in self.listeners:
+            listener.look()

@@ -23,6 +23,10 @@ class NetworkLimits:
         connection_rate: connections a second in all; further ones are refused.
         open_connections: at a time, also of those that did not send a CONNECT yet; further
             ones are closed at once.
+        connections_per_address: of one address at a time; an IPv6 network of 64 bits counts as
+            one. Behind one address may be a whole site, so there is no limit by default.
+        strangers: connections at a time that have not brought their CONNECT.
+        strangers_per_address: those of one address.
         reader_patience: for which publishers wait for a reader that takes nothing; see
             `backpressure`.
     """
@@ -36,6 +40,9 @@ class NetworkLimits:
     byte_rate: float = 0.0
     connection_rate: float = 0.0
     open_connections: int = 0
+    connections_per_address: int = 0
+    strangers: int = 4_000
+    strangers_per_address: int = 2_000
     reader_patience: float = 0.5
 
     def __post_init__(self) -> None:

@@ -6,11 +6,12 @@ An address says which: `127.0.0.1:1883`, `tls://0.0.0.0:8883`, `ws://127.0.0.1:9
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +21,11 @@ from callboard.mqtt.port.remote_link import Door
 from callboard.mqtt.port.socket_stream import SocketServer
 from callboard.mqtt.port.stream import Entrance, TransportStream
 from callboard.mqtt.wire.errors import ListenError
+from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.tls import Tls
+from callboard.proxies.link.tls_socket import HANDSHAKE_LIMIT
+
+_log = logging.getLogger("callboard.mqtt")
 
 UNIX: Final = "unix:"
 _SCHEMES: Final = {"tcp": False, "tls": True, "ws": False, "wss": True}
@@ -73,16 +78,18 @@ class Listener:
     """One open port."""
 
     settings: ListenerSettings
-    _server: asyncio.Server | SocketServer
+    _servers: "list[SocketServer]"
     #: Of a Unix socket.
     _path: str = ""
+    #: Of TLS and WebSocket.
+    _handshakes: "Handshakes | None" = None
 
     @property
     def port(self) -> int:
         """The TCP port; 0 for a Unix socket."""
         if self._path:
             return 0
-        port: int = self._server.sockets[0].getsockname()[1]
+        port: int = self._servers[0].sockets[0].getsockname()[1]
         return port
 
     @property
@@ -92,9 +99,17 @@ class Listener:
             return self.settings.address
         return f"{self.settings.address.rpartition(':')[0]}:{self.port}"
 
+    def look(self) -> None:
+        """Read certificates that were replaced, and end clients whose are revoked."""
+        if self._handshakes is not None and self._handshakes.certificates is not None:
+            self._handshakes.certificates.look()
+
     def close(self) -> None:
         """Accept no connection any more."""
-        self._server.close()
+        for server in self._servers:
+            server.close()
+        if self._handshakes is not None:
+            self._handshakes.close()
         if self._path:
             with contextlib.suppress(OSError):
                 Path(self._path).unlink()
@@ -110,26 +125,79 @@ async def listen(door: Door, settings: ListenerSettings, runner: Runner) -> List
     scheme, where, port = settings.parse()
     loop = asyncio.get_running_loop()
     entrance = Entrance(settings.address, settings.tenants)
+    servers: list[SocketServer] = []
     try:
         if scheme == "unix":
             _remove_socket(Path(where))
             sock = _bound(socket.socket(socket.AF_UNIX), where)
-            return Listener(settings, SocketServer(door, entrance, sock, runner), where)
-        if scheme == "tcp":
-            found = await loop.getaddrinfo(where, port, type=socket.SOCK_STREAM)
-            opened = socket.socket(found[0][0])
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock = _bound(opened, found[0][4])
-            return Listener(settings, SocketServer(door, entrance, sock, runner))
-        context = settings.tls.for_listening() if settings.tls and _SCHEMES[scheme] else None
+            return Listener(settings, [SocketServer(door, entrance, sock, runner)], where)
+        certificates = Certificates(settings.tls) if settings.tls and _SCHEMES[scheme] else None
+        if certificates is not None:
+            certificates.listening()  # its files are of use
         make = partial(TransportStream, door, entrance, runner)
         if scheme in {"ws", "wss"}:
             make = partial(_web_stream(settings), door, entrance, runner, settings.origins)
-        server = await loop.create_server(make, where, port, ssl=context, backlog=BACKLOG)
+        shaken = None if scheme == "tcp" else Handshakes(door, make, loop, certificates)
+        begin = None if shaken is None else shaken.begin
+        found = await loop.getaddrinfo(where, port, type=socket.SOCK_STREAM)
+        for family, *_, address in found if begin else found[:1]:
+            opened = socket.socket(family)
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if begin and family == socket.AF_INET6:
+                opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            servers.append(SocketServer(door, entrance, _bound(opened, address), runner, begin))
     except OSError as error:
+        for server in servers:
+            server.close()
         message = f"{settings.address} cannot be opened: {os.strerror(error.errno or 0)}"
         raise ListenError(message) from error
-    return Listener(settings, server)
+    return Listener(settings, servers, _handshakes=shaken)
+
+
+@dataclass(eq=False)
+class Handshakes:
+    """The connections of one port that asyncio carries, until their TLS stands."""
+
+    _door: Door
+    _make: Callable[[], TransportStream]
+    _loop: asyncio.AbstractEventLoop
+    #: None without TLS.
+    certificates: Certificates | None
+    _under_way: dict[asyncio.Task[None], TransportStream] = field(default_factory=dict)
+
+    def begin(self, descriptor: int, host: str) -> None:
+        """Take a connection that was accepted."""
+        stream, sock = self._make(), socket.socket(fileno=descriptor)
+        task = self._loop.create_task(self._secure(stream, sock, host))
+        self._under_way[task] = stream
+        task.add_done_callback(self._under_way.pop)
+
+    def close(self) -> None:
+        """End those under way."""
+        for task, stream in list(self._under_way.items()):
+            if stream.remote is None:
+                task.cancel()
+
+    async def _secure(self, stream: TransportStream, sock: socket.socket, host: str) -> None:
+        """Let TLS begin, and the connection with it, or end in time."""
+        certificates, door = self.certificates, self._door
+        context = None if certificates is None else certificates.listening()
+        patience = min(HANDSHAKE_LIMIT, door.limits.connect_timeout or HANDSHAKE_LIMIT)
+        door.arrive(sock, host)
+        try:
+            transport, _ = await self._loop.connect_accepted_socket(
+                lambda: stream,
+                sock,
+                ssl=context,
+                ssl_handshake_timeout=None if context is None else patience,
+            )
+        except OSError as error:  # the errors of TLS are such as well
+            _log.info("a connection from %s ended in its TLS handshake: %s", host, error)
+        else:
+            if certificates is not None:
+                certificates.follow(stream, transport.get_extra_info("ssl_object"))
+        finally:
+            door.depart(sock, host)
 
 
 def _bound(sock: socket.socket, where: str | tuple[Any, ...]) -> socket.socket:

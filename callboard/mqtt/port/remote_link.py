@@ -7,6 +7,7 @@ holds one buffer of the router and one of the wire at most. Pure but for the wir
 """
 
 import enum
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
@@ -33,6 +34,7 @@ from callboard.mqtt.wire.errors import RemoteMqttError
 from callboard.mqtt.wire.framing import SHORT, Deframer, body_start, packet_end
 from callboard.mqtt.wire.packet import V4, V5, Connect, PacketType
 from callboard.mqtt.wire.reason_code import DISCONNECT_CODES, ReasonCode, reason_text
+from callboard.proxies.link.limits import source_of, take_one
 
 
 class ClientState(enum.Enum):
@@ -159,6 +161,11 @@ class Door:
     emptied: Callable[[], None] = _ignore
 
     def __post_init__(self) -> None:
+        self._count = 0
+        #: Connections by address, and those that have not brought their CONNECT.
+        self._hosts: Counter[str] = Counter()
+        self._strangers: dict[object, str] = {}
+        self._strange_hosts: Counter[str] = Counter()
         self.backpressure = Backpressure(self.limits.reader_patience, self.clock)
         self._connections = TokenBucket(self.limits.connection_rate)
 
@@ -169,17 +176,44 @@ class Door:
         self.limits = limits
         self.backpressure.patience = limits.reader_patience
 
-    def is_full(self) -> bool:
-        """Whether a connection more would be too many; counts it as refused then."""
-        most = self.limits.open_connections
-        if not most or len(self.links) < most:
-            return False
-        self.figures.count_refusal(ReasonCode.SERVER_BUSY)
-        return True
+    def is_full(self, host: str) -> bool:
+        """Whether a connection more of an address would be too many; counts it then."""
+        limits, source = self.limits, source_of(host)
+        bounds = (
+            (limits.open_connections, self._count),
+            (limits.connections_per_address, self._hosts[source] if source else 0),
+            (limits.strangers, len(self._strangers)),
+            (limits.strangers_per_address, self._strange_hosts[source] if source else 0),
+        )
+        is_full = any(most and count >= most for most, count in bounds)
+        if is_full:
+            self.figures.count_refusal(ReasonCode.SERVER_BUSY)
+        return is_full
+
+    def arrive(self, connection: object, host: str) -> None:
+        """Take note of a connection of an address."""
+        source = self._strangers[connection] = source_of(host)
+        self._hosts[source] += 1
+        self._count += 1
+        self._strange_hosts[source] += 1
+
+    def know(self, connection: object) -> None:
+        """Take note that a connection has brought its CONNECT."""
+        source = self._strangers.pop(connection, None)
+        if source is not None:
+            take_one(self._strange_hosts, source)
+
+    def depart(self, connection: object, host: str) -> None:
+        """Take note that a connection is gone."""
+        self.know(connection)
+        self._count -= 1
+        take_one(self._hosts, source_of(host))
 
     def leave(self, remote: "RemoteLink") -> None:
         """Take note that a connection is over."""
-        self.links.discard(remote)
+        if remote in self.links:
+            self.links.discard(remote)
+            self.depart(remote, remote.peer.host)
         self.backpressure.forget(remote)
         if not self.links:
             self.emptied()
@@ -261,6 +295,7 @@ class RemoteLink:
         self._silent_since = door.clock()
         self._patience = limits.connect_timeout
         door.links.add(self)
+        door.arrive(self, self.peer.host)
 
     @property
     def client_id(self) -> str:
@@ -420,6 +455,7 @@ class RemoteLink:
             self._refuse_bytes(error, chunk)
             return
         assert isinstance(connect, Connect)
+        self._door.know(self)
         self.state = ClientState.ADMITTING
         self._deframer.minimal = connect.version >= V5
         if connect.properties is None or connect.properties.authentication_method is None:

@@ -215,13 +215,28 @@ class SocketServer:
     """Accepts connections of one port."""
 
     def __init__(
-        self, door: Door, entrance: Entrance, sock: socket.socket, runner: Runner
+        self,
+        door: Door,
+        entrance: Entrance,
+        sock: socket.socket,
+        runner: Runner,
+        begin: Callable[[int, str], object] | None = None,
     ) -> None:
-        """Listen on a socket that is bound."""
+        """Listen on a socket that is bound.
+
+        Args:
+            door: what all connections share.
+            entrance: the listener.
+            sock: the socket.
+            runner: that serves it.
+            begin: takes descriptor and host of each connection, where it is more than a plain
+                one.
+        """
         self.sockets = [sock]
         self._door = door
         self._entrance = entrance
         self._runner = runner
+        self._begin = begin
         sock.setblocking(False)  # noqa: FBT003
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -251,11 +266,15 @@ class SocketServer:
             except OSError:  # no descriptor is free: the system keeps them until one is
                 self._rest()
                 return
-            if self._door.is_full():
+            where = host_of(address)
+            if self._door.is_full(where[1]):
                 os.close(descriptor)
                 continue
             os.set_blocking(descriptor, False)
-            peer = Peer(*host_of(address), self._entrance.address)
+            if self._begin is not None:
+                self._begin(descriptor, where[1])
+                continue
+            peer = Peer(*where, self._entrance.address)
             SocketStream(self._door, peer, descriptor, self._runner)
 
     def _rest(self) -> None:

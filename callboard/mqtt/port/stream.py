@@ -1,6 +1,7 @@
 """The driver of a connection over a transport of asyncio: TLS, and WebSocket above it."""
 
 import asyncio
+import logging
 import os
 import select
 import socket
@@ -10,6 +11,7 @@ from typing import Any, Final, NamedTuple, cast
 from callboard.actors.runner.runner import Runner
 from callboard.mqtt.access.admission import Peer
 from callboard.mqtt.port.remote_link import Door, RemoteLink
+from callboard.mqtt.wire.reason_code import ReasonCode
 from callboard.proxies.link.stream import Parting
 
 #: Bytes that wait to be sent to a client before the router has to wait.
@@ -17,6 +19,9 @@ WRITE_BUFFER: Final = 256 * 1024
 
 #: Bytes that the system keeps of one connection at most, and some more.
 MOST_ARRIVED: Final = 8 << 20
+
+
+_log = logging.getLogger("callboard.mqtt")
 
 
 class Entrance(NamedTuple):
@@ -47,9 +52,15 @@ class TransportStream(asyncio.Protocol):
         """Begin to wait for a CONNECT."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER)
-        if self._door.is_full():
+        if self._entrance.has_tenants and not _is_tenant(self._peer().tenant):
+            _log.warning("a certificate at %s names no tenant", self._entrance.address)
+            self._door.figures.count_refusal(ReasonCode.NOT_AUTHORIZED)
             self._transport.abort()
-        self.remote = RemoteLink(self._door, self, peer_of(self._transport, self._entrance))
+        self.remote = RemoteLink(self._door, self, self._peer())
+
+    def _peer(self) -> Peer:
+        """Return the peer at the other end."""
+        return peer_of(self._transport, self._entrance)
 
     def data_received(self, data: bytes) -> None:
         """Hand a read on."""
@@ -123,6 +134,14 @@ class TransportStream(asyncio.Protocol):
             self._kept = socket.socket(ours.family, ours.type, ours.proto, descriptor)
             self._transport.close()
 
+    def end(self, reason: str) -> None:
+        """Close for a reason that is none of MQTT's: the client's certificate was revoked."""
+        _log.warning("a client from %s ends: %s", self._entrance.address, reason)
+        if self.remote is None:
+            self.abort()
+        else:
+            self.remote.end(ReasonCode.NOT_AUTHORIZED)
+
     def abort(self) -> None:
         """Close at once."""
         if self._parting is not None:
@@ -135,6 +154,11 @@ class TransportStream(asyncio.Protocol):
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         """Call something once, in a while."""
         self._runner.loop.call_later(seconds, call)
+
+
+def _is_tenant(name: str) -> bool:
+    """Whether an organisation can stand in topics, below which nobody else's are."""
+    return name.isprintable() and bool(name) and not set("/+#") & set(name)
 
 
 def peer_of(transport: asyncio.BaseTransport, entrance: Entrance) -> Peer:

@@ -153,6 +153,13 @@ class LimitsTable(reading.Table):
     byte_rate: float | None = Field(default=None, ge=0)
     connection_rate: float | None = Field(default=None, ge=0)
     reader_patience: float | None = Field(default=None, ge=0)
+    connections_per_address: int | None = Field(
+        default=None, alias="max_connections_per_address", ge=0
+    )
+    strangers: int | None = Field(default=None, alias="max_strangers", ge=0)
+    strangers_per_address: int | None = Field(
+        default=None, alias="max_strangers_per_address", ge=0
+    )
 
 
 class UserTable(reading.Table):

@@ -1,11 +1,16 @@
 """TLS as Broker has it."""
 
+import ssl
+from pathlib import Path
+
 import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
 from callboard.broker import EC, BrokerOptions, Configuration
 from callboard.proxies.errors import TlsError
+from tests.polling import eventually
+from tests.proxies.papers import replace
 
 
 def configured(papers, name, *, authority=True, passphrase="", authority_file=None):
@@ -126,3 +131,36 @@ def test_a_key_with_a_password_needs_the_passphrase(make_endpoint, papers):
     configuration.openssl_passphrase = "wrong"
     with pytest.raises(TlsError, match="passphrase"):
         make_endpoint(configuration)
+
+
+def test_the_peer_whose_certificate_is_revoked_is_left(make_endpoint, papers):
+    ours, theirs = configured(papers, "a"), configured(papers, "b")
+    ours.openssl_crlfile = str(papers.revoke())
+    here, there = make_endpoint(ours), make_endpoint(theirs)
+    assert there.peer("127.0.0.1", here.listen("127.0.0.1", 0), 0)
+    try:
+        papers.revoke(Path(theirs.openssl_certificate))
+
+        eventually(lambda: not here.node.links())
+        again = make_endpoint(configured(papers, "c"))
+        assert again.peer("127.0.0.1", here.listen("127.0.0.1", 0), 0)
+    finally:
+        (papers.folder / "revoked.pem").unlink()
+
+
+def test_a_replaced_certificate_of_an_endpoint_is_shown(make_endpoint, papers):
+    ours = configured(papers, "a")
+    port = make_endpoint(ours).listen("127.0.0.1", 0)
+    fresh = papers.authority.issue_cert("a").private_key_and_cert_chain_pem.bytes()
+
+    replace(Path(ours.openssl_certificate), fresh)
+
+    shown = ssl.get_server_certificate(("127.0.0.1", port), timeout=5)
+    assert "".join(shown.split()).encode() in b"".join(fresh.split())
+
+
+def test_a_list_of_an_endpoint_that_is_missing_is_named(make_endpoint, papers):
+    ours = configured(papers, "a")
+    ours.openssl_crlfile = "gone.pem"
+    with pytest.raises(TlsError, match=r"gone\.pem"):
+        make_endpoint(ours)

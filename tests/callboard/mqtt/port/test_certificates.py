@@ -1,0 +1,190 @@
+"""Certificates that are replaced and revoked while a router runs, and strangers at ports."""
+
+import contextlib
+import socket
+import ssl
+from dataclasses import replace
+
+import pytest
+from cryptography import x509
+from websockets.exceptions import WebSocketException
+from websockets.sync.client import connect as connect_websocket
+
+from callboard import Tls
+from callboard.mqtt import Router, RouterConfig
+from callboard.mqtt.port.limits import NetworkLimits
+from callboard.mqtt.port.listener import ListenerSettings
+from callboard.mqtt.service.bridge import BridgeSettings, BridgeTopics
+from callboard.mqtt.wire.codec import encode
+from callboard.mqtt.wire.packet import V4, Connect
+from tests.callboard.mqtt.caller import Caller
+from tests.polling import eventually
+from tests.proxies.papers import Papers
+from tests.proxies.papers import replace as put
+
+DOORS = ["tls://127.0.0.1:0", "wss://127.0.0.1:0"]
+
+
+@pytest.fixture
+def papers(tmp_path) -> Papers:
+    return Papers(tmp_path / "papers")
+
+
+def running(*listeners, **options):
+    return Router(RouterConfig(listeners=listeners, sys_interval=0, **options))
+
+
+def ours(papers, **options) -> Tls:
+    return replace(papers.tls(**options), revoked=papers.revoke())
+
+
+def come(scheme: str, port: int, tls: Tls, name: str, hello=None):
+    """Return a client's connection that was let in; `recv` gives bytes, b"" at the end."""
+    raw = socket.create_connection(("127.0.0.1", port), 10)
+    context = tls.for_dialing()
+    hello = hello or encode(Connect(name), V4)
+    if scheme == "tls":
+        secured = context.wrap_socket(raw, server_hostname="localhost")
+        secured.sendall(hello)
+        assert secured.recv(4)[:1] == b"\x20"
+        return secured.recv
+    web = connect_websocket(
+        f"wss://localhost:{port}", sock=raw, ssl=context, subprotocols=["mqtt"]
+    )
+    web.send(hello)
+    assert web.recv(10)[:1] == b"\x20"
+
+    def recv(_: int) -> bytes:
+        try:
+            return web.recv(10)
+        except (ConnectionError, WebSocketException):
+            return b""
+
+    return recv
+
+
+@pytest.mark.parametrize("address", DOORS)
+def test_a_replaced_certificate_is_shown_to_the_next_client(papers, address):
+    tls = ours(papers)
+    with running(ListenerSettings(address, tls)) as router:
+        scheme = address.partition(":")[0]
+        stays = come(scheme, router.port, papers.tls(), "stays")
+
+        fresh = papers.authority.issue_cert("localhost")
+        put(tls.certificate, fresh.private_key_and_cert_chain_pem.bytes())
+
+        def serial() -> int:
+            shown = ssl.get_server_certificate(("127.0.0.1", router.port), timeout=5)
+            return x509.load_pem_x509_certificate(shown.encode()).serial_number
+
+        mine = x509.load_pem_x509_certificate(fresh.cert_chain_pems[0].bytes()).serial_number
+        eventually(lambda: serial() == mine)
+        assert len(router.call(lambda: list(router.machine.sessions.connections))) == 1
+        assert stays
+
+
+@pytest.mark.parametrize("address", DOORS)
+def test_a_revoked_client_is_ended_and_does_not_come_back(papers, address):
+    stolen, good = papers.issue("stolen"), papers.issue("good")
+    authority = papers.folder / "authority.pem"
+    scheme = address.partition(":")[0]
+    with running(ListenerSettings(address, ours(papers))) as router:
+        thief = come(scheme, router.port, Tls(stolen, authority=authority), "thief")
+        friend = come(scheme, router.port, Tls(good, authority=authority), "friend")
+
+        papers.revoke(stolen)
+
+        def connections() -> list:
+            return router.call(lambda: list(router.machine.sessions.connections))
+
+        eventually(lambda: connections() == ["friend"])
+        while thief(100):
+            pass
+        assert friend
+        with pytest.raises((OSError, AssertionError, WebSocketException)):
+            come(scheme, router.port, Tls(stolen, authority=authority), "again")
+
+
+def test_a_bridge_leaves_a_broker_whose_certificate_is_revoked(papers, caplog):
+    theirs = papers.tls(mutual=False)
+    with running(ListenerSettings("tls://127.0.0.1:0", theirs)) as far:
+        settings = BridgeSettings(
+            f"tls://127.0.0.1:{far.port}",
+            (BridgeTopics("a"),),
+            tls=Tls(authority=papers.folder / "authority.pem", revoked=papers.revoke()),
+        )
+        with running(ListenerSettings("127.0.0.1:0"), bridges=(settings,)) as near:
+            eventually(lambda: near.bridges[0].is_connected)
+
+            papers.revoke(theirs.certificate)
+
+            eventually(lambda: "certificate was revoked" in caplog.text)
+            eventually(lambda: "certificate revoked" in caplog.text)
+            assert not near.bridges[0].is_connected
+
+
+def test_a_certificate_whose_organisation_is_no_tenant_is_refused(
+    papers,
+):
+    settings = ListenerSettings("tls://127.0.0.1:0", papers.tls(), tenants=True)
+    authority = papers.folder / "authority.pem"
+    with running(settings) as router:
+        for name in ("acme/#", "a\x1b[2J"):
+            odd = papers.issue("odd", organization_name=name)
+            with pytest.raises((OSError, AssertionError)):
+                come("tls", router.port, Tls(odd, authority=authority), "c")
+        assert router.call(lambda: router.edge.door.figures.refusals["not authorized"]) >= 1
+
+
+# --- strangers ---
+
+
+def silent(port: int, hello: bytes = b"") -> socket.socket:
+    sock = socket.create_connection(("127.0.0.1", port), 10)
+    sock.sendall(hello or b"\x10")
+    return sock
+
+
+def is_closed(sock: socket.socket) -> bool:
+    sock.settimeout(0.2)
+    with contextlib.suppress(TimeoutError):
+        try:
+            return sock.recv(1) == b""
+        except ConnectionError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "ws://127.0.0.1:0", *DOORS])
+def test_strangers_of_an_address_are_bounded_and_go_in_time(papers, address):
+    network = NetworkLimits(strangers_per_address=3, connect_timeout=2.0)
+    tls = papers.tls() if address in DOORS else None
+    hello = b"\x16\x03\x01" if address in DOORS else b"GET /" if "ws" in address else b"\x10"
+    with running(ListenerSettings(address, tls), network=network) as router:
+        held = [silent(router.port, hello) for _ in range(3)]
+        door = router.edge.door
+        eventually(lambda: router.call(lambda: door.is_full("127.0.0.1")))
+
+        assert is_closed(silent(router.port, hello))
+        assert not router.call(lambda: door.is_full("192.0.2.1"))
+
+        eventually(lambda: not router.call(lambda: door.is_full("127.0.0.1")))
+        for sock in held:
+            sock.settimeout(10)
+            with contextlib.suppress(ConnectionError):
+                while sock.recv(1000):
+                    pass
+        eventually(lambda: not router.call(lambda: door.links))
+
+
+def test_clients_are_no_strangers_and_count_by_address():
+    network = NetworkLimits(strangers_per_address=1, connections_per_address=3)
+    with running(ListenerSettings("127.0.0.1:0"), network=network) as router:
+        callers = [Caller(router.port, f"c{number}") for number in range(3)]
+        with pytest.raises((ConnectionError, AssertionError)):
+            Caller(router.port, "more")
+        for caller in callers:
+            caller.socket.close()
+        eventually(lambda: not router.call(lambda: router.edge.door.links))
+        with Caller(router.port, "later"):
+            pass
