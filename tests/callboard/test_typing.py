@@ -174,7 +174,6 @@ def test_wrong_arguments_answers_and_names_are_found_inside_actors_too(checked):
         "arg-type]",
         "call-overload]",
         "attr-defined]",
-        "attr-defined]",
         "call-overload]",
     ]
 
