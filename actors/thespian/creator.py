@@ -45,8 +45,11 @@ class Creator:
     abroad: set[ActorRef[Any]] = field(default_factory=set)
     #: The living holder of each global name.
     named: dict[str, ActorRef[Any]] = field(default_factory=dict)
-    #: Held while the actor of a name is created.
-    _naming: threading.RLock = field(default_factory=threading.RLock)
+    #: Held for each look at these: which thread creates the actor of a name, and for which name
+    #: a thread waits. Constructors run without it: one that blocks holds up its own name only.
+    _naming: threading.Condition = field(default_factory=threading.Condition)
+    _making: dict[str, int] = field(default_factory=dict)
+    _waiting: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Take names back from actors that end."""
@@ -93,18 +96,38 @@ class Creator:
         self, actor_class: type | str, creation: Creation, name: str, parent: Cell | None
     ) -> ActorRef[Any]:
         """Create the holder of a name: not a child, but its creator is told of its end."""
+        me = threading.get_ident()
         with self._naming:
+            while name in self._making and not self._leads_to(name, me):
+                self._waiting[me] = name
+                self._naming.wait()
+                del self._waiting[me]
             held = self.named.get(name)
             if held is not None:
                 return held
+            before, self._making[name] = self._making.get(name), me
+        try:
             ref = self._create(actor_class, creation, None)
             if isinstance(ref.target, Cell):  # on another system it is held there
                 self.named[name] = ref
                 if not ref.target.alive:
                     self.named.pop(name, None)
+        finally:
+            with self._naming:
+                del self._making[name]
+                if before is not None:  # a constructor that asks for its own name
+                    self._making[name] = before
+                self._naming.notify_all()
         if isinstance(parent, PlainCell):
             ref.target.monitor(parent, lambda down: parent.tell_of_end(down.ref))
         return ref
+
+    def _leads_to(self, name: str, thread: int) -> bool:
+        """Whether the maker of a name is a thread, or waits for what leads to it."""
+        maker = self._making.get(name)
+        while maker is not None and maker != thread:
+            maker = self._making.get(self._waiting.get(maker, ""))
+        return maker is not None
 
     def _create(
         self, actor_class: type | str, creation: Creation, parent: Cell | None

@@ -7,7 +7,7 @@ import errno
 import os
 import stat
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from callboard.commitlog.errors import FolderInPlace, NotPlain
 
@@ -89,6 +89,34 @@ def open_plain(path: str, flags: int) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+#: Bytes of a small file, such as a place or a status.
+SMALL_LIMIT: Final = 1 << 20
+
+
+def read_plain(path: str | Path) -> bytes:
+    """Return what a small file holds.
+
+    Raises:
+        NotPlain: it is a link, a pipe, a device or a socket.
+        OSError: it cannot be read.
+    """
+    with open(path, "rb", opener=open_plain) as file:
+        return file.read(SMALL_LIMIT)
+
+
+def replace_plain(path: Path, data: bytes) -> None:
+    """Replace a small file in one step; not durable.
+
+    Raises:
+        NotPlain: a link, a pipe, a device or a socket has the place of its next version.
+        OSError: it cannot be written.
+    """
+    temporary = path.with_suffix(".tmp")
+    with open(temporary, "wb", opener=open_plain) as file:
+        file.write(data)
+    temporary.rename(path)
 
 
 def check_plain(mode: int, path: str) -> None:

@@ -4,11 +4,12 @@ A log has one writer at a time: the lock on a file ends with the process that ho
 """
 
 import fcntl
+import json
 import os
 import struct
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
 from callboard.commitlog.disk import Disk, DiskFile, open_plain
@@ -19,6 +20,8 @@ INDEX: Final = ".index"
 CUT: Final = ".cut"
 COLUMNS: Final = ".parquet"
 MARKS: Final = "synced"
+#: A note beside a segment that was published as a whole; see `pipeline.spark.journal`.
+PUBLISHED: Final = ".published"
 LOCK: Final = "lock"
 TEMPORARY: Final = ".tmp"
 #: The largest offset that indexes and batches hold.
@@ -153,7 +156,14 @@ def is_base(digits: str) -> bool:
     return is_number and int(digits) <= LAST_OFFSET
 
 
-def write_all(file: DiskFile, data: bytes) -> None:
+class Sink(Protocol):
+    """What takes bytes, perhaps not all at once."""
+
+    def write(self, data: bytes, /) -> int:
+        """Take bytes; returns how many."""
+
+
+def write_all(file: Sink, data: bytes) -> None:
     """Write all of it, however many calls that takes."""
     done = file.write(data)
     while done < len(data):
@@ -206,7 +216,18 @@ def read_mark(folder: Folder, base: int | None = None) -> Mark:
         *facts, checksum = _MARK.unpack_from(data, at)
         if checksum == crc32(data[at : at + _FACTS.size]) and base in (None, facts[0]):
             best = max(best, Mark(*facts))
+    with suppress(FileNotFoundError):  # in a folder that is not there
+        noted = [each for each in folder.bases(PUBLISHED) if base in (None, each)]
+        return max([best, *(_read_note(folder, each) for each in noted)])
     return best
+
+
+def _read_note(folder: Folder, base: int) -> Mark:
+    """Return what a note of a published segment says; a mark at its begin if it is damaged."""
+    with suppress(ValueError, KeyError, TypeError, RecursionError):
+        told = json.loads(folder.read(folder.segment(base, PUBLISHED)))
+        return Mark(base, int(told["bytes"]), int(told["end"]))
+    return Mark(base, 0, base)
 
 
 class WriterLock:

@@ -228,6 +228,11 @@ class CommitLog(LogReader):
         """What was found when the log was opened."""
         return self._writer.recovery
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the disk failed so that nothing is taken before the log is opened again."""
+        return self._writer.has_failed
+
     def trim(self, before: int | None = None) -> int:
         """Remove segments that retention ends, or whose records all are before an offset.
 

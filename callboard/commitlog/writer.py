@@ -91,6 +91,11 @@ class Writer:
         """The offset of the next record."""
         return self._index.end
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the disk failed so that nothing is taken before the log is opened again."""
+        return self._trouble is not None
+
     def append(self, runs: Sequence[Columns]) -> int:
         """Write runs of records, each as a batch; returns the offset of the first one.
 

@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 from callboard.commitlog import LogError, LogReader, Record
 from callboard.demo.line import child_environment
 from callboard.demo.options import ANALYSIS, DemoOptions
+from callboard.text import printable
 
 BARS: Final = "▁▂▃▄▅▆▇█"
 #: Columns of the chart in a terminal.
@@ -154,9 +155,10 @@ class AnalysisResult:
     def print(self) -> None:
         """Print the chart for the terminal, and where its page is."""
         if self.missing:
-            print(f"no analysis with Spark: {self.missing}", flush=True)  # noqa: T201
+            print(printable(f"no analysis with Spark: {self.missing}"), flush=True)  # noqa: T201
             return
-        print(*self.lines(), f"chart: {self.picture}", sep="\n", flush=True)  # noqa: T201
+        text = "\n".join([*self.lines(), f"chart: {self.picture}"])
+        print(printable(text, kept="\n"), flush=True)  # noqa: T201
 
 
 class Analysis:

@@ -21,6 +21,7 @@ from callboard.demo.outcome import RunOutcome
 from callboard.demo.scene import Event, Scene
 from callboard.demo.screen import DemoScreen, Keyboard, KeyCommand, KeyParser, PlainScreen
 from callboard.demo.story import Blow, Timeline
+from callboard.text import printable
 
 
 def process_start_ns() -> int:
@@ -389,6 +390,7 @@ def run(options: DemoOptions) -> int:
     if not options.as_json:
         found.print()
         if returned := show.scene.findings.line():
-            print(returned)  # noqa: T201
-    print(json.dumps(summary) if options.as_json else outcome.line(), flush=True)  # noqa: T201
+            print(printable(returned))  # noqa: T201
+    text = json.dumps(summary) if options.as_json else outcome.line()
+    print(printable(text, kept="\n"), flush=True)  # noqa: T201
     return outcome.exit_code

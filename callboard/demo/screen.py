@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, Protocol, Self, TextIO
 
 from callboard.demo.line import LINKS, NAMES
 from callboard.demo.scene import Event, NodeState, Scene
+from callboard.text import printable
 
 
 class DemoScreen(Protocol):
@@ -74,7 +75,7 @@ class PlainScreen:
 
     def _print(self, text: str) -> None:
         if not self._is_silent:
-            print(text, file=self._out, flush=True)
+            print(printable(text, kept="\n\t"), file=self._out, flush=True)
 
 
 def event_line(event: Event, seconds: float) -> str:

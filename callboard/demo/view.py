@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 from typing import Final
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -15,6 +16,7 @@ from callboard.demo.line import LINKS, NAMES
 from callboard.demo.scene import Event, NodeState, NodeView, Scene, Tone
 from callboard.demo.screen import event_line
 from callboard.demo.sensor import SUBJECTS
+from callboard.text import printable
 
 #: Seconds between two pictures.
 DRAW_INTERVAL: Final = 0.125
@@ -36,6 +38,19 @@ _LOOKS: Final[dict[NodeState, tuple[str, str]]] = {
 _TONES: Final[dict[Tone, str]] = {"plain": "", "bad": "red", "good": "green"}
 
 
+class _Terminal(Console):
+    """A console that writes what a terminal would obey as escapes, whoever said it."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Return the segments of what is drawn; rich's own control codes stay."""
+        for segment in super().render(renderable, options):
+            if not segment.control and not segment.text.isprintable():
+                segment = segment._replace(text=printable(segment.text, kept="\n"))
+            yield segment
+
+
 class LiveScreen:
     """Draws the scene on the terminal's alternate screen; the log is printed when it closes."""
 
@@ -44,7 +59,7 @@ class LiveScreen:
 
     def __init__(self, length: float | None) -> None:
         """`length` is that of the story, in seconds; None without end."""
-        self._console = Console()
+        self._console = _Terminal()
         self._live = Live(console=self._console, screen=True, auto_refresh=False)
         self._length = length
         self._start_ms = 0.0

@@ -5,20 +5,24 @@ r"""Files of messages, append-only: a format without any dependency, and HDF5.
 
 A record is the single-string encoding of a ZIO message. A process that ends while it writes
 leaves a torn record at the end; it is cut off when the file is opened for writing again, and
-readers stop before it. Damage anywhere else is an error.
+readers stop before it. Damage anywhere else is an error: also where what is damaged is a length
+that leads behind the end, as whole records then follow.
 
 In HDF5 (extra `hdf5`), for programs that read that, the group `records` has a group for each
 message, `00000000` and on, with the attributes form, label, origin, granule, seqno and level,
 and for each payload frame a dataset of bytes, `00` and on.
 """
 
+import os
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
 
-from callboard.commitlog.disk import open_plain
+from callboard.commitlog.disk import check_plain, open_plain
+from callboard.commitlog.folder import write_all
 from callboard.flow.errors import MalformedMessage, RecordError
 from callboard.flow.protocol.message import MESSAGE_LIMIT, Message
 
@@ -38,12 +42,15 @@ class RecordFile:
         """
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(path, "a+b", opener=open_plain)  # noqa: SIM115
+        # Without a buffer: what the disk refused must not be written later.
+        self._file = open(path, "a+b", buffering=0, opener=open_plain)  # noqa: SIM115
         self.count = 0
         try:
-            if self._file.seek(0, 2) == 0:
-                self._file.write(MAGIC)
-                self._file.flush()
+            self._file.seek(0)
+            start = self._file.read(len(MAGIC))
+            if len(start) < len(MAGIC) and MAGIC.startswith(start):  # new, or torn
+                self._file.truncate(0)
+                write_all(self._file, MAGIC)
             self._end = self._cut_torn()
         except BaseException:
             self._file.close()
@@ -59,8 +66,7 @@ class RecordFile:
         """
         run = b"".join(map(_packed, messages))
         try:
-            self._file.write(run)
-            self._file.flush()
+            write_all(self._file, run)
         except OSError:
             self._file.truncate(self._end)
             raise
@@ -94,16 +100,32 @@ class RecordFile:
         return end
 
 
-def read_records(path: Path) -> Iterator[Message]:
+def read_records(
+    path: Path, on_damage: Callable[[RecordError], object] | None = None
+) -> Iterator[Message]:
     """Iterate over the messages of a file, up to a torn end.
+
+    Args:
+        path: of the file.
+        on_damage: called with each `RecordError` in place of raising it; reading goes on with
+            the next record that is whole.
 
     Raises:
         RecordError: it is not a file of records, or is damaged.
     """
     with open(path, "rb", opener=open_plain) as file:
-        start = _checked_start(file, path)
-        for message, _ in _scan(file, start, path.stat().st_size):
-            yield message
+        at, end = _checked_start(file, path), os.fstat(file.fileno()).st_size
+        while True:
+            try:
+                for message, behind in _scan(file, at, end):
+                    yield message
+                    at = behind
+                return
+            except RecordError as error:
+                if on_damage is None:
+                    raise
+                on_damage(error)
+                at = _next_whole(file, at + 1, end)
 
 
 def _packed(message: Message) -> bytes:
@@ -127,14 +149,14 @@ def _scan(file: BinaryIO, at: int, end: int) -> Iterator[tuple[Message, int]]:
         file.seek(at)
         length, crc = _HEAD.unpack(file.read(_HEAD.size))
         behind = at + _HEAD.size + length
-        if behind > end:
-            if length > MESSAGE_LIMIT:
+        if behind > end or not length:
+            if length > MESSAGE_LIMIT or _next_whole(file, at + 1, end) < end:
                 _damaged(at, f"a record of {length:,} B")
-            return
+            return  # torn: its last blocks never came to the disk, or as zeros
         data = file.read(length)
         if zlib.crc32(data) != crc:
-            if behind == end:
-                return  # torn: its last blocks never came to the disk
+            if behind == end and _next_whole(file, at + 1, end) == end:
+                return
             _damaged(at, "another checksum")
         try:
             message = Message.decode(data)
@@ -142,6 +164,22 @@ def _scan(file: BinaryIO, at: int, end: int) -> Iterator[tuple[Message, int]]:
             _damaged(at, str(error))
         yield message, behind
         at = behind
+
+
+def _next_whole(file: BinaryIO, at: int, end: int) -> int:
+    """Return where the next whole record begins, at a place or behind it; the end if none."""
+    file.seek(at)
+    rest = memoryview(data := file.read(end - at))
+    found = data.find(b"ZIO")
+    while found >= 0:
+        for start in (found - _HEAD.size - 1, found - _HEAD.size - 5):  # behind its length
+            if start >= 0:
+                length, crc = _HEAD.unpack_from(data, start)
+                body = rest[start + _HEAD.size :][:length]
+                if len(body) == length and zlib.crc32(body) == crc:
+                    return at + start
+        found = data.find(b"ZIO", found + 1)
+    return end
 
 
 def _damaged(at: int, what: str) -> NoReturn:
@@ -166,12 +204,19 @@ class Hdf5File:
         import h5py
 
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and not h5py.is_hdf5(path):
-            msg = f"{path} is no HDF5 file"
-            raise RecordError(msg)
-        self._file: Any = h5py.File(path, "a")
-        self._records: Any = self._file.require_group("records")
-        self.count: int = len(self._records)
+        self.path = path
+        with suppress(FileNotFoundError):
+            check_plain(os.lstat(path).st_mode, str(path))
+            if not h5py.is_hdf5(path):
+                msg = f"{path} is no HDF5 file"
+                raise RecordError(msg)
+        try:
+            self._file: Any = h5py.File(path, "a")
+            self._records: Any = self._file.require_group("records")
+            self.count: int = len(self._records)
+        except (KeyError, ValueError, TypeError, RuntimeError) as error:
+            msg = f"{path} is damaged: {error}"
+            raise RecordError(msg) from None
 
     def append(self, messages: Sequence[Message]) -> int:
         """Append messages; returns how many the file has.
@@ -192,9 +237,14 @@ class Hdf5File:
 
     def read(self, offset: int, most: int) -> tuple[list[Message], int]:
         """Return messages from a number on, and the number behind them."""
-        end = min(max(offset, 0) + most, self.count)
-        found = [_message(self._records[f"{number:08d}"]) for number in range(offset, end)]
-        return found, end
+        offset = max(offset, 0)
+        end = min(offset + most, self.count)
+        try:
+            found = [_message(self._records[f"{n:08d}"]) for n in range(offset, end)]
+        except (KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+            msg = f"{self.path} is damaged behind message {offset}: {error}"
+            raise RecordError(msg) from None
+        return found, max(offset, end)
 
     def close(self) -> None:
         """Close it."""

@@ -9,14 +9,23 @@ same order; subscribers may see up to one run of messages twice.
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from callboard.actors.closing import Closing
 from callboard.actors.errors import CallboardError
-from callboard.commitlog import Follower, LogError, LogFailed, LogReader, Record
+from callboard.commitlog import (
+    Cursor,
+    Follower,
+    LogCorrupt,
+    LogError,
+    LogFailed,
+    LogReader,
+    Record,
+)
+from callboard.commitlog.disk import read_plain, replace_plain
 from callboard.pipeline.errors import InvalidSetting
 
 log = logging.getLogger("callboard.pipeline")
@@ -51,7 +60,7 @@ class Bridge(Closing):
     Attributes:
         position: The offset of the next record.
         handed: Records that were handed on by this object.
-        lost: Records that retention removed before.
+        lost: Records that retention removed before, or that are damaged.
     """
 
     def __init__(
@@ -88,6 +97,7 @@ class Bridge(Closing):
         self._ends = threading.Event()
         self.position = self._read_place(start)
         self.handed = 0
+        self._undecodable = 0
         self.lost = 0
         self._thread = threading.Thread(target=self._run, name=f"callboard {name}", daemon=True)
         self._thread.start()
@@ -99,11 +109,17 @@ class Bridge(Closing):
 
     def _run(self) -> None:
         """Follow the log and hand on what comes, until the bridge is closed."""
-        follower = self._opened()
+        follower, damaged = self._opened(), 0
         while follower is not None:
             is_last = self._ends.is_set()
             try:
                 records = follower.read(_RUN, timeout=0 if is_last else _WAIT)
+            except LogCorrupt as error:
+                log.error("the bridge leaves out what is damaged: %s", error)
+                damaged += error.next_offset - error.offset
+                self.lost = follower.lost + damaged + self._undecodable
+                follower.cursor = Cursor(error.next_offset)
+                continue
             except LogError as error:
                 log.warning("the bridge stands still: %s", error)
                 self._ends.wait(_RETRY)
@@ -114,7 +130,7 @@ class Bridge(Closing):
                 if not self._hand_on(records):
                     return
                 self.position = follower.cursor.offset
-                self.lost = follower.lost
+                self.lost = follower.lost + damaged + self._undecodable
                 self._write_place()
             elif is_last:
                 return
@@ -123,17 +139,28 @@ class Bridge(Closing):
         """Wait for the log; None if the bridge was closed before it came."""
         while True:
             with suppress(LogFailed):
-                return LogReader(self._folder).follow(self.position)
+                reader = LogReader(self._folder)
+                if self.position > reader.end:
+                    what = "the log %s ends at %d, before the place %d; the bridge begins anew"
+                    log.error(what, self._folder, reader.end, self.position)
+                    self.position = reader.start
+                return reader.follow(self.position)
             if self._ends.wait(_WAIT):
                 return None
 
+    def _wanted(self, records: list[Record]) -> Iterator[tuple[str, Any]]:
+        """Yield topics and values of the records that are asked for and can be read."""
+        for record in records:
+            if not self._topics or record.topic.startswith(self._topics):
+                try:
+                    yield record.topic, record.payload
+                except LogCorrupt as error:
+                    log.error("the bridge leaves out what is damaged: %s", error)
+                    self._undecodable += 1
+
     def _hand_on(self, records: list[Record]) -> bool:
         """Hand records on until they are taken; False if the bridge was closed meanwhile."""
-        wanted = [
-            (record.topic, record.payload)
-            for record in records
-            if not self._topics or record.topic.startswith(self._topics)
-        ]
+        wanted = list(self._wanted(records))
         while True:
             try:
                 if self._endpoint is not None and wanted:
@@ -152,12 +179,16 @@ class Bridge(Closing):
     def _read_place(self, start: int) -> int:
         """Return the offset that an earlier bridge of this name wrote down."""
         try:
-            return int(self._place.read_text())
-        except (FileNotFoundError, ValueError):
+            return max(0, int(read_plain(self._place)))
+        except FileNotFoundError:
+            return start
+        except (OSError, ValueError) as error:
+            log.error("%s is no place of a bridge, which begins anew: %s", self._place, error)
             return start
 
     def _write_place(self) -> None:
-        """Write down the offset of the next record."""
-        temporary = self._place.with_suffix(".tmp")
-        temporary.write_text(str(self.position))
-        temporary.rename(self._place)
+        """Write down the offset of the next record; where that fails, what came comes again."""
+        try:
+            replace_plain(self._place, str(self.position).encode())
+        except OSError as error:
+            log.warning("the place of the bridge is not written: %s", error)

@@ -9,12 +9,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from callboard.commitlog.disk import read_plain, replace_plain
 from callboard.figures import Figure, Metric, metrics_of
+from callboard.pipeline.errors import InvalidSetting
 
 #: The folder of a log of results that holds what its queries need.
 QUERIES: Final = "queries"
 
 STATUS: Final = "status.json"
+
+#: What damaged files raise; missing ones are looked for first.
+_UNREADABLE: Final = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,32 +162,47 @@ class StatusFile:
 
     def _write(self) -> None:
         """Replace the status file in one step."""
-        temporary = self._path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(asdict(self.status)))
-        temporary.rename(self._path)
+        replace_plain(self._path, json.dumps(asdict(self.status)).encode())
 
 
 def read_status(results: Path) -> list[Status]:
-    """Return what a log of results tells of its queries, by their names."""
+    """Return what a log of results tells of its queries, by their names.
+
+    Raises:
+        InvalidSetting: a file of theirs is damaged.
+    """
     found = []
     for path in sorted((results / QUERIES).glob(f"*/{STATUS}")):
-        told = json.loads(path.read_text())
-        last = told.pop("last")
-        found.append(Status(**told, last=Progress(**last) if last else None))
+        try:
+            told = json.loads(read_plain(path))
+            last = told.pop("last")
+            found.append(Status(**told, last=Progress(**last) if last else None))
+        except _UNREADABLE as error:
+            what = (
+                f"{path} is no status of a query ({error}); remove it, its query writes another"
+            )
+            raise InvalidSetting(what) from None
     return found
 
 
 def read_offset(results: Path, query: str) -> int:
-    """Return the place of a query in its log, by its checkpoint."""
+    """Return the place of a query in its log, by its checkpoint.
+
+    Raises:
+        InvalidSetting: the checkpoint is damaged.
+    """
     folder = results / QUERIES / query / "checkpoint"
     done = [int(path.name) for path in (folder / "commits").glob("*") if path.name.isdecimal()]
     if not done:
         return 0
+    path = folder / "offsets" / str(max(done))
     try:
-        plan = (folder / "offsets" / str(max(done))).read_text()
+        return _offset(read_plain(path).decode().strip().splitlines()[-1])
     except FileNotFoundError:
         return 0
-    return _offset(plan.strip().splitlines()[-1])
+    except (*_UNREADABLE, IndexError) as error:
+        what = f"{path} is no plan of a batch ({error}); see Spark's checkpoint"
+        raise InvalidSetting(what) from None
 
 
 def query_metrics(status: Status) -> list[Metric]:

@@ -1,11 +1,14 @@
 """The module `file`: writes messages to a file, or publishes the lines of one."""
 
 import logging
+import os
 import threading
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal
+from io import BufferedReader, FileIO
+from typing import Any, Final, Literal
 
+from callboard.commitlog.disk import open_plain
+from callboard.commitlog.folder import write_all
 from callboard.gateway.errors import MalformedMessage
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.wire.message import Message, message_of, read_line, to_line
@@ -41,9 +44,16 @@ class FileModule(Module):
         self._args = FileArguments.read(args)
         self._over = threading.Event()
         self._reader: threading.Thread | None = None
-        mode = "ab" if self._args.mode == "write" else "rb"
-        path = Path(self._args.path)
-        self._file: BinaryIO = path.open(mode)  # type: ignore[assignment]  # both modes are binary
+        self._file: BufferedReader | FileIO
+        if self._args.mode != "write":
+            self._file = open(self._args.path, "rb", opener=open_plain)  # noqa: SIM115
+            return
+        # Without a buffer: what the disk refused must not be written later.
+        self._file = open(self._args.path, "a+b", buffering=0, opener=open_plain)  # noqa: SIM115
+        size = self._file.seek(0, os.SEEK_END)
+        self._file.seek(max(0, size - 1))
+        if self._file.read(1) not in (b"", b"\n"):  # a process ended while it wrote
+            write_all(self._file, b"\n")
 
     def start(self) -> None:
         """Begin to read, on a thread: it waits where sinks are full."""
@@ -54,13 +64,21 @@ class FileModule(Module):
             self._reader.start()
 
     def receive(self, message: Message) -> None:
-        """Append a line; it is with the system when this returns."""
+        """Append a line; it is with the system when this returns.
+
+        Raises:
+            OSError: the disk refuses; nothing of the line stays.
+        """
         if self._args.mode != "write":
             msg = f"{self._args.path} is read, not written (mode={self._args.mode!r})"
             raise ValueError(msg)
         line = message.content if self._args.format == "text" else to_line(message).encode()
-        self._file.write(line + b"\n")
-        self._file.flush()
+        end = self._file.seek(0, os.SEEK_END)
+        try:
+            write_all(self._file, line + b"\n")
+        except OSError:
+            self._file.truncate(end)
+            raise
 
     def destroy(self) -> None:
         """Close the file."""

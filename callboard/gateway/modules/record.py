@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Literal
 
-from callboard.commitlog import CommitLog
+from callboard.commitlog import CommitLog, LogError
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.wire.message import Message
 
@@ -34,10 +35,18 @@ class RecordModule(Module):
         self._log = CommitLog(self._args.path)
 
     def receive(self, message: Message) -> None:
-        """Append it: it outlives this process when this returns."""
+        """Append it: it outlives this process when this returns.
+
+        Raises:
+            LogFailed: the disk refuses; the next message is tried again.
+        """
         is_json = self._args.payload == "json"
         payload = json.loads(message.content) if is_json else message.content
         headers = dict(message.properties)
+        if self._log.has_failed:
+            with suppress(LogError):
+                self._log.close()
+            self._log = CommitLog(self._args.path)
         self._log.append(filled(self._args.topic, headers), payload, headers=headers)
 
     def destroy(self) -> None:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from callboard.commitlog.disk import sync_path
+from callboard.commitlog.disk import read_plain, sync_path
 from callboard.pipeline.errors import InvalidSetting
 
 
@@ -33,8 +33,8 @@ def query_id(location: str) -> str:
     folder = local_path(location)
     if folder is not None:
         try:
-            found = json.loads((folder / "metadata").read_bytes())["id"]
-        except (OSError, ValueError, KeyError):
+            found = json.loads(read_plain(folder / "metadata"))["id"]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             pass
         else:
             return str(found)

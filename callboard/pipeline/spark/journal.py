@@ -31,7 +31,8 @@ from typing import Final, NamedTuple
 
 from callboard.commitlog import LogLocked, LogReader, Retention
 from callboard.commitlog.batch import HEADER_SIZE, decode_header, encode_header
-from callboard.commitlog.folder import Folder, WriterLock
+from callboard.commitlog.disk import open_plain
+from callboard.commitlog.folder import PUBLISHED, Folder, WriterLock
 from callboard.commitlog.reader import open_folder
 from callboard.commitlog.retention import SegmentLimits
 from callboard.pipeline.errors import PublishFailed
@@ -44,7 +45,6 @@ from callboard.pipeline.spark.segments import (
 )
 
 PUBLISHING: Final = ".publishing"
-PUBLISHED: Final = ".published"
 
 
 class Note(NamedTuple):
@@ -120,7 +120,7 @@ class Notes:
     def _header(self, base: int) -> str | None:
         """Return the first bytes of a segment; None if it is not there."""
         try:
-            with segment_file(self._folder, base).open("rb") as segment:
+            with open(segment_file(self._folder, base), "rb", opener=open_plain) as segment:
                 return segment.read(HEADER_SIZE).hex()
         except FileNotFoundError:
             return None
@@ -172,15 +172,22 @@ class Journal:
         """Write encoded batches, each with how many records it has, where nobody reads them.
 
         They are made durable by who publishes them.
+
+        Raises:
+            PublishFailed: the disk refuses; nothing is left of them.
         """
         folder = self._path / STAGED
-        folder.mkdir(parents=True, exist_ok=True)
-        name = uuid.uuid4().hex
-        records = 0
-        with (folder / name).open("wb") as file:
-            for data, count in batches:
-                file.write(data)
-                records += count
+        name, records = uuid.uuid4().hex, 0
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / name).open("xb") as file:
+                for data, count in batches:
+                    file.write(data)
+                    records += count
+        except OSError as error:
+            (folder / name).unlink(missing_ok=True)
+            what = f"results cannot be staged in {folder}: {error}; make room and start again"
+            raise PublishFailed(what) from error
         return Staged(name, records)
 
     def discard(self, staged: Iterable[Staged]) -> None:

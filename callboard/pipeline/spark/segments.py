@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from callboard.commitlog.batch import HEADER_SIZE, decode_header
+from callboard.commitlog.disk import open_plain
 from callboard.commitlog.folder import SEGMENT, Folder
 from callboard.commitlog.retention import SegmentLimits
 from callboard.commitlog.segment import SegmentInfo
@@ -28,7 +29,7 @@ def segment_file(folder: Folder, base: int, kind: str = SEGMENT) -> Path:
 def end_of(path: Path) -> int:
     """Return the offset behind the last record of a segment, by its headers."""
     end = int(path.stem)
-    with path.open("rb") as file:
+    with open(path, "rb", opener=open_plain) as file:
         while header := decode_header(file.read(HEADER_SIZE)):
             end = header.base + header.records
             file.seek(header.length, os.SEEK_CUR)
@@ -123,7 +124,7 @@ def _merge(folder: Folder, staged: Path, run: list[SegmentInfo], *, is_durable: 
     """Put segments into one file that takes the place of the first."""
     with staged.open("wb") as target:
         for part in run:
-            with Path(part.path).open("rb") as source:
+            with open(part.path, "rb", opener=open_plain) as source:
                 shutil.copyfileobj(source, target)
         target.flush()
         newest = run[-1].latest_time

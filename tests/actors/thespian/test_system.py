@@ -492,3 +492,53 @@ def test_a_handler_that_blocks_holds_up_nobody_else(system):
     assert system.ask(upper, "x", 5) == "X"
     instance(gate).opened.set()
     assert system.listen(5) == "open"
+
+
+class Slow(Actor):
+    """Ends its constructor when it is let go."""
+
+    begun, may_end = threading.Event(), threading.Event()
+
+    def __init__(self):
+        Slow.begun.set()
+        assert Slow.may_end.wait(30)
+
+    def receiveMessage(self, message, sender):
+        self.send(sender, message)
+
+
+def test_a_constructor_that_blocks_holds_up_its_own_name_only(system):
+    made = []
+    threads = [
+        threading.Thread(
+            target=lambda: made.append(system.createActor(Slow, globalName="slow"))
+        )
+        for _ in range(2)
+    ]
+    threads[0].start()
+    assert Slow.begun.wait(10)
+    threads[1].start()
+
+    other = system.createActor(Told, globalName="other")
+    assert system.createActor(Upper, globalName="other") == other
+    assert not made
+    Slow.may_end.set()
+    for thread in threads:
+        thread.join(10)
+
+    assert made[0] == made[1] == system.createActor(Told, globalName="slow")
+    assert system.ask(made[0], "x", 10) == "x"
+
+
+class Broken(Actor):
+    """Never is."""
+
+    def __init__(self):
+        raise ValueError("no")
+
+
+def test_a_constructor_that_fails_leaves_its_name_to_others(system):
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no"):
+            system.createActor(Broken, globalName="broken")
+    assert system.createActor(Told, globalName="broken") is not None

@@ -1,6 +1,13 @@
-import pytest
+import io
 
-from callboard.demo.screen import HELP, KeyCommand, KeyParser
+import pytest
+from rich.console import Group
+from rich.panel import Panel
+from rich.text import Text
+
+from callboard.demo.scene import Event
+from callboard.demo.screen import HELP, KeyCommand, KeyParser, PlainScreen
+from callboard.demo.view import LiveScreen
 
 
 @pytest.mark.parametrize(
@@ -41,3 +48,22 @@ def test_the_prompt_says_which_keys_come_next():
 
     parser.press("c")
     assert parser.prompt == "cut which link?  a: A─B · b: B─C · c: C─D"
+
+
+EVIL = "a\x1b]0;owned\x07\x1b[2J\x9b1m\u202eb"
+
+
+def test_no_screen_writes_what_a_terminal_obeys():
+    out = io.StringIO()
+    PlainScreen(out).event(Event(0, None, EVIL, "bad"), 1.0)
+    live = LiveScreen(None)
+    live._console.file = written = io.StringIO()
+    live._console.print(Group(Panel(Text(EVIL), title=EVIL), Text.assemble((EVIL, "red"))))
+    live.event(Event(0, None, EVIL, "bad"), 1.0)
+    live.close()
+
+    for text in (out.getvalue(), written.getvalue()):
+        assert "\\x1b]0;owned" in text
+        assert not {"\x07", "\x9b", "\u202e"} & {*text}
+        assert "\x1b]" not in text
+        assert "\x1b[2J" not in text

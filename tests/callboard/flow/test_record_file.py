@@ -90,3 +90,60 @@ def test_a_flipped_bit_never_gives_another_message(tmp_path_factory, data):
     except RecordError:
         pass
     assert found == made(1, 2, 3)[: len(found)]
+
+
+def test_a_damaged_length_cuts_off_nothing_that_stands_behind_it(path):
+    file = RecordFile(path)
+    file.append(made(*range(1, 10)))
+    file.close()
+    whole = path.read_bytes()
+
+    for bit in range(32):
+        data = bytearray(whole)
+        data[8 + bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        with pytest.raises(RecordError, match="damaged at byte 8"):
+            RecordFile(path)
+        assert path.read_bytes() == data
+        told = []
+        assert list(read_records(path, on_damage=told.append)) == made(*range(2, 10))
+        assert len(told) == 1
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_all_whole_records_are_read_past_damage(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("damage") / "file"
+    messages = made(*range(1, 8))
+    file = RecordFile(path)
+    ends = [file.append([message]) and path.stat().st_size for message in messages]
+    file.close()
+    raw = bytearray(path.read_bytes())
+    first = data.draw(st.integers(8, len(raw) - 1))
+    behind = data.draw(st.integers(first + 1, len(raw)))
+    raw[first:behind] = (
+        bytes(behind - first) if data.draw(st.booleans()) else b"\xa5" * (behind - first)
+    )
+    path.write_bytes(raw)
+
+    told = []
+    found = list(read_records(path, on_damage=told.append))
+
+    starts = [8, *ends]
+    hurt = {n for n in range(7) if starts[n] < behind and first < ends[n]}
+    assert [message for n, message in enumerate(messages) if n not in hurt] == [
+        message
+        for message in found
+        if message in messages and messages.index(message) not in hurt
+    ]
+    assert told or 6 in hurt or len(found) == 7
+
+
+def test_a_tail_of_zeros_is_torn(path):
+    file = RecordFile(path)
+    file.append(made(1, 2))
+    file.close()
+    path.write_bytes(path.read_bytes() + bytes(4096))
+
+    assert list(read_records(path)) == made(1, 2)
+    assert RecordFile(path).append(made(3)) == 3

@@ -1,6 +1,7 @@
 """The ready-made modules."""
 
 import json
+import os
 import threading
 import urllib.error
 import urllib.request
@@ -339,3 +340,23 @@ def test_http_fetches_at_regular_times(line, website):
 def test_http_refuses_what_makes_no_sense(gateway, args):
     with pytest.raises(ModuleFailed, match=r"HOST:PORT|no URL|give listen"):
         gateway.add_module("it", "http", args)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("mode", ["read", "follow", "write"])
+@pytest.mark.parametrize("kind", ["link", "fifo", "device", "folder"])
+def test_the_module_file_opens_nothing_but_files(gateway, tmp_path, kind, mode):
+    target, path = tmp_path / "target", tmp_path / "it"
+    target.write_bytes(b"precious")
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(target if kind == "link" else "/dev/full")
+    if kind == "device":
+        path = "/dev/full"
+
+    with pytest.raises(ModuleFailed, match="not a file; take it away"):
+        gateway.add_module("it", "file", {"path": str(path), "mode": mode})
+    assert target.read_bytes() == b"precious"

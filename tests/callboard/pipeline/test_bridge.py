@@ -1,10 +1,14 @@
 """Results become messages and entries, and nothing is left out after a new start."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from callboard import Endpoint
 from callboard.actors.errors import CallboardError
 from callboard.commitlog import CommitLog
+from callboard.commitlog.columns import Cbor
 from callboard.pipeline import InvalidSetting
 from callboard.pipeline import bridge as module
 from callboard.pipeline.bridge import Bridge
@@ -108,3 +112,55 @@ def test_results_reach_subscribers_and_clones(fill, folder):
             assert subscriber.get() == ("/rates/cpu", {"rate": 0.5})
             eventually(lambda: "/rates/cpu" in clone.keys())  # noqa: SIM118
         assert clone.get("/rates/cpu") == {"rate": 0.5}
+
+
+def test_a_bridge_leaves_out_what_is_damaged_and_counts_it(folder, caplog):
+    with CommitLog(folder, sync="none") as log:
+        for number in range(20):
+            log.append("/cpu", number)
+        log.append_batch([Cbor(b"\xff\xff"), 21], topic="/cpu")
+    (segment,) = Path(folder).glob("*.log")
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 1
+    segment.write_bytes(data)
+    taker = Taker()
+
+    with Bridge(folder, endpoint=taker) as bridge:
+        pass
+
+    values = [value for _, value in taker.messages]
+    assert len(values) == 20
+    assert values == sorted({*range(20), 21}.intersection(values))
+    assert (bridge.lost, bridge.position) == (2, 22)
+    assert "leaves out what is damaged" in caplog.text
+
+
+@pytest.mark.parametrize("place", ["99", "-1", "", "many", "9" * 5000])
+def test_a_place_that_leads_nowhere_is_told_and_all_is_handed_on(fill, folder, place, caplog):
+    fill([1, 2])
+    Path(folder, "bridge.position").write_text(place)
+    taker = Taker()
+
+    with Bridge(folder, endpoint=taker) as bridge:
+        pass
+
+    assert [value for _, value in taker.messages] == [1, 2]
+    assert bridge.position == 2
+    assert place == "-1" or "begins anew" in caplog.text
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("name", ["bridge.position", "bridge.tmp"])
+@pytest.mark.parametrize("kind", ["link", "fifo"])
+def test_a_bridge_follows_no_link_and_waits_for_no_pipe(fill, folder, name, kind):
+    fill([1])
+    target, planted = Path(folder).with_name("target"), Path(folder, name)
+    target.write_text("precious")
+    planted.symlink_to(target) if kind == "link" else os.mkfifo(planted)
+    taker = Taker()
+
+    with Bridge(folder, endpoint=taker):
+        pass
+
+    assert [value for _, value in taker.messages] == [1]
+    assert target.read_text() == "precious"

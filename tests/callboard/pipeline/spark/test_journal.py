@@ -10,6 +10,7 @@ from callboard.commitlog.batch import encode_batch
 from callboard.commitlog.columns import many_records
 from callboard.commitlog.reader import open_folder
 from callboard.commitlog.retention import SegmentLimits
+from callboard.commitlog.verify import verify
 from callboard.pipeline import PublishFailed
 from callboard.pipeline.spark import journal as module
 from callboard.pipeline.spark.journal import PUBLISHED, PUBLISHING, STAGED, Journal
@@ -312,3 +313,25 @@ def test_whenever_the_process_dies_that_removes_old_results_none_comes_again(
     assert payloads(folder)[-2:] == [(3, 3), (4, "3")]
     assert again.publish("q", 4, [stage(again, 4)])
     assert payloads(folder)[-3:] in ([(5, 4)], [(3, 3), (4, "3"), (5, 4)])
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "unlink"])
+def test_damage_of_the_segment_published_last_is_told(tmp_path, damage):
+    journal = Journal(str(tmp_path / "log"))
+    for batch in range(3):
+        journal.publish("q", batch, [stage(journal, 1, 2, 3)])
+    last = max((tmp_path / "log").glob("*.log"))
+    data = bytearray(last.read_bytes())
+    data[-1] ^= 1
+    if damage == "unlink":
+        last.unlink()
+    else:
+        last.write_bytes({"flip": data, "cut": data[:40], "empty": b""}[damage])
+
+    report = verify(tmp_path / "log")
+    lost = 1 if damage == "flip" else 3
+    assert (report.records, report.lost, len(report.damage)) == (9 - lost, lost, 1)
+    assert LogReader(tmp_path / "log").end == 9
+    journal.publish("q", 3, [stage(journal, 4)])
+    assert verify(tmp_path / "log").records == 10 - lost
+    assert LogReader(tmp_path / "log").end == 10
