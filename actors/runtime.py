@@ -99,6 +99,13 @@ class LocalOnly:
 class Runtime:
     """The actors of one node."""
 
+    #: Used by each spawn and ask. Slots, as an object whose dictionary has more than 30 keys
+    #: shares them no longer: each use of an attribute or a method then costs a search.
+    __slots__ = (
+        "__dict__", "__weakref__", "_lock", "_number", "_reply_numbers", "_subscribers",
+        "_tables", "contexts", "counters", "fresh_asks", "is_closed", "now", "remote", "runner",
+    )  # fmt: skip
+
     #: Makes the Thespian system of a runtime that has none; set by `callboard.actors.thespian`.
     system_base: ClassVar[Callable[["Runtime"], object]]
 

@@ -125,6 +125,12 @@ class HubOptions:
 class Hub(SystemActor):
     """A node's way into topics: publishing, receivers, peers."""
 
+    #: Used by each publish and each run; why slots: see `Runtime`.
+    __slots__ = (
+        "_awaited", "_flush", "_hubs", "_now", "_post", "calm_from", "core", "core_lock",
+        "inputs", "is_congested", "is_poked",
+    )  # fmt: skip
+
     def __init__(self, options: HubOptions) -> None:
         """Use `Hub.of`."""
         node: Node = self.node

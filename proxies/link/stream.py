@@ -97,6 +97,14 @@ class Turns:
 class Stream(Generic[F, E]):
     """A connection and its machine."""
 
+    #: Used by each read and write; why slots: see `Runtime`.
+    __slots__ = (
+        "__dict__", "__weakref__", "_deliver", "_dirty", "_frames", "_is_blocked", "_is_dirty",
+        "_lock", "_patience", "_read_size", "_receive", "_rest", "_runner", "_send", "_take",
+        "_throttle", "_write_at", "after_read", "bytes_received", "bytes_sent",
+        "frames_received", "frames_sent", "is_open", "waiting",
+    )  # fmt: skip
+
     def __init__(
         self,
         turns: Turns,
