@@ -1,8 +1,10 @@
 """What threads publish: at once or in the core's next turn, in order in either case."""
 
+import gc
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 
 import pytest
 
@@ -233,3 +235,17 @@ def test_what_a_thread_asked_for_before_is_in_force_when_it_publishes(hubs):
     sender.flushed(5)
 
     assert own.available() == 0
+
+
+def test_no_object_has_more_attributes_than_may_share_their_keys(hubs):
+    """CPython shares the keys of at most 30 attributes; with more, each method is looked up."""
+    assert hubs
+    many = {
+        type(each).__qualname__: len(vars(each))
+        for each in gc.get_objects()
+        if type(each).__module__.startswith("callboard.")
+        and getattr(type(each), "__dictoffset__", 0)
+        and not is_dataclass(each)
+        and len(vars(each)) > 30
+    }
+    assert not many
