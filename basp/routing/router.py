@@ -11,7 +11,8 @@ paths that exist (up to ``PATH_LIMIT`` nodes).
 Vector timestamps (see :mod:`callboard.basp.routing.update`): a vector that repeats the held
 path with an older stamp of any node came late and is ignored. So is one with a link that its
 node has cut since: the cut itself travels to everybody, or each node would try all the dead
-paths of its neighbors, one after the other, before it believes that there is none.
+paths of its neighbors, one after the other, before it believes that there is none. Soon nobody
+tells such a path any more; if somebody does, then the cut was not true, and the path holds.
 
 A node without any path is *active* for the destination until a path comes or it is lost for
 sure, see :mod:`callboard.basp.routing.diffusion`. What others state goes on to the neighbors
@@ -81,6 +82,8 @@ class Router:
         names: what nodes call themselves, as far as neighbors told; told on with the paths.
             The driver adds neighbors before :meth:`add_peer`, and drops those it forgets.
         active: destinations that have no path now and may get one, or will be lost.
+        cuts_kept: how many cuts were news so far; the driver gives it back to
+            :meth:`forget_cuts` when nobody can be ignorant of them any more.
     """
 
     def __init__(self, self_id: NodeId) -> None:
@@ -100,8 +103,12 @@ class Router:
         # Neighbors that are leaves: patterns of names that each may reach, and what it seeks.
         self._leaves: dict[NodeId, tuple[str, ...]] = {}
         self._sought: dict[NodeId, frozenset[NodeId]] = {}
-        # Stamp since which a node has no link to another, the latest cut last.
+        # What each neighbor told us of paths with a link that was cut since.
+        self._refused: dict[NodeId, dict[NodeId, PathVector]] = {}
+        # Stamp since which a node has no link to another, the latest cut last, and its number.
         self._cuts: dict[tuple[NodeId, NodeId], int] = {}
+        self._cut_numbers: dict[tuple[NodeId, NodeId], int] = {}
+        self.cuts_kept = 0
         self._diffusion = Diffusion(self_id)
         # Whose statements were not sent on yet, and the neighbor that told each.
         self._held: dict[NodeId, NodeId] = {}
@@ -147,8 +154,7 @@ class Router:
         self._stamp += 1
         if reach is not None:
             self._leaves[peer] = tuple(reach)
-        self._heard[peer] = {}
-        self._told[peer] = set()
+        self._heard[peer], self._refused[peer], self._told[peer] = {}, {}, set()
         changes = Changes()
         self._finish({peer}, changes, fresh=peer)
         return changes
@@ -159,7 +165,7 @@ class Router:
         heard = self._heard.pop(peer, None)
         if heard is None:
             return changes
-        del self._told[peer]
+        del self._told[peer], self._refused[peer]
         self._sought.pop(peer, None)
         if self._leaves.pop(peer, None) == () and self._find_best(peer)[0] is None:
             # Nobody else has heard of it, so nobody has to be asked.
@@ -185,6 +191,7 @@ class Router:
         """Take note that all links end now, without telling: each neighbor sees its own end."""
         touched = {*self._heard, *self._best}
         self._heard.clear()
+        self._refused.clear()
         self._told.clear()
         self._leaves.clear()
         self._sought.clear()
@@ -200,7 +207,7 @@ class Router:
         """
         update = read_update(peer, payload)
         changes = Changes()
-        heard = self._heard.get(peer)
+        heard, refused = self._heard.get(peer), self._refused.get(peer, {})
         if heard is None:
             return changes
         if peer in self._leaves:
@@ -215,18 +222,24 @@ class Router:
         touched.update(update.withdrawn)
         for destination in update.withdrawn:
             heard.pop(destination, None)
+            refused.pop(destination, None)
         for vector, name in zip(update.announced, update.names, strict=True):
             destination = vector.path[-1]
-            if destination == peer or _is_late(vector, heard.get(destination)):
+            held = heard.get(destination) or refused.get(destination)
+            if destination == peer or _is_late(vector, held):
                 continue
             touched.add(destination)
-            if self._self_id in vector.path or self._is_dead(vector):
-                heard.pop(destination, None)
+            heard.pop(destination, None)
+            refused.pop(destination, None)
+            if self._self_id in vector.path:
+                continue
+            if self._is_dead(vector):
+                refused[destination] = vector
             else:
                 heard[destination] = vector
                 if name and name.isprintable():
                     self.names.setdefault(destination, name)
-        if len(heard) > UPDATE_LIMIT:
+        if len(heard) + len(refused) > UPDATE_LIMIT:
             msg = f"node {node_id_text(peer)} announced more than {UPDATE_LIMIT:,} nodes"
             raise MalformedPayload(msg)
         self._finish(touched, changes, peer, cuts, update.statements, denied=foreign)
@@ -252,6 +265,21 @@ class Router:
             said = self._answer(leaf)
             if said:
                 changes.updates.append((leaf, self._write([], [], [], said, {})))
+
+    def forget_cuts(self, number: int) -> Changes:
+        """Hold the cuts up to a number against no path that a neighbor still tells."""
+        while self._cut_numbers and next(iter(self._cut_numbers.values())) <= number:
+            self._drop_cut(next(iter(self._cut_numbers)))
+        touched = set()
+        for peer, refused in self._refused.items():
+            alive = {d: vector for d, vector in refused.items() if not self._is_dead(vector)}
+            self._heard[peer] |= alive
+            self._refused[peer] = {d: refused[d] for d in refused.keys() - alive.keys()}
+            touched |= alive.keys()
+        changes = Changes()
+        if touched:
+            self._finish(touched, changes)
+        return changes
 
     def _may_tell(self, peer: NodeId, node: NodeId) -> bool:
         """Return whether a neighbor carries for a node, or nobody does."""
@@ -282,19 +310,25 @@ class Router:
         for cut in cuts:
             link = (cut.node, cut.neighbor)
             if self._cuts.get(link, -1) < cut.stamp:
-                self._cuts.pop(link, None)
-                self._cuts[link] = cut.stamp
+                self._drop_cut(link)
+                self.cuts_kept += 1
+                self._cuts[link], self._cut_numbers[link] = cut.stamp, self.cuts_kept
                 news.append(cut)
         while len(self._cuts) > _CUT_LIMIT:
-            del self._cuts[next(iter(self._cuts))]
+            self._drop_cut(next(iter(self._cuts)))
         return news
+
+    def _drop_cut(self, link: tuple[NodeId, NodeId]) -> None:
+        """Forget a cut."""
+        self._cuts.pop(link, None)
+        self._cut_numbers.pop(link, None)
 
     def _drop_dead(self) -> set[NodeId]:
         """Forget what neighbors told before they knew of a cut; return the destinations."""
         touched = set()
-        for heard in self._heard.values():
+        for peer, heard in self._heard.items():
             for destination in [d for d, vector in heard.items() if self._is_dead(vector)]:
-                del heard[destination]
+                self._refused[peer][destination] = heard.pop(destination)
                 touched.add(destination)
         return touched
 

@@ -52,6 +52,8 @@ class Paths:
     sought: dict[NodeId, tuple[str, float]] = field(default_factory=dict)
     #: Hops to nodes that were found and did not say their name yet.
     _unnamed: dict[NodeId, int] = field(default_factory=dict)
+    #: Cuts that the router has kept so far, all of them to be forgotten in a while.
+    _cuts_kept: int = 0
 
     def link_up(self, wire: Wire, peer: PeerIdentity) -> None:
         """A link is established: exchange routes."""
@@ -100,6 +102,10 @@ class Paths:
         """Tell neighbors of a change of routes, and do what follows from it."""
         me = self._routes.node_id
         self._routes.changed(changes.left, self._runtime.now())
+        kept = self._routes.router.cuts_kept
+        if kept != self._cuts_kept:
+            self._cuts_kept = kept
+            self._runtime.call_later(OLD_PATH_LIMIT, self._forget_cuts, kept)
         for peer, payload in changes.updates:
             wire = self._routes.wires.get(peer)
             if wire is not None:
@@ -119,6 +125,12 @@ class Paths:
             del self.sought[node]
             self._unrouted.search_over(node)
         self._doubts.review()
+
+    def _forget_cuts(self, number: int) -> None:
+        """Take the paths that neighbors still tell, whatever was said of their links."""
+        with self._routes.lock:
+            changes = self._routes.router.forget_cuts(number)
+        self._routes_changed(changes, "routes changed")
 
     def _give_up(self, node: NodeId, search: tuple[str, float]) -> None:
         """Hold a node for lost that no path was found to, even if others do not state so."""

@@ -313,6 +313,19 @@ def test_a_forged_cut_is_denied_by_the_node_that_has_the_link(cluster, stamp):
     assert c.node_id not in [node.node_id for node in a.nodes()]
 
 
+@pytest.mark.parametrize("stamp", [3, 50, 2**31, 2**32])
+def test_a_forged_cut_that_its_node_never_hears_of_holds_for_five_seconds(cluster, stamp):
+    a, b, d, t = linked(cluster, "da", "td", "bt")
+    forge(t, b, routing_update(t, b, cuts=[Cut(a.node_id, d.node_id, stamp)]))
+    b.connect(a.address)
+    cluster.kill(t)
+
+    cluster.advance(OLD_PATH_LIMIT + 0.1)
+
+    assert sorted(node.name for node in b.nodes()) == ["a", "d"]
+    assert b.ref(str(d.spawn(Listed))).ask(1).result(1) == 1
+
+
 def test_a_position_far_away_is_dropped_and_taken_when_nothing_else_comes():
     order = PathOrder()
     order.take(at(0, 0), 0.0)

@@ -317,3 +317,30 @@ def test_any_bytes_are_an_update_or_refused(payload):
         read_update(NodeId(N), payload)
     except RemoteProtocolError:
         event("refused")
+
+
+def test_cuts_that_are_forgotten_hold_no_path_back_that_is_still_told():
+    me, peer, far, other = map(node, range(4))
+    router = Router(me)
+    router.add_peer(peer)
+    cuts = [Cut(far, other, 9), Cut(far, peer, 9)]
+    router.receive(peer, write_update([PathVector((peer, far), (1, 1))], [], cuts=cuts))
+    router.receive(peer, write_update([PathVector((peer, far, other), (1, 2, 1))], []))
+    assert (router.reachable, router.cuts_kept) == ({peer, far}, 2)
+
+    assert router.forget_cuts(0) == Changes()
+    assert router.forget_cuts(1).gained == [other]
+    assert router.forget_cuts(2) == Changes()
+
+    assert router.path(other) == (peer, far, other)
+
+
+def test_what_was_told_of_a_cut_link_and_withdrawn_does_not_come_back():
+    me, peer, far, other = map(node, range(4))
+    router = Router(me)
+    router.add_peer(peer)
+    router.receive(peer, write_update([], [], cuts=[Cut(far, other, 9)]))
+    router.receive(peer, write_update([PathVector((peer, far, other), (1, 2, 1))], []))
+    router.receive(peer, write_update([], [other]))
+
+    assert router.forget_cuts(1) == Changes()
