@@ -270,7 +270,7 @@ class Router:
         """Hold the cuts up to a number against no path that a neighbor still tells."""
         while self._cut_numbers and next(iter(self._cut_numbers.values())) <= number:
             self._drop_cut(next(iter(self._cut_numbers)))
-        touched = set()
+        touched: set[NodeId] = set()
         for peer, refused in self._refused.items():
             alive = {d: vector for d, vector in refused.items() if not self._is_dead(vector)}
             self._heard[peer] |= alive
