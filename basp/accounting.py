@@ -128,8 +128,8 @@ class Account(_Sent):
         return written_off + rest
 
     def is_ahead(self, epoch: int) -> bool:
-        """Return whether an epoch is one that has not begun."""
-        return 0 < (epoch - self.epoch) % EPOCH_COUNT <= FAR_EPOCHS
+        """Return whether an epoch is one that has not begun, or is too far behind to be one."""
+        return 0 < (epoch - self.epoch) % EPOCH_COUNT < EPOCH_COUNT - FAR_EPOCHS
 
     def confirm(self, epoch: int, delivered: int, dead_letters: int, given_up: int) -> int:
         """Take the cumulative numbers of one epoch; those of a closed one are ignored.

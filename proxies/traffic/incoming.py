@@ -358,7 +358,11 @@ class Incoming:
         now = self._runtime.now()
         if self._armed.get(order, _NEVER) <= now:
             del self._armed[order]
-        self._released(wire, order, source, order.tick(now))
+        epoch = order.epoch
+        released = order.tick(now)
+        if order.epoch != epoch:  # by an end that may have been altered on its way
+            self._accounts.repeat_report(source, order.epoch)
+        self._released(wire, order, source, released)
 
     def _large_read(self, reading: Reading) -> None:
         """Take a message that was read in pieces, and what waited behind it."""

@@ -40,6 +40,9 @@ CROWD: Final = 40
 
 STAMPS: Final = (1, 40, 1 << 31, 1 << 32, 1 << 63, (1 << 64) - 1)
 
+ENDS: Final = (Operation.DOWN_MESSAGE, Operation.ANNOUNCE_PROXY_INSTANCE)
+"""Frames by which an actor may end for others: nobody can be told from its host on the path."""
+
 WAYS: Final = ("drop", "drop some", "double", "keep back", "repeat", "alter")
 """What becomes of the frames of others that a traitor does not just pass on."""
 
@@ -91,7 +94,7 @@ class Forger:
         elif way == "repeat":
             frames = frames + chance.sample(self._passed, min(3, len(self._passed)))
         elif way == "alter":
-            frames = [self._alter(frame) for frame in frames]
+            frames = [frame if frame[0] in ENDS else self._alter(frame) for frame in frames]
         self._forward(frames)
 
     def _alter(self, frame: RawFrame) -> RawFrame:
