@@ -243,7 +243,7 @@ def test_no_object_has_more_attributes_than_may_share_their_keys(hubs):
     many = {
         type(each).__qualname__: len(vars(each))
         for each in gc.get_objects()
-        if type(each).__module__.startswith("callboard.")
+        if str(type(each).__module__).startswith("callboard.")
         and getattr(type(each), "__dictoffset__", 0)
         and not is_dataclass(each)
         and len(vars(each)) > 30
