@@ -19,6 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from callboard.proxies.link.limits import source_of
 from callboard.text import logged
 
 _log = logging.getLogger("callboard")
@@ -80,7 +81,7 @@ class WebServer(ThreadingHTTPServer):
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
         """Take a connection; False where all that there are wait for their answers."""
-        host = str(client_address[0])
+        host = source_of(str(client_address[0]))
         with self._lock:
             there = len(self._open) < CONNECTIONS or self._drop_one(None)
             hosts = [known for known, _ in self._open.values()]

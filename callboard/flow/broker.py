@@ -283,8 +283,8 @@ class FlowBroker(BrokerView):
 
         Args:
             address: `basp://HOST:PORT`, or `basp://HOST:PORT/NAME`; port 0 picks a free one.
-                `tcp://HOST:PORT` binds a ZeroMQ socket (extra `zmq`), which nothing guards;
-                that broker has no `node` and `ref`.
+                `tcp://HOST:PORT` binds a ZeroMQ socket (extra `zmq`), which nothing guards: a
+                public one needs `insecure`; that broker has no `node` and `ref`.
             factory: finds a handler for each BOT, and returns promptly.
             node: listen on this one (not with ZeroMQ); otherwise the broker has one of its own.
             most_credit: clients that ask for more are refused.
@@ -296,8 +296,9 @@ class FlowBroker(BrokerView):
             OSError: the address is not ours or the port is taken.
         """
         if is_zeromq(address):
-            make = zeromq().ZmqFlowBroker
-            return make(address, factory, most_credit=most_credit)  # type: ignore[no-any-return]
+            make, insecure = zeromq().ZmqFlowBroker, options.get("insecure", False)
+            made: Self = make(address, factory, most_credit=most_credit, insecure=insecure)
+            return made
         match = _ADDRESS.fullmatch(address)
         if match is None or int(match["port"]) > 65535:
             msg = f"{address!r} is no address; write basp://HOST:PORT or basp://HOST:PORT/NAME"

@@ -31,6 +31,14 @@ from callboard.flow.factories import Factory
 from callboard.flow.link import FlowTaker
 from callboard.flow.protocol.machine import CREDIT_LIMIT
 from callboard.flow.protocol.message import MESSAGE_LIMIT, decode_frames, encode_frames
+from callboard.proxies.errors import PublicAddress
+from callboard.proxies.link.ports import refuse_unguarded
+
+#: Messages of one peer that are read before they are passed on; TCP holds the rest back.
+RECEIVED: Final = 100
+
+#: Milliseconds that a connection may take to become one of ZeroMQ's.
+HANDSHAKE_MS: Final = 10_000
 
 #: Milliseconds between looks for flows and waits whose time is over.
 TICK_MS: Final = 200
@@ -63,8 +71,9 @@ class _Loop:
         chosen = getattr(zmq, draft_kind if self.is_draft else kind)
         self.socket: Any = zmq.Context.instance().socket(chosen)
         self.socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE_LIMIT)
-        for option in (zmq.SNDHWM, zmq.RCVHWM):  # the credit of flows bounds their number
-            self.socket.setsockopt(option, 0)
+        self.socket.setsockopt(zmq.SNDHWM, 0)  # the credit of flows bounds their number
+        self.socket.setsockopt(zmq.RCVHWM, RECEIVED)
+        self.socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         try:
             self.join(address.replace("+draft://", "://"))
         except zmq.ZMQError as error:
@@ -197,16 +206,29 @@ class ZmqFlowBroker(_Loop, FlowSwitch[bytes], BrokerView):
     """A flow broker on a ROUTER or SERVER socket; handlers connect to it as clients do."""
 
     def __init__(
-        self, address: str, factory: Factory, *, most_credit: int = CREDIT_LIMIT
+        self,
+        address: str,
+        factory: Factory,
+        *,
+        most_credit: int = CREDIT_LIMIT,
+        insecure: bool = False,
     ) -> None:
         """Bind the socket and begin.
 
         Raises:
             FlowError: the address is of no use, or taken.
+            PublicAddress: other machines could reach it, and `insecure` does not allow that.
         """
         _Loop.__init__(self, "callboard-flow-broker", address, "ROUTER", "SERVER")
         FlowSwitch.__init__(self, factory, most_credit, secrets.randbits, time.monotonic)
         bound = self.socket.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
+        if bound.startswith("tcp://") and not insecure:  # as ZeroMQ understood the address
+            try:
+                host = bound.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+                refuse_unguarded(host, is_guarded=False)
+            except PublicAddress:
+                self.socket.close(0)
+                raise
         #: Where clients and handlers reach it.
         self.address = bound.replace("://", "+draft://") if self.is_draft else bound
         self._ended = threading.Event()

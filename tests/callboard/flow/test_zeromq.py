@@ -7,6 +7,7 @@ import pytest
 from callboard.flow import Flow, FlowAborted, FlowBroker, FlowError, FlowRefused, FlowTimeout
 from callboard.flow.factories import Spawn
 from callboard.flow.protocol.message import Message
+from callboard.proxies.errors import PublicAddress
 from tests.callboard.flow.cast import Collector, Crashing, Numbers
 from tests.polling import eventually
 
@@ -114,3 +115,11 @@ def test_frames_on_the_wire_are_those_of_the_originals(node):
         assert broker.counters.malformed == 3
         assert broker.counters.unknown == 2
         sock.close(0)
+
+
+def test_an_address_that_other_machines_reach_has_to_be_wanted() -> None:
+    for address in ("tcp://0.0.0.0:0", "tcp://*:0"):
+        with pytest.raises(PublicAddress, match="can be reached from other machines"):
+            FlowBroker.bind(address, factory=lambda _: None)
+    broker = FlowBroker.bind("tcp://0.0.0.0:0", factory=lambda _: None, insecure=True)
+    broker.close()
