@@ -50,8 +50,8 @@ class Recovery:
         state = self.state
         sessions, logs, groups = machine.sessions, machine.logs, machine.delivery.groups
         logs.number = state.number
-        for run in state.retained.values():
-            logs.retained.keep(run)
+        kept = {topic for topic, run in state.retained.items() if logs.retained.keep(run)}
+        logs.retained.heads.adopt(state.heads, kept)
         for client_id, saved in state.sessions.items():
             sessions.revive(client_id, saved)
         for group in groups.values():

@@ -22,7 +22,7 @@ def take_snapshot(machine: RouterMachine) -> list[record.JournalRecord]:
     unread = first_unread(durable)
     logs.drop_read(unread)
     records: list[record.JournalRecord] = [record.SnapshotBegun(logs.number)]
-    records += [record.Retained(run.topic, run) for run in logs.retained]
+    records += logs.retained.records()
     records += logs.shelved()
     records += [record.Published(run) for run in _needed(delivery, durable, unread)]
     for session in durable:

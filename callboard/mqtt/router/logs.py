@@ -20,7 +20,7 @@ from callboard.mqtt.router.datalog import UNWRITTEN, DataLog, Segment, Shelf
 from callboard.mqtt.router.effects import Effects
 from callboard.mqtt.router.message import Run
 from callboard.mqtt.router.record import JournalRecord, Published, Received, Shelved
-from callboard.mqtt.router.retained import RetainedMessages
+from callboard.mqtt.router.retained import Head, RetainedMessages
 from callboard.mqtt.router.session import Connection, DataRequest, FilterLog, Session
 from callboard.mqtt.wire.errors import ProtocolViolation
 from callboard.mqtt.wire.field import read_text
@@ -53,6 +53,7 @@ class Logs:
     """All logs, by filter and by topic, and the retained messages.
 
     Attributes:
+        effects: of the turn at hand.
         number: of the next message of the router.
         routes: by topic as it stands in packets; a cache.
         woken: requests with something to read that are in no tracker yet.
@@ -62,12 +63,14 @@ class Logs:
 
     on_swollen: OnSwollen
 
-    def __init__(self, effects: Effects) -> None:
-        self._effects = effects
+    def __init__(
+        self, effects: Effects, make_stamp: Callable[[], int] = lambda: 0, origin: bytes = b""
+    ) -> None:
+        self.effects = effects
         self.number = 0
         self.routes: dict[bytes, Route] = {}
         self.woken: list[DataRequest] = []
-        self.retained = RetainedMessages(effects)
+        self.retained = RetainedMessages(effects, make_stamp, origin)
         #: Logs of filters without wildcards, which are topics, and of those with.
         self._literal: dict[str, FilterLog] = {}
         self._wild: FilterTree[FilterLog] = FilterTree()
@@ -90,13 +93,13 @@ class Logs:
         """Return the log of a plain filter, made if needed; cached routes learn of it."""
         log = self.get(topic_filter)
         if log is None:
-            limits = self._effects.limits
+            limits = self.effects.limits
             sizes = limits.segment_bytes, limits.segment_count
             for custom in reversed(limits.custom_segments):
                 name = custom.topic_filter
                 if name == topic_filter or matches(topic_filter, name):
                     sizes = custom.segment_bytes, custom.segment_count
-            has_shelves = self._effects.is_durable and limits.journal_bytes > 0
+            has_shelves = self.effects.is_durable and limits.journal_bytes > 0
             log = DataLog(topic_filter, *sizes, has_shelves=has_shelves)
             if has_wildcard(topic_filter):
                 self._wild.set(topic_filter, log)
@@ -170,7 +173,7 @@ class Logs:
         count = run.count
         self.number += count
         run.filters = route.filters
-        effects = self._effects
+        effects = self.effects
         meters = effects.meters
         meters.published += count
         meters.published_bytes += count * run.size
@@ -203,13 +206,20 @@ class Logs:
         elif sender:
             effects.records.append(Received(sender, received))
 
+    def take_retained(self, key: bytes, head: Head, run: Run | None) -> bool:
+        """Take a write of another router; returns False if there is no room for its message."""
+        if run is not None:
+            run.number = self.number
+            self.number += 1
+        return self.retained.take(key, head, run)
+
     # --- the shelf ---
 
     def fetch(self, log: FilterLog, segment: Segment, connection: Connection) -> None:
         """Let a connection wait for a segment that is on the shelf."""
         if segment not in self._fetching:
             self._fetching[segment] = {}
-            self._effects.fetches.append((log, segment))
+            self.effects.fetches.append((log, segment))
         self._fetching[segment][connection] = None
 
     def put_back(self, segment: Segment, runs: list[Run]) -> list[Connection]:

@@ -61,6 +61,7 @@ class RouterMachine:
         now: float = 0.0,
         events: deque[LinkEvent] | None = None,
         make_stamp: Callable[[], int] = lambda: 0,
+        origin: bytes = b"",
     ) -> None:
         """Make an empty router.
 
@@ -71,13 +72,15 @@ class RouterMachine:
             chance: for shared subscriptions with the strategy *random*.
             now: the time.
             events: where links put their events, if it is there already.
-            make_stamp: gives each connect a number above those before, in all the cluster.
+            make_stamp: gives each connect and each write of a retained message a number above
+                those before, in all the cluster; 0 where there can be none.
+            origin: of this router's writes; no other router has it.
         """
         self.events: deque[LinkEvent] = deque() if events is None else events
         effects = self.effects = Effects(
             now=now, limits=limits or Limits(), is_durable=is_durable
         )
-        logs = self.logs = Logs(effects)
+        logs = self.logs = Logs(effects, make_stamp, origin)
         delivery = self.delivery = Delivery(logs, effects)
         subscriptions = Subscriptions(logs, delivery, effects, chance)
         ingress = self.ingress = Ingress(logs, delivery, subscriptions, effects)

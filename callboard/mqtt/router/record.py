@@ -13,7 +13,7 @@ In the journal the topic of a record is its kind, the payload a list of fields:
 |---|---|
 | publish | a run, filters, payloads, client id, packet ids |
 | carried | a run, filters, payloads, the only client id that gets it |
-| retain | a run and its payload; the topic alone removes it |
+| retain | a run, payload, stamp, origin; a key, stamp, origin, or a topic alone removes it |
 | open | client id, expiry, expires, stamp |
 | close | client id |
 | subscribe | client id, filter, QoS, options, since, until, identifier, number |
@@ -34,7 +34,8 @@ In the journal the topic of a record is its kind, the payload a list of fields:
 A run is topic, number, QoS, retain, publisher, properties, expires. Columns of shelved runs are
 integers of 8 bytes. Options are 1 for no-local, 2 for retain-as-published, and 4 times the
 retain handling. Times are seconds since 1970; `epoch` is what to add to the router's clock to
-get them. A kind is 1 for shared messages, 2 for retained ones.
+get them. A kind is 1 for shared messages, 2 for retained ones. A key stands for the topic of a
+retained message, stamp and origin say which write of it is the last in a cluster.
 """
 
 import sys
@@ -42,6 +43,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from operator import attrgetter
 from typing import Any, ClassVar, Final, Self, dataclass_transform
 
@@ -102,6 +104,8 @@ class SavedState:
     sessions: dict[str, SavedSession] = field(default_factory=dict)
     groups: dict[str, SavedGroup] = field(default_factory=dict)
     retained: dict[bytes, Run] = field(default_factory=dict)
+    #: Stamp, origin and topic of the last write, by the topic's key; without topic it removed.
+    heads: dict[bytes, tuple[int, bytes, bytes]] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
     shelved: "list[Shelved]" = field(default_factory=list)
     wills: dict[str, tuple[Will, float | None]] = field(default_factory=dict)
@@ -266,32 +270,50 @@ class Copied(JournalRecord, kind="copy"):
         state.copy(self.run)
 
 
+def key_of(topic: bytes) -> bytes:
+    """Return what stands for a topic in tables of retained messages: short, whatever it is."""
+    return blake2b(topic, digest_size=16).digest()
+
+
 class Retained(JournalRecord, kind="retain"):
-    """A message is kept for its topic; None removes the one that was."""
+    """A message is kept for its topic; None removes the one that was.
+
+    With a stamp, the topic of one that is removed is told by its key.
+    """
 
     topic: bytes
     run: Run | None
+    stamp: int = 0
+    origin: bytes = b""
 
     def write(self, epoch: float) -> Written:
         """Return kind and fields."""
-        run = self.run
+        run, order = self.run, (self.stamp, self.origin) if self.stamp else ()
         if run is None:
-            return "retain", (self.topic,)
-        return "retain", (*_run_fields(run, epoch), run.payloads[0])
+            return "retain", (self.topic, *order)
+        return "retain", (*_run_fields(run, epoch), run.payloads[0], *order)
 
     @classmethod
     def read(cls, fields: Sequence[Any], epoch: float) -> Self:
         """Return the record with these fields."""
-        run = None if len(fields) == 1 else Copied.read(fields, epoch).run
-        return cls(fields[0], run)
+        if len(fields) in (1, 3):
+            return cls(fields[0], None, *fields[1:])
+        return cls(fields[0], Copied.read(fields[:8], epoch).run, *fields[8:])
 
     def apply(self, state: SavedState) -> None:
         """Replace the message of the topic."""
-        if self.run is None:
-            state.retained.pop(self.topic, None)
-        else:
+        if self.run is not None:
             state.retained[self.topic] = self.run
+            state.heads[key_of(self.topic)] = (self.stamp, self.origin, self.topic)
             state.count(self.run.number + self.run.count)
+        elif self.stamp:
+            before = state.heads.get(self.topic)
+            if before is not None:
+                state.retained.pop(before[2], None)
+            state.heads[self.topic] = (self.stamp, self.origin, b"")
+        else:
+            state.retained.pop(self.topic, None)
+            state.heads.pop(key_of(self.topic), None)
 
 
 # --- sessions ---

@@ -180,6 +180,10 @@ class Stamps:
         self._last = max(self._last + 1, self._clock())
         return self._last
 
+    def now(self) -> int:
+        """Return nanoseconds since 1970."""
+        return self._clock()
+
     def see(self, stamp: int) -> None:
         """Take note of another router's number."""
         self._last = max(self._last, stamp)

@@ -25,7 +25,14 @@ from callboard.mqtt.router.effects import Turn
 from callboard.mqtt.router.link import DisconnectRequested, Ending, Mailbox
 from callboard.mqtt.router.machine import MOST_EVENTS, RouterMachine
 from callboard.mqtt.service.claims import Answer, Claims, Order, Stamps
-from callboard.mqtt.service.cluster import ROUTERS, ClusterGate
+from callboard.mqtt.service.cluster import (
+    ROUTERS,
+    ClusterGate,
+    RetainedDigests,
+    RetainedExchange,
+    RetainedPiece,
+    RetainedQuestion,
+)
 from callboard.mqtt.service.config import RouterConfig
 from callboard.mqtt.wire.errors import JournalFailed
 from callboard.mqtt.wire.reason_code import ReasonCode
@@ -94,6 +101,7 @@ class RouterActor(SystemActor):
         self._stamps = Stamps(time.time_ns)
         self.edge: Edge | None = None
         self._claims: Claims | None = None
+        self._cluster: ClusterGate | None = None
         self._failure: LogError | None = None
         self._reminder: Reminder | None = None
         self._due: float | None = None
@@ -105,6 +113,7 @@ class RouterActor(SystemActor):
             now=self._runner.now(),
             events=mailbox.events,
             make_stamp=self._stamps.make,
+            origin=secrets.token_bytes(8),
         )
         attach(self)
         mailbox.attach(partial(self.context.post, TURN, None))
@@ -144,7 +153,10 @@ class RouterActor(SystemActor):
             make_name,
         )
         loop = self._runner.loop
-        cluster = ClusterGate(gate, claims, group, self.me, loop, self._settle_beside)
+        exchange = RetainedExchange(self.machine.logs, self._stamps)
+        cluster = self._cluster = ClusterGate(
+            gate, claims, group, self.me, loop, self._settle_beside, exchange
+        )
         edge.door.gate = cluster
         try:
             await edge.open(config.listeners)
@@ -166,6 +178,28 @@ class RouterActor(SystemActor):
         answer = self._claims.answer(order)
         self._settle()
         return answer
+
+    @handler
+    def newer(self, question: RetainedQuestion) -> RetainedPiece:
+        """Answer with the retained messages that are newer here, durable before."""
+        if self._cluster is None:
+            return RetainedPiece(())
+        self._settle()
+        return self._cluster.exchange.answer(question)
+
+    @handler
+    def compare(self, said: RetainedDigests) -> None:
+        """Look whether another router has other retained messages."""
+        if self._cluster is not None:
+            self._cluster.take_digests(said)
+
+    @handler
+    def take_piece(self, piece: RetainedPiece) -> None:
+        """Take retained messages of another router."""
+        if self._cluster is not None:
+            self._settle()  # which also tells the time
+            self._cluster.exchange.take(piece)
+            self._settle()
 
     def _settle(self) -> None:
         """Take the events that are there, and make what was done durable."""
@@ -223,7 +257,7 @@ class RouterActor(SystemActor):
             link.wake()
         if self.edge is not None:
             self.edge.door.write_all()
-        if turn.alerts or turn.fetches:
+        if turn.alerts or turn.fetches or machine.logs.retained.heads.changed:
             self._report(turn)
         self._go_on()
 
@@ -233,6 +267,8 @@ class RouterActor(SystemActor):
             self.runtime.report(alert)
         if turn.fetches and self._journal is not None:
             self._journal.fetch(turn.fetches, self.machine)
+        if self._cluster is not None:
+            self._cluster.tell_news()
 
     def _go_on(self) -> None:
         """Take another turn at once, or when something is due."""
