@@ -8,7 +8,9 @@ is owed what its router took while it had the session. Then all that ends, and t
 - at no time two routers have the session of a client, and at the end one has;
 - no session is lost, with all of its subscriptions;
 - a message with QoS 2 is taken once by all routers together, and delivered once;
-- one with QoS 1 is delivered at least once.
+- one with QoS 1 is delivered at least once;
+- all routers retain the same: of each topic the last acknowledged write, in the order of
+  stamps, or one behind it that was under way in a crash; no router writes behind what it has.
 """
 
 import heapq
@@ -20,6 +22,7 @@ from typing import Any
 
 from callboard.mqtt.access.admission import Admission
 from callboard.mqtt.service.claims import Answer, Order, SettleSession, Steps
+from callboard.mqtt.service.cluster import RetainedDigests, RetainedQuestion
 from callboard.mqtt.wire.packet import V4, V5
 from callboard.mqtt.wire.reason_code import ReasonCode
 from callboard.mqtt.wire.topic import matches
@@ -54,6 +57,9 @@ class MqttClusterLife:
         self.taken: dict[bytes, list[set[str]]] = {}
         self.perhaps_taken: set[bytes] = set()
         self.moves = 0
+        #: Writes of retained messages by stamp and origin, and those that were acknowledged.
+        self.written: dict[tuple[int, bytes], tuple[bytes, bytes]] = {}
+        self.acknowledged: set[tuple[int, bytes]] = set()
         self._loss = self.random.choice((0.0, 0.05, 0.3))
         self._slowest = self.random.choice((1, 5, 15))
         self._cut: set[frozenset[int]] = set()
@@ -105,6 +111,7 @@ class MqttClusterLife:
             self._change_filters: 2,
             self._cut_off: 2,
             self._crash: 2,
+            self._retain: 6,
         }
         self.random.choices(list(actions), list(actions.values()))[0]()
 
@@ -155,6 +162,53 @@ class MqttClusterLife:
         router = self.random.choice(self.routers)
         if router.is_up and router.is_durable:
             router.crashes_at = self.random.randrange(4)
+
+    # --- retained messages ---
+
+    def _retain(self) -> None:
+        router = self.random.choice(self.routers)
+        if router.is_up:
+            topic = b"$r/%d" % self.random.randrange(4)
+            payload = b"" if self.random.random() < 0.3 else b"%d" % len(self.written)
+            self._guarded(router, router.retain, topic, payload)
+
+    def tell_news(self, router: ClusterRouter) -> None:
+        """Tell the others what was written at a router."""
+        for piece in router.exchange.news():
+            for each in self._others(router):
+                self._send(router, each, lambda o=each, p=piece: o.take_piece(p))
+
+    def _compare(self, router: ClusterRouter) -> None:
+        """Let a router tell the others what it has, in short."""
+        for each in self._others(router):
+            said = router.exchange.digests(None, is_answer=False)
+            self._send(router, each, lambda o=each, s=said: self._compared(o, router, s))
+
+    def _compared(
+        self, router: ClusterRouter, other: ClusterRouter, said: RetainedDigests
+    ) -> None:
+        """Let a router ask for what another one has and it has not."""
+        if not said.is_answer:
+            answer = router.exchange.digests(None, is_answer=True)
+            self._send(router, other, lambda: self._compared(other, router, answer))
+        for bucket in router.exchange.differing(said.digests):
+            asked = router.exchange.question(bucket)
+            self._send(router, other, lambda q=asked: self._asked(other, router, q))
+
+    def _asked(
+        self, router: ClusterRouter, asker: ClusterRouter, question: RetainedQuestion
+    ) -> None:
+        router.settle()
+        piece = router.exchange.answer(question)
+        self._send(router, asker, lambda: asker.take_piece(piece))
+
+    def _send(
+        self, source: ClusterRouter, target: ClusterRouter, arrive: Callable[[], None]
+    ) -> None:
+        """Let something arrive at another router, if the network carries it."""
+        if self._goes_through(source, target):
+            delay = self.random.randint(0, self._slowest)
+            self._later(delay, lambda: target.is_up and self._guarded(target, arrive))
 
     # --- clients at routers ---
 
@@ -275,6 +329,7 @@ class MqttClusterLife:
             if router.is_up:
                 self._guarded(router, router.settle)
             if router.is_up and self.ticks % 20 == router.number:
+                self._compare(router)
                 for client_id in list(router.machine.sessions.adopted):
                     steps = router.claims.resolve(client_id)
                     life = router.life_number
@@ -301,9 +356,11 @@ class MqttClusterLife:
         raise Violation(f"not everything is delivered after {PATIENCE} rounds")
 
     def _is_at_rest(self) -> bool:
-        return all(router.is_up and router.machine.is_idle for router in self.routers) and all(
-            client.is_at_rest for client in self.clients
-        )
+        if not all(router.is_up and router.machine.is_idle for router in self.routers):
+            return False
+        digests = [router.machine.logs.retained.heads.digests for router in self.routers]
+        are_same = all(each == digests[0] for each in digests)
+        return are_same and all(client.is_at_rest for client in self.clients)
 
     # --- what must hold ---
 
@@ -323,6 +380,7 @@ class MqttClusterLife:
         lost = sum(router.machine.meters.lost for router in self.routers)
         if lost:
             raise Violation(f"{lost} messages were lost to retention")
+        self._check_retained()
         for client in self.clients:
             self._check_client(client)
         for payload, message in self.messages.items():
@@ -330,6 +388,25 @@ class MqttClusterLife:
             least = payload not in self.perhaps_taken
             if message.qos == 2 and not least <= count <= 1:
                 raise Violation(f"{message} was taken {count} times")
+
+    def _check_retained(self) -> None:
+        last: dict[bytes, tuple[int, bytes]] = {}
+        for order in self.acknowledged:
+            key, _ = self.written[order]
+            last[key] = max(last.get(key, order), order)
+        for router in self.routers:
+            kept, heads = router.kept(), router.machine.logs.retained.heads
+            for key, acknowledged in last.items():
+                head = heads.get(key)
+                if head is None or head[:2] < acknowledged:
+                    raise Violation(f"router {router.number} has {head}, not {acknowledged}")
+                of, payload = self.written[head[:2]]
+                if of != key or kept.pop(key, b"") != payload:
+                    raise Violation(f"router {router.number} does not retain {payload!r}")
+            for key, payload in kept.items():
+                head = heads.get(key)
+                if head is None or self.written[head[:2]] != (key, payload):
+                    raise Violation(f"router {router.number} retains {payload!r} from nowhere")
 
     def _check_client(self, client: SimulatedClient) -> None:
         owners = [each for each in self.routers if each.owns(client.name)]

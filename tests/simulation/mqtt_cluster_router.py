@@ -9,6 +9,7 @@ from callboard.mqtt.router.limits import Limits
 from callboard.mqtt.router.logs import Route
 from callboard.mqtt.router.machine import RouterMachine
 from callboard.mqtt.router.message import Run
+from callboard.mqtt.router.record import key_of
 from callboard.mqtt.router.session import Session
 from callboard.mqtt.service.claims import (
     Answer,
@@ -17,8 +18,10 @@ from callboard.mqtt.service.claims import (
     SessionPolicy,
     Stamps,
 )
+from callboard.mqtt.service.cluster import RetainedExchange, RetainedPiece
 from callboard.simulation.disk import SimulatedDisk
 from tests.callboard.mqtt.stage import deliver
+from tests.simulation.rules import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.mqtt_cluster_life import MqttClusterLife
@@ -90,6 +93,7 @@ class ClusterRouter:
             chance=self.random,
             now=self.life.seconds,
             make_stamp=stamps.make,
+            origin=b"%d %d" % (self.number, self.life_number),
         )
         self._journal: RouterJournal | None = None
         if self.is_durable:
@@ -109,7 +113,32 @@ class ClusterRouter:
             address=lambda: f"router-{self.number}",
             make_name=lambda: f"{self.number}-{next(self._names)}",
         )
+        self.exchange = RetainedExchange(self.machine.logs, stamps)
         self.is_up = True
+
+    def retain(self, topic: bytes, payload: bytes) -> None:
+        """Take a retained message of a client, which has its answer when this returns."""
+        logs, key = self.machine.logs, key_of(topic)
+        before = logs.retained.heads.get(key)
+        run = Run.of_payloads(topic, [payload], 1, "c", retain=True)
+        logs.append(run, logs.route(topic))
+        head = logs.retained.heads.get(key)
+        assert head is not None
+        if before is not None and before[:2] >= head[:2]:
+            raise Violation(f"router {self.number} wrote {head} behind {before}")
+        self.life.written[head[:2]] = (key, payload)
+        self.settle()
+        self.life.acknowledged.add(head[:2])
+
+    def kept(self) -> dict[bytes, bytes]:
+        """Return what is retained here, by key."""
+        return {key_of(run.topic): run.payloads[0] for run in self.machine.logs.retained}
+
+    def take_piece(self, piece: RetainedPiece) -> None:
+        """Take retained messages of another router."""
+        self.settle()
+        self.exchange.take(piece)
+        self.settle()
 
     def owns(self, client_id: str) -> bool:
         """Whether the session of a client is here, and no copy."""
@@ -173,6 +202,7 @@ class ClusterRouter:
             deliver(link, notifications)
         if is_last:
             raise Crash
+        self.life.tell_news(self)
         if self._journal is not None:
             self._journal.fetch(turn.fetches, self.machine)
 

@@ -45,6 +45,7 @@ class MqttPartitionLife(MqttClusterLife):
         """Check nothing: while routers are apart, each may have a session of a client."""
 
     def _check_end(self) -> None:
+        self._check_retained()
         for client in self.clients:
             assert isinstance(client, ForgivingClient)
             self.begun_anew += client.begun_anew

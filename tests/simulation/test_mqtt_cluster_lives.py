@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from callboard.mqtt.journal.handover import Handover
+from callboard.mqtt.router.retained import Heads, RetainedMessages
 from callboard.mqtt.service.claims import Claims, SessionConfirmed, Verdict
 from tests.simulation.mqtt_cluster_life import MqttClusterLife
 from tests.simulation.mqtt_partition_life import MqttPartitionLife
@@ -85,6 +86,49 @@ def test_a_planted_bug_of_hand_overs_is_found(
     owner: Any, name: str, bug: Any, finding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owner, name, bug)
+
+    with pytest.raises(Violation, match=finding):
+        _live_all(range(60))
+
+
+def take_all(self: Any, key: bytes, head: Any, run: Any) -> bool:
+    """Take what another router says, whether it is the last write or not."""
+    self.heads._heads.pop(key, None)
+    return bool(TAKE(self, key, head, run))
+
+
+def forget_removals(self: Any) -> Any:
+    """Leave what was removed out of snapshots."""
+    return [each for each in RECORDS(self) if each.run is not None]
+
+
+def restart_stamps(self: Any, saved: Any, kept: Any) -> None:
+    """Take the stamps of a journal for older than all others."""
+    ADOPT(self, {key: (1, origin, topic) for key, (_, origin, topic) in saved.items()}, kept)
+
+
+def keep_quiet(self: Any, router: Any) -> None:
+    """Never compare: what was lost on its way stays lost."""
+
+
+TAKE = RetainedMessages.take
+RECORDS = RetainedMessages.records
+ADOPT = Heads.adopt
+
+RETAINED_BUGS = [
+    (RetainedMessages, "take", take_all, "has Head|retain|behind|rounds"),
+    (RetainedMessages, "records", forget_removals, "has None|has Head|retain|rounds"),
+    (Heads, "adopt", restart_stamps, "has Head|retain|behind|rounds|KeyError"),
+    (MqttClusterLife, "_compare", keep_quiet, "rounds"),
+]
+
+
+@pytest.mark.parametrize(("owner", "name", "bug", "finding"), RETAINED_BUGS)
+def test_a_planted_bug_of_retained_messages_is_found(
+    owner: Any, name: str, bug: Any, finding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, name, bug)
+    monkeypatch.setattr("tests.simulation.mqtt_cluster_life.PATIENCE", 1_000)
 
     with pytest.raises(Violation, match=finding):
         _live_all(range(60))

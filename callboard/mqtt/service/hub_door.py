@@ -51,7 +51,8 @@ class TopicMap:
         direction: `in`: from MQTT to the hub; `out`: from the hub to MQTT; or `both`.
         values: what payloads become on the hub; what is no text stays bytes.
         qos: with which messages are taken from and given to MQTT.
-        retain: whether messages to MQTT are retained.
+        retain: whether messages to MQTT are retained, whoever published them. Routers of a
+            cluster have the same retained messages without it.
     """
 
     mqtt: str = ""
