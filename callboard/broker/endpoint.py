@@ -37,6 +37,7 @@ from callboard.endpoint.monitoring import serve_topics
 from callboard.model.errors import InvalidData
 from callboard.node import Node
 from callboard.proxies.link.ports import refuse_unguarded
+from callboard.proxies.rights.rights import Rights
 from callboard.store import Backend as StoreBackend
 from callboard.store import (
     CloneOptions,
@@ -84,16 +85,23 @@ class Endpoint(Closing):
         *,
         node: Node | None = None,
         secret: str | bytes | None = None,
+        secrets: Mapping[str, str | bytes] | None = None,
+        permissions: Mapping[str, Rights] | None = None,
     ) -> None:
         """Make an endpoint.
 
         Args:
             configuration: options and files of TLS.
             node: an existing node to put topics on; by default the endpoint has its own.
-                TLS and the secret are then those of the node.
-            secret: shared secret that all peers prove; only for an endpoint with its own node.
+                TLS, secrets and permissions are then those of the node.
+            secret: shared secret that all peers prove; this one and the next two are only for
+                an endpoint with its own node.
+            secrets: secrets by the names of those who prove them.
+            permissions: what peers may do, by patterns of their names; see `Node`.
 
         Raises:
+            TypeError: secrets or permissions are no such maps.
+            ValueError: a secret is empty or there twice.
             TlsError: a file is missing or of no use.
             InvalidOption: `broker.conf` or a variable of the environment means nothing.
             OSError: `broker.conf` cannot be read, or the log cannot be written.
@@ -105,11 +113,13 @@ class Endpoint(Closing):
         set_up_logging(options)
         monitored_at = options.metrics_address, options.metrics_port
         self._owns_node = node is None
-        self._has_secret = secret is not None
+        self._has_secret = secret is not None or bool(secrets)
         self._own_tls = None
         if node is None:
             self._own_tls = BrokerTls.of(self.configuration)
-            node = Node(tls=self._own_tls, secret=secret)
+            node = Node(
+                tls=self._own_tls, secret=secret, secrets=secrets, permissions=permissions
+            )
         self.node = node
         self.hub = Hub.of(
             node,
