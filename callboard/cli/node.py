@@ -54,6 +54,9 @@ class RunNodeOptions(AccessOptions):
         None, "A node to be linked with; repeatable.", metavar="ADDRESS"
     )
     name: str | None = option(None, "What people see; default is the file's name.")
+    permissions: Path | None = option(
+        None, "Named secrets, and what each peer may do.", metavar="FILE.toml"
+    )
     insecure: bool = flag("Listen on public addresses without secret or TLS.", "--insecure")
     health: str | None = option(
         None, "Serve /livez, /readyz and /metrics there.", metavar="HOST:PORT"
@@ -71,7 +74,7 @@ class RunNodeOptions(AccessOptions):
         """Return what was given of the keys of a configuration."""
         keys = (
             *("listen", "join", "name", "insecure", "health", "log_level", "drain_timeout"),
-            "when_exhausted",
+            *("when_exhausted", "permissions"),
         )
         values = {"app": app} | {key: getattr(self, key) for key in keys}
         return {
@@ -133,6 +136,7 @@ def run(
       callboard node run shop.py --listen 127.0.0.1:4222 --name shop --health 127.0.0.1:9464
       callboard node run till.py --join basp://127.0.0.1:4222
       callboard node run shop.py --listen 0.0.0.0:4222 --secret-file cluster.secret
+      callboard node run shop.py --listen 0.0.0.0:4222 --permissions peers.toml
       callboard node run --config node.toml
     """  # noqa: D301
     if file is None and options.config is None:
@@ -156,9 +160,10 @@ def check(
       callboard node check node.toml
       callboard node check node.toml --json && callboard node run --config node.toml
     """  # noqa: D301
-    from callboard.cli.work.host import children, configure, spawnable
+    from callboard.cli.work.host import children, configure, peers, spawnable
 
     config = configure(file, {})
+    peers(config)
     module = None if config.app is None else load_app(config.app)
     spawnable(config, module)
     children(config, module)

@@ -85,6 +85,7 @@ _NEXT_STEPS: Final = {
     "NodeUnreachable": "start a node there with: callboard node run APP.py --listen HOST:PORT",
     "LinkError": "give both nodes the same --secret-file and a fitting --tls",
     "PublicAddress": "use --secret-file or --tls, or --insecure if all may do everything",
+    "NotPermitted": "let that node give the right (--permissions), or come as somebody else",
     "NotRegistered": "let setup(node) of its APP.py call node.register(NAME, ref)",
     "AskTimeout": "give it longer with --timeout SECONDS",
     "ResultTimeout": "give it longer with --timeout SECONDS",

@@ -23,11 +23,11 @@ VARIABLES: Final = {
     f"CALLBOARD_{key.upper()}": key
     for key in (
         *("name", "app", "listen", "join", "secret_file", "log_level", "health"),
-        *("drain_timeout", "when_exhausted"),
+        *("drain_timeout", "when_exhausted", "permissions"),
     )
 }
 
-_PATHS: Final = frozenset({"app", "secret_file"})
+_PATHS: Final = frozenset({"app", "permissions", "secret_file"})
 _CLASS: Final = re.compile(r"(?:[A-Za-z_][\w.]*:)?[A-Za-z_]\w*")
 
 
@@ -100,6 +100,7 @@ class NodeConfiguration(reading.Table):
     insecure: bool = False
     join: list[NodeAddress] = []
     secret_file: reading.ExistingFile | None = None
+    permissions: reading.ExistingFile | None = None
     tls: TlsFiles | None = None
     spawnable: dict[str, ClassName] | None = None
     limits: LimitValues = LimitValues()  # type: ignore[valid-type]

@@ -22,6 +22,7 @@ from callboard.operation.configuration import (
 from callboard.operation.health import HealthServer, given_up
 from callboard.operation.logs import set_up_logging
 from callboard.operation.notify import ServiceManager
+from callboard.operation.permissions import PeerPermissions, load_permissions
 from callboard.proxies.messages import Drained
 
 
@@ -116,14 +117,29 @@ def _make_node(
     tls = proof.tls
     if tls is None and config.tls is not None:
         tls = Tls(**dict(config.tls))
+    known = peers(config)
     return Node(
         name=name,
         spawnable=classes,
         join=config.join,
         secret=proof.secret or read_secret(config.secret_file),
+        secrets=None if known is None else known.secrets,
+        permissions=None if known is None else known.permissions,
         tls=tls,
         limits=Limits(**dict(config.limits)),
     )
+
+
+def peers(config: NodeConfiguration) -> PeerPermissions | None:
+    """Return what peers may do, where a file says so.
+
+    Raises:
+        Problem: with a line for each mistake.
+    """
+    try:
+        return None if config.permissions is None else load_permissions(config.permissions)
+    except InvalidConfiguration as error:
+        raise Problems(error.lines, code=FAILED) from error
 
 
 def spawnable(config: NodeConfiguration, module: ModuleType | None) -> dict[str, type[Actor]]:

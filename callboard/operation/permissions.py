@@ -1,0 +1,101 @@
+"""The file of `callboard node run --permissions`: named secrets, and what each peer may do.
+
+TOML: `[secrets]` holds texts, or files as `{ file = "PATH" }`, whose paths begin at the file's
+folder; `[permissions.PATTERN]` the rights of the peers whose names match, the first one first.
+"""
+
+import difflib
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import AfterValidator, Field, ValidationInfo, create_model
+
+from callboard import Rights
+from callboard.configuration import reading
+from callboard.operation.configuration import InvalidConfiguration
+from callboard.proxies.rights.permissions import LinkAccess
+from callboard.proxies.rights.rights import NAMED, TOPICS, Level
+
+
+class PeerPermissions(NamedTuple):
+    """What a file says: secrets by name, rights by pattern."""
+
+    secrets: dict[str, str]
+    permissions: dict[str, Rights]
+
+
+def _secret(value: Any, info: ValidationInfo) -> str:
+    """Return a secret, or that of a file.
+
+    Raises:
+        ValueError: it is neither, or empty.
+    """
+    is_file = isinstance(value, dict) and list(value) == ["file"]
+    if is_file and isinstance(value["file"], str):
+        place = reading.find_file(Path(value["file"]), info)
+        try:
+            value = place.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            message = f"{place}: {getattr(error, 'strerror', None) or 'it is no text'}"
+            raise ValueError(message) from None
+    if not isinstance(value, str) or not value:
+        message = 'write a text that is not empty, or { file = "PATH" }'
+        raise ValueError(message)
+    return value
+
+
+_RIGHTS: dict[str, Any] = {
+    **{right: (list[str], Field(default=[])) for right in (*NAMED, *TOPICS)},
+    "stores": (dict[str, Level], Field(default={})),
+    **dict.fromkeys(("inspect", "drain", "member"), (bool, False)),
+}
+#: `[permissions.PATTERN]`: the fields of `Rights`, or `member = true` for everything.
+RightsTable: Any = create_model("RightsTable", __base__=reading.StrictTable, **_RIGHTS)
+
+
+class PermissionsFile(reading.Table):
+    """The whole file."""
+
+    secrets: dict[str, Annotated[Any, AfterValidator(_secret)]] = {}
+    permissions: dict[str, RightsTable]
+
+
+def load_permissions(path: Path) -> PeerPermissions:
+    """Read a file of permissions.
+
+    Raises:
+        InvalidConfiguration: with all mistakes.
+    """
+    values = reading.read_values(path, InvalidConfiguration)
+    found = reading.check_values(
+        PermissionsFile,
+        values,
+        InvalidConfiguration,
+        source=str(path),
+        folder=path.parent,
+    )
+    mistakes, permissions = [], {}
+    for pattern, table in found.permissions.items():
+        given = table.model_dump(exclude_unset=True)
+        if given.pop("member", False):
+            permissions[pattern] = Rights.member()
+            if given:
+                where = f"{path}: permissions.{pattern}.member = True"
+                more = ", ".join(given)
+                mistakes.append(f"{where}: that is everything; leave {more} out, or that")
+        else:
+            permissions[pattern] = Rights(**given)
+    for name in found.secrets:
+        if not any(fnmatchcase(name, pattern) for pattern in permissions):
+            meant = difflib.get_close_matches(name, permissions, 1)
+            hint = f"; did you mean {meant[0]!r}?" if meant else ""
+            why = "no [permissions.PATTERN] matches it, so nobody could come with it"
+            mistakes.append(f"{path}: secrets.{name}: {why}{hint}")
+    try:
+        LinkAccess.of(None, found.secrets, permissions)
+    except ValueError as error:
+        mistakes.append(f"{path}: secrets: {error}")
+    if mistakes:
+        raise InvalidConfiguration(mistakes)
+    return PeerPermissions(found.secrets, permissions)
