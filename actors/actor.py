@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, ClassVar, Final, ParamSpec, Self, TypeVar, cast
+from weakref import ref
 
 from thespian.actors import (
     ActorAddress,
@@ -17,9 +18,9 @@ from callboard.actors.dispatch import check_handlers
 from callboard.actors.envelope import COMPANY, Envelope
 from callboard.actors.errors import CallboardError, ReservedName, remote_error
 from callboard.actors.exit_reason import ExitReason
-from callboard.actors.future import Future
+from callboard.actors.future import Future, Pause
 from callboard.actors.mailbox import ALWAYS_FIT, ClassWithOptions, Mailbox, options_of
-from callboard.actors.reference import ActorRef, Asker
+from callboard.actors.reference import ActorRef, Asker, checked_ref
 from callboard.actors.seconds import period as checked_period
 from callboard.actors.seconds import seconds as checked
 from callboard.actors.thespian.shape import ThespianActor
@@ -189,10 +190,10 @@ class Actor(ThespianActor):
         Raises:
             InvalidSeconds: that is not a time. A time below 0 is now.
         """
-        future: Future[None] = Future()
         delay = checked(seconds, "seconds")
-        self._cell.runner.call_later(delay, future.set_result, None)
-        return future
+        pause = Pause(self._cell.note_unawaited_pause)
+        self._cell.runner.call_later(delay, Pause.end, ref(pause))
+        return pause
 
     # --- behavior ---
 
@@ -238,14 +239,14 @@ class Actor(ThespianActor):
 
     def monitor(self, ref: ActorRef[Any]) -> Monitor:
         """Receive a `Down` message when the actor ends, is lost, or is dead already."""
-        return self._cell.watch(ref)
+        return self._cell.watch(checked_ref(ref, "self.monitor()"))
 
     def link(self, ref: ActorRef[Any]) -> None:
         """End together: if one of the two ends abnormally, so does the other.
 
         With `trap_exit = True` this actor receives an `Exit` message instead.
         """
-        ref.target.link(self._cell.ref)
+        checked_ref(ref, "self.link()").target.link(self._cell.ref)
         self._cell.link(ref)
 
     def unlink(self, ref: ActorRef[Any]) -> None:

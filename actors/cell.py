@@ -35,15 +35,17 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, ClassVar, Final, Literal, Protocol
+from types import CoroutineType
+from typing import Any, ClassVar, Final, Literal, NoReturn, Protocol
 
-from callboard.actors.dispatch import DispatchTable, callable_methods
+from callboard.actors.dispatch import DispatchTable, callable_methods, why_not_callable
 from callboard.actors.envelope import Envelope, traced
 from callboard.actors.errors import (
     ActorDown,
     AskTimeout,
     MailboxFull,
     NoSuchMethod,
+    NotAwaited,
     RemoteError,
     UnexpectedMessage,
     WouldDeadlock,
@@ -51,7 +53,7 @@ from callboard.actors.errors import (
 )
 from callboard.actors.events import Expired, Unexpected
 from callboard.actors.exit_reason import ExitReason
-from callboard.actors.future import OVER, Future
+from callboard.actors.future import OVER, Future, Pause
 from callboard.actors.mailbox import BoundedMailbox, Item, Mailbox, MailboxHost
 from callboard.actors.reference import (
     ActorRef,
@@ -96,6 +98,10 @@ _RESUME: Final = Resume()
 Handlers = type | Mapping[type, Callable[[Any], Any]] | object
 
 
+#: What a handler returns that lacks an `await`.
+_UNAWAITED: Final = frozenset({CoroutineType, Future, Pause})
+
+
 class ActorHost(MailboxHost, Protocol):
     """The runtime of an actor, as its cell and the actor itself use it."""
 
@@ -121,6 +127,9 @@ class ActorHost(MailboxHost, Protocol):
 
     def post(self, callback: Callable[..., object], /, *args: Any) -> None:
         """Call `callback(*args)` soon on the node's thread; from any thread."""
+
+    def warn_once(self, key: object, text: str) -> None:
+        """Log a mistake of the program for the first time."""
 
     #: The errands that are under way.
     errands: set[Any]
@@ -485,6 +494,8 @@ class Cell:
                         self.drop_expired(message, sender)
                     else:
                         result = entry.function(actor, message)
+                        if result.__class__ in _UNAWAITED:
+                            self.refuse_unawaited(result)
                         if sender is self.promised:
                             self.promised = None
                         elif not sender.set_result(result):
@@ -598,8 +609,7 @@ class Cell:
         # What came from another node may have fields of any type.
         if type(call.method) is not str or call.method not in callable_methods(actor_class):
             if sender is not None and sender.expects:
-                msg = f"{actor_class.__name__} has no callable method {call.method!r}"
-                sender.set_exception(NoSuchMethod(msg))
+                sender.set_exception(NoSuchMethod(why_not_callable(actor_class, call.method)))
             return
         try:
             result = getattr(actor, call.method)(*call.args, **(call.kwargs or {}))
@@ -697,10 +707,35 @@ class Cell:
 
     def answer(self, sender: Asker, value: Any) -> None:
         """Pass a handler's result on, unless the handler took a promise to answer later."""
+        if value.__class__ in _UNAWAITED:
+            self.refuse_unawaited(value)
         if sender is self.promised:
             self.promised = None
         elif not sender.set_result(value):
             self.note_late(value)
+
+    def refuse_unawaited(self, value: Any) -> NoReturn:
+        """Fail the handler: it returned what was to be awaited.
+
+        Raises:
+            NotAwaited: always.
+        """
+        kind = "a future" if isinstance(value, Future) else "a coroutine"
+        if kind == "a coroutine":
+            value.close()
+        name = type(self.actor).__name__
+        msg = (
+            f"a handler of {name} returned {kind} instead of what comes of it; "
+            "write `async def` and `return await …`"
+        )
+        raise NotAwaited(msg)
+
+    def note_unawaited_pause(self) -> None:
+        """Say that a pause was begun and not awaited."""
+        if self.alive:
+            name = type(self.actor).__name__
+            text = f"{name} called self.sleep() and went on; write `await self.sleep(…)`"
+            self.runtime.warn_once((type(self.actor), Pause), text)
 
     def note_late(self, value: Any) -> None:
         """Count an answer that no asker takes: a second one, or one after the ask's time."""
@@ -716,6 +751,8 @@ class Cell:
         if not isinstance(message, Down | ChildDown):
             self.runtime.counters.unexpected += 1
             self.runtime.report(Unexpected(self.ref, message))
+            if sender is None or not sender.expects or _only_counts(sender):
+                self.runtime.warn_once((type(self.actor), type(message)), text)
 
     def promise(self) -> Asker | None:
         """Keep the current message unanswered when its handler returns; return its asker."""

@@ -145,8 +145,10 @@ def check_handlers(actor_class: type) -> None:
     Names that the module defines further down are looked up at the first spawn.
 
     Raises:
-        InvalidHandler: a handler does not say which messages it takes.
+        InvalidHandler: a handler does not say which messages it takes, or two of this class
+            take the same.
     """
+    takers: dict[type, Callable[..., Any]] = {}
     for function in vars(actor_class).values():
         if is_handler(function):
             where, name = _parameter(actor_class, function)
@@ -154,7 +156,14 @@ def check_handlers(actor_class: type) -> None:
                 hints = typing.get_type_hints(function)
             except Exception:  # noqa: BLE001, S112  # whatever the annotation runs into
                 continue
-            list(_flatten(hints[name], where))
+            for kind in dict.fromkeys(_flatten(hints[name], where)):
+                other = takers.setdefault(kind, function)
+                if other is not function:
+                    msg = (
+                        f"{where} and {other.__name__} both handle {kind.__qualname__}, and "
+                        "only one would be called; join them, or give one another type"
+                    )
+                    raise InvalidHandler(msg)
 
 
 def _message_types(actor_class: type, function: Callable[..., Any]) -> list[type]:
@@ -260,6 +269,14 @@ def callable_methods(actor_class: type) -> frozenset[str]:
                 names.discard(name)
     narrowed = getattr(actor_class, "remote_methods", None)
     return frozenset(names if narrowed is None else names & set(narrowed))
+
+
+def why_not_callable(actor_class: type, method: object) -> str:
+    """Return what is to be said of a method that `ref.call` does not reach."""
+    text = f"{actor_class.__name__} has no callable method {method!r}"
+    if type(method) is str and is_handler(inspect.getattr_static(actor_class, method, None)):
+        text += "; it is a handler: send its message with ref.ask(…) or ref.tell(…)"
+    return text
 
 
 def _is_callable_from_outside(name: str, value: object) -> bool:

@@ -12,7 +12,10 @@ CallboardError                    everything a user of callboard has to catch
 ├── WouldBlock                    a blocking call on the thread of an event loop
 ├── WouldDeadlock                 a wait inside a handler that could never end
 ├── ReservedName                  an actor class redefines a name of the framework
-├── InvalidHandler                a handler does not say what messages it takes (TypeError)
+├── InvalidHandler                a handler does not say what messages it takes, or two take
+│                                 the same                                 (TypeError)
+├── NotAwaited                    a handler returned what it should have awaited (TypeError)
+├── WrongArgument                 an argument of another kind than the call takes (TypeError)
 ├── NotSpawnable                  the target node does not offer that class
 ├── NotRegistered                 nobody has that name                       (LookupError)
 ├── NodeClosed                    the node was closed already
@@ -95,6 +98,14 @@ class ReservedName(CallboardError, TypeError):
 
 class InvalidHandler(CallboardError, TypeError):
     """A function marked with `@handler` does not say which messages it takes."""
+
+
+class NotAwaited(CallboardError, TypeError):
+    """A handler returned a future or coroutine instead of what comes of it."""
+
+
+class WrongArgument(CallboardError, TypeError):
+    """An argument is of another kind than the call takes; the text says what to pass."""
 
 
 class NotSpawnable(CallboardError):

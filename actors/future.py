@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
+from weakref import ref
 
 from callboard.actors.errors import AskTimeout, ResultTimeout, WouldBlock
 from callboard.actors.seconds import limit as checked_limit
@@ -275,6 +276,29 @@ class Future(Generic[T]):
         elif not self.done_:
             msg = f"no answer from {self.asked} within {timeout:g} s; the ask goes on"
             raise ResultTimeout(msg)
+
+
+class Pause(Future[None]):
+    """A time that passes; it tells when nobody awaits it."""
+
+    __slots__ = ("_unawaited",)
+
+    def __init__(self, unawaited: Callable[[], object]) -> None:
+        """Make a pending pause; `unawaited` is called if it is dropped so."""
+        super().__init__()
+        self._unawaited = unawaited
+
+    @staticmethod
+    def end(pause: "ref[Pause]") -> None:
+        """Wake who awaits a pause, if it is still there."""
+        found = pause()
+        if found is not None:
+            found.set_result(None)
+
+    def __del__(self) -> None:
+        """Look whether somebody waited, or gave it up."""
+        if not self.done_ and self._callbacks is None and self._task is None:
+            self._unawaited()
 
 
 def refuse_endless_wait(asked: object = None) -> None:

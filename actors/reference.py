@@ -23,11 +23,12 @@ from typing import (
 )
 
 from callboard.actors.envelope import COMPANY, Envelope, Priority
-from callboard.actors.errors import NoSuchMethod
+from callboard.actors.errors import NoSuchMethod, WrongArgument
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import Future
 from callboard.actors.seconds import limit as checked_limit
 from callboard.seconds import LONGEST
+from callboard.text import shown
 
 if TYPE_CHECKING:
 
@@ -282,6 +283,22 @@ class Callee(Generic[A_co]):
             msg += "ref.proxy().add(1)"
             raise TypeError(msg)
         return self.ask(Call(method.__name__, args, kwargs or None))
+
+
+def checked_ref(ref: object, call: str) -> "ActorRef[Any]":
+    """Return what was given as a ref.
+
+    Args:
+        ref: anything.
+        call: that it was given to, for the error.
+
+    Raises:
+        WrongArgument: it is no ref.
+    """
+    if isinstance(ref, ActorRef):
+        return ref
+    msg = f"{call} takes a ref, as spawn() and find() return it, not {shown(ref):.100}"
+    raise WrongArgument(msg)
 
 
 @functools.total_ordering

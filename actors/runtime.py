@@ -39,6 +39,7 @@ from callboard.actors.reference import (
     ReplyRef,
     ReplyTarget,
     Sender,
+    checked_ref,
     current_cell,
 )
 from callboard.actors.runner.runner import Runner
@@ -55,6 +56,9 @@ T = TypeVar("T")
 FIRST_NUMBER: Final = 16
 
 LAST_NUMBER: Final = 2**32 - 1
+
+#: Mistakes of a program that are logged, each once.
+WARNINGS: Final = 1_000
 
 #: Seconds that closing waits for handlers that are under way.
 SHUTDOWN_TIMEOUT: Final = 5.0
@@ -145,6 +149,7 @@ class Runtime:
         #: The asks that were made a moment ago.
         self.fresh_asks = self.runner.deadlines.fresh
         self.remote: Remote = LocalOnly()
+        self._warned: set[object] = set()
         #: The actors of this node by their number; other rooms read it, and only the runtime
         #: changes it.
         self.contexts: dict[int, Cell] = {}
@@ -371,7 +376,7 @@ class Runtime:
 
     def monitor(self, ref: ActorRef[Any]) -> Future[Down]:
         """Return a future that is done when the actor ends or is lost."""
-        future: Future[Down] = Future(ref)
+        future: Future[Down] = Future(checked_ref(ref, "monitor()"))
         ref.target.monitor(future, future.set_result)
         return future
 
@@ -399,6 +404,12 @@ class Runtime:
         name = type(cell.actor).__name__
         logged(log, "%s (%s) failed: %s", name, cell.ref, text, error=error)
         self.report(events.ActorFailed(cell.ref, text))
+
+    def warn_once(self, key: object, text: str) -> None:
+        """Log a mistake of the program for the first time; later ones are only counted."""
+        if key not in self._warned and len(self._warned) < WARNINGS:
+            self._warned.add(key)
+            log.warning("%s", text)
 
     def _note_slow(self, cell: Cell, handler: str, seconds: float) -> None:
         """Count and log a handler that holds its thread for long; it goes on."""

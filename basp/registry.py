@@ -13,6 +13,7 @@ from enum import Enum, Flag
 from functools import partial
 from inspect import Parameter, signature
 from operator import attrgetter
+from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 from callboard.basp import errors
@@ -32,6 +33,10 @@ NAME_LIMIT: Final = 255
 
 # A dataclass that is also one of these holds content that its fields do not show.
 _BUILTIN = (int, float, complex, str, bytes, bytearray, tuple, list, dict, set, frozenset)
+#: Types of which no instance can be sent in any form.
+_NEVER_TRAVEL: Final = frozenset(
+    {FunctionType, MethodType, BuiltinMethodType, ModuleType, type}
+)
 _REGISTERED_HEAD: Final = head(0xC0, tags.REGISTERED) + b"\x82"
 
 #: Told how many fields of a message no class here knows, if there are any.
@@ -366,8 +371,13 @@ class MessageRegistry:
         return read
 
     def advice(self, cls: type) -> str:
-        """Say what lets a class travel."""
-        return f'register it with @message("{cls.__name__}") or send plain values'
+        """Say what lets a class travel, or what can be sent instead."""
+        if cls in _NEVER_TRAVEL:
+            return "code does not travel: send a value, or a message that says what to do"
+        register = f'register it with @message("{cls.__name__}")'
+        if not (dataclasses.is_dataclass(cls) or issubclass(cls, (tuple, Enum))):
+            return f"make it a @dataclass and {register}, or send plain values"
+        return f"{register} or send plain values"
 
     def register(self, name: str, cls: type) -> None:
         """Let instances of ``cls`` travel under ``name``.

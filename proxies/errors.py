@@ -12,6 +12,7 @@ CallboardError
 ├── LinkFull                      more waits to be sent to a node than may     (BufferError)
 ├── NoMembers                     a group has no members in reach              (LookupError)
 ├── PublicAddress                 listening to the world without a secret      (ValueError)
+├── PortUnavailable               the address or port cannot be listened at    (OSError)
 ├── TlsError                      a certificate, key or authority is of no use (ValueError)
 └── WorkerFailed                  a worker process did not start, or ended
 """
@@ -57,6 +58,10 @@ class NoMembers(CallboardError, LookupError):
 
 class PublicAddress(CallboardError, ValueError):
     """Anybody could reach this port; set a secret or TLS, or say `insecure=True`."""
+
+
+class PortUnavailable(CallboardError, OSError):
+    """Another program has the port, or the address is not one of this machine."""
 
 
 class TlsError(CallboardError, ValueError):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from callboard.actors import errors
-from callboard.actors.errors import ActorDown, CallboardError, RemoteError
+from callboard.actors.errors import ActorDown, CallboardError, RemoteError, WrongArgument
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import ActorRef, Call, Down, Query
 from callboard.actors.signals import Exit, Restarted
@@ -35,7 +35,13 @@ def message(name: str) -> Callable[[T], T]:
     Raises:
         DuplicateMessageType: another class has that name.
         NotSerializable: the class is of another kind.
+        WrongArgument: the name is missing.
     """
+    given: object = name
+    if not isinstance(given, str):
+        called = getattr(given, "__name__", "Message")
+        msg = f'@message takes a name, the same in every program: @message("shop.{called}")'
+        raise WrongArgument(msg)
 
     def register(cls: T) -> T:
         try:

@@ -28,7 +28,7 @@ from callboard.actors.reference import ActorRef, Down, current_cell
 from callboard.actors.runner.runner import Runner
 from callboard.actors.runtime import Runtime
 from callboard.actors.seconds import seconds as checked
-from callboard.actors.supervision.child import Child
+from callboard.actors.supervision.child import Child, check_children
 from callboard.actors.supervision.rules import BACKOFF
 from callboard.actors.supervision.supervisor import Supervisor
 from callboard.actors.thespian import PlainActors
@@ -366,6 +366,7 @@ class Node(Closing):
             ValueError: the strategy is not known, or a number is negative.
             Exception: whatever the `__init__` of a child raised.
         """
+        check_children(children)
         return self.runtime.start_actor(
             Supervisor, (list(children), strategy, intensity, backoff)
         )
@@ -482,7 +483,7 @@ class Node(Closing):
             PublicAddress: anybody could reach the port.
             TlsError: a file of `tls` is missing or of no use.
             ValueError: there is no such port.
-            OSError: the address is not ours or the port is taken.
+            PortUnavailable: the address is not ours or the port is taken.
         """
         self._refuse_closed()
         access = self._connector.options.access
@@ -687,7 +688,7 @@ class Node(Closing):
         Raises:
             WouldBlock: called on the thread of a running event loop; nothing was closed.
         """
-        if self._closed:
+        if self._closed or self.runner.is_forked:  # the process that it lives in closes it
             return
         if self.runtime.is_runner_thread():
             threading.Thread(target=self.close, name="callboard-close", daemon=True).start()

@@ -15,6 +15,7 @@ actor stays serial: a cell that is running is never run by another thread. Decis
 import asyncio
 import logging
 import math
+import os
 import random
 import selectors
 import threading
@@ -22,7 +23,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, Protocol
+from weakref import WeakSet
 
+from callboard.actors.errors import NodeClosed
 from callboard.actors.runner import contention
 from callboard.actors.runner.contention import CONTENTION
 from callboard.actors.runner.deadlines import SWEEP_INTERVAL, Deadlines
@@ -55,6 +58,10 @@ class Runnable(Protocol):
 
     def run(self) -> None:
         """Do one turn's share of work."""
+
+
+#: All runners of this process, for its forks.
+_ALL: Final[WeakSet["Runner"]] = WeakSet()
 
 
 class Runner:
@@ -117,6 +124,9 @@ class Runner:
         self._ended = False
         self._clearing: set[int] = set()  # threads that run what came after the end
         self._wake_up = WakeUp(self.selector) if self.is_polling else None
+        #: Whether this is a copy in a forked process: no thread runs it, so nothing goes on.
+        self.is_forked = False
+        _ALL.add(self)
 
     # --- from any thread ---
 
@@ -144,7 +154,21 @@ class Runner:
         return self.call_at(self.now() + delay, callback, *args)
 
     def wake(self) -> None:
-        """End the current poll."""
+        """End the current poll.
+
+        Raises:
+            NodeClosed: in a forked process.
+        """
+        if self.is_forked:
+            while self.ready:
+                # So that its next message comes here too.
+                setattr(self.ready.pop(), "scheduled", False)  # noqa: B010  # of cells only
+            self._posted.clear()
+            msg = (
+                f"this process was forked from that of {self.name}, whose threads did not come "
+                "along; make a Node here, or start processes with 'spawn' or node.workers()"
+            )
+            raise NodeClosed(msg)
         self.sleeping = False
         wake_up = self._wake_up
         if wake_up is not None:
@@ -415,3 +439,12 @@ class Runner:
                 self._spares.remove(needed)
                 return False
         return True  # chosen just as the time ran out
+
+
+def _mark_forked() -> None:
+    """Let all runners that were copied into a new process refuse what they are given."""
+    for runner in _ALL:
+        runner.is_forked = runner.sleeping = True
+
+
+os.register_at_fork(after_in_child=_mark_forked)

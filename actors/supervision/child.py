@@ -1,11 +1,13 @@
 """What a supervisor starts, and what it knows about each child."""
 
-from typing import Any, Final, Literal, get_args
+from collections.abc import Iterable
+from typing import Any, Final, Literal, cast, get_args
 
 from callboard.actors.actor import Actor
-from callboard.actors.errors import InvalidSeconds
+from callboard.actors.errors import InvalidSeconds, WrongArgument
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.seconds import limit
+from callboard.text import shown
 
 Restart = Literal["permanent", "transient", "temporary"]
 
@@ -68,3 +70,19 @@ class Child:
         return self.restart == "permanent" or (
             self.restart == "transient" and reason not in _CLEAN
         )
+
+
+def check_children(children: object) -> None:
+    """Look whether these are the children of a supervisor.
+
+    Raises:
+        WrongArgument: they are no list of `Child`.
+    """
+    if isinstance(children, Child | type):
+        msg = "a supervisor takes a list of children: [Child(Counter, 40)]"
+        raise WrongArgument(msg)
+    for child in cast("Iterable[object]", children):
+        if not isinstance(child, Child):
+            named = child.__name__ if isinstance(child, type) else "Counter"
+            msg = f"{shown(child):.100} is no child; write Child({named}, …)"
+            raise WrongArgument(msg)

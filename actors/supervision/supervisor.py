@@ -19,7 +19,7 @@ from callboard.actors.future import Future
 from callboard.actors.mailbox import options_of
 from callboard.actors.reference import ActorRef, Sender
 from callboard.actors.signals import ChildDown, Exit, Restarted, Stop
-from callboard.actors.supervision.child import Child
+from callboard.actors.supervision.child import Child, check_children
 from callboard.actors.supervision.rules import BACKOFF, Phase, Slot, Supervision
 from callboard.actors.system_actor import CallBack
 from callboard.text import describe
@@ -85,6 +85,7 @@ class Supervisor(Actor):
             ValueError: the strategy is not known, or a number is negative.
             Exception: whatever the `__init__` of a child raised; those before it are ended.
         """
+        check_children(children)
         self._plan = Supervision(strategy, intensity, backoff, self._cell.runner.random)
         self._slots: dict[ActorRef[Any], Slot] = {}
         self._last_words = _Leave(ExitReason.NORMAL, "")

@@ -1,14 +1,22 @@
 """The ports of a node: who may reach them, and which actor is published where."""
 
+import errno
 import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from callboard.actors.errors import InvalidAddress, WrongArgument
 from callboard.actors.reference import ActorRef
 from callboard.actors.runner.runner import Runner
-from callboard.proxies.address import UNIX, Endpoint, is_path, parse_node_address
-from callboard.proxies.errors import PublicAddress
+from callboard.proxies.address import (
+    UNIX,
+    Endpoint,
+    endpoint_text,
+    is_path,
+    parse_node_address,
+)
+from callboard.proxies.errors import PortUnavailable, PublicAddress
 from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.connector import Connector
 from callboard.proxies.link.network import Network
@@ -16,6 +24,13 @@ from callboard.proxies.rights.permissions import LinkAccess
 
 _ANY_HOST: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104  # compared with, not bound to
 _LOCALHOST: Final = frozenset({"127.0.0.1", "::1"})
+
+#: What to do where a port cannot be had.
+_NEXT_STEPS: Final = {
+    errno.EADDRINUSE: "choose another port, or 0 for a free one",
+    errno.EADDRNOTAVAIL: "choose an address of this machine",
+    errno.EACCES: "ports below 1024 need rights; choose a higher one",
+}
 
 
 @dataclass(eq=False, repr=False)
@@ -46,15 +61,21 @@ class Ports:
             InvalidAddress: the path of a Unix socket is too long.
             PublicAddress: anybody could reach the port.
             TlsError: a file of `tls` is missing or of no use.
-            ValueError: there is no such port.
-            OSError: the address is not ours or the port is taken.
+            PortUnavailable: the address is not ours or the port is taken.
         """
+        host, _, number = address.rpartition(":")
+        if number.isdecimal() and ":" not in host and host:
+            msg = f"{address!r} is no address; write listen({host!r}, {number})"
+            raise InvalidAddress(msg)
+        if type(port) is not int:
+            msg = f"port={port!r}: a port is a number"
+            raise WrongArgument(msg)
         if address.startswith(UNIX):
             address, port = parse_node_address(address)
         is_local = is_path(address)
         if not 0 <= port < 65536:
             msg = f"port {port} is not between 0 and 65535"
-            raise ValueError(msg)
+            raise InvalidAddress(msg)
         tls = None if is_local else tls
         if tls is not None:
             tls.listening()  # its files are of use
@@ -63,7 +84,14 @@ class Ports:
             refuse_unguarded(address, is_guarded=is_guarded)
         shown = None if published is None else published.actor_id
         config = self._connector.config(access, shown)
-        sock = self._network.bind(address, port)
+        try:
+            sock = self._network.bind(address, port)
+        except OSError as error:
+            step = _NEXT_STEPS.get(error.errno or 0, "choose another address or port")
+            where = endpoint_text((address, port))
+            reason = (error.strerror or str(error)).partition(" (while")[0]
+            why = f"nothing can listen at {where}: {reason}; {step}"
+            raise PortUnavailable(error.errno, why) from error
         endpoint: Endpoint = (address, 0) if is_local else sock.getsockname()[:2]
         self.published[endpoint] = published
         self._opened(endpoint)

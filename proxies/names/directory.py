@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from callboard.actors.dispatch import handler
-from callboard.actors.reference import ActorRef, Down
+from callboard.actors.reference import ActorRef, Down, checked_ref
 from callboard.actors.system_actor import SystemActor
 from callboard.proxies.address import check_name
 from callboard.proxies.messages import Describe, HoldersChanged, Lookup, WatchName
@@ -70,6 +70,7 @@ class Names:
             InvalidAddress: the name could not stand in an address.
         """
         check_name(name)
+        checked_ref(ref, "register()")
         with self._lock:
             before = tuple(known for known in self._holders.get(name, ()) if known != ref)
             is_known = ref in self._holders.get(name, ())
@@ -87,6 +88,7 @@ class Names:
             InvalidAddress: the name could not stand in an address.
         """
         check_name(name)
+        checked_ref(ref, "join()")
         with self._lock:
             holders = self._holders.setdefault(name, {})
             if ref in holders:
