@@ -107,7 +107,8 @@ class Runtime:
     #: shares them no longer: each use of an attribute or a method then costs a search.
     __slots__ = (
         "__dict__", "__weakref__", "_lock", "_number", "_reply_numbers", "_subscribers",
-        "_tables", "contexts", "counters", "fresh_asks", "is_closed", "now", "remote", "runner",
+        "_tables", "_warned", "contexts", "counters", "fresh_asks", "is_closed",
+        "now", "remote", "runner",
     )  # fmt: skip
 
     #: Makes the Thespian system of a runtime that has none; set by `callboard.actors.thespian`.
@@ -117,8 +118,7 @@ class Runtime:
         self, name: str = "", node_id: bytes | None = None, runner: Runner | None = None
     ) -> None:
         self.name = name or "node"
-        own_id = os.urandom(15) + os.getpid().to_bytes(3)
-        self.node_id = own_id if node_id is None else node_id
+        self.node_id = node_id or os.urandom(15) + os.getpid().to_bytes(3)
         self.runner = runner or Runner(self.name)
         #: What is counted, in messages.
         self.counters = events.Counters()
