@@ -12,7 +12,7 @@ from typing import Final
 
 from callboard.broker.options import Configuration
 from callboard.proxies.errors import TlsError
-from callboard.proxies.link.tls import load_lists
+from callboard.proxies.link.tls import load_lists, never_resume
 
 #: Elliptic Diffie-Hellman without certificates, the suite that Broker uses; TLS 1.3 has none.
 _ANONYMOUS: Final = "AECDH-AES256-SHA:@SECLEVEL=0"
@@ -63,7 +63,7 @@ def _context(configuration: Configuration, *, listens: bool) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
     if listens:
-        context.num_tickets = 0  # sessions are never resumed
+        never_resume(context)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     if configuration.openssl_certificate:

@@ -1,10 +1,11 @@
 """The certificates of a door while it is open: files that are replaced, peers that are revoked.
 
 A door asks for its context for each connection, and calls `look` once a second. Contexts are
-made again, whole, when a file has changed. Sessions are resumed by the context alone that
-began them, so none outlives a revocation.
+made again, whole, when a file has changed. No session is resumed, so none outlives a
+revocation.
 """
 
+import contextlib
 import logging
 import ssl
 import threading
@@ -23,7 +24,7 @@ from callboard.proxies.link.revocation import (
     chain_of,
     read_lists,
 )
-from callboard.proxies.link.tls import FilePath, fixed_context, read_file
+from callboard.proxies.link.tls import UNCHECKED, FilePath, explain, fixed_context, read_file
 
 _log = logging.getLogger("callboard.links")
 
@@ -84,15 +85,18 @@ class Certificates:
         self._tls = tls
         self.report = report
         self._contexts: dict[bool, ssl.SSLContext] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # who takes an event may open a port
         #: The files when they were read last; None where one may have changed meanwhile.
         self._seen: Stamp | None = None if isinstance(tls, ssl.SSLContext) else _stamp(tls)
         #: The files that are in force.
         self._used = self._seen
         self._told: set[str] = set()
         self._lists = Revocations()
+        #: Whether our own certificate passes by the lists, as far as that can be told.
+        self._is_sound = True
         if not isinstance(tls, ssl.SSLContext):
             self._lists = _read_lists(tls)
+            self._is_sound = not _misfit(tls)
             self._settle(self._seen)
         self._connections: WeakKeyDictionary[Secured, frozenset[CertificateId]]
         self._connections = WeakKeyDictionary()
@@ -178,14 +182,17 @@ class Certificates:
             return
         try:
             contexts = {listens: _make(tls, listens=listens) for listens in self._contexts}
-            lists = _read_lists(tls)
+            lists, misfit = _read_lists(tls), _misfit(tls)
+            if misfit and self._is_sound:
+                msg = f"no peer would be let in: {misfit}"
+                raise TlsError(msg)
             if lists.expires <= _now() < self._lists.expires:
                 msg = "the new revocation list is out of date"
                 raise TlsError(msg)
         except TlsError as error:
             self._tell(f"{error}; what was read before stays in force")
         else:
-            self._contexts, self._lists = contexts, lists
+            self._contexts, self._lists, self._is_sound = contexts, lists, not misfit
             if stamp != self._used:
                 self._used = stamp
                 self._told.clear()
@@ -224,6 +231,32 @@ def _stamp(tls: TlsSource) -> Stamp:
             facts = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
             stamp.append((*facts, found.st_ctime_ns, found.st_ctime))
     return stamp
+
+
+def _misfit(tls: TlsSource) -> str:
+    """Return why lists are of no use: by them our own certificate cannot be checked.
+
+    It is shown to ourselves. What else may be wrong with it says nothing of the lists, as our
+    authority need not be that of our peers; it may be revoked, too.
+    """
+    if not tls.lists():
+        return ""
+    try:
+        server, client = tls.for_listening(), tls.for_dialing()
+    except TlsError:
+        return ""  # it only dials, or is about to be told
+    server.verify_mode, client.check_hostname = ssl.CERT_NONE, False
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = (client.wrap_bio(down, up), server.wrap_bio(up, down, server_side=True))
+    try:
+        for side in sides * 2:  # the client sees the certificate in its second turn
+            with contextlib.suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    except ssl.SSLCertVerificationError as error:
+        return explain(error) if error.verify_code in UNCHECKED else ""
+    except ssl.SSLError:
+        pass
+    return ""
 
 
 def _make(tls: TlsSource, *, listens: bool) -> ssl.SSLContext:

@@ -175,9 +175,9 @@ class Connector:
 
     def _look(self) -> None:
         """Look at the files of all certificates, and at those links again in a second."""
+        self._looking = self._runner.call_later(LOOK_INTERVAL, self._look)
         for certificates in self._certificates:
             certificates.look()
-        self._looking = self._runner.call_later(LOOK_INTERVAL, self._look)
 
     @property
     def pauses(self) -> int:

@@ -87,8 +87,8 @@ def chain_of(connection: Any) -> frozenset[CertificateId]:
     Args:
         connection: an `ssl.SSLObject` whose handshake is over.
     """
-    # Public from Python 3.13 on, and the same there.
-    chain = connection._sslobj.get_verified_chain() or ()  # noqa: SLF001
+    told = connection._sslobj  # noqa: SLF001  # its methods are public from Python 3.13 on
+    chain = told.get_verified_chain() or ()
     return frozenset(_id_of(ssl.PEM_cert_to_DER_cert(each.public_bytes())) for each in chain)
 
 

@@ -63,7 +63,7 @@ class Tls:
             )
             raise TlsError(msg)
         context = self._context(ssl.PROTOCOL_TLS_SERVER)
-        context.num_tickets = 0  # sessions are never resumed
+        never_resume(context)
         if self.mutual:
             context.verify_mode = ssl.CERT_REQUIRED
         return context
@@ -115,6 +115,12 @@ class Tls:
             raise TlsError(msg) from None
 
 
+def never_resume(context: ssl.SSLContext) -> None:
+    """Let each connection to a port show its certificate: one may be revoked meanwhile."""
+    context.num_tickets = 0  # TLS 1.3
+    context.options |= ssl.OP_NO_TICKET  # TLS 1.2
+
+
 def load_lists(context: ssl.SSLContext, paths: Sequence[FilePath]) -> None:
     """Let a context refuse what revocation lists name. It has no certificates to trust yet.
 
@@ -148,8 +154,7 @@ def read_file(path: FilePath, what: str) -> bytes:
         TlsError: it cannot be read, or is a pipe or a device, which might keep us waiting.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
+        with open(path, "rb", opener=_open_at_once) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 msg = f"the {what} cannot be read: {path} is not a file"
                 raise TlsError(msg)
@@ -157,6 +162,11 @@ def read_file(path: FilePath, what: str) -> bytes:
     except OSError as error:
         msg = f"the {what} cannot be read: {path}: {error.strerror}"
         raise TlsError(msg) from None
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file without waiting for the other end of a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def fixed_context(context: ssl.SSLContext, *, listens: bool) -> ssl.SSLContext:
@@ -186,6 +196,8 @@ _REVOCATION: Final = {
     12: "the revocation list of its authority is out of date; replace it",
     23: "its certificate was revoked; give it another one",
 }
+#: Those that say nothing of the certificate: the lists do not tell.
+UNCHECKED: Final = frozenset(_REVOCATION) - {23}
 _OTHER_HOST: Final = frozenset({62, 64})  # X509_V_ERR_HOSTNAME_MISMATCH, IP_ADDRESS_MISMATCH
 
 

@@ -1,11 +1,14 @@
 """Certificates that are replaced while nodes run, and peers whose certificates are revoked."""
 
+import base64
 import os
 import ssl
 from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from callboard import Tls
 from callboard.actors.errors import NodeUnreachable
@@ -252,13 +255,15 @@ def test_an_authority_between_that_is_revoked_takes_its_certificates_with_it(
     eventually(lambda: not node.links(), 5)
 
 
-def test_a_revoked_client_does_not_resume_its_session(papers, live):
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_revoked_client_does_not_resume_its_session(papers, live, version):
     stolen = papers.issue("stolen")
     certificates = Certificates(live)
     client = Tls(stolen, authority=papers.folder / "authority.pem").for_dialing()
-    client.maximum_version = ssl.TLSVersion.TLSv1_2
-    session = shaken(certificates.listening(), client).session
-    assert session is not None
+    client.maximum_version = version
+    server = certificates.listening()
+    session = shaken(server, client).session
+    assert not shaken(server, client, session).session_reused
 
     papers.revoke(stolen)
 
@@ -330,3 +335,58 @@ def test_a_list_cut_short_is_an_error_of_its_own(papers, size):
 
     with suppress(ValueError):
         assert isinstance(read_lists(text), Revocations)
+
+
+@pytest.mark.parametrize("flaw", ["signature", "authority", "time"])
+def test_lists_by_which_nobody_could_be_checked_are_refused(
+    make_node, papers, strangers, live, told, flaw
+):
+    node = make_node("a", tls=live)
+    node.listen()
+    refused = told(node, CertificatesRefused)
+    lists = live.revoked
+    if flaw == "signature":
+        whole = x509.load_pem_x509_crl(lists.read_bytes()).public_bytes(Encoding.DER)
+        broken = whole[:-1] + bytes([whole[-1] ^ 1])
+        body = base64.encodebytes(broken)
+        replace(lists, b"-----BEGIN X509 CRL-----\n" + body + b"-----END X509 CRL-----\n")
+    elif flaw == "authority":
+        write_list(strangers.authority, lists)
+    else:
+        papers.revoke(days=-1)
+
+    eventually(lambda: refused)
+
+    assert "stays in force" in refused[0].reason
+    assert make_node("b", tls=papers.tls()).connect(node.address) == node.node_id
+
+
+def test_a_node_whose_own_certificate_is_revoked_still_revokes_others(make_node, papers, live):
+    stolen = papers.issue("stolen")
+    node = make_node("a", tls=live)
+    node.listen()
+    make_node("b", tls=Tls(stolen, authority=papers.folder / "authority.pem")).connect(
+        node.address
+    )
+
+    papers.revoke(stolen, live.certificate)
+
+    eventually(lambda: not node.links())
+
+
+def test_who_hears_of_new_certificates_may_open_a_port(make_node, papers, live):
+    node = make_node("a", tls=live)
+    ports = []
+    with node.subscribed(
+        lambda event: isinstance(event, CertificatesReplaced) and ports.append(node.listen())
+    ):
+        renew(papers, live.certificate.parent)
+        eventually(lambda: ports)
+
+
+def test_a_folder_in_the_place_of_a_certificate_keeps_no_descriptor(papers, tmp_path):
+    before = len(list(Path("/dev/fd").iterdir()))
+    for _ in range(5):
+        with pytest.raises(TlsError, match="cannot be read"):
+            Tls(tmp_path, authority=papers.folder / "authority.pem").for_dialing()
+    assert len(list(Path("/dev/fd").iterdir())) == before
