@@ -11,7 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, create_model
+from pydantic import AfterValidator, Field, ValidationInfo, create_model
 
 from callboard import Limits
 from callboard.configuration import reading
@@ -63,6 +63,15 @@ ClassName = Annotated[str, reading.text_form(check_class)]
 ActorName = Annotated[str, reading.text_form(check_name)]
 
 
+def _in_folder(path: Path, info: ValidationInfo) -> Path:
+    """Return the path of a file whose reader tells when it is not there."""
+    folder: Path = (info.context or {}).get("folder", Path())
+    return folder / path
+
+
+ReadLater = Annotated[Path, AfterValidator(_in_folder)]
+
+
 class TlsFiles(reading.Table):
     """`[tls]`: PEM files, as `Tls` takes them."""
 
@@ -100,7 +109,7 @@ class NodeConfiguration(reading.Table):
     insecure: bool = False
     join: list[NodeAddress] = []
     secret_file: reading.ExistingFile | None = None
-    permissions: reading.ExistingFile | None = None
+    permissions: ReadLater | None = None
     tls: TlsFiles | None = None
     spawnable: dict[str, ClassName] | None = None
     limits: LimitValues = LimitValues()  # type: ignore[valid-type]
