@@ -270,9 +270,13 @@ class Copied(JournalRecord, kind="copy"):
         state.copy(self.run)
 
 
+#: Bytes of a key.
+KEY_BYTES: Final = 16
+
+
 def key_of(topic: bytes) -> bytes:
     """Return what stands for a topic in tables of retained messages: short, whatever it is."""
-    return blake2b(topic, digest_size=16).digest()
+    return blake2b(topic, digest_size=KEY_BYTES).digest()
 
 
 class Retained(JournalRecord, kind="retain"):

@@ -14,17 +14,20 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, get_args
+from typing import Any, Final, get_args, get_type_hints
 
 from callboard.actors.errors import ActorDown, CallboardError
 from callboard.actors.reference import ActorRef
 from callboard.mqtt.access.admission import Admission, Admitter, Peer
 from callboard.mqtt.router.logs import Logs
-from callboard.mqtt.router.message import Run
-from callboard.mqtt.router.record import key_of
-from callboard.mqtt.router.retained import GRAVE, Head
+from callboard.mqtt.router.message import Run, passed_on
+from callboard.mqtt.router.record import KEY_BYTES, key_of
+from callboard.mqtt.router.retained import BUCKETS, GRAVE, Head
 from callboard.mqtt.service.claims import Answer, Claims, Order, SettleSession, Stamps, Steps
+from callboard.mqtt.wire.errors import RemoteMqttError
+from callboard.mqtt.wire.field import Reader, write_variable
 from callboard.mqtt.wire.packet import Connect
+from callboard.mqtt.wire.properties import Place, read_properties
 from callboard.mqtt.wire.topic import is_valid_topic
 from callboard.proxies.messages import message
 from callboard.proxies.names.group import Group
@@ -89,6 +92,10 @@ class RetainedWrite:
     expiry: float | None = None
 
 
+#: The types of its fields.
+_KINDS: Final = get_type_hints(RetainedWrite)
+
+
 @message("callboard.mqtt.RetainedPiece")
 @dataclass(frozen=True, slots=True)
 class RetainedPiece:
@@ -146,7 +153,8 @@ class RetainedExchange:
 
     def differing(self, digests: Iterable[int]) -> list[int]:
         """Return the parts in which another router has something else."""
-        pairs = zip(digests, self._heads.digests, strict=False)
+        said = digests if isinstance(digests, tuple | list) else ()
+        pairs = zip(said, self._heads.digests, strict=False)
         return [bucket for bucket, (theirs, ours) in enumerate(pairs) if theirs != ours]
 
     def question(self, bucket: int) -> RetainedQuestion:
@@ -156,12 +164,15 @@ class RetainedExchange:
 
     def answer(self, question: RetainedQuestion) -> RetainedPiece:
         """Return what is newer here."""
-        known = {key: (stamp, origin) for key, stamp, origin in question.heads}
-        newer = [
-            (key, head)
-            for key, head in self._heads.of_bucket(question.bucket % len(self._heads.digests))
-            if head[:2] > known.get(key, (0, b""))
-        ]
+        try:
+            known = {key: (stamp, origin) for key, stamp, origin in question.heads}
+            newer = [
+                (key, head)
+                for key, head in self._heads.of_bucket(question.bucket % BUCKETS)
+                if head[:2] > known.get(key, (0, b""))
+            ]
+        except (TypeError, ValueError):  # no router of ours asks so
+            newer = []
         return next(self._pieces(newer), RetainedPiece(()))
 
     def news(self) -> Iterator[RetainedPiece]:
@@ -214,15 +225,14 @@ class RetainedExchange:
     def take(self, piece: RetainedPiece) -> bool:
         """Take writes of another router; returns whether there was anything to take."""
         refused, before = 0, self._heads.digests[:]
-        for write in piece.writes:
-            if not 0 < write.stamp < self.stamps.now() + AHEAD:
-                _log.warning("a retained message with a stamp far ahead is not taken")
+        writes: Any = piece.writes
+        for write in writes if isinstance(writes, tuple | list) else ():
+            if not _is_sound(write) or not 0 < write.stamp < self.stamps.now() + AHEAD:
+                _log.warning("a retained message of another router is unsound, and not taken")
                 continue
             self.stamps.see(write.stamp)
-            head = Head(write.stamp, write.origin, write.topic)
-            if not write.topic:
-                self.logs.take_retained(write.key, head, None)
-            elif _is_sound(write):
+            head, run = Head(write.stamp, write.origin, write.topic), None
+            if write.topic:
                 run = Run.of_payloads(
                     write.topic,
                     [write.payload],
@@ -232,20 +242,30 @@ class RetainedExchange:
                     None if write.expiry is None else self.logs.effects.now + write.expiry,
                     retain=True,
                 )
-                refused += not self.logs.take_retained(write.key, head, run)
+            refused += not self.logs.take_retained(write.key, head, run)
         if refused:
             _log.warning("there is no room for %d retained messages of other routers", refused)
         return before != self._heads.digests
 
 
-def _is_sound(write: RetainedWrite) -> bool:
-    """Return whether a client could have made a write."""
+def _is_sound(write: Any) -> bool:
+    """Return whether a write has the form that routers give it, and a client could make it."""
+    is_formed = isinstance(write, RetainedWrite) and all(
+        isinstance(getattr(write, name), kind) for name, kind in _KINDS.items()
+    )
+    if not is_formed or len(write.key) != KEY_BYTES or len(write.origin) > KEY_BYTES:
+        return False
+    if not write.topic:
+        return True
     try:
         topic = write.topic.decode()
-    except UnicodeDecodeError:
+        said = Reader(write_variable(len(write.properties)) + write.properties)
+        properties = passed_on(read_properties(said, Place.PUBLISH)).properties
+    except (UnicodeDecodeError, RemoteMqttError):
         return False
     is_right = is_valid_topic(topic) and not topic.startswith("$SYS/") and bool(write.payload)
-    return is_right and key_of(write.topic) == write.key and 0 <= write.qos <= 2
+    is_same = key_of(write.topic) == write.key and properties == write.properties
+    return is_right and is_same and write.qos in {0, 1, 2} and write.expiry == write.expiry
 
 
 @dataclass(eq=False)

@@ -11,7 +11,13 @@ from callboard.mqtt import Limits, Message, MqttDoor, Router, RouterConfig
 from callboard.mqtt.router.record import key_of
 from callboard.mqtt.router.retained import GRAVE, Head
 from callboard.mqtt.service import cluster
-from callboard.mqtt.service.cluster import ROUTERS, RetainedPiece, RetainedWrite
+from callboard.mqtt.service.cluster import (
+    ROUTERS,
+    RetainedDigests,
+    RetainedPiece,
+    RetainedQuestion,
+    RetainedWrite,
+)
 from callboard.mqtt.wire.packet import V5, Publish, Subscribe, Subscription
 from callboard.mqtt.wire.properties import Properties
 from tests.callboard.mqtt.caller import Caller
@@ -210,8 +216,21 @@ def test_a_write_with_a_false_stamp_topic_or_key_is_not_taken(routers) -> None:
         RetainedWrite(key_of(b"$SYS/x"), now, b"o", b"$SYS/x", b"x"),
         RetainedWrite(key_of(b"\xff"), now, b"o", b"\xff", b"x"),
         RetainedWrite(key_of(b"t"), now, b"o", b"t", b"x", 3),
+        RetainedWrite(key_of(b"t"), "now", b"o", b"t", b"x"),
+        RetainedWrite(key_of(b"t"), now, b"o" * 100, b"t", b"x"),
+        RetainedWrite(b"short", now, b"o"),
+        RetainedWrite(key_of(b"t"), now, b"o", b"t", b"x", expiry=float("nan")),
+        RetainedWrite(key_of(b"t"), now, b"o", b"t", b"x", properties=b"\x23\x00\x01"),
+        RetainedWrite(key_of(b"t"), now, b"o", b"t", b"x", properties=b"\xff"),
+        "nothing",
     )
-    one.call(lambda: one._actor._cluster.exchange.take(RetainedPiece(wrong)))
+    for piece in (*map(RetainedPiece, zip(wrong)), RetainedPiece(7)):
+        one._actor.me.tell(piece)
+    for said in (RetainedDigests(one._actor.me, 7), RetainedDigests(None, (1,))):
+        one._actor.me.tell(said)
+    for heads in (7, (7,), ((b"", 7),), ((b"", [], 7),)):
+        asked = one._actor.me.ask(RetainedQuestion(-1, heads))
+        assert asked.result(5) == RetainedPiece(())
     assert kept(one) == {}
     retain(one, "t", b"y")
     assert kept(one) == {b"t": b"y"}
