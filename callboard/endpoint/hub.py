@@ -93,8 +93,8 @@ DRAIN_INTERVAL: Final = 0.005
 #: Seconds that the endpoint behind an established link may take to tell its filter.
 INTRODUCTION_LIMIT: Final = 10.0
 
-#: Refusals of other nodes that are logged, each once.
-REFUSALS_LOGGED: Final = 256
+#: Refusals of other nodes that are remembered; each of these is logged once.
+REFUSALS_KEPT: Final = 256
 
 #: Characters of a topic or store that was refused, in events and logs.
 NAME_SHOWN: Final = 200
@@ -171,7 +171,8 @@ class Hub(SystemActor):
         self._listeners: list[Callable[[PeerEvent], object]] = []
         #: Told what another endpoint refuses this one: its node, the right, and for what.
         self.refusal_listeners: list[Callable[[RefusedThere], object]] = []
-        self._refusals_known: set[tuple[str, str]] = set()
+        #: What other endpoints refused since the last link: right and for what.
+        self.refusals: dict[tuple[str, str], RefusedThere] = {}
         #: The hubs of other nodes.
         self._hubs: dict[bytes, ActorRef[Any]] = {}
         #: What waits for peers that read more slowly than is written.
@@ -207,7 +208,8 @@ class Hub(SystemActor):
             self._link_up(link.peer)
 
     def _link_up(self, peer: bytes) -> None:
-        """There is a link to a node."""
+        """There is a link to a node, perhaps with other rights than before."""
+        self.refusals.clear()
         self._carry_out(self.core.link_established(peer, self.overlay.address(peer)))
 
     @classmethod
@@ -749,9 +751,9 @@ class Hub(SystemActor):
 
     def _note_refusal(self, refusal: RefusedThere) -> None:
         """Tell whoever waits for it, and once the log, what another node does not let us do."""
-        known, told = self._refusals_known, (refusal.right, refusal.name)
-        if told not in known and len(known) < REFUSALS_LOGGED:
-            known.add(told)
+        known, told = self.refusals, (refusal.right, refusal.name)
+        if told not in known and len(known) < REFUSALS_KEPT:
+            known[told] = refusal
             text = "node %s refuses this one the right %s for %r"
             _LOG.warning(text, refusal.node.hex(), refusal.right, refusal.name[:NAME_SHOWN])
         for listener in list(self.refusal_listeners):

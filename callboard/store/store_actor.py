@@ -165,11 +165,11 @@ class StoreActor(SystemActor, RunReceiver):
         #: Done when the store has ended, once that is wanted.
         self._left: Future[None] | None = None
         topic = self._to_clones if backend is None else self._to_masters
+        hub.refusal_listeners.append(self._note_refusal)  # before there can be one
         hub.add_receiver(
             self, [topic], kind=PackedType.COMMAND, sees_own=True
         ).add_done_callback(self._subscribed)
         hub.on_peer_event(self._peer_event)
-        hub.refusal_listeners.append(self._note_refusal)
         self.after(self._interval, Occasion.TICK)
         self._arm_timer()
 
@@ -441,6 +441,9 @@ class StoreActor(SystemActor, RunReceiver):
         """Begin: other endpoints know that there is a store here."""
         if self.error is None:
             self.step(Occasion.ENDPOINT_FOUND)
+            refusal = self.hub.refusals.get(("read", self.name))
+            if refusal is not None:  # another clone here was told
+                self._note_refusal(refusal)
 
     # --- effects ---
 

@@ -133,6 +133,8 @@ def test_a_store_that_may_not_be_read_is_told_to_who_waits(meet):
 
     with pytest.raises(errors.NotPermitted, match="read the store 'safe'"):
         mine.get("key")
+    with pytest.raises(errors.NotPermitted):  # though nothing new is wanted of others
+        leaf.attach_clone("safe").get("key")
     mine.put("key", "mine")
     with pytest.raises(errors.NotPermitted):
         mine.await_idle(10)
