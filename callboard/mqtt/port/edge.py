@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -43,6 +43,8 @@ class Edge:
         self.listeners: list[Listener] = []
         self.loop = runner.loop
         self._runner = runner
+        #: Called after each look at the silence of all connections.
+        self.looked: Callable[[], object] = int
         self._timer = self.loop.call_later(CHECK_INTERVAL, self._check)
 
     async def open(self, listeners: Iterable[ListenerSettings]) -> None:
@@ -126,3 +128,4 @@ class Edge:
         self.door.check()
         for listener in self.listeners:
             listener.look()
+        self.looked()

@@ -485,6 +485,11 @@ class RemoteLink:
             return
         if admission.client_id is not None:
             connect = replace(connect, client_id=admission.client_id)
+        said = connect.properties
+        if connect.password is not None or (said is not None and said.user_properties):
+            # The connection keeps it for its life, and nobody asks for these any more.
+            said = said and replace(said, user_properties=())
+            connect = replace(connect, password=None, properties=said)
         self.link = link = Link(
             self._door.mailbox,
             connect,

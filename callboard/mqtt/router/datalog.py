@@ -238,6 +238,14 @@ class DataLog(Generic[R]):
             else:
                 del self.segments[self.shelved]
 
+    def shed(self) -> None:
+        """Keep no message in memory: shelve what the journal has, and drop the rest."""
+        if self.segments[-1].runs:
+            self.segments.append(Segment(self.end))
+        most, self.most = self.most, 1
+        self.trim()
+        self.most, self.is_swollen = most, False
+
     def drop_shelved(self, before: int) -> None:
         """Drop shelved messages before an offset."""
         while self.shelved and self.segments[1].base <= before:

@@ -32,6 +32,7 @@ from callboard.mqtt.router.record import (
     Unsubscribed,
 )
 from callboard.mqtt.router.session import (
+    ALIAS_BYTES,
     Cause,
     Connection,
     DataRequest,
@@ -186,6 +187,7 @@ class Delivery:
 
     def _all_left(self, session: Session) -> None:
         """Forget subscriptions that were ended, when nobody is behind them any more."""
+        session.charge(self._effects, -sum(each.weight for each in session.leaving))
         session.leaving = ()
         if session.is_durable:
             self._effects.records.append(Unsubscribed(session.client_id, ""))
@@ -501,7 +503,7 @@ class Delivery:
         elif qos | is_v5 << 2 == run.key and not retain and not extra and expires_at is None:
             form = run.form
         else:
-            form = run.form_for(qos, is_v5=is_v5, retain=retain, extra=extra)
+            form = self._form_for(run, Options(qos, extra, retain), is_v5=is_v5)
         if qos:
             window = session.window_or_none or session.window
             first, count = _allocate(window, count)
@@ -527,6 +529,14 @@ class Delivery:
         connection.unsent += count
         connection.unsent_bytes += len(data)
         return count
+
+    def _form_for(self, run: Run, options: Options, *, is_v5: bool) -> Form:
+        """Return a form of messages; one that is new is counted as messages that came."""
+        before = run.memory
+        qos, extra, retain = options
+        form = run.form_for(qos, is_v5=is_v5, retain=retain, extra=extra)
+        self._logs.appended += run.memory - before
+        return form
 
     def _record(self, session: Session, sent: Sent, count: int) -> None:
         """Write down what is in flight to a session that outlives the router."""
@@ -569,6 +579,7 @@ class Delivery:
         if is_fresh:
             assert connection.aliases_out is not None
             del connection.aliases_out[topic]
+            connection.alias_bytes_out -= len(topic)
         return None
 
 
@@ -580,6 +591,9 @@ def _alias(connection: Connection, topic: bytes) -> tuple[bytes, bool]:
     alias = known.get(topic, b"")
     if alias or len(known) >= connection.alias_maximum:
         return alias, False
+    if connection.alias_bytes_out + len(topic) > ALIAS_BYTES:
+        return b"", False
+    connection.alias_bytes_out += len(topic)
     alias = known[topic] = bytes((ALIAS,)) + (len(known) + 1).to_bytes(2, "big")
     return alias, True
 

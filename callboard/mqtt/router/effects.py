@@ -36,6 +36,9 @@ class Meters:
         adopted: sessions that came from other routers of the cluster.
         handed_over: sessions that went to other routers.
         violations: connections that ended because the client broke a rule.
+        not_retained: messages that were to be retained and found no room.
+        over_quota: subscriptions, sessions and wills that found no room.
+        crowded_out: sessions that ended because unread messages took too much memory.
     """
 
     connects: int = 0
@@ -57,6 +60,9 @@ class Meters:
     adopted: int = 0
     handed_over: int = 0
     violations: int = 0
+    not_retained: int = 0
+    over_quota: int = 0
+    crowded_out: int = 0
 
 
 @dataclass(slots=True)
@@ -85,12 +91,14 @@ class Effects(Turn):
         limits: what the router allows now; clients keep what they were told as they connected.
         is_durable: whether there is a journal that takes the records.
         meters: counts over the router's life.
+        held: bytes that sessions take beside messages.
     """
 
     now: float
     limits: Limits
     is_durable: bool
     meters: Meters = field(default_factory=Meters)
+    held: int = 0
 
     def take(self) -> Turn:
         """Return the effects gathered so far, and begin again with none."""

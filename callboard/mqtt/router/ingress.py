@@ -36,8 +36,12 @@ _ACK_FIRSTS: Final = frozenset((PUBACK, PUBREC, PUBREL, PUBCOMP))
 #: Acknowledgements of PUBLISH packets, by QoS.
 _FRONTS: Final = (b"", b"\x40\x02\0\0", b"\x50\x02\0\0")
 
-#: Answers that wait for a client that does not read; above it is cut off.
+#: Answers that wait for a client that does not read, and their bytes; above it is cut off.
 MOST_ACKS: Final = 50_000
+MOST_ACK_BYTES: Final = 4 << 20
+
+#: Answers of which the bytes are not counted.
+MANY_ACKS: Final = 200
 
 
 @lru_cache(256)
@@ -87,7 +91,10 @@ class Ingress:
             return Ending(error.reason_code, has_will=True, text=str(error))
         if connection.acks:
             self._delivery.schedule(connection.session, _ACKS)
-            if len(connection.acks) > MOST_ACKS:
+            count = len(connection.acks)
+            if count > MANY_ACKS and (
+                count > MOST_ACKS or sum(map(len, connection.acks)) > MOST_ACK_BYTES
+            ):
                 self._delivery.notify()
                 return Ending(ReasonCode.QUOTA_EXCEEDED, has_will=True)
         return None
@@ -293,6 +300,12 @@ class Ingress:
         if not connection.may_publish(topic, is_reserved=route.is_reserved):
             self._refuse(connection, qos, ids)
             return
+        run = Run.of_packet(packet, topic, connection.client_id, self._effects.now)
+        if packet.retain and qos and self._is_crowded_out(connection, run, ids):
+            self._effects.meters.not_retained += 1
+            kind = wire.PubAck if qos == 1 else wire.PubRec
+            connection.acknowledge(kind(packet.packet_id, ReasonCode.QUOTA_EXCEEDED))
+            return
         received: tuple[int, ...] = ()
         if qos == 2:
             is_fresh = bool(connection.receive(ids))
@@ -302,8 +315,14 @@ class Ingress:
             received = ids
         elif qos:
             connection.acknowledge(wire.PubAck(packet.packet_id))
-        run = Run.of_packet(packet, topic, connection.client_id, self._effects.now)
         self._logs.append(run, route, connection.session, received)
+
+    def _is_crowded_out(self, connection: Connection, run: Run, ids: tuple[int, ...]) -> bool:
+        """Return whether a client can be told that a message finds no room to be retained."""
+        if not connection.is_v5 or not run.payloads[-1]:
+            return False
+        is_known = run.qos == 2 and connection.session.received.issuperset(ids)
+        return not is_known and not self._logs.retained.has_room(run)
 
     def _refuse(self, connection: Connection, qos: int, ids: tuple[int, ...]) -> None:
         """Answer messages that go nowhere: MQTT 5 says so, 3.1.1 has no way to."""

@@ -48,7 +48,16 @@ class Limits:
         session_expiry: seconds for which a session without its client lives at most.
         keep_alive: seconds; clients that want more, or none, are told this. 0 is no limit.
         subscriptions: filters of one client; further ones are refused with *quota exceeded*.
-        retained: retained messages; further topics are not retained, and counted.
+        subscription_bytes: what the filters, the will and the names of one client take; further
+            filters and larger wills are refused with *quota exceeded*.
+        sessions: lasting ones; further ones are refused with *quota exceeded*.
+        sessions_bytes: the same of all sessions as `subscription_bytes` of one.
+        message_bytes: messages in memory that readers have not read or acknowledged, of all
+            filters; above it the largest logs lose theirs, then the sessions with most end.
+        retained: retained messages.
+        retained_bytes: the same in bytes of memory. Further ones are refused with *quota
+            exceeded* where MQTT can say so (version 5, QoS 1 and 2); others go to those who are
+            subscribed, the topic has no retained message then, and they are counted.
         delivery_quota: messages in the outgoing buffer of a link before it is unscheduled.
         delivery_bytes: the same in bytes.
         segment_bytes: of each filter's log.
@@ -74,7 +83,12 @@ class Limits:
     session_expiry: float = 7 * DAY
     keep_alive: int = 0
     subscriptions: int = 1_000
+    subscription_bytes: int = 8 << 20
+    sessions: int = 100_000
+    sessions_bytes: int = 512 << 20
+    message_bytes: int = 512 << 20
     retained: int = 100_000
+    retained_bytes: int = 128 << 20
     delivery_quota: int = 1_000
     delivery_bytes: int = 1 << 20
     segment_bytes: int = SEGMENT_BYTES

@@ -21,7 +21,13 @@ from callboard.mqtt.router.effects import Effects
 from callboard.mqtt.router.message import Run
 from callboard.mqtt.router.record import JournalRecord, Published, Received, Shelved
 from callboard.mqtt.router.retained import Head, RetainedMessages
-from callboard.mqtt.router.session import Connection, DataRequest, FilterLog, Session
+from callboard.mqtt.router.session import (
+    RECEIVED_BYTES,
+    Connection,
+    DataRequest,
+    FilterLog,
+    Session,
+)
 from callboard.mqtt.wire.errors import ProtocolViolation
 from callboard.mqtt.wire.field import read_text
 from callboard.mqtt.wire.reason_code import ReasonCode
@@ -29,6 +35,9 @@ from callboard.mqtt.wire.topic import FilterTree, has_wildcard, is_valid_topic, 
 
 #: Topics whose logs are known without a look; clients choose topics, so there is a bound.
 CACHED_TOPICS: Final = 65_536
+
+#: Bytes that they take at most.
+CACHED_BYTES: Final = 32 << 20
 
 #: Bytes of fetched segments in memory: 32 readers catch up and read no segment twice.
 MOST_FETCHED: Final = 32 << 20
@@ -59,6 +68,7 @@ class Logs:
         woken: requests with something to read that are in no tracker yet.
         on_swollen: called with each log that an append finds half full, and the publisher.
         retained: the last messages of topics.
+        appended: bytes of all messages that were appended, with what Python's objects take.
     """
 
     on_swollen: OnSwollen
@@ -67,8 +77,9 @@ class Logs:
         self, effects: Effects, make_stamp: Callable[[], int] = lambda: 0, origin: bytes = b""
     ) -> None:
         self.effects = effects
-        self.number = 0
+        self.number = self.appended = 0
         self.routes: dict[bytes, Route] = {}
+        self._routes_weight = 0
         self.woken: list[DataRequest] = []
         self.retained = RetainedMessages(effects, make_stamp, origin)
         #: Logs of filters without wildcards, which are topics, and of those with.
@@ -147,8 +158,10 @@ class Logs:
             logs.append(literal)
         is_reserved = name.startswith("$SYS/") or name == "$SYS"
         route = Route(tuple(logs), tuple(log.topic_filter for log in logs), is_reserved)
-        if len(self.routes) >= CACHED_TOPICS:
+        self._routes_weight += 200 + 2 * len(topic) + 16 * len(logs)
+        if len(self.routes) >= CACHED_TOPICS or self._routes_weight > CACHED_BYTES:
             self.routes.clear()
+            self._routes_weight = 0
         self.routes[topic] = route
         return route
 
@@ -177,6 +190,7 @@ class Logs:
         meters = effects.meters
         meters.published += count
         meters.published_bytes += count * run.size
+        self.appended += run.weight
         if run.retain:
             self.retained.replace(run)
         is_awaited = False
@@ -198,8 +212,9 @@ class Logs:
             if log.durable_readers:
                 is_awaited = True
         sender = ""
-        if received and publisher is not None and publisher.is_durable:
-            sender = publisher.client_id
+        if received and publisher is not None:
+            self.appended += RECEIVED_BYTES * len(received)
+            sender = publisher.client_id if publisher.is_durable else ""
         if is_awaited and run.qos:
             run.place = UNWRITTEN
             effects.records.append(Published(run, sender, received if sender else ()))

@@ -126,6 +126,8 @@ class RouterMachine:
                     self.sessions.disconnect(connection, ending)
             if logs.woken:
                 delivery.notify()
+        if logs.appended + logs.retained.released > self.sessions.look_at:
+            self.sessions.make_room()
         if delivery.ready:
             delivery.serve()
         if self.ingress.brakes.braked:

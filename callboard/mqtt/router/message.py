@@ -19,6 +19,10 @@ from callboard.mqtt.wire.properties import NO_PROPERTIES, Place, Properties, wri
 #: Every packet identifier as it is on the wire.
 PACKET_IDS: Final = tuple(number.to_bytes(2, "big") for number in range(1 << 16))
 
+#: Forms of a run that are kept for other readers, beside the one that it came in. Those of
+#: retained messages are not: they would live as long as these.
+MOST_FORMS: Final = 8
+
 RUN_BYTES: Final = 400
 #: What a run and a message in it take in memory beside their payloads, measured on 64-bit
 #: CPython: two bytes objects, their places in two lists.
@@ -66,10 +70,22 @@ class Passed(NamedTuple):
     expiry: int | None
 
 
-@lru_cache(1024)
+#: Characters and bytes of properties that are remembered as they are passed on.
+_SMALL: Final = 256
+
+
 def passed_on(properties: Properties | None) -> Passed:
     """Return the properties that readers get, as bytes without their length."""
-    properties = properties or NO_PROPERTIES
+    said = properties or NO_PROPERTIES
+    texts = (said.content_type, said.response_topic, said.correlation_data)
+    if said.user_properties or sum(len(each) for each in texts if each is not None) > _SMALL:
+        return _passed_on.__wrapped__(said)
+    return _passed_on(said)
+
+
+@lru_cache(1024)
+def _passed_on(properties: Properties) -> Passed:
+    """Return the same; remembered, as most are like those before."""
     if properties.subscription_identifiers:
         message = "a client sent a PUBLISH with subscription_identifiers, which it may not"
         raise ProtocolViolation(message)
@@ -101,6 +117,7 @@ class Run:
         count: how many.
         size: bytes of the longest, as it came in.
         weight: bytes in memory.
+        memory: the same with the forms that were made of it.
         expires_at: the time after which they are not sent; None is never.
         recipient: the only client id that gets them: its session brought them from another
             router; None is everybody.
@@ -114,6 +131,7 @@ class Run:
         "filters",
         "form",
         "key",
+        "memory",
         "number",
         "place",
         "properties",
@@ -140,7 +158,7 @@ class Run:
         self.key = key
         self.count = count
         self.size = size
-        self.weight = RUN_BYTES + count * (MESSAGE_BYTES + size)
+        self.weight = self.memory = RUN_BYTES + count * (MESSAGE_BYTES + size)
         self.publisher = publisher
         self.properties = b""
         self.retain = False
@@ -219,21 +237,34 @@ class Run:
         kind: object = (key, retain, extra) if retain or extra else key
         form = forms.get(kind)
         if form is None:
-            form = forms[kind] = encode_form(
-                self.topic,
-                self.payloads,
-                qos=qos,
-                retain=retain,
-                properties=extra + self.properties if is_v5 else None,
-            )
+            properties = extra + self.properties if is_v5 else None
+            topic, payloads = self.topic, self.payloads
+            form = encode_form(topic, payloads, qos=qos, retain=retain, properties=properties)
+            if not retain and len(forms) < MOST_FORMS:
+                forms[kind] = form
+                self.memory += self.weight
         return form
 
+    def forget_forms(self) -> None:
+        """Make forms again when they are needed again: memory is short."""
+        self._forms = None
+        self.memory = self.weight
+
     def single(self, index: int) -> "Run":
-        """Return one message as a run of its own; for retained ones."""
+        """Return one message as a run of its own."""
         about = self.qos, self.publisher, self.properties, self.expires_at
         payload = self.payloads[index]
         run = Run.of_payloads(self.topic, [payload], *about, retain=self.retain)
         run.number = self.number + index
+        return run
+
+    def kept(self) -> "Run":
+        """Return the last message as a retained one: alone, and in no form that is sent."""
+        payload = self.payloads[-1]
+        size = len(payload) + len(self.topic) + len(self.properties)
+        run = Run(self.topic, Form([], []), self.qos | 4, 1, size, self.publisher)
+        run.properties, run.retain, run.expires_at = self.properties, True, self.expires_at
+        run.number, run._payloads = self.number + self.count - 1, [payload]
         return run
 
 

@@ -13,7 +13,13 @@ from typing import Final, NamedTuple
 from callboard.mqtt.router.effects import Effects
 from callboard.mqtt.router.message import Run
 from callboard.mqtt.router.record import Retained, key_of
-from callboard.mqtt.wire.topic import TopicTree
+from callboard.mqtt.wire.topic import TopicTree, weight_of_way
+
+#: Seconds between two looks for messages whose time is over, while there is no room.
+LOOK_INTERVAL: Final = 1.0
+
+#: What is kept of the last write of a topic, in bytes of memory.
+HEAD_BYTES: Final = 500
 
 #: Nanoseconds for which a removal is remembered: as long as sessions live.
 GRAVE: Final = 7 * 86_400 * 10**9
@@ -137,7 +143,12 @@ def _digest(key: bytes, head: Head) -> int:
 
 
 class RetainedMessages:
-    """Single messages by topic, and the last writes of topics."""
+    """Single messages by topic, within the limits of the router, and the last writes of topics.
+
+    Attributes:
+        heads: the last writes.
+        released: bytes of all messages that were, which a slow reader may have yet.
+    """
 
     def __init__(
         self,
@@ -148,6 +159,8 @@ class RetainedMessages:
         self.heads = Heads(make_stamp, origin)
         self._tree: TopicTree[Run] = TopicTree()
         self._effects = effects
+        self._messages_weight = self.released = 0
+        self._looked = -LOOK_INTERVAL
 
     def __len__(self) -> int:
         return len(self._tree)
@@ -155,22 +168,26 @@ class RetainedMessages:
     def __iter__(self) -> Iterator[Run]:
         return iter(list(self._tree.values.values()))
 
+    @property
+    def weight(self) -> int:
+        """Bytes in memory, estimated."""
+        return self._messages_weight + self._tree.weight + HEAD_BYTES * len(self._tree)
+
     def get(self, topic: str) -> Run | None:
         """Return the message of a topic."""
         return self._tree.values.get(topic)
 
     def replace(self, run: Run) -> None:
-        """Keep the last message of a run for its topic; an empty one removes what was kept."""
-        topic, message = run.topic.decode(), None
-        if run.payloads[-1]:
-            message = run if run.count == 1 else run.single(run.count - 1)
-            if not self.keep(message):
-                return
-            is_news = True
-        else:
-            is_news = self._remove(topic)
+        """Keep the last message of a run for its topic; an empty one removes what was kept.
+
+        So does one that finds no room: nobody is to take the one before for the last.
+        """
+        topic = run.topic.decode()
+        is_kept = bool(run.payloads[-1]) and self.keep(run)
+        is_news = is_kept or self._remove(topic)
+        message = self.get(topic)
         own = topic.startswith("$SYS/")
-        head = None if own else self.heads.write(run.topic, is_kept=message is not None)
+        head = None if own else self.heads.write(run.topic, is_kept=is_kept)
         if is_news or head is not None:
             self._record(run.topic, message, head)
 
@@ -208,17 +225,50 @@ class RetainedMessages:
             found.append(Retained(run.topic, run, *order))
         return found + [Retained(key, None, *head[:2]) for key, head in self.heads.graves()]
 
-    def keep(self, message: Run) -> bool:
-        """Keep a message instead of what was there; returns False when there is no room."""
-        topic = message.topic.decode()
-        if len(self._tree) >= self._effects.limits.retained and topic not in self._tree.values:
+    def keep(self, run: Run) -> bool:
+        """Keep the last message of a run; returns False, counted, when there is no room."""
+        if not self.has_room(run):
+            self._effects.meters.not_retained += 1
             return False
+        message, topic = run.kept(), run.topic.decode()
+        self._release(topic)
+        self._messages_weight += message.weight
         self._tree.set(topic, message)
         return True
 
+    def has_room(self, run: Run) -> bool:
+        """Return whether the last message of a run can be retained now."""
+        if run.topic.startswith(b"$SYS/"):  # the router's own, which are few
+            return True
+        if self._fits(run):
+            return True
+        now = self._effects.now
+        if now - self._looked < LOOK_INTERVAL:
+            return False
+        self._looked = now
+        self._expire(self, now)
+        return self._fits(run)
+
+    def _fits(self, run: Run) -> bool:
+        """Return whether there is room beside what is here, in place of what was there."""
+        limits, topic = self._effects.limits, run.topic.decode()
+        before = self.get(topic)
+        if before is None and len(self._tree) >= limits.retained:
+            return False
+        way = HEAD_BYTES + weight_of_way(topic) if before is None else -before.weight
+        return self.weight + run.kept().weight + way <= limits.retained_bytes
+
     def _remove(self, topic: str) -> bool:
         """Forget the message of a topic; return whether there was one."""
+        self._release(topic)
         return self._tree.remove(topic)
+
+    def _release(self, topic: str) -> None:
+        """Give the bytes of a topic's message back."""
+        before = self.get(topic)
+        if before is not None:
+            self._messages_weight -= before.weight
+            self.released += before.weight
 
     def _expire(self, runs: Iterable[Run], now: float) -> list[Run]:
         """Forget those messages whose time is over, and return the others."""

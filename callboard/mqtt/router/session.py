@@ -22,13 +22,15 @@ connection is in the ready queue exactly while it is Ready. Only `Delivery` chan
 and `Sessions` for a connection that begins.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from callboard.mqtt.router.datalog import DataLog
 from callboard.mqtt.router.limits import Limits
 from callboard.mqtt.router.link import Access, Link, Notification
+from callboard.mqtt.router.message import Run
 from callboard.mqtt.router.window import Window
 from callboard.mqtt.wire.codec import encode
 from callboard.mqtt.wire.errors import ProtocolViolation
@@ -36,9 +38,22 @@ from callboard.mqtt.wire.field import write_variable
 from callboard.mqtt.wire.packet import V4, V5, Packet, Subscription
 from callboard.mqtt.wire.properties import NO_PROPERTIES
 from callboard.mqtt.wire.reason_code import ReasonCode
+from callboard.mqtt.wire.topic import weight_of_way
 
-#: Topics of one client for which an answer is kept.
+#: Topics of one client for which an answer is kept, and the bytes of the longest of them.
 MOST_ANSWERS = 1_000
+LONGEST_ANSWERED = 256
+
+#: Bytes of the topics that have aliases on a connection, in each direction.
+ALIAS_BYTES = 256 * 1024
+
+#: What a session, and a subscription of it, take in memory beside their texts; a subscription
+#: with its request and the log of its filter.
+SESSION_BYTES = 1_500
+SUBSCRIPTION_BYTES = 1_200
+
+#: What an identifier of a QoS 2 message takes that was received.
+RECEIVED_BYTES = 64
 
 #: Connects and disconnects of a client that are kept for the console.
 HISTORY = 10
@@ -66,6 +81,11 @@ class SessionSubscription(Subscription):
     until: int | None = None
     identifier: bytes = b""
 
+    @property
+    def weight(self) -> int:
+        """Bytes in memory, estimated."""
+        return SUBSCRIPTION_BYTES + weight_of_way(self.topic_filter)
+
     @classmethod
     def of_packet(
         cls, packet: Subscription, qos: int, since: int, identifier: int
@@ -74,6 +94,12 @@ class SessionSubscription(Subscription):
         prop = bytes((IDENTIFIER,)) + write_variable(identifier) if identifier else b""
         flags = packet.no_local, packet.retain_as_published, packet.retain_handling
         return cls(packet.topic_filter, qos, *flags, since, None, prop)
+
+
+class Account(Protocol):
+    """The bytes that sessions take beside messages."""
+
+    held: int
 
 
 class Status(Enum):
@@ -186,6 +212,8 @@ class Session:
         is_durable: whether it survives the router.
         stamp: when its client was connected last, among all routers of a cluster.
         offer: what another router was offered last, while nothing came in between.
+        weight: bytes that it takes beside messages, estimated.
+        own: those that it takes without a subscription: names, the will.
     """
 
     client_id: str
@@ -207,6 +235,27 @@ class Session:
     history: History = ()
     stamp: int = 0
     offer: Offer | None = None
+    weight: int = 0
+    own: int = 0
+
+    def charge(self, account: Account, weight: int) -> None:
+        """Take more bytes, or fewer, of those that all sessions have."""
+        self.weight += weight
+        account.held += weight
+
+    def set_own(self, account: Account, weight: int) -> None:
+        """Take so many bytes for what the client says with its CONNECT, in place of others."""
+        self.charge(account, weight - self.own)
+        self.own = weight
+
+    @property
+    def unread(self) -> Iterator[Run]:
+        """The messages that it alone may hold: unacknowledged, or retained and not read yet."""
+        if self.window_or_none is not None:
+            yield from (sent.run for _, sent in self.window_or_none.unacknowledged)
+        for request in self.tracker:
+            if request.is_retained:
+                yield from (run for run, _ in request.log.behind(request.offset))
 
     @property
     def window(self) -> Window:
@@ -267,6 +316,8 @@ class Connection:
         unsent: messages and bytes given since the link was last known to be empty.
         aliases_in: topics by the alias that the client gave them.
         aliases_out: aliases that we gave topics.
+        alias_bytes_in: bytes of the topics in `aliases_in`.
+        alias_bytes_out: the same of `aliases_out`.
         largest: bytes of a packet that the client takes; None is no limit.
         limits: that held when it connected, some of which it was told.
         packets_in: from the client, since it connected.
@@ -289,6 +340,8 @@ class Connection:
     unsent_bytes: int = 0
     aliases_in: dict[int, bytes] | None = None
     aliases_out: dict[bytes, bytes] | None = None
+    alias_bytes_in: int = 0
+    alias_bytes_out: int = 0
     #: What `access` answered: by topic, for publishing and for receiving.
     allowed: tuple[dict[bytes, bool], dict[bytes, bool]] | None = None
     dropped: int = 0
@@ -329,7 +382,9 @@ class Connection:
             if len(answers) >= MOST_ANSWERS:
                 answers.clear()
             ask = self.access.may_receive if which else self.access.may_publish
-            answer = answers[topic] = ask(topic.decode())
+            answer = ask(topic.decode())
+            if len(topic) <= LONGEST_ANSWERED:
+                answers[topic] = answer
         return answer
 
     def resolve(self, topic: bytes, alias: int) -> bytes:
@@ -346,7 +401,11 @@ class Connection:
         if known is None:
             known = self.aliases_in = {}
         if topic:
+            self.alias_bytes_in += len(topic) - len(known.get(alias, b""))
             known[alias] = topic
+            if self.alias_bytes_in > ALIAS_BYTES:
+                message = f"the topics of aliases take more than {ALIAS_BYTES} bytes"
+                raise ProtocolViolation(message, ReasonCode.QUOTA_EXCEEDED)
         elif alias not in known:
             message = f"the alias {alias} stands for no topic on this connection"
             raise ProtocolViolation(message)

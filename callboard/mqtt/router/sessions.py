@@ -15,8 +15,10 @@ from callboard.mqtt.router.effects import Effects
 from callboard.mqtt.router.ingress import Ingress
 from callboard.mqtt.router.link import Disconnected, Ending, Link
 from callboard.mqtt.router.logs import Logs
-from callboard.mqtt.router.message import PACKET_IDS
+from callboard.mqtt.router.message import PACKET_IDS, Run, passed_on
 from callboard.mqtt.router.session import (
+    RECEIVED_BYTES,
+    SESSION_BYTES,
     Cause,
     Connection,
     DataRequest,
@@ -36,6 +38,12 @@ from callboard.mqtt.wire.topic import is_valid_topic
 #: A session expiry interval that stands for ever.
 NEVER: Final = 0xFFFF_FFFF
 
+#: Bytes of messages that may come between two looks at all of them.
+SLACK: Final = 8 << 20
+
+#: Deadlines that are over before they come, of clients that come and go: so many are kept.
+SPARE: Final = 10_000
+
 #: Clients without a session whose history is kept.
 KEPT = 1_000
 
@@ -52,6 +60,7 @@ class Sessions:
         adopted: offers of sessions that are copies of other routers', by client id.
         handed: sessions that went to other routers, by client id.
         remote: connections that came over a network; the others do not count for the limit.
+        look_at: what may be appended to logs before somebody has to `make_room`.
         deadlines: a heap of times at which something is due for a client; see `arm`.
         make_stamp: gives each connect a number above those before, in all the cluster.
     """
@@ -68,6 +77,7 @@ class Sessions:
     adopted: dict[str, str] = field(default_factory=dict)
     handed: dict[str, record.HandedOver] = field(default_factory=dict)
     remote: int = 0
+    look_at: int = SLACK
     deadlines: list[tuple[float, int, str]] = field(default_factory=list)
     #: What happened to clients whose sessions are over; those that came first go first.
     _histories: dict[str, History] = field(default_factory=dict)
@@ -99,7 +109,7 @@ class Sessions:
     def connect(self, link: Link) -> None:
         """Give a client its session, or a refusal."""
         packet, effects = link.connect, self._effects
-        refusal = self._judge(packet, is_local=link.is_local)
+        refusal = self._judge(packet) or (None if link.is_local else self._lacks_room(packet))
         if refusal is not None:
             self._refuse(link, refusal)
             return
@@ -140,6 +150,7 @@ class Sessions:
         most = self._effects.limits.inflight
         asked = (packet.properties or NO_PROPERTIES).receive_maximum
         session.open_window(min(most, asked or most))
+        session.set_own(self._effects, _weight_of(packet))
         self.connections[client_id] = self.by_link[link] = connection
         link.client_id = client_id
         self._effects.meters.connects += 1
@@ -148,7 +159,7 @@ class Sessions:
         self.wills.keep(connection)
         return connection
 
-    def _judge(self, packet: ConnectPacket, *, is_local: bool) -> ReasonCode | None:
+    def _judge(self, packet: ConnectPacket) -> ReasonCode | None:
         """Return why a client gets no session; None if it gets one."""
         limits = self._effects.limits
         if len(packet.client_id) > limits.client_id_length:
@@ -157,8 +168,24 @@ class Sessions:
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
         if packet.will is not None and not is_valid_topic(packet.will.topic):
             return ReasonCode.TOPIC_NAME_INVALID
-        is_known = packet.client_id in self.connections
-        if self.remote >= limits.connections and not is_known and not is_local:
+        return None
+
+    def _lacks_room(self, packet: ConnectPacket) -> ReasonCode | None:
+        """Return why there is no room for a client of the network; None if there is."""
+        limits, session = self._effects.limits, self.get(packet.client_id)
+        if self.remote >= limits.connections and packet.client_id not in self.connections:
+            return ReasonCode.QUOTA_EXCEEDED
+        weight = _weight_of(packet)
+        is_lasting = session is None and _wanted_expiry(packet) > 0
+        is_one_more = len(self.connections) + len(self.graveyard) >= limits.sessions
+        before = 0 if session is None or packet.clean_start else session.weight - session.own
+        more = weight if session is None else weight - session.own
+        if (
+            (is_lasting and is_one_more)
+            or before + weight > limits.subscription_bytes
+            or (more > 0 and self._effects.held + more > limits.sessions_bytes)
+        ):
+            self._effects.meters.over_quota += 1
             return ReasonCode.QUOTA_EXCEEDED
         return None
 
@@ -304,19 +331,88 @@ class Sessions:
             if request.stop is not None and not request.is_retained:  # one that was leaving
                 self._logs.drop_reader(request.log)
         session.tracker.clear()
+        session.charge(self._effects, -session.weight)
         if session.is_durable:
             self._effects.records.append(record.SessionClosed(client_id))
 
-    def give_up(self, client_id: str) -> None:
-        """End a client's session, and its connection, for one elsewhere."""
+    def give_up(
+        self, client_id: str, reason: ReasonCode = ReasonCode.SESSION_TAKEN_OVER
+    ) -> None:
+        """End a client's session, and its connection: for one elsewhere, or another reason."""
         session = self.graveyard.pop(client_id, None)
         if session is not None:
             self.end(session)
         connection = self.connections.get(client_id)
         if connection is not None and not self.catch_up(connection):
             self.set_expiry(connection.session, 0.0)
-            self.disconnect(connection, Ending(ReasonCode.SESSION_TAKEN_OVER, has_will=True))
+            self.disconnect(connection, Ending(reason, has_will=True))
         self._delivery.notify()
+
+    # --- too many messages in memory ---
+
+    def make_room(self) -> None:
+        """Bring the messages in memory below the limit, and say when to look again.
+
+        The largest logs lose what they have, as if it had been too much for each of them; if
+        that is not enough, the sessions end that hold most.
+        """
+        limit = self._effects.limits.message_bytes
+        total = self._count_messages()
+        if total > limit:
+            for run in self._all_messages():
+                run.forget_forms()
+            total = self._count_messages()
+        if total > limit:
+            total = self._shed_logs(total, limit * 3 // 4)
+        while total > limit and self._crowd_out(total, limit * 3 // 4):
+            total = self._count_messages()
+        come = self._logs.appended + self._logs.retained.released
+        self.look_at = come + max(limit - total, SLACK)
+
+    def _all_messages(self) -> set[Run]:
+        """Return all messages in memory that some reader has not done with."""
+        logs = self._logs
+        segments = (each for log in logs for each in log.segments[log.shelved :])
+        runs = {run for segment in segments for run in segment.runs}
+        for group in self._delivery.groups.values():
+            runs.update(run for run, _ in group.returned)
+        for session in self:
+            runs.update(session.unread)
+        return runs.difference(logs.retained)  # which have a bound of their own
+
+    def _count_messages(self) -> int:
+        """Return their bytes, and those of what sessions note of them."""
+        noted = sum(_noted_by(session) for session in self)
+        return noted + sum(run.memory for run in self._all_messages())
+
+    def _shed_logs(self, total: int, enough: int) -> int:
+        """Empty logs, the largest first, until that is enough; return what is left."""
+        logs = sorted(self._logs, key=lambda log: log.weight, reverse=True)
+        while total > enough and logs and logs[0].weight:
+            left = total
+            while left > enough and logs and logs[0].weight:
+                log = logs.pop(0)
+                left -= log.weight
+                log.shed()
+            total = self._count_messages()
+        return total
+
+    def _crowd_out(self, total: int, enough: int) -> bool:
+        """End sessions, those that hold most first; return whether there were any."""
+        held = {each.client_id: _held_by(each) for each in self}
+        ended = [name for name, weight in held.items() if weight]
+        ended.sort(key=held.__getitem__, reverse=True)
+        for client_id in ended:
+            if total <= enough:
+                break
+            total -= held[client_id]
+            session = self.get(client_id)
+            if session is not None:
+                window = session.window_or_none
+                self._effects.meters.lost += len(window.unacknowledged) if window else 0
+                self._effects.meters.crowded_out += 1
+                self.give_up(client_id, ReasonCode.QUOTA_EXCEEDED)
+        return bool(ended)
 
     def forget_handed(self, client_id: str) -> None:
         """Forget what another router has taken, and has told so."""
@@ -335,6 +431,7 @@ class Sessions:
             session.expires_at = self._effects.now + saved.expiry
         self.arm(session.expires_at, client_id)
         session.received_or_none = saved.received
+        session.set_own(self._effects, SESSION_BYTES + 4 * len(client_id))
         session.has_overlaps = len(saved.subscriptions) + len(saved.leaving) > 1
         for subscription in saved.subscriptions.values():
             self._subscriptions.add(session, subscription)
@@ -343,6 +440,7 @@ class Sessions:
             log.readers += 1
             session.tracker.append(DataRequest(log, ended, session))
         session.leaving = tuple(saved.leaving)
+        session.charge(self._effects, sum(each.weight for each in session.leaving))
         return session
 
     # --- deadlines ---
@@ -351,6 +449,14 @@ class Sessions:
         """Look after a client that is away at a time."""
         self._armed += 1
         heapq.heappush(self.deadlines, (when, self._armed, client_id))
+        waiting, handed = self.wills.waiting, self.handed
+        if len(self.deadlines) > SPARE + 4 * (len(self.graveyard) + len(waiting) + len(handed)):
+            due = [(name, when) for name, (when, _) in waiting.items()]
+            due += [(name, each.expires_at) for name, each in handed.items()]
+            away = self.graveyard.items()
+            due += [(name, each.expires_at or 0.0) for name, each in away]
+            self.deadlines[:] = [(when, at, name) for at, (name, when) in enumerate(due)]
+            heapq.heapify(self.deadlines)
 
     def expire(self) -> None:
         """Do what is due by now for clients that are away."""
@@ -367,6 +473,27 @@ class Sessions:
             if session.expires_at <= now:
                 del self.graveyard[client_id]
                 self.end(session)
+
+
+def _noted_by(session: Session) -> int:
+    """Return the bytes of what a session notes of messages that come or go."""
+    behind = sum(each.log.end - each.offset for each in session.tracker if each.is_retained)
+    return RECEIVED_BYTES * (len(session.received_or_none or ()) + behind)
+
+
+def _held_by(session: Session) -> int:
+    """Return the bytes that the end of a session might free."""
+    return _noted_by(session) + sum(run.memory for run in set(session.unread))
+
+
+def _weight_of(packet: ConnectPacket) -> int:
+    """Return what a session keeps of its CONNECT, in bytes of memory, estimated."""
+    will, name = packet.will, packet.username or ""
+    weight = SESSION_BYTES + 4 * (len(packet.client_id) + len(name))
+    if will is not None:
+        weight += SESSION_BYTES + len(will.payload) + 4 * len(will.topic)
+        weight += len(passed_on(will.properties).properties)
+    return weight
 
 
 def opened(session: Session) -> record.SessionOpened:

@@ -9,6 +9,7 @@ from callboard.mqtt.router.logs import Logs
 from callboard.mqtt.router.message import Run
 from callboard.mqtt.router.record import Subscribed, Unsubscribed
 from callboard.mqtt.router.session import (
+    SUBSCRIPTION_BYTES,
     Cause,
     Connection,
     DataRequest,
@@ -20,12 +21,15 @@ from callboard.mqtt.router.share import Chance, ShareGroup
 from callboard.mqtt.wire.packet import SubAck, Subscribe, Subscription, UnsubAck, Unsubscribe
 from callboard.mqtt.wire.properties import NO_PROPERTIES
 from callboard.mqtt.wire.reason_code import ReasonCode
-from callboard.mqtt.wire.topic import is_valid_filter, split_share
+from callboard.mqtt.wire.topic import is_valid_filter, split_share, weight_of_way
 
 #: The only refusal that MQTT 3.1.1 has in a SUBACK.
 REFUSED_V4 = 0x80
 
 _NO_TRIM = 1 << 40
+
+#: What the log of a request takes for a retained message.
+RETAINED_ENTRY = 64
 
 
 @dataclass(eq=False, repr=False)
@@ -61,10 +65,16 @@ class Subscriptions:
         topic_filter = asked.topic_filter
         if not is_valid_filter(topic_filter):
             return ReasonCode.TOPIC_FILTER_INVALID
-        subscriptions = connection.session.subscriptions
-        is_full = len(subscriptions) >= self._effects.limits.subscriptions
-        if is_full and topic_filter not in subscriptions:
-            return ReasonCode.QUOTA_EXCEEDED
+        session, effects = connection.session, self._effects
+        if topic_filter not in session.subscriptions:
+            limits, weight = effects.limits, SUBSCRIPTION_BYTES + weight_of_way(topic_filter)
+            if (
+                len(session.subscriptions) + len(session.leaving) >= limits.subscriptions
+                or session.weight + weight > limits.subscription_bytes
+                or effects.held + weight > limits.sessions_bytes
+            ) and not connection.link.is_local:
+                effects.meters.over_quota += 1
+                return ReasonCode.QUOTA_EXCEEDED
         access = connection.link.access
         if access is not None:
             return access.may_subscribe(topic_filter, asked.qos)
@@ -122,6 +132,7 @@ class Subscriptions:
         handling = subscription.retain_handling
         if not group and (handling == 0 or (handling == 1 and before is None)):
             retained = self._logs.retained.match(plain, self._effects.now)
+            self._logs.appended += RETAINED_ENTRY * len(retained)
             _send_retained(session, subscription, retained)
 
     def add(self, session: Session, subscription: SessionSubscription) -> DataRequest:
@@ -131,6 +142,7 @@ class Subscriptions:
         log = self._logs.open(plain)
         log.durable_readers += session.is_durable and subscription.qos > 0
         session.subscriptions[name] = subscription
+        session.charge(self._effects, subscription.weight)
         if group:
             return self._join(session, subscription, log)
         request = session.requests[name] = DataRequest(log, subscription, session)
@@ -178,9 +190,11 @@ class Subscriptions:
                 session.tracker.remove(request)
                 session.put_first(request)
                 return
-        elif session.is_durable:
-            records.append(Unsubscribed(session.client_id, topic_filter))
-            self._delivery.note_places(session)
+        else:
+            session.charge(self._effects, -subscription.weight)
+            if session.is_durable:
+                records.append(Unsubscribed(session.client_id, topic_filter))
+                self._delivery.note_places(session)
         if request.is_shared:
             self._leave_group(session, self._delivery.groups[topic_filter])
             return

@@ -137,7 +137,14 @@ class LimitsTable(reading.Table):
     session_expiry: float | None = Field(default=None, alias="max_session_expiry", ge=0)
     keep_alive: int | None = Field(default=None, alias="max_keepalive", ge=0, le=65_535)
     subscriptions: int | None = Field(default=None, alias="max_subscriptions", gt=0)
+    subscription_bytes: int | None = Field(
+        default=None, alias="max_subscriptions_size", ge=4096
+    )
+    sessions: int | None = Field(default=None, alias="max_sessions", ge=0)
+    sessions_bytes: int | None = Field(default=None, alias="max_sessions_size", ge=4096)
+    message_bytes: int | None = Field(default=None, alias="max_messages_size", ge=0)
     retained: int | None = Field(default=None, alias="max_retained", ge=0)
+    retained_bytes: int | None = Field(default=None, alias="max_retained_size", ge=0)
     delivery_quota: int | None = Field(default=None, alias="max_outgoing_packets", gt=0)
     delivery_bytes: int | None = Field(default=None, alias="max_outgoing_bytes", gt=0)
     segment_bytes: int | None = Field(default=None, alias="max_segment_size", ge=1024)

@@ -50,6 +50,16 @@ _GAUGES: Final[tuple[Figure[RouterState], ...]] = (
     ),
     Figure("filters", "filters that somebody reads", lambda s: len(s.machine.logs)),
     Figure("retained", "retained messages", lambda s: len(s.machine.logs.retained)),
+    Figure(
+        "retained_bytes",
+        "bytes in memory of retained messages",
+        lambda s: s.machine.logs.retained.weight,
+    ),
+    Figure(
+        "session_bytes",
+        "bytes in memory of sessions, beside messages",
+        lambda s: s.machine.effects.held,
+    ),
     Figure("ready_queue", "clients to be served", lambda s: len(s.machine.delivery.ready)),
     Figure(
         "log_bytes",
@@ -73,6 +83,9 @@ _METRICS: Final[tuple[Figure[RouterState], ...]] = (
     _of_meter("handed_over", "sessions that went to other routers"),
     _of_meter("violations", "connections that ended because the client broke a rule"),
     _of_meter("wills", "wills that were published"),
+    _of_meter("not_retained", "messages that found no room to be retained"),
+    _of_meter("over_quota", "subscriptions, sessions and wills that found no room"),
+    _of_meter("crowded_out", "sessions that ended as unread messages took too much memory"),
     *(Figure(_PREFIX + each.name, each.text, each.read) for each in _GAUGES),
     _of_network("bytes_in", "bytes from clients"),
     _of_network("bytes_out", "bytes to clients"),
@@ -127,6 +140,10 @@ def _sys_values(state: RouterState) -> dict[str, object]:
         "bytes/received": figures.bytes_in,
         "bytes/sent": figures.bytes_out,
         "retained messages/count": len(machine.logs.retained),
+        "retained messages/bytes": machine.logs.retained.weight,
+        "retained messages/refused": meters.not_retained,
+        "quota/refused": meters.over_quota,
+        "quota/sessions ended": meters.crowded_out,
         "subscriptions/count": sum(log.readers for log in machine.logs),
     }
 

@@ -47,6 +47,14 @@ class TakeTurn:
 
 TURN: Final = TakeTurn()
 
+#: What is logged of the machine's meters when they grow.
+_REFUSALS: Final = {
+    "not_retained": "messages found no room to be retained (max_retained, max_retained_size)",
+    "over_quota": "subscriptions, sessions or wills found no room (max_subscriptions, "
+    "max_subscriptions_size, max_sessions, max_sessions_size)",
+    "crowded_out": "sessions ended: unread messages took too much memory (max_messages_size)",
+}
+
 
 class OpenPorts:
     """Open the configuration's listeners; answered when all are open."""
@@ -104,6 +112,7 @@ class RouterActor(SystemActor):
         self._cluster: ClusterGate | None = None
         self._failure: LogError | None = None
         self._reminder: Reminder | None = None
+        self._told = dict.fromkeys(_REFUSALS, 0)
         self._due: float | None = None
         self.machine = RouterMachine(
             config.limits,
@@ -143,6 +152,7 @@ class RouterActor(SystemActor):
         )
         network = config.network_limits()
         edge = self.edge = Edge(self._mailbox, self._runner, network, gate, config.hooks)
+        edge.looked = self._tell_refusals
         group = self.node.group(ROUTERS)
         make_name = partial(secrets.token_hex, 12)
         claims = self._claims = Claims(
@@ -269,6 +279,14 @@ class RouterActor(SystemActor):
             self._journal.fetch(turn.fetches, self.machine)
         if self._cluster is not None:
             self._cluster.tell_news()
+
+    def _tell_refusals(self) -> None:
+        """Log what found no room since the last time; called about once a second."""
+        for name, what in _REFUSALS.items():
+            count = getattr(self.machine.meters, name)
+            if count > self._told[name]:
+                _log.warning("%d %s", count - self._told[name], what)
+                self._told[name] = count
 
     def _go_on(self) -> None:
         """Take another turn at once, or when something is due."""

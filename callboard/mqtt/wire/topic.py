@@ -8,6 +8,7 @@ begins with a wildcard.
 
 from collections import defaultdict
 from collections.abc import Iterator
+from sys import getsizeof
 from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
@@ -17,6 +18,9 @@ MAX_TOPIC_BYTES: Final = 65_535
 
 #: Levels of a name or filter; deeper ones cost memory and have no use.
 MAX_LEVELS: Final = 200
+
+#: What a level of a tree takes beside its text, measured on 64-bit CPython.
+LEVEL_BYTES: Final = 450
 
 SHARE: Final = "$share/"
 
@@ -83,6 +87,12 @@ def matches(topic: str, topic_filter: str) -> bool:
     return len(names) == len(levels)
 
 
+def weight_of_way(way: str) -> int:
+    """Return the bytes that a name or filter takes in a tree which shares no level of it."""
+    levels = way.split("/")
+    return getsizeof(way) + sum(LEVEL_BYTES + getsizeof(level) for level in levels)
+
+
 class _Branch(Generic[T]):
     """What begins with the same levels."""
 
@@ -97,10 +107,15 @@ class _Tree(Generic[T]):
     """Values by names or filters, and once more at the ends of the ways of their levels.
 
     Ways that lead nowhere are forgotten.
+
+    Attributes:
+        values: by name or filter.
+        weight: bytes in memory without the values, estimated.
     """
 
     def __init__(self) -> None:
         self.values: dict[str, T] = {}
+        self.weight = 0
         self._root: _Branch[T] = _Branch()
 
     def __len__(self) -> int:
@@ -108,9 +123,13 @@ class _Tree(Generic[T]):
 
     def set(self, way: str, value: T) -> None:
         """Set the value of a name or filter."""
+        if way not in self.values:
+            self.weight += getsizeof(way)
         self.values[way] = value
         branch = self._root
         for level in way.split("/"):
+            if level not in branch.below:
+                self.weight += LEVEL_BYTES + getsizeof(level)
             branch = branch.below[level]
         branch.value = value
 
@@ -118,6 +137,7 @@ class _Tree(Generic[T]):
         """Forget a name or filter; returns whether it was there."""
         if self.values.pop(way, None) is None:
             return False
+        self.weight -= getsizeof(way)
         steps: list[tuple[_Branch[T], str]] = []
         branch = self._root
         for level in way.split("/"):
@@ -129,6 +149,7 @@ class _Tree(Generic[T]):
             if child.below or child.value is not None:
                 break
             del parent.below[level]
+            self.weight -= LEVEL_BYTES + getsizeof(level)
         return True
 
 
