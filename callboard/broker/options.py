@@ -17,6 +17,7 @@ from callboard.broker.conf import parse_conf
 from callboard.endpoint.machine.peer_buffer import OverflowPolicy
 from callboard.model.errors import InvalidData, InvalidOption
 from callboard.model.timespan import Timespan
+from callboard.named_file import read_named
 
 log = logging.getLogger("callboard.broker")
 
@@ -262,12 +263,11 @@ def effective_options(
 
 
 def _take_file(options: BrokerOptions, path: Path) -> None:
-    data = path.read_bytes()
-    if len(data) > FILE_LIMIT:
-        msg = f"{len(data):,} bytes exceed the limit of {FILE_LIMIT:,}"
-        raise InvalidOption(msg)
     try:
-        text = data.decode()
+        text = read_named(path, FILE_LIMIT).decode()
+    except OSError as error:
+        msg = str(error.strerror)
+        raise InvalidOption(msg) from None
     except UnicodeDecodeError as error:
         msg = f"it is no text in UTF-8: {error}"
         raise InvalidOption(msg) from None

@@ -241,8 +241,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     except Exception as error:
         from callboard.actors.errors import CallboardError
+        from callboard.commitlog import LogError
+        from callboard.pipeline.errors import PipelineError
 
-        if not isinstance(error, CallboardError):
+        # An OSError is of what the user named: a file, a folder, an address. Text that is no
+        # Unicode comes from the shell.
+        typed = CallboardError | LogError | PipelineError | OSError | UnicodeError
+        if not isinstance(error, typed):
             raise
         return _complain(explain(error), MISUSED if isinstance(error, ValueError) else FAILED)
     return outcome if isinstance(outcome, int) else 0

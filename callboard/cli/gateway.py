@@ -11,6 +11,7 @@ from callboard.cli.options import JsonOptions, command, flag, noun, option
 from callboard.cli.output import columns, say, to_json
 from callboard.cli.own_node import catch_signals
 from callboard.cli.problem import FAILED, MISUSED, Misuse, Problem, Problems
+from callboard.named_file import read_named
 
 if TYPE_CHECKING:
     from callboard.gateway import Gateway, Message, ModuleStatus
@@ -163,7 +164,7 @@ def _lines(given: Path) -> "list[tuple[str, Message]]":
 
     found: list[tuple[str, Message]] = []
     try:
-        for number, text in enumerate(given.read_bytes().splitlines(), 1):
+        for number, text in enumerate(read_named(given).splitlines(), 1):
             fields = read_line(text)
             source = fields.get("source")
             if not isinstance(source, str):

@@ -21,6 +21,7 @@ import typer
 
 from callboard.cli.output import say, to_json
 from callboard.cli.problem import Misuse
+from callboard.named_file import read_named
 from callboard.text import printable
 
 if TYPE_CHECKING:
@@ -235,7 +236,7 @@ def read_secret(path: Path | None) -> str | None:
     if path is None:
         return os.environ.get(SECRET_VARIABLE) or None
     try:
-        secret = path.read_text().strip()
+        secret = read_named(path, 1 << 16).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
         raise Misuse(

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from callboard.commitlog.batch import Batch, records_of
 from callboard.commitlog.disk import DiskFile
-from callboard.commitlog.errors import LogCorrupt
+from callboard.commitlog.errors import LogCorrupt, LogFailed
 from callboard.commitlog.folder import read_mark
 from callboard.commitlog.integrity import Scan, find_intact
 from callboard.commitlog.record import Cursor, Record, Run
@@ -71,7 +71,18 @@ class LogReading(Iterator[Record]):
 
         Raises:
             LogCorrupt: durable bytes are damaged.
+            LogFailed: the disk refuses.
         """
+        try:
+            yield from self._readable()
+        except OSError as error:
+            if isinstance(error, LogFailed):
+                raise
+            what = f"{self._table.folder.path} cannot be read: {error.strerror}; see its disk"
+            raise LogFailed(what) from error
+
+    def _readable(self) -> Iterator[Batch]:
+        """Iterate over batches; errors of the disk are those of the system."""
         table, is_second_look = self._table, False
         while True:
             segment = table.holding(self.cursor.offset)

@@ -146,10 +146,10 @@ class LogSegmentTable:
         self.folder = folder
         self.segments: list[LogSegment] = segments or []
         self._is_kept = segments is not None
-        #: What was durable when this looked first, whether its segment is there or not. Looked
-        #: at before the names of segments: one that is begun meanwhile must not be missed.
-        self.marked = 0 if self._is_kept else read_mark(folder).end
         self.refresh()
+        #: What was durable when this looked first, whether its segment is there or not.
+        self.marked = 0 if self._is_kept else read_mark(folder).end
+        self.refresh()  # a segment that was begun meanwhile is not missing
 
     def refresh(self) -> None:
         """Look again which segments there are.

@@ -69,6 +69,9 @@ class Writer:
         segments = [LogSegment(base) for base in bases]
         if bases:
             segments[-1].index, self.recovery = recover(folder, bases[-1])
+        if self.recovery.damaged:
+            what = "the last segment of %s is damaged or gone; the log goes on at %d; verify it"
+            _log.error(what, folder.path, self.recovery.end)
         self._marks = Marks(folder)
         if not segments or self.recovery.damaged:
             segments.append(LogSegment(self.recovery.end))

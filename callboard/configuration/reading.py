@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, ValidationInfo
 
 from callboard.configuration.host_port import parse_host_port, parse_listen
+from callboard.named_file import read_named
 
 #: Bytes of a configuration file: parsers need several times that in memory.
 FILE_LIMIT: Final = 16 * 1024 * 1024
@@ -124,14 +125,12 @@ def read_values(path: Path, refuse: Refuse, *, takes_json: bool = False) -> dict
     kind = "JSON" if takes_json and path.suffix != ".toml" else "TOML"
     step = f"give the path of a {'JSON or TOML' if takes_json else 'TOML'} file"
     try:
-        if path.stat().st_size > FILE_LIMIT:
-            raise refuse([f"{path}: it is larger than {FILE_LIMIT:,} B"])
-        values: Any = parse(path.read_text(encoding="utf-8"), kind)
+        values: Any = parse(read_named(path, FILE_LIMIT).decode(), kind)
     except OSError as error:
         line = f"{path}: {error.strerror}; {step}"
     except UnicodeDecodeError:
         line = f"{path}: it is no text in UTF-8; {step}"
-    except (tomllib.TOMLDecodeError, json.JSONDecodeError, TooDeep) as error:
+    except ValueError as error:  # of the parsers, numbers of too many digits too; TooDeep
         line = f"{path}: it is no {kind}: {error}; correct it there"
     else:
         if isinstance(values, dict):

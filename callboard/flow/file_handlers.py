@@ -25,6 +25,7 @@ from callboard.flow.flow import Flow
 from callboard.flow.handler import FlowHandler
 from callboard.flow.protocol.message import Message, object_text
 from callboard.flow.protocol.rules import Rule, fill_pattern, invalid_rule
+from callboard.named_file import read_named
 from callboard.node import Node
 
 _DIRECTIONS: Final = {"w": "inject", "r": "extract"}
@@ -87,7 +88,7 @@ def load_rules(path: Path) -> list[FileRule]:
         InvalidRule: it cannot be read; the text says where.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_named(path).decode()
         found = parse(text, "JSON" if path.suffix == ".json" else "TOML")
     except OSError as error:
         invalid_rule(f"{path}: {error.strerror}")

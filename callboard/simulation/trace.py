@@ -130,7 +130,7 @@ class Dump:
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             seed, test, events = int(found["seed"]), found["test"], found["events"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
             msg = f"{path} is no dump of a simulation ({error}); run the failing test again"
             raise UnreadableDump(msg) from None
         if not isinstance(test, str) or not isinstance(events, list):

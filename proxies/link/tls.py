@@ -2,11 +2,11 @@
 
 import os
 import ssl
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
+from callboard.named_file import read_named
 from callboard.proxies.errors import TlsError
 
 FilePath = str | os.PathLike[str]
@@ -154,19 +154,10 @@ def read_file(path: FilePath, what: str) -> bytes:
         TlsError: it cannot be read, or is a pipe or a device, which might keep us waiting.
     """
     try:
-        with open(path, "rb", opener=_open_at_once) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                msg = f"the {what} cannot be read: {path} is not a file"
-                raise TlsError(msg)
-            return file.read()
+        return read_named(path)
     except OSError as error:
         msg = f"the {what} cannot be read: {path}: {error.strerror}"
         raise TlsError(msg) from None
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    """Open a file without waiting for the other end of a pipe."""
-    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def fixed_context(context: ssl.SSLContext, *, listens: bool) -> ssl.SSLContext:

@@ -3,6 +3,7 @@
 import importlib.metadata
 import importlib.resources
 import keyword
+import os
 import re
 import sys
 from pathlib import Path
@@ -32,7 +33,7 @@ def create(folder: Path) -> list[Path]:
         Problem: the name cannot be that of a package, there is something in the folder, it
             cannot be written, or callboard itself is not installed.
     """
-    name = folder.resolve().name
+    name = Path(os.path.abspath(folder)).name  # noqa: PTH100  (links may lead in a circle)
     module = name.replace("-", "_")
     _check_name(name, module)
     _check_installed()

@@ -101,15 +101,27 @@ class RouterJournal:
         recovery.install(machine)
 
     def _last_snapshot(self) -> int:
-        """Return where the newest whole snapshot begins; what is shelved stands before it."""
-        start = self._log.start
+        """Return where the newest whole snapshot begins; what is shelved stands before it.
+
+        Raises:
+            LogCorrupt: the begin of the journal is gone, and no snapshot behind it is whole.
+        """
+        start = first = self._log.start
         begun: int | None = None
         for record in self._log.read(start):
             if record.topic == "begin":
                 begun = record.offset
             elif record.topic == "end" and begun is not None:
                 start, begun = (begun if record.payload[0] else start), None
+        if first and start == first and not self._is_begin(first):
+            message = f"the records before {first} of the MQTT journal are gone"
+            raise LogCorrupt(message)
         return start
+
+    def _is_begin(self, place: int) -> bool:
+        """Whether a record begins a snapshot."""
+        record = next(self._log.read(place), None)
+        return record is not None and record.topic == "begin"
 
     def fetch(self, fetches: list[tuple[FilterLog, Segment]], machine: RouterMachine) -> None:
         """Read shelved messages back, and give them to a machine."""

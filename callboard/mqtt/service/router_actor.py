@@ -145,7 +145,8 @@ class RouterActor(SystemActor):
         except JournalFailed as error:
             return error
         except LogError as error:
-            message = f"the journal in {config.directory} cannot be used: {error}"
+            why = f"the journal in {config.directory} cannot be used: {error}"
+            message = f"{why}; put a copy in its place, or move it away to begin without it"
             return JournalFailed(message)
         gate = AuthGate(
             config.security, config.authenticator, config.hooks.subscribe, config.methods

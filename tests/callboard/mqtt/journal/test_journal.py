@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from callboard.commitlog import CommitLog, LogCorrupt
+from callboard.commitlog import CommitLog, LogCorrupt, LogError
 from callboard.mqtt.journal.journal import RouterJournal
 from callboard.mqtt.router.record import Published, read_record
 from callboard.mqtt.wire.packet import V4, V5, PubAck, PubComp, Publish, PubRec, PubRel
@@ -344,3 +344,69 @@ def test_a_filter_with_qos_0_takes_no_message_from_one_with_qos_1(
         durable.crash()
 
     assert durable.client("s", **LASTING).payloads() == [b"x"]
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+#: What is done to a file, whatever segment it is.
+HARM = {
+    "flip": _flip,
+    "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "empty": lambda path: path.write_bytes(b""),
+    "remove": Path.unlink,
+    "zero": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+}
+
+
+def _filled(folder: Path) -> dict[str, bytes]:
+    """A journal of several segments; returns the payloads of what it retains."""
+    stage = Stage(is_durable=True)
+    journal = RouterJournal(
+        folder, now=lambda: 0.0, wall_clock=lambda: 0, least_growth=1 << 30, segment_bytes=2000
+    )
+    stage.client("s", **LASTING).subscribe("t/#", qos=1)
+    publisher = stage.client("p")
+    for number in range(60):
+        publisher.publish(f"t/{number}", bytes(100), 1, retain=True)
+    for turn in stage.turns:
+        journal.write(turn.records, stage.machine)
+    journal.close()
+    return _retained(folder)
+
+
+def _retained(folder: Path) -> dict[str, bytes]:
+    journal = RouterJournal(folder, now=lambda: 0.0, wall_clock=lambda: 0)
+    again = Stage(is_durable=True)
+    try:
+        journal.restore(again.machine)
+    finally:
+        journal.close()
+    return {str(run.topic): run.payloads[0] for run in again.machine.logs.retained}
+
+
+@pytest.mark.parametrize("which", [0, 1, -1])
+@pytest.mark.parametrize("kind", HARM)
+def test_a_damaged_journal_is_told_and_never_half_a_router(tmp_path, kind, which) -> None:
+    before = _filled(tmp_path / "mqtt")
+    assert len(before) == 60
+    segments = sorted((tmp_path / "mqtt").glob("*.log"))
+    full = [path for path in segments if path.stat().st_size]
+    assert len(full) > 4
+
+    HARM[kind](full[which])
+
+    with pytest.raises(LogError):
+        _retained(tmp_path / "mqtt")
+
+
+def test_a_journal_without_its_segments_is_told(tmp_path) -> None:
+    _filled(tmp_path / "mqtt")
+    for path in (tmp_path / "mqtt").glob("*.log"):
+        path.unlink()
+
+    with pytest.raises(LogError):
+        _retained(tmp_path / "mqtt")
