@@ -35,10 +35,14 @@ LOOK_INTERVAL: Final = 1.0
 #: of the file system's clock leaves no mark.
 SETTLED: Final = 2.0
 
+#: Bytes of all files above which they are read on a thread: 100,000 revoked certificates are
+#: 5 MB and take seconds.
+LARGE: Final = 128 * 1024
+
 REVOKED: Final = "its certificate was revoked"
 
 
-#: What changes whenever a file does, for each; the last is the time of the change.
+#: What changes whenever a file does, for each; size first, time of the change last.
 Stamp = list[tuple[float, ...]]
 
 
@@ -91,12 +95,13 @@ class Certificates:
         #: The files that are in force.
         self._used = self._seen
         self._told: set[str] = set()
+        self._is_reading = False
         self._lists = Revocations()
         #: Whether our own certificate passes by the lists, as far as that can be told.
         self._is_sound = True
         if not isinstance(tls, ssl.SSLContext):
             self._lists = _read_lists(tls)
-            self._is_sound = not _misfit(tls)
+            self._is_sound = not _misfit(tls, {})
             self._settle(self._seen)
         self._connections: WeakKeyDictionary[Secured, frozenset[CertificateId]]
         self._connections = WeakKeyDictionary()
@@ -175,14 +180,25 @@ class Certificates:
     def _read_changed(self) -> None:
         """Make the contexts again if a file has changed; keep them where one is of no use."""
         tls = self._tls
-        if isinstance(tls, ssl.SSLContext):
+        if isinstance(tls, ssl.SSLContext) or self._is_reading:
             return
         stamp = _stamp(tls)
         if stamp == self._seen:
             return
+        self._is_reading = True
+        if sum(fact[0] for fact in stamp) <= LARGE:
+            self._read(tls, stamp)
+        else:
+            read = threading.Thread(target=self._read, args=(tls, stamp), daemon=True)
+            read.start()
+
+    def _read(self, tls: TlsSource, stamp: Stamp) -> None:
+        """Make the contexts again, on whatever thread."""
         try:
-            contexts = {listens: _make(tls, listens=listens) for listens in self._contexts}
-            lists, misfit = _read_lists(tls), _misfit(tls)
+            contexts = {
+                listens: _make(tls, listens=listens) for listens in list(self._contexts)
+            }
+            lists, misfit = _read_lists(tls), _misfit(tls, contexts)
             if misfit and self._is_sound:
                 msg = f"no peer would be let in: {misfit}"
                 raise TlsError(msg)
@@ -192,14 +208,18 @@ class Certificates:
         except TlsError as error:
             self._tell(f"{error}; what was read before stays in force")
         else:
-            self._contexts, self._lists, self._is_sound = contexts, lists, not misfit
+            with self._lock:  # another direction may have come meanwhile, of the same files
+                self._contexts = {**self._contexts, **contexts}
+                self._lists, self._is_sound = lists, not misfit
             if stamp != self._used:
                 self._used = stamp
                 self._told.clear()
                 files = tuple(str(path) for path in tls.files())
                 _log.info("certificates were read again: %s", ", ".join(files))
                 self.report(CertificatesReplaced(files))
-        self._settle(stamp)
+        finally:
+            self._settle(stamp)
+            self._is_reading = False
 
     def _settle(self, stamp: Stamp | None) -> None:
         """Take note of the files that were read; fresh ones are read again."""
@@ -226,25 +246,28 @@ def _stamp(tls: TlsSource) -> Stamp:
         try:
             found = Path(path).stat()
         except OSError as error:
-            stamp.append((error.errno or 0, 0.0))
+            stamp.append((0, error.errno or 0, 0.0))
         else:
-            facts = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+            facts = (found.st_size, found.st_dev, found.st_ino, found.st_mtime_ns)
             stamp.append((*facts, found.st_ctime_ns, found.st_ctime))
     return stamp
 
 
-def _misfit(tls: TlsSource) -> str:
+def _misfit(tls: TlsSource, contexts: dict[bool, ssl.SSLContext]) -> str:
     """Return why lists are of no use: by them our own certificate cannot be checked.
 
-    It is shown to ourselves. What else may be wrong with it says nothing of the lists, as our
-    authority need not be that of our peers; it may be revoked, too.
+    It is shown to ourselves, by contexts that are not in force yet. What else may be wrong with
+    it says nothing of the lists, as our authority need not be that of our peers; it may be
+    revoked, too.
     """
     if not tls.lists():
         return ""
     try:
-        server, client = tls.for_listening(), tls.for_dialing()
+        server = contexts.get(True) or tls.for_listening()
+        client = contexts.get(False) or tls.for_dialing()
     except TlsError:
         return ""  # it only dials, or is about to be told
+    checked = server.verify_mode, client.check_hostname
     server.verify_mode, client.check_hostname = ssl.CERT_NONE, False
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = (client.wrap_bio(down, up), server.wrap_bio(up, down, server_side=True))
@@ -256,6 +279,8 @@ def _misfit(tls: TlsSource) -> str:
         return explain(error) if error.verify_code in UNCHECKED else ""
     except ssl.SSLError:
         pass
+    finally:
+        server.verify_mode, client.check_hostname = checked
     return ""
 
 

@@ -11,6 +11,7 @@ import re
 import ssl
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import repeat
 from typing import Any, Final
 
 #: One certificate: the issuer's name and the serial number.
@@ -74,11 +75,14 @@ def _read_list(data: bytes) -> Revocations:
     if at < end and data[at] == _SEQUENCE:
         at, end = _enter(data, at)
         while at < end:
-            serial, following = _enter(data, at)
-            first, last = _enter(data, serial)
-            serials.append(data[first:last])
-            at = following
-    return Revocations(frozenset((issuer, serial) for serial in serials), expires)
+            if data[at + 1] < 0x80:  # by far the most, of which there may be a million
+                serials.append(data[at + 4 : at + 4 + data[at + 3]])
+                at += 2 + data[at + 1]
+            else:
+                serial, at = _enter(data, at)
+                first, last = _enter(data, serial)
+                serials.append(data[first:last])
+    return Revocations(frozenset(zip(repeat(issuer), serials, strict=False)), expires)
 
 
 def chain_of(connection: Any) -> frozenset[CertificateId]:

@@ -3,6 +3,7 @@
 import base64
 import os
 import ssl
+import threading
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -168,7 +169,7 @@ def test_a_change_within_one_tick_of_the_file_system_is_seen(papers, live, monke
     context, stamp = certificates.listening(), live.key.stat()
     monkeypatch.setattr(
         "callboard.proxies.link.certificates._stamp",
-        lambda tls: [(1.0, stamp.st_ctime)],  # as if nothing had changed
+        lambda tls: [(0, 1.0, stamp.st_ctime)],  # as if nothing had changed
     )
     assert certificates.listening() is not context
 
@@ -390,3 +391,29 @@ def test_a_folder_in_the_place_of_a_certificate_keeps_no_descriptor(papers, tmp_
         with pytest.raises(TlsError, match="cannot be read"):
             Tls(tmp_path, authority=papers.folder / "authority.pem").for_dialing()
     assert len(list(Path("/dev/fd").iterdir())) == before
+
+
+def test_large_lists_are_read_beside_the_links(papers, live, monkeypatch):
+    monkeypatch.setattr("callboard.proxies.link.certificates.LARGE", 0)
+    gate, readers = threading.Event(), []
+    certificates = Certificates(live)
+    old = certificates.listening()
+
+    def slowly(text: bytes) -> Revocations:
+        readers.append(threading.current_thread())
+        assert gate.wait(20)
+        return read_lists(text)
+
+    monkeypatch.setattr("callboard.proxies.link.certificates.read_lists", slowly)
+    papers.revoke(papers.issue("x"))
+    certificates.look()
+    eventually(lambda: readers)
+
+    assert certificates.listening() is old
+    assert certificates.dialing()  # a direction that comes meanwhile stays
+    certificates.look()
+    assert len(readers) == 1
+    gate.set()
+    eventually(lambda: certificates.listening() is not old)
+    assert threading.main_thread() not in readers
+    eventually(lambda: not any(reader.is_alive() for reader in readers))
