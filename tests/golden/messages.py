@@ -17,6 +17,7 @@ from callboard.flow.factories import Serve
 from callboard.flow.file_service import Append, Fetched, FetchRecords
 from callboard.gateway.remote import PublishRun, ReceiveRun, StartAgent, StopAgent
 from callboard.mqtt.service import claims as mqtt
+from callboard.mqtt.service import cluster
 from callboard.proxies import inspection, messages
 from callboard.proxies.messages import Drained
 from callboard.proxies.stats import LinkInfo, ReachableNode
@@ -39,6 +40,7 @@ ACTOR = inspection.ActorInfo("basp:///17@aa", "Worker", "w", "idle", 3, 1000, 1.
 LINK = LinkInfo(b"p" * 18, "peer", "tcp://h:1", 1, 2, 3, 4, 5, 6)
 NODE = ReachableNode(b"q" * 18, "far", 2, b"p" * 18)
 JOIN = convention.Join(REF, {"Admin Port": 1900, "list": [1, (2,)]})
+WRITE = cluster.RetainedWrite(b"k" * 16, 7, b"o", b"t", b"x", 1, "c", b"\x01\x01", 2.5)
 KEPT = (("publish", ("x", 1, None, b"y")), ("close", ("s",)))
 VALUES: tuple[Any, ...] = (
     messages.Spawn("Worker", (1, "a"), {"k": 2.5}, True),
@@ -86,6 +88,10 @@ VALUES: tuple[Any, ...] = (
     mqtt.SessionOffer("offer", 9, KEPT),
     *mqtt.Verdict,
     mqtt.SessionConfirmed(mqtt.Verdict.YES, KEPT),
+    WRITE,
+    cluster.RetainedPiece((WRITE, cluster.RetainedWrite(b"k" * 16, 8, b"o")), False),
+    cluster.RetainedDigests(REF, (0, 2**64 - 1), True),
+    cluster.RetainedQuestion(255, ((b"k" * 16, 7, b"o"),)),
     demo.Receipt(10**18),
     demo.SensorReading("A.cpu", 1),
     demo.UseAggregator(REF, OTHER),

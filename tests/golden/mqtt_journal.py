@@ -69,7 +69,8 @@ def shown(value: Any) -> Any:
         told = (list(value.run.filters), value.client_id, value.packet_ids)
         return ["Published", shown(value.run), *told]
     if isinstance(value, Copied | Retained):
-        return [type(value).__name__, shown(value.run) if value.run else value.topic]
+        order = [value.stamp, value.origin] if isinstance(value, Retained) else []
+        return [type(value).__name__, shown(value.run) if value.run else value.topic, *order]
     if isinstance(value, Shelved):
         columns = value.starts, *value.shelf
         return [value.topic_filter, value.span, *map(list, columns)]
@@ -99,6 +100,8 @@ RECORDS: dict[str, JournalRecord] = {
     "copied": Copied(run(1)),
     "retained": Retained(b"a/\xc3\xa4", run(1, retain=True)),
     "retained no more": Retained(b"a", None),
+    "retained, in order": Retained(b"a/\xc3\xa4", run(1, retain=True), 2**60, b"origin"),
+    "retained no more, in order": Retained(b"k" * 16, None, 2**60 + 1, b"origin"),
     "opened": SessionOpened("s", 3600.0, None, 5),
     "opened, away": SessionOpened("s", 3600.0, 100.25),
     "closed": SessionClosed("s"),
