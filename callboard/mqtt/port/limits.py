@@ -16,7 +16,8 @@ class NetworkLimits:
         packet_size: of one packet.
         packets_per_read: handed to the router at once.
         connect_timeout: until the CONNECT is there.
-        linger: until what was written last has to have left, and the client to have closed.
+        linger: until what was written last has to have left, and the client to have closed;
+            here 0 is the shortest, a second.
         keep_alive: the longest that a client of MQTT 5 may ask for.
         message_rate: packets a second that are read from one client.
         byte_rate: bytes a second that are read from one client.

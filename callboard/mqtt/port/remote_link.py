@@ -118,6 +118,10 @@ _OURS: Final = _Pause.TURN | _Pause.RATE | _Pause.READERS | _Pause.HELD
 _READS: Final = frozenset((ClientState.ADMITTING, ClientState.OPEN))
 
 
+#: Seconds of linger where none is set: one that never closes must not keep its place.
+LEAST_LINGER: Final = 1.0
+
+
 #: Calls of `ClientWire.write` that are due, each with its bytes.
 Writes = list[tuple[Callable[[bytes], None], bytes]]
 
@@ -658,7 +662,7 @@ class RemoteLink:
     def _run_out(self) -> None:
         """End a connection that was silent for too long."""
         if self.state is ClientState.OPEN and self.link is not None:
-            self._patience = self._door.limits.linger
+            self._patience = self._door.limits.linger or LEAST_LINGER
             self._silent_since = self._door.clock()
             self._door.figures.timeouts += 1
             self.link.disconnect(ReasonCode.KEEP_ALIVE_TIMEOUT, is_told=True)
@@ -675,7 +679,7 @@ class RemoteLink:
         self._pauses = 0
         self._door.backpressure.forget(self)
         self._silent_since = self._door.clock()
-        self._patience = self._door.limits.linger
+        self._patience = self._door.limits.linger or LEAST_LINGER
         self._wire.close()
 
     def __repr__(self) -> str:

@@ -351,8 +351,9 @@ def test_server_keep_alive_shortens_that_of_mqtt_5_and_not_of_3_1_1():
         assert len(edge.router.events) == expected
 
 
-def test_a_client_that_does_not_take_its_last_bytes_is_cut_off():
-    edge = Edge(linger=3).opened()
+@pytest.mark.parametrize("linger", [0, 3])
+def test_a_client_that_does_not_take_its_last_bytes_is_cut_off(linger):
+    edge = Edge(linger=linger).opened()
     edge.end()
     assert edge.wire.is_closed
 
