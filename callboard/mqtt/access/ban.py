@@ -20,12 +20,24 @@ class BanList:
         self._networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
         for entry in self.entries:
             kind, colon, name = entry.partition(":")
+            if name != name.strip() or "*" in name:
+                message = (
+                    f"{entry!r} has a space or a pattern in it, which bans are not; write "
+                    "client:ID, user:NAME or host:192.0.2.0/24"
+                )
+                raise ValueError(message)
             if colon and kind == "host":
                 try:
-                    self._networks.append(ipaddress.ip_network(name, strict=False))
+                    network = ipaddress.ip_network(name, strict=False)
                 except ValueError:
                     message = f"{name!r} is no address and no network; write host:192.0.2.0/24"
                     raise ValueError(message) from None
+                if str(network.network_address) != str(ipaddress.ip_interface(name).ip):
+                    message = (
+                        f"{name!r} is an address in a network; write host:{network} for all"
+                    )
+                    raise ValueError(message)
+                self._networks.append(network)
             elif not name or kind not in {"client", "user"}:
                 message = f"{entry!r} bans nobody; write client:ID, user:NAME or host:ADDRESS"
                 raise ValueError(message)

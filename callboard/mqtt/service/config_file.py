@@ -6,15 +6,19 @@ finds plain names in the file's `app`.
 """
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
+from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, StrictBool, model_validator
 
 from callboard.configuration import reading
-from callboard.mqtt.access.acl import AclEntry, parse_rule
+from callboard.mqtt.access.acl import EVERYBODY, AclEntry, is_covered, parse_rule
 from callboard.mqtt.access.auth import Security
 from callboard.mqtt.access.ban import BanList
 from callboard.mqtt.access.scram import ScramKeys
@@ -30,7 +34,13 @@ from callboard.mqtt.service.config import RouterConfig
 from callboard.mqtt.service.hub_door import TopicMap
 from callboard.mqtt.service.rules import Rule
 from callboard.mqtt.wire.errors import ListenError, MqttError
-from callboard.mqtt.wire.topic import is_valid_filter, is_valid_topic
+from callboard.mqtt.wire.topic import (
+    SHARE,
+    check_filter,
+    is_valid_topic,
+    matches,
+    split_share,
+)
 from callboard.proxies.link.tls import Tls
 
 FunctionFinder = Callable[[str], Callable[..., Any]]
@@ -71,9 +81,41 @@ def _is_function_name(text: str) -> bool:
     return all(part.isidentifier() for part in text.replace(":", ".").split("."))
 
 
-Filter = Annotated[str, _form(is_valid_filter, "is no topic filter")]
+def _parse_filter(text: str) -> None:
+    """Refuse a text that is no filter."""
+    try:
+        check_filter(text)
+    except ValueError as error:
+        message = f"{text!r} is no topic filter: {error}"
+        raise ValueError(message) from None
+
+
+def _parse_plain_filter(text: str) -> None:
+    """Refuse a text that is no filter, or one of a group that shares it."""
+    _parse_filter(text)
+    group, plain = split_share(text)
+    if group:
+        message = f"{text!r} is shared, which has no meaning here; write {plain!r}"
+        raise ValueError(message)
+
+
+def _is_origin(text: str) -> bool:
+    """Whether browsers can say that a page is from there."""
+    return re.fullmatch(r"https?://[^/\s*]+|null", text) is not None
+
+
+def _is_prefix(text: str) -> bool:
+    """Whether topics can begin with a text."""
+    return not text or (is_valid_topic(text) and not text.startswith(SHARE))
+
+
+Filter = Annotated[str, reading.text_form(_parse_filter)]
+PlainFilter = Annotated[str, reading.text_form(_parse_plain_filter)]
 Topic = Annotated[str, _form(is_valid_topic, "is no topic: it may have no wildcards")]
-Rights = list[Annotated[str, reading.text_form(parse_rule)]]
+Origin = Annotated[str, _form(_is_origin, "is no origin; write https://HOST, with no path")]
+Prefix = Annotated[str, _form(_is_prefix, "begins no topic: it may have no wildcards")]
+Allowed = list[Annotated[str, reading.text_form(parse_rule)]]
+Denied = list[Annotated[str, reading.text_form(partial(parse_rule, denies=True))]]
 Function = Annotated[str, _form(_is_function_name, "names no function; write module:function")]
 Ban = Annotated[str, reading.text_form(lambda text: BanList((text,)))]
 Qos = Literal[0, 1, 2]
@@ -108,9 +150,9 @@ class ListenerTable(TlsTable):
     """`[[listeners]]`."""
 
     address: Annotated[str, reading.text_form(_parse_listener)]
-    client_certificates: bool = False
-    tenants: bool = False
-    origins: list[str] = []
+    client_certificates: StrictBool = False
+    tenants: StrictBool = False
+    origins: list[Origin] = []
 
     def settings(self, folder: Path) -> ListenerSettings:
         """Return what the table stands for."""
@@ -118,7 +160,7 @@ class ListenerTable(TlsTable):
         return ListenerSettings(self.address, tls, self.tenants, tuple(self.origins))
 
 
-class LimitsTable(reading.Table):
+class LimitsTable(reading.StrictTable):
     """`[limits]`; what is left out has the default of `Limits` or `NetworkLimits`.
 
     The fields are called as there; the keys of the file are the aliases.
@@ -152,7 +194,7 @@ class LimitsTable(reading.Table):
     acknowledge_patience: float | None = Field(default=None, ge=0)
     max_hold: float | None = Field(default=None, ge=0)
     journal_bytes: int | None = Field(default=None, alias="max_journal_size", ge=0)
-    share_strategy: ShareStrategy | None = None
+    share_strategy: ShareStrategy | None = Field(default=None, strict=False)
     packets_per_read: int | None = Field(default=None, alias="max_packets_per_read", gt=0)
     connect_timeout: float | None = Field(default=None, ge=0)
     linger: float | None = Field(default=None, ge=0)
@@ -172,7 +214,7 @@ class LimitsTable(reading.Table):
 class UserTable(reading.Table):
     """`[[users]]`: a password, keys for SCRAM-SHA-256, or both."""
 
-    name: str = Field(min_length=1)
+    name: Annotated[str, _form(lambda name: name not in {"", "*"}, "is no name of a user")]
     password: Annotated[str, reading.text_form(PasswordHash.parse)] | None = None
     scram: Annotated[str, reading.text_form(ScramKeys.parse)] | None = None
 
@@ -185,7 +227,7 @@ class UserTable(reading.Table):
         return self
 
 
-class AuthTable(reading.Table):
+class AuthTable(reading.StrictTable):
     """`[auth]`."""
 
     anonymous: bool = False
@@ -198,8 +240,8 @@ class AclTable(reading.Table):
     """`[[acl]]`."""
 
     user: str = Field(min_length=1)
-    allow: Rights = []
-    deny: Rights = []
+    allow: Allowed = []
+    deny: Denied = []
 
 
 class HooksTable(reading.Table):
@@ -211,10 +253,10 @@ class HooksTable(reading.Table):
     deliver: Function | None = None
 
 
-class FilterSegmentTable(reading.Table):
+class FilterSegmentTable(reading.StrictTable):
     """`[[segments]]`."""
 
-    filter: Filter
+    filter: PlainFilter
     max_segment_size: int = Field(default=SEGMENT_BYTES, ge=1024)
     max_segment_count: int = Field(default=SEGMENT_COUNT, ge=1)
 
@@ -222,7 +264,7 @@ class FilterSegmentTable(reading.Table):
 class RuleTable(reading.Table):
     """`[[rules]]`."""
 
-    filter: Filter
+    filter: PlainFilter
     function: Function
     topic: Topic | None = None
     qos: Qos = 1
@@ -234,14 +276,14 @@ class BridgeTopicTable(reading.Table):
     filter: Filter
     direction: Literal["in", "out"] = "in"
     qos: Qos = 1
-    prefix: str = ""
+    prefix: Prefix = ""
 
 
 class BridgeTable(TlsTable):
     """`[[bridges]]`."""
 
     address: str
-    topics: list[BridgeTopicTable]
+    topics: list[BridgeTopicTable] = Field(min_length=1)
     client_id: str = "callboard-bridge"
     username: str | None = None
     password: str | None = None
@@ -324,10 +366,150 @@ def read_config_file(path: Path) -> ConfigTable:
     """Read and check a file.
 
     Raises:
-        MqttConfigError: with a line for each mistake: file, key, value, what is expected.
+        MqttConfigError: with a line for each mistake: file, key, value, what is expected, and
+            the line of the file.
     """
     values = reading.read_values(path, MqttConfigError)
-    return reading.check_values(ConfigTable, values, MqttConfigError, source=str(path))
+    try:
+        table = reading.check_values(ConfigTable, values, MqttConfigError, source=str(path))
+        found = [f"{path}: {where} = {what}" for where, what in _contradictions(table)]
+        if found:
+            raise MqttConfigError(found)
+    except MqttConfigError as error:
+        numbers = _line_numbers(path.read_text(encoding="utf-8"))
+        raise MqttConfigError([_with_number(e, path, numbers) for e in error.lines]) from None
+    return table
+
+
+# --- where a mistake stands ---
+
+_HEADER = re.compile(r"\s*(\[\[?)\s*([\w.\- ]+?)\s*\]\]?\s*(?:#.*)?$")
+_KEY = re.compile(r"""\s*["']?([\w.-]+)["']?\s*=(.*)""")
+_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"|\'[^\']*\'')
+
+
+def _line_numbers(text: str) -> dict[str, int]:
+    """Return the lines of keys and of texts in lists, by their paths as mistakes have them."""
+    numbers: dict[str, int] = {}
+    tables: Counter[str] = Counter()
+    where = key = ""
+    item = 0
+    for number, line in enumerate(text.split("\n"), 1):
+        header = _HEADER.match(line)
+        pair = None if header else _KEY.match(line)
+        rest = line
+        if header:
+            where, key = _path_of(header[2], tables, is_list=header[1] == "[["), ""
+        elif pair:
+            key, item, rest = f"{where}{pair[1]}", 0, pair[2]
+            numbers.setdefault(key, number)
+        if key:
+            for _ in _TEXT.findall(rest):
+                numbers.setdefault(f"{key}.{item}", number)
+                item += 1
+    return numbers
+
+
+def _path_of(name: str, tables: "Counter[str]", *, is_list: bool) -> str:
+    """Return the path of a table that begins, with the numbers of those in lists before it."""
+    path, parts = "", [part.strip() for part in name.split(".")]
+    for depth, part in enumerate(parts, 1):
+        path += part
+        if is_list and depth == len(parts):
+            tables[path] += 1
+        path += f".{tables[path] - 1}." if tables[path] else "."
+    return path
+
+
+def _with_number(line: str, path: Path, numbers: Mapping[str, int]) -> str:
+    """Return what is said of a mistake, with the line where it stands if that is known."""
+    said = line.removeprefix(f"{path}: ")
+    found = re.match(r"([\w.-]+)(?: = |: there is no such key)", said)
+    number = None if found is None else numbers.get(found[1])
+    return line if number is None else f"{line} (line {number})"
+
+
+# --- what is right by itself, and has no effect or another one beside the rest ---
+
+
+def _contradictions(table: ConfigTable) -> Iterator[tuple[str, str]]:
+    """Return what would silently be something else, each by its key: value, and what to do."""
+    yield from _twice("users", "name", [each.name for each in table.users])
+    fixed = [each.address for each in table.listeners if not each.address.endswith(":0")]
+    yield from _twice("listeners", "address", fixed)
+    for at, listener in enumerate(table.listeners):
+        yield from _idle_keys(f"listeners.{at}", listener)
+    yield from _idle_rules(table)
+    for at, later in enumerate(table.segments):
+        for before in table.segments[:at]:
+            if later.filter == before.filter or matches(later.filter, before.filter):
+                what = (
+                    f"{before.filter!r} stands before it and holds; put the narrower one first"
+                )
+                yield f"segments.{at}.filter", f"{later.filter!r}: {what}"
+                break
+    names = [f"{each.address} {each.client_id}" for each in table.bridges]
+    yield from _twice("bridges", "client_id", names)
+    for at, bridge in enumerate(table.bridges):
+        if not bridge.address.startswith("tls://"):
+            for key, name in bridge.files().items():
+                if name is not None:
+                    yield f"bridges.{at}.{key}", f"{name!r}: it is for an address with tls://"
+        carried = [f"{each.direction} {each.filter} {each.prefix}" for each in bridge.topics]
+        yield from _twice(f"bridges.{at}.topics", "filter", carried)
+        if bridge.version != "5" and bridge.password is not None and bridge.username is None:
+            yield f"bridges.{at}.password", "'…': MQTT 3.1.1 has none without a username"
+
+
+def _twice(where: str, key: str, values: list[str]) -> Iterator[tuple[str, str]]:
+    """Return the values that stand there a second time."""
+    for at, value in enumerate(values):
+        if value in values[:at]:
+            yield f"{where}.{at}.{key}", f"{value!r}: it is there already; take one of them out"
+
+
+def _idle_keys(where: str, listener: ListenerTable) -> Iterator[tuple[str, str]]:
+    """Return the keys of a listener that have no effect at its address."""
+    scheme = listener.address.partition("://")[0]
+    if scheme not in {"tls", "wss"}:
+        keys = dict(listener.files(), client_certificates=listener.client_certificates)
+        for key, value in keys.items():
+            if value:
+                yield f"{where}.{key}", f"{value!r}: it is for an address with tls:// or wss://"
+    elif listener.client_certificates and listener.authority is None:
+        yield f"{where}.client_certificates", "True: it needs the authority that signs them"
+    if listener.tenants and not listener.client_certificates:
+        yield f"{where}.tenants", "True: tenants stand in certificates; set client_certificates"
+    if listener.origins and scheme not in {"ws", "wss"}:
+        yield (
+            f"{where}.origins",
+            f"{listener.origins!r}: it is for an address with ws:// or wss://",
+        )
+
+
+def _idle_rules(table: ConfigTable) -> Iterator[tuple[str, str]]:
+    """Return topic rules about nobody, and those of which others leave nothing."""
+    names = [each.name for each in table.users]
+    others = table.hooks.connect, table.auth.methods
+    is_closed = names and not any(others)
+    is_closed = is_closed and not any(each.client_certificates for each in table.listeners)
+    for at, entry in enumerate(table.acl):
+        if is_closed and entry.user not in {EVERYBODY, *names}:
+            close = get_close_matches(entry.user, names, 1) or [EVERYBODY]
+            yield f"acl.{at}.user", f"{entry.user!r}: there is no such user; write {close[0]!r}"
+        denied = [
+            parse_rule(rule, denies=True)
+            for each in table.acl
+            if each.user in {EVERYBODY, entry.user}
+            for rule in each.deny
+        ]
+        for index, rule in enumerate(entry.allow):
+            verbs, narrow = parse_rule(rule)
+            if all(
+                any(v in on and is_covered(narrow, wide) for on, wide in denied) for v in verbs
+            ):
+                what = "a rule of deny covers all of it and stands above; take one of them out"
+                yield f"acl.{at}.allow.{index}", f"{rule!r}: {what}"
 
 
 def make_config(

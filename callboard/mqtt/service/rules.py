@@ -16,7 +16,7 @@ from callboard.mqtt.port.local_link import LocalLink
 from callboard.mqtt.router.link import RouterMailbox
 from callboard.mqtt.wire.client import Message
 from callboard.mqtt.wire.errors import InvalidPacket, LinkClosed
-from callboard.mqtt.wire.topic import matches
+from callboard.mqtt.wire.topic import check_filter, matches
 from callboard.text import logged
 
 _log: Final = logging.getLogger(__name__)
@@ -42,6 +42,9 @@ class Rule:
     function: RuleFunction
     topic: str | None = None
     qos: int = 1
+
+    def __post_init__(self) -> None:
+        check_filter(self.topic_filter)
 
 
 class RuleRunner:

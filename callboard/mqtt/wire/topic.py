@@ -31,6 +31,30 @@ def is_valid_topic(topic: str) -> bool:
     return len(topic) > 0 and is_short and not has_wildcard(topic) and "\0" not in topic
 
 
+def check_filter(topic_filter: str) -> None:
+    """Check a filter, which may be a shared one, as a person wrote it.
+
+    Raises:
+        ValueError: it is not well-formed; the text says why.
+    """
+    if is_valid_filter(topic_filter) and len(topic_filter.encode()) <= MAX_TOPIC_BYTES:
+        return
+    levels = topic_filter.split("/")
+    mixed = next((each for each in levels if has_wildcard(each) and len(each) > 1), None)
+    if mixed is not None:
+        message = f"a wildcard is a whole level, which {mixed!r} is not; write '+' or '#' alone"
+    elif "#" in levels[:-1]:
+        shorter = "/".join(levels[: levels.index("#") + 1])
+        message = f"'#' is the last level; write {shorter!r}, or '+' for one level"
+    elif topic_filter.startswith(SHARE):
+        message = "a shared one is '$share/GROUP/FILTER'"
+    elif not topic_filter or "\0" in topic_filter:
+        message = "it is empty, or has U+0000 in it"
+    else:
+        message = f"it has more than {MAX_LEVELS} levels, or {MAX_TOPIC_BYTES:,} bytes"
+    raise ValueError(message)
+
+
 def is_valid_filter(topic_filter: str) -> bool:
     """Whether a filter, which may be a shared one, is well-formed."""
     if topic_filter.startswith(SHARE):

@@ -1,12 +1,23 @@
 """Lists of topics for each user."""
 
+import re
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from callboard.mqtt.access.acl import AclEntry, Client, Ruled, is_covered, parse_rule
+from callboard.mqtt.access.acl import (
+    MEANING,
+    WORDS,
+    AclEntry,
+    Client,
+    Ruled,
+    is_covered,
+    parse_rule,
+)
+from callboard.mqtt.access.ban import BanList
 from callboard.mqtt.wire.reason_code import ReasonCode
-from callboard.mqtt.wire.topic import is_valid_filter, matches
+from callboard.mqtt.wire.topic import check_filter, is_valid_filter, matches
 
 levels = st.lists(st.sampled_from(["a", "b", "+", "", "$x"]), min_size=1, max_size=4)
 filters = st.builds(
@@ -103,3 +114,144 @@ def test_a_tenant_stays_within_its_topics():
     assert rules.may_subscribe("/tenants/acme/#", 1) == 1
     assert rules.may_subscribe("$share/g/#", 1) == ReasonCode.NOT_AUTHORIZED
     assert not rules.may_receive("x")
+
+
+@pytest.mark.parametrize(
+    ("rule", "verbs", "topic_filter"),
+    [
+        ("write secret/#", "publish", "secret/#"),
+        ("read secret/#", "subscribe", "secret/#"),
+        ("readwrite a", "publish subscribe", "a"),
+        ("topic a/#", "publish subscribe", "a/#"),
+        ("topic write a/+", "publish", "a/+"),
+        ("topic read a b", "subscribe", "a b"),
+        ("pattern read %u/%c/#", "subscribe", "%u/%c/#"),
+        ("pattern a/%c", "publish subscribe", "a/%c"),
+        ("publish\ta", "publish", "a"),
+        ("readwrite write", "publish subscribe", "write"),
+        ("a/write/#", "publish subscribe", "a/write/#"),
+        ("writer/#", "publish subscribe", "writer/#"),
+        ("write/#", "publish subscribe", "write/#"),
+        ("load/100%", "publish subscribe", "load/100%"),
+        ("$SYS/#", "publish subscribe", "$SYS/#"),
+    ],
+)
+def test_rules_mean_what_they_say_in_mosquittos_words_as_well(rule, verbs, topic_filter):
+    assert parse_rule(rule) == (tuple(verbs.split()), topic_filter)
+
+
+@pytest.mark.parametrize(
+    "rule", ["deny secret/#", "topic deny secret/#", "pattern deny secret/#"]
+)
+def test_a_list_that_denies_takes_mosquittos_deny(rule):
+    assert parse_rule(rule, denies=True) == (("publish", "subscribe"), "secret/#")
+    with pytest.raises(ValueError, match="list deny"):
+        parse_rule(rule)
+
+
+@pytest.mark.parametrize(
+    ("rule", "advice"),
+    [
+        ("wirte secret/#", "'write secret/#'"),
+        ("Write secret/#", "'write secret/#'"),
+        ("publsh a", "'publish a'"),
+        ("forbid secret/#", "'readwrite forbid secret/#'"),
+        ("write read a", "'readwrite a'"),
+        ("publish subscribe a", "'readwrite a'"),
+        ("write:secret/#", "a space parts"),
+        ("publish,subscribe a", "a filter with a space"),
+        ("subscribe=a", "a space parts"),
+        ("write", "'readwrite write'"),
+        ("topic read", "'readwrite read'"),
+        ("pattern", "'readwrite pattern'"),
+        ("user ann", "user = 'ann'"),
+        (" a", "a space"),
+        ("a ", "a space"),
+        ("write a\n", "a space"),
+        ("write a\x00b", "control character"),
+        ("", "it is empty"),
+        ("write a/#/b", "'a/#'"),
+        ("write +x", "alone"),
+        ("x#", "alone"),
+        ("read $share/g/secret/#", "'secret/#'"),
+        ("write %user/#", "%u for the user"),
+        ("write %U/#", "%u for the user"),
+        ("write %i", "%u for the user"),
+        ("write ${username}/#", "%u for the user"),
+        ("write %%u", "%u for the user"),
+        ("topic write %u/#", "'pattern'"),
+        ("write " + "a/" * 300, "levels"),
+        ("write " + "é" * 40_000, "bytes"),
+    ],
+)
+def test_a_rule_that_cannot_be_understood_is_refused_with_what_to_write(rule, advice):
+    for denies in (False, True):
+        with pytest.raises(ValueError, match=re.escape(advice)):
+            parse_rule(rule, denies=denies)
+    for lists in ({"allow": (rule,)}, {"deny": (rule,)}):
+        with pytest.raises(ValueError, match="no rule"):
+            AclEntry("ann", **lists)
+
+
+_PIECES = st.sampled_from(
+    [
+        "write",
+        "read",
+        "deny",
+        "topic",
+        "user",
+        "wirte",
+        "a",
+        "a/b",
+        "#",
+        "+",
+        "%u",
+        "%x",
+        "$share/g/a",
+    ]
+)
+
+
+@given(
+    st.lists(_PIECES | st.text(max_size=4), min_size=1, max_size=4),
+    st.sampled_from([" ", "", "/", ":", "  ", "\t"]),
+    st.booleans(),
+)
+def test_a_rule_is_refused_or_about_the_filter_at_its_end(pieces, between, denies):
+    text = between.join(pieces)
+    try:
+        verbs, topic_filter = parse_rule(text, denies=denies)
+    except ValueError:
+        return
+    check_filter(topic_filter)
+    assert text.endswith(topic_filter)
+    words = text.removesuffix(topic_filter).split()
+    assert len(words) <= 2
+    assert set(words) <= {*WORDS}
+    assert verbs == MEANING[words[-1] if words and words[-1] in MEANING else "readwrite"]
+    assert " " not in topic_filter or words
+
+
+def test_what_write_denies_is_denied():
+    client = access(("*", ("#",), ("write secret/#",)))
+
+    assert not client.may_publish("secret/a")
+    assert client.may_publish("open")
+    assert client.may_receive("secret/a")
+
+
+@pytest.mark.parametrize(
+    ("entry", "advice"),
+    [
+        ("client:*", "pattern"),
+        ("client: c", "a space"),
+        ("host:192.0.2.7/24", "host:192.0.2.0/24"),
+        ("host:localhost", "no address"),
+        ("Client:c", "bans nobody"),
+        ("c", "bans nobody"),
+        ("client:", "bans nobody"),
+    ],
+)
+def test_a_ban_that_would_ban_others_or_nobody_is_refused(entry, advice):
+    with pytest.raises(ValueError, match=advice):
+        BanList([entry])

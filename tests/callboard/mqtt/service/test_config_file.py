@@ -255,3 +255,139 @@ def test_segments_of_some_filters_can_be_set(tmp_path: Path) -> None:
     limits = make_config(read_config_file(file), tmp_path).limits
 
     assert limits.custom_segments == (CustomSegment("log/#", segment_count=50),)
+
+
+LISTENER = '[[listeners]]\naddress = "127.0.0.1:1883"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "advice"),
+    [
+        (
+            '[[acl]]\nuser = "*"\nallow = ["#"]\ndeny = ["wirte secret/#"]',
+            "acl.0.deny.0",
+            "write",
+        ),
+        ('[[acl]]\nuser = "*"\nallow = ["deny a"]', "acl.0.allow.0", "deny"),
+        ('[[acl]]\nuser = "*"\nallow = ["a/b"]\ndeny = ["a/#"]', "acl.0.allow.0", "covers"),
+        (
+            '[[acl]]\nuser = "*"\ndeny = ["write a"]\n[[acl]]\nuser = "ann"\nallow = ["write a"]',  # noqa: E501
+            "acl.1.allow.0",
+            "covers",
+        ),
+        (
+            f'[[users]]\nname = "ann"\npassword = "{HASH}"\n[[acl]]\nuser = "anne"',
+            "acl.0.user",
+            "'ann'",
+        ),
+        (f'[[users]]\nname = "*"\npassword = "{HASH}"', "users.0.name", "name of a user"),
+        (
+            f'[[users]]\nname = "a"\npassword = "{HASH}"\n' * 2,
+            "users.1.name",
+            "there already",
+        ),
+        (LISTENER, "listeners.1.address", "there already"),
+        (
+            '[[listeners]]\naddress = "127.0.0.1:0"\ncertificate = "c"',
+            "listeners.1.certificate",
+            "tls://",
+        ),
+        (
+            '[[listeners]]\naddress = "127.0.0.1:0"\nclient_certificates = true',
+            "listeners.1.client_certificates",
+            "tls://",
+        ),
+        (
+            '[[listeners]]\naddress = "tls://127.0.0.1:0"\ncertificate = "c"\ntenants = true',
+            "listeners.1.tenants",
+            "client_certificates",
+        ),
+        (
+            '[[listeners]]\naddress = "127.0.0.1:0"\norigins = ["https://a"]',
+            "listeners.1.origins",
+            "ws://",
+        ),
+        (
+            '[[listeners]]\naddress = "ws://127.0.0.1:0"\norigins = ["a.example"]',
+            "listeners.1.origins.0",
+            "https://HOST",
+        ),
+        (
+            '[[listeners]]\naddress = "ws://127.0.0.1:0"\norigins = ["https://a/"]',
+            "listeners.1.origins.0",
+            "https://HOST",
+        ),
+        ("[limits]\nmax_connections = true", "limits.max_connections", "integer"),
+        ('[limits]\nmax_connections = "10"', "limits.max_connections", "integer"),
+        ("[limits]\nmax_connections = 0", "limits.max_connections", "greater"),
+        ('[auth]\nanonymous = "no"', "auth.anonymous", "boolean"),
+        ('[auth]\nbans = ["client:*"]', "auth.bans.0", "pattern"),
+        (
+            '[auth]\nbans = [\n  "client:a",\n  "host:10.0.0.1/8",\n]',
+            "auth.bans.1",
+            "10.0.0.0/8",
+        ),
+        ('[[segments]]\nfilter = "a/#/b"', "segments.0.filter", "'a/#'"),
+        ('[[segments]]\nfilter = "$share/g/a"', "segments.0.filter", "'a'"),
+        (
+            '[[segments]]\nfilter = "a/#"\n[[segments]]\nfilter = "a/b"',
+            "segments.1.filter",
+            "first",
+        ),
+        (
+            '[[rules]]\nfilter = "$share/g/a"\nfunction = "builtins:str"',
+            "rules.0.filter",
+            "'a'",
+        ),
+        (
+            '[[bridges]]\naddress = "a:1"\ncertificate = "c"\n[[bridges.topics]]\nfilter = "a"',
+            "bridges.0.certificate",
+            "tls://",
+        ),
+        (
+            '[[bridges]]\naddress = "a:1"\n' + '[[bridges.topics]]\nfilter = "a"\n' * 2,
+            "bridges.0.topics.1.filter",
+            "there already",
+        ),
+        (
+            '[[bridges]]\naddress = "a:1"\n[[bridges.topics]]\nfilter = "a"\nprefix = "p/+/"',
+            "bridges.0.topics.0.prefix",
+            "wildcards",
+        ),
+        ('[[bridges]]\naddress = "a:1"\ntopics = []', "bridges.0.topics", "at least 1"),
+        ("[limits]\nmax_retaind = 5", "limits.max_retaind", "max_retained"),
+    ],
+)
+def test_what_would_be_taken_for_something_else_is_refused_with_its_line(
+    tmp_path, text, key, advice
+):
+    (line,) = lines_of(tmp_path, LISTENER + text)
+
+    assert line.startswith((f"{key} = ", f"{key}: "))
+    assert advice in line
+    number = int(line.rpartition("(line ")[2].rstrip(")"))
+    name = key.rpartition(".")[2]
+    found = (LISTENER + text).split("\n")[number - 1]
+    assert name in found or name.isdecimal()
+
+
+def test_the_line_is_that_of_the_text_in_a_list(tmp_path):
+    text = LISTENER + (
+        '# a comment\n[[acl]]\nuser = "ann"\nallow = ["a"]\n\n[[acl]]  # another\nuser = "bob"\n'  # noqa: E501
+        "allow = [\n    \"read b\", # one\n    'raed c',\n]\n"
+    )
+
+    (line,) = lines_of(tmp_path, text)
+
+    assert line.startswith("acl.1.allow.1 = 'raed c'")
+    assert "write 'read c'" in line
+    assert line.endswith("(line 12)")
+
+
+def test_the_example_of_the_docs_is_understood(tmp_path):
+    text = WHOLE.replace('"down/secret"', '"write down/#", "topic read secret/#", "deny x/%u"')
+    security = make_security(read_config_file(write(tmp_path, text)))
+    access = Ruled(Client("c", None, ""), security.acl, "ann")
+
+    assert access.may_receive("down/1")
+    assert not access.may_publish("down/1")
