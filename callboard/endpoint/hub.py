@@ -59,7 +59,7 @@ from callboard.endpoint.machine.topic import checked_topic
 from callboard.figures import Metric
 from callboard.model.errors import MalformedMessage
 from callboard.node import Node
-from callboard.proxies.errors import LinkError
+from callboard.proxies.errors import LinkError, NotPermitted
 from callboard.proxies.events import LinkDown, LinkUp, NodeUp, PathMoved
 from callboard.proxies.lifetime.proxy import Proxy
 from callboard.proxies.link.dialer import Dial
@@ -644,6 +644,8 @@ class Hub(SystemActor):
             return
 
         def answered(future: Future[Any]) -> None:
+            if isinstance(future.exception(), NotPermitted):
+                return  # a leaf of this node or of another, and topics are not for it
             if future.exception() is not None:  # lost with a path that broke
                 self.call_soon(self._unanswered.append, node)
             elif isinstance(future.result(), ActorRef):

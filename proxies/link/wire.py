@@ -85,13 +85,13 @@ class Wire(Stream[RawFrame, Effect]):
     def guard(
         self,
         admit: Callable[[list[RawFrame]], list[RawFrame]],
-        lets_out: Callable[[bytes], bool],
+        sent: Callable[[bytes], bytes],
     ) -> None:
         """Let only some frames pass from here on: a leaf's link; all others have no such look.
 
         Args:
             admit: returns what goes on of the frames that came.
-            lets_out: returns whether a frame is written; from any thread.
+            sent: returns a frame as it is written, or nothing; from any thread.
         """
         deliver, write, write_run = self._deliver, self.write, self.write_run
 
@@ -101,13 +101,13 @@ class Wire(Stream[RawFrame, Effect]):
                 deliver(admitted)
 
         def write_allowed(frame: bytes, *, at_once: bool = False) -> None:
-            if lets_out(frame):
-                write(frame, at_once=at_once)
+            if passed := sent(frame):
+                write(passed, at_once=at_once)
 
         self._deliver = deliver_admitted
         self.write = write_allowed  # type: ignore[method-assign]
         self.write_run = lambda frames: write_run(  # type: ignore[method-assign]
-            [frame for frame in frames if lets_out(frame)]
+            [passed for frame in frames if (passed := sent(frame))]
         )
 
     @property

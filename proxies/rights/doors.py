@@ -10,12 +10,12 @@ CORE_NAME: Final = "callboard.core"
 MASTER_NAME: Final = "callboard.master."
 
 
-def may_look_up(rights: Rights, name: str) -> bool:
-    """Return whether a leaf may look up or watch a name.
+def may_look_up(rights: Rights, name: str, *, is_here: bool = True) -> bool:
+    """Return whether a leaf may look up or watch a name, at its member or one behind that.
 
     The endpoints of both sides find each other where a topic or store is open. Masters are
     found through the topics of their stores.
     """
     if name == CORE_NAME:
-        return rights.has_topics
+        return is_here and rights.has_topics
     return not name.startswith(MASTER_NAME) and rights.permit("names", name)

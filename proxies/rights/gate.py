@@ -55,7 +55,7 @@ from callboard.proxies.messages import (
 )
 from callboard.proxies.rights.doors import may_look_up
 from callboard.proxies.rights.permissions import Standing
-from callboard.proxies.rights.rights import NamedRight
+from callboard.proxies.rights.rights import OWN, NamedRight
 
 #: Actors that one leaf may have been given, and that it may watch: some 300 B each. The oldest
 #: given are forgotten, further ones cannot be watched.
@@ -208,7 +208,9 @@ class LeafGate:
 
     def _refusal_of(self, frame: RawFrame) -> Refusal | None:
         """Return what a dispatch lacks; None when it may pass."""
-        _, _, data, _, node, _, number, payload = frame
+        _, _, data, _, node, source_actor, number, payload = frame
+        if source_actor == DIRECTORY and not data & RESPONSE and node != self._node:
+            return Refusal("names", "names of the leaf", "names of its own")
         if not data & RESPONSE and number >= FIRST_ACTOR:
             key = (node, number)
             if key not in self._given and not self._permits("send", key):
@@ -269,7 +271,7 @@ class LeafGate:
             name = self._host.offered_as(message) if node == self._node else message.name
             is_permitted = rights.permit("spawn", name)
             return None if is_permitted else Refusal("spawn", name, repr(message.name))
-        if not may_look_up(rights, message.name):
+        if not may_look_up(rights, message.name, is_here=node == self._node):
             return Refusal("names", message.name, repr(message.name))
         if node != self._node and kind is Lookup and len(self._lookups) < LOOKUP_LIMIT:
             self._lookups[node, message_id] = message.name
@@ -309,6 +311,41 @@ class LeafGate:
         return Refusal(right, f"{name} ({said})" if name else said, said)
 
     # --- what goes to the leaf ---
+
+    def sent(self, frame: bytes) -> bytes:
+        """Return a frame as it goes out to the leaf: as it is, to nobody, or nothing at all.
+
+        Topics, groups and callboard's own names are the business of this node with its leaf:
+        others neither tell it theirs, nor are led to it.
+        """
+        operation, _, data, source, _, source_actor, number = HEADER.unpack_from(frame)
+        is_open = (
+            source == self._node
+            or operation != _DISPATCH
+            or data & RESPONSE
+            or number not in {CORE_ACTOR, DIRECTORY}
+            or not self._may_reach(source)  # which is turned away
+            or (number == DIRECTORY and self._may_be_asked(frame[HEADER_SIZE:]))
+        )
+        if is_open:
+            return frame if self.lets_out(frame) else b""
+        data &= _POSITION | MESSAGE_ID_MASK
+        text = f"{self.standing.identity!r} has no topics, groups or own names but here"
+        payload = write_plain([text])
+        return pack_frame(
+            _DISPATCH, data, source, self._leaf, source_actor, NOT_PERMITTED, payload
+        )
+
+    def _may_be_asked(self, payload: bytes) -> bool:
+        """Return whether another node may put a question to the directory of the leaf."""
+        try:
+            message: Any = self._host.read(payload)
+        except (RemoteProtocolError, LargePayload):
+            return False
+        message = message.message if message.__class__ is Envelope else message
+        return type(message) is Describe or (
+            type(message) is Lookup and not str(message.name).startswith(OWN)
+        )
 
     def give(self, number: int) -> None:
         """Let the leaf send to an actor of this node that it may look up by its names."""

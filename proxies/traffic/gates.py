@@ -75,7 +75,7 @@ class Gatekeeper:
         gate = LeafGate(self, self._routes.node_id, wire.peer, standing)
         if wire.link.shown:
             gate.give(wire.link.shown)
-        wire.guard(partial(self._admit, gate, wire), partial(self._lets_out, gate))
+        wire.guard(partial(self._admit, gate, wire), partial(self._sent, gate))
         return True
 
     def _admit(self, gate: LeafGate, wire: Wire, frames: list[RawFrame]) -> list[RawFrame]:
@@ -96,13 +96,12 @@ class Gatekeeper:
         gate.unwatched.clear()
         return admitted
 
-    def _lets_out(self, gate: LeafGate, frame: bytes) -> bool:
-        """Let a frame pass to a leaf, or answer who may not talk with it."""
-        if gate.lets_out(frame):
-            return True
+    def _sent(self, gate: LeafGate, frame: bytes) -> bytes:
+        """Return a frame as it goes out to a leaf, or answer who may not talk with it."""
+        sent = gate.sent(frame)
         while gate.answers:
             self._routes.send_to(*gate.answers.pop(0))
-        return False
+        return sent
 
     def refused(self, leaf: bytes, right: str, name: str) -> None:
         """Take note of what a leaf lacks a right for."""

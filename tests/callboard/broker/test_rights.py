@@ -297,3 +297,39 @@ def test_a_leaf_takes_no_name_of_a_member(meet):
     assert shop.node.find("guest").result(10).node_id == leaf.node.node_id
     with pytest.raises(errors.NotRegistered):
         shop.node.find("callboard.guest").result(10)
+
+
+def test_topics_and_groups_of_nodes_behind_the_member_are_closed_to_a_leaf(meet):
+    rights = Rights(
+        publish=[""], subscribe=[""], stores={"*": "write"}, names=["*"], reach=["*"]
+    )
+    shop, leaf, office = meet(rights)
+    far, near = office.make_subscriber("/far"), shop.make_subscriber("/end")
+    mine = leaf.make_subscriber("")
+    office.attach_master("prices")
+    office.node.group("sinks").join(office.node.spawn(Sink))
+    leaf.node.group("sinks").join(leaf.node.spawn(Sink))
+    guest = leaf.node.spawn(Sink)
+    leaf.node.register("guest", guest)
+    eventually(lambda: any(node.node_id == leaf.node.node_id for node in office.node.nodes()))
+    assert office.node.find("guest", 10).result(10).ask("hi").result(10) == "hi"
+    core = leaf.node.runtime.ref_of(office.node.node_id, CORE_ACTOR)
+
+    with pytest.raises(errors.NotPermitted):
+        core.ask(a_run(PackedType.DATA, "/far")).result(10)
+    leaf.publish("/far", 1)
+    office.publish("/far", 2)
+    shop.publish("/far", 3)
+    wants(leaf, "/end")
+    leaf.publish("/end", 1)
+
+    assert near.get(10.0) == ("/end", 1)
+    assert mine.get(10.0) == ("/far", 3)
+    assert far.get(10.0) == ("/far", 3)
+    assert leaf.hub.core.peer_topics() == ["/end"]
+    assert office.node.node_id not in leaf.hub.core.filters.remotes
+    assert leaf.node.node_id not in office.hub.core.filters.remotes
+    group = office.node.group("sinks")
+    eventually(lambda: len(group) == 1)
+    assert leaf.node.node_id not in {ref.node_id for ref in group}
+    assert office.node.find("guest", 10).result(10).ask("again").result(10) == "again"

@@ -16,6 +16,7 @@ def test_names_of_callboard_itself_are_matched_by_patterns_that_say_so_only(name
 
 def test_endpoints_find_each_other_where_a_topic_or_a_store_is_open():
     assert may_look_up(Rights(publish=["/a"]), CORE_NAME)
+    assert not may_look_up(Rights(publish=["/a"]), CORE_NAME, is_here=False)
     assert not may_look_up(EVERY_NAME, CORE_NAME)
 
 
