@@ -509,3 +509,24 @@ def test_a_leaf_of_two_members_leads_nobody_from_one_to_the_other(make_node):
     shops[0].disconnect(leaf.node_id, 60.0)
     assert gone.result(4).name == "one"  # the other member says at once that it knows no path
     assert leaf.find("two", 5).result(5).ask("hi").result(5) == "HI"
+
+
+def test_a_leaf_takes_no_names_and_no_work_of_others(meet, make_node):
+    shop, leaf = meet(Rights(names=["pool"]), shop_dials=True)
+    office = make_node("office", secret="s2")
+    shop.listen()
+    office.connect(shop.address)
+    eventually(lambda: len(shop.nodes()) == 2)
+    till, guest = office.spawn(Till), leaf.spawn(Guest)
+    office.register("till", till)
+    for name in ("till", "guest"):
+        leaf.register(name, guest)
+    for name in ("pool", "tills"):
+        leaf.group(name).join(guest)
+        office.group(name).join(till)
+
+    assert shop.find("till", 5).result(5) == shop.ref(str(till))
+    assert shop.find("guest", 5).result(5).node_id == leaf.node_id  # nobody else has it
+    pool, tills = shop.group("pool"), shop.group("tills")
+    for group in (pool, tills):
+        assert [ref.node_id for ref in group.ready().result(20)] == [office.node_id]
