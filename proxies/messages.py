@@ -181,20 +181,13 @@ class LinkActors:
     undo: bool = False
 
 
-@message("callboard.MonitorRefused")
-@dataclass(frozen=True, slots=True)
-class MonitorRefused:
-    """To the node itself: it will not be told when an actor ends; `text` says why."""
-
-    node: bytes
-    number: int
-    text: str
-
-
 @message("callboard.Failure")
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error as the answer to an ask."""
+    """An error as the answer to an ask.
+
+    To a node itself: it will not be told when an actor ends; `detail` is the actor's ref.
+    """
 
     kind: str
     text: str = ""

@@ -12,6 +12,7 @@ from collections import deque
 from functools import partial
 from typing import Any
 
+from callboard.actors.errors import InvalidAddress
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import ActorRef, Down
 from callboard.actors.runtime import Runtime
@@ -19,10 +20,11 @@ from callboard.actors.system_actor import ActorContext
 from callboard.basp.control import pack_announce, pack_down, pack_release, read_down
 from callboard.basp.frame import Frame
 from callboard.basp.header import FIRST_ACTOR, NODE_ACTOR
+from callboard.proxies.address import parse_address
 from callboard.proxies.ledger.holding import Holdings
 from callboard.proxies.ledger.registry import HolderRegistry
 from callboard.proxies.lifetime.proxy import Outbound, Proxy
-from callboard.proxies.messages import MonitorRefused
+from callboard.proxies.messages import Failure
 from callboard.proxies.route_table import OLD_PATH_LIMIT, RouteTable
 
 
@@ -128,10 +130,16 @@ class Lifetimes:
         if proxy is not None:
             proxy.actor_ended(ExitReason.from_ordinal(reason), detail)
 
-    def refuse_monitors(self, teller: bytes, refusal: MonitorRefused) -> None:
+    def refuse_monitors(self, teller: bytes, refusal: Failure) -> None:
         """Take note that an actor elsewhere may not be watched, from who decides on that."""
-        node, number, text = refusal.node, refusal.number, refusal.text
-        if teller in (node, self._routes.router.next_hops.get(node)) and type(text) is str:
+        try:
+            about = parse_address(refusal.detail)
+        except (InvalidAddress, TypeError):  # it came from another node
+            return
+        node, number, text = about.node, about.number, refusal.text
+        if node is None or number is None or type(text) is not str:
+            return
+        if teller in (node, self._routes.router.next_hops.get(node)):
             with self._lock:
                 proxy = self._holdings.get(node, number)
             if proxy is not None:

@@ -11,9 +11,10 @@ from callboard.basp.frame import RawFrame
 from callboard.basp.header import NODE_ACTOR
 from callboard.basp.node_id import NodeId, node_id_text
 from callboard.basp.payload import PayloadCodec
+from callboard.proxies.address import actor_text
 from callboard.proxies.errors import NotPermitted
 from callboard.proxies.link.wire import Wire
-from callboard.proxies.messages import MonitorRefused, Spawn, failure_of
+from callboard.proxies.messages import Failure, Spawn, failure_of
 from callboard.proxies.rights.audit import Audit
 from callboard.proxies.rights.gate import LeafGate, Refusal
 from callboard.proxies.rights.permissions import Standing
@@ -92,7 +93,7 @@ class Gatekeeper:
             if wire.waiting < TOLD_WITHIN:
                 text = gate.text_of(Refusal("monitor", "", f"actor {number}"))
                 node_ref = self._runtime.ref_of(leaf, NODE_ACTOR)
-                node_ref.tell(MonitorRefused(node, number, text))
+                node_ref.tell(Failure("NotPermitted", text, actor_text(None, node, number)))
         gate.unwatched.clear()
         return admitted
 

@@ -41,7 +41,6 @@ from callboard.proxies.messages import (
     TAKES_NO_MORE,
     Failure,
     LinkActors,
-    MonitorRefused,
     StopActor,
     error_of,
     failure_of,
@@ -410,7 +409,7 @@ class Incoming:
     def _refuse(self, number: int, message: Any, sender: Any) -> None:
         """Carry out a command for the node, or refuse a message that no actor here takes."""
         if number == NODE_ACTOR:
-            if isinstance(message, MonitorRefused):
+            if isinstance(message, Failure):
                 self._lifetimes.refuse_monitors(sender.node, message)
             else:
                 self._take_command(message)
