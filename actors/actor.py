@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any, ClassVar, Final, ParamSpec, Self, TypeVar, cast
+from typing import Any, ClassVar, Final, ParamSpec, Self, TypeVar
 from weakref import ref
 
 from thespian.actors import (
@@ -234,7 +234,8 @@ class Actor(ThespianActor):
         self, actor_class: Callable[P, A], *args: P.args, **kwargs: P.kwargs
     ) -> ActorRef[A]:
         """Spawn a child: it ends when this actor ends."""
-        plain_class = cast("type[A]", actor_class)
+        # The type that it is given tells checkers of the parameters of its `__init__`.
+        plain_class: type[A] = actor_class  # type: ignore[assignment]
         return self._cell.runtime.start_actor(plain_class, args, kwargs, parent=self._cell)
 
     def monitor(self, ref: ActorRef[Any]) -> Monitor:

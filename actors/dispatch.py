@@ -85,10 +85,7 @@ class DispatchTable(dict[type, HandlerEntry | None]):
     def __init__(self, actor_class: type) -> None:
         super().__init__(dict.fromkeys(RUNTIMES_OWN))
         self.declared: dict[type, HandlerEntry] = {}
-        for name in _names_in_order(actor_class):
-            declared = _declaration(actor_class, name)
-            if declared is None:
-                continue
+        for name, declared in _declarations(actor_class).items():
             function = inspect.getattr_static(actor_class, name)
             if callable(function):
                 is_concurrent = getattr(declared, _MARK) is _CONCURRENT
@@ -127,16 +124,20 @@ class DispatchTable(dict[type, HandlerEntry | None]):
         return entry
 
 
-def _names_in_order(actor_class: type) -> list[str]:
-    """List attribute names, the most distant ancestor's first, so that subclasses win."""
-    backwards = (name for kind in actor_class.__mro__ for name in reversed(vars(kind)))
-    return list(reversed(dict.fromkeys(backwards)))
+def _declarations(actor_class: type) -> dict[str, Callable[..., Any]]:
+    """Return the functions whose mark and annotation count: overriding a handler keeps them.
 
-
-def _declaration(actor_class: type, name: str) -> Callable[..., Any] | None:
-    """Return the function whose mark and annotation count: overriding a handler keeps them."""
-    found = (vars(ancestor).get(name) for ancestor in actor_class.__mro__)
-    return next(filter(is_handler, found), None)
+    The most distant ancestor's come first, so that subclasses win.
+    """
+    marked: dict[str, Callable[..., Any]] = {}
+    for kind in reversed(actor_class.__mro__):
+        for name, value in vars(kind).items():
+            declared = marked.pop(name, None)
+            if getattr(value, _MARK, False):
+                marked[name] = value
+            elif declared is not None:
+                marked[name] = declared
+    return marked
 
 
 def check_handlers(actor_class: type) -> None:

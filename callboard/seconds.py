@@ -31,6 +31,8 @@ def checked_seconds(
     Raises:
         Exception: that of `refuse`: it is not a number, or no time.
     """
+    if type(value) is float and 0.0 < value <= LONGEST:  # as most are; the test below is slow
+        return value
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     if not is_number or value != value:  # as NaN alone is
         text = f"{name}={_shown(value)}: a time is a number of seconds"

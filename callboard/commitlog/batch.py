@@ -37,6 +37,7 @@ Buffer = bytes | memoryview
 MAGIC: Final = b"CBL1"
 _HEADER: Final = struct.Struct("<4sIIIQqqII")
 _CHECKED: Final = struct.Struct("<IIQqqII")  # the header without magic and its own checksum
+_START: Final = struct.Struct("<4sI")
 _NUMBER: Final = struct.Struct("<I")
 HEADER_SIZE: Final = _HEADER.size
 #: Bytes; the writer keeps below it, and a header that says more is not believed.
@@ -139,7 +140,8 @@ def encode_packed(base: int, first: int, latest: int, packed: Packed, flags: int
 
 def encode_header(header: Header) -> bytes:
     """Return what stands before the body; a batch can be moved by a header of its own."""
-    return _HEADER.pack(MAGIC, crc32(_CHECKED.pack(*header)), *header)
+    checked = _CHECKED.pack(*header)
+    return _START.pack(MAGIC, crc32(checked)) + checked  # numbers are packed once
 
 
 def decode_header(data: bytes | memoryview, at: int = 0) -> Header | None:

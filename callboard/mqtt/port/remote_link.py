@@ -183,16 +183,15 @@ class Door:
     def is_full(self, host: str) -> bool:
         """Whether a connection more of an address would be too many; counts it then."""
         limits, source = self.limits, source_of(host)
-        bounds = (
-            (limits.open_connections, self._count),
-            (limits.connections_per_address, self._hosts[source] if source else 0),
-            (limits.strangers, len(self._strangers)),
-            (limits.strangers_per_address, self._strange_hosts[source] if source else 0),
-        )
-        is_full = any(most and count >= most for most, count in bounds)
-        if is_full:
+        if (
+            0 < limits.open_connections <= self._count
+            or 0 < limits.strangers <= len(self._strangers)
+            or (source and 0 < limits.connections_per_address <= self._hosts[source])
+            or (source and 0 < limits.strangers_per_address <= self._strange_hosts[source])
+        ):
             self.figures.count_refusal(ReasonCode.SERVER_BUSY)
-        return is_full
+            return True
+        return False
 
     def arrive(self, connection: object, host: str) -> None:
         """Take note of a connection of an address."""
