@@ -7,7 +7,7 @@ every answer. `RunnerPoller` takes half the time of the class that it stands for
 import os
 import select
 import selectors
-from typing import Final
+from typing import Any, Final
 
 from callboard.actors.runner import contention
 
@@ -26,6 +26,17 @@ if hasattr(select, "epoll"):  # not on macOS
             self._epoll: select.epoll = self._selector  # type: ignore[attr-defined]
             # The same dictionary that `get_map` leads to, for look-ups without two calls.
             self._keys: dict[int, selectors.SelectorKey] = self._fd_to_key  # type: ignore[attr-defined]
+
+        def register(
+            self, fileobj: Any, events: int, data: Any = None
+        ) -> selectors.SelectorKey:
+            """Watch a file; a descriptor that is read, as of a connection, goes a short way."""
+            keys, is_read = self._keys, events == selectors.EVENT_READ
+            if not is_read or type(fileobj) is not int or fileobj in keys:
+                return super().register(fileobj, events, data)
+            self._epoll.register(fileobj, _READ_ALONE)
+            key = keys[fileobj] = selectors.SelectorKey(fileobj, fileobj, events, data)
+            return key
 
         def select(
             self, timeout: float | None = None
