@@ -220,7 +220,7 @@ class Endpoint(Closing):
             EndpointError: no topic, or the data model has no such value; nothing was sent.
             WouldBlock: there is no room, on the thread of a running event loop.
         """
-        self.hub.publish_batch(*((topic_text(topic), value) for topic, value in batch))
+        self.hub.publish_batch(*[(topic_text(topic), value) for topic, value in batch])
 
     async def apublish_batch(self, *batch: tuple[str | Topic, Any]) -> None:
         """Awaitable twin of `publish_batch`: waits for room."""

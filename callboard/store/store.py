@@ -462,9 +462,13 @@ def _element(entries: dict[Token, Stored], key: Any, index: Any) -> Any:
 # ------------------------------------------------------------------- what methods write
 
 
+#: At hand, as an attribute of a class is looked up at each use.
+_PUT: Final = Command.PUT
+
+
 def _put(key: Any, value: Any, expiry: Expiry) -> Action:
     """Return a put."""
-    return Command.PUT, token_of(key), stored_of(value), None if expiry is None else _ns(expiry)
+    return _PUT, token_of(key), stored_of(value), None if expiry is None else _ns(expiry)
 
 
 def _add(key: Any, value: Any, initial: DataType | None, expiry: Expiry) -> Action:

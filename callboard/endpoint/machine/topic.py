@@ -87,6 +87,10 @@ def checked_topic(topic: object) -> str:
     return topic
 
 
+#: Made once: `str | Topic` at each call would cost more than all the rest.
+_TOPIC_TYPES: Final = (str, Topic)
+
+
 def topic_text(topic: object) -> str:
     """Return the text of one topic.
 
@@ -94,7 +98,7 @@ def topic_text(topic: object) -> str:
         UnsupportedData: it is neither text nor a `Topic`.
         InvalidTopic: the text is too long, or has no UTF-8 form.
     """
-    if not isinstance(topic, str | Topic):
+    if not isinstance(topic, _TOPIC_TYPES):
         msg = f"a topic is a str or a Topic, not {type(topic).__name__}"
         raise UnsupportedData(msg)
     return checked_topic(topic)
