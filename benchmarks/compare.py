@@ -1,22 +1,30 @@
 """Compare this checkout with another one, in turns.
 
     python -m benchmarks.compare FOLDER [MEASURE…] [--turns 7] [--share 1.0] [--json FILE]
+    python -m benchmarks.compare FOLDER [MEASURE…] --instructions [--turns 3] [--share 0.01]
 
 FOLDER is another checkout of callboard, set up with `make setup`. Only our own subjects are
 measured. In each turn both checkouts do the work once, and the one that begins changes from
 turn to turn, so that a machine whose speed drifts hits both alike. A subject's line says the
 ratio of this checkout to the other one over all turns, median and range, and the spread of the
 other checkout's own figures, which says how much the machine alone changes them.
+
+`--instructions` counts instead what valgrind's cachegrind counts, in all processes of a run,
+which is the same however busy the machine is: the instructions of twice the share less those of
+the share, so that what does not grow with the work falls out. The garbage collector is off. It
+says little of measures that wait by the clock, or that kill their processes.
 """
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
 from rich.console import Console
 from rich.table import Table
@@ -27,6 +35,18 @@ from benchmarks.processes import ROOT, RunFailedError, run_bounded
 
 LEAST = 0.97
 """A median below this is marked: the change costs something."""
+
+VALGRIND_LIMIT = 900.0
+"""Seconds for one run that is counted; it takes some 30 times as long."""
+
+COUNTER = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--trace-children=yes")
+
+STILL = """\
+import atexit, gc, os, sys
+gc.disable()
+atexit.register(lambda: (sys.stdout.flush(), sys.stderr.flush(), os._exit(0)))
+"""
+"""What each process that is counted does first: what its end costs says nothing."""
 
 
 @dataclass
@@ -73,6 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--share", type=float, default=1.0, help="of the full work")
     parser.add_argument("--json", type=Path, help="write all figures there")
+    parser.add_argument("--instructions", action="store_true", help="count them")
     options = parser.parse_args(arguments)
     if unknown := sorted(set(options.measures) - set(MEASURES)):
         parser.error(f"no such measure: {', '.join(unknown)}")
@@ -81,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(stderr=True)
     compared = []
     for name in options.measures or MEASURES:
-        for pairs in of_measure(name, options.folder.resolve(), options.turns, options.share):
+        for pairs in of_measure(name, options):
             compared.append(pairs)
             console.print(spoken(pairs), highlight=False)
             if options.json is not None:
@@ -90,24 +111,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(any(each.trouble or median(each.ratios) < LEAST for each in compared))
 
 
-def of_measure(name: str, other: Path, turns: int, share: float) -> Iterator[Pairs]:
+def of_measure(name: str, options: argparse.Namespace) -> Iterator[Pairs]:
     """Compare all our subjects of one measure."""
     measure: Measure = import_module(f"benchmarks.{name}").MEASURE
+    more_is_better = measure.more_is_better and not options.instructions
     for subject in measure.subjects:
         if subject.against is None:
-            yield of_subject(
-                Pairs(name, subject.name, measure.more_is_better), subject, other, turns, share
-            )
+            yield of_subject(Pairs(name, subject.name, more_is_better), subject, options)
 
 
-def of_subject(pairs: Pairs, subject: Subject, other: Path, turns: int, share: float) -> Pairs:
+def of_subject(pairs: Pairs, subject: Subject, options: argparse.Namespace) -> Pairs:
     """Run one subject in both checkouts, in turns."""
+    run = instructions_in if options.instructions else run_in
     try:
         subject.prepare()
-        for turn in range(turns):
-            places = [(ROOT, pairs.here), (other, pairs.there)]
+        for turn in range(options.turns):
+            places = [(ROOT, pairs.here), (options.folder.resolve(), pairs.there)]
             for folder, figures in reversed(places) if turn % 2 else places:
-                figures.append(run_in(folder, pairs, share))
+                figures.append(run(folder, pairs, options.share))
     except RunFailedError as failed:
         pairs.trouble = str(failed)
         del pairs.here[len(pairs.there) :], pairs.there[len(pairs.here) :]
@@ -116,9 +137,34 @@ def of_subject(pairs: Pairs, subject: Subject, other: Path, turns: int, share: f
 
 def run_in(folder: Path, pairs: Pairs, share: float) -> float:
     """Do the work once in a process of one checkout and return the figure."""
-    module = ["-m", "benchmarks.once", pairs.measure, pairs.subject, f"{share}"]
-    printed = run_bounded([str(python_of(folder)), *module], RUN_LIMIT, folder)
+    printed = run_bounded(once(folder, pairs, share), RUN_LIMIT, folder)
     return float(printed.rstrip().rpartition("\n")[2].removeprefix("figure "))
+
+
+def instructions_in(folder: Path, pairs: Pairs, share: float) -> float:
+    """Return the instructions that the work of one share takes in one checkout."""
+    work, more = (counted_in(folder, once(folder, pairs, each)) for each in (share, 2 * share))
+    return more - work
+
+
+def counted_in(folder: Path, command: Sequence[str]) -> float:
+    """Return the instructions of a command and all that it starts."""
+    with TemporaryDirectory() as logs:
+        Path(logs, "sitecustomize.py").write_text(STILL)
+        settings = ["env", f"PYTHONPATH={logs}", "PYTHONHASHSEED=0"]
+        files = ["--cachegrind-out-file=/dev/null", f"--log-file={logs}/%p.log"]
+        printed = run_bounded([*settings, *COUNTER, *files, *command], VALGRIND_LIMIT, folder)
+        if "figure " not in printed:
+            message = f"it printed no figure under valgrind: {printed[-200:]}"
+            raise RunFailedError(message)
+        told = "".join(log.read_text() for log in Path(logs).glob("*.log"))
+    return sum(int(count.replace(",", "")) for count in re.findall(r"I +refs: +(\S+)", told))
+
+
+def once(folder: Path, pairs: Pairs, share: float) -> list[str]:
+    """Return the command that does the work of a subject once."""
+    module = ["-m", "benchmarks.once", pairs.measure, pairs.subject, f"{share}"]
+    return [str(python_of(folder)), *module]
 
 
 def python_of(folder: Path) -> Path:

@@ -1,5 +1,7 @@
 """Two checkouts compared in turns."""
 
+from pathlib import Path
+
 import pytest
 
 from benchmarks import compare
@@ -66,3 +68,25 @@ def test_a_folder_that_is_not_set_up_is_refused(tmp_path, capsys):
         compare.main([str(tmp_path)])
 
     assert "run make setup there" in capsys.readouterr().err
+
+
+def test_instructions_of_twice_the_work_less_those_of_the_work_are_compared(
+    monkeypatch, other, capsys
+):
+    each = {str(compare.ROOT): 90, str(other): 100}
+
+    def run(command, limit, folder):
+        logs = next(part for part in command if part.startswith("--log-file=")).partition("=")[
+            2
+        ]
+        count = 5_000 + int(float(command[-1]) * each[str(folder)])
+        Path(logs.replace("%p", "1")).write_text(f"==1== I   refs:      {count:,}\n")
+        Path(logs.replace("%p", "2")).write_text("==2== I   refs:      7,000\n")
+        return "figure 1.0\n"
+
+    monkeypatch.setattr(compare, "run_bounded", run)
+    arguments = [str(other), "local_ask", "--instructions", "--turns", "2", "--share", "100"]
+
+    assert compare.main(arguments) == 0
+
+    assert "local_ask, callboard: 1.111 (1.11 to 1.11)" in capsys.readouterr().err
