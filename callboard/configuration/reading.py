@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, Val
 
 from callboard.configuration.host_port import parse_host_port, parse_listen
 from callboard.named_file import read_named
+from callboard.text import TEXT_LIMIT, shown
 
 #: Bytes of a configuration file: parsers need several times that in memory.
 FILE_LIMIT: Final = 16 * 1024 * 1024
@@ -203,7 +204,7 @@ def explain(
 
 def show(value: object) -> str:
     """Return a value as mistakes quote it: shortened."""
-    text = str(value) if isinstance(value, Path) else repr(value)
+    text = str(value) if isinstance(value, Path) else shown(value, TEXT_LIMIT)
     return text if len(text) <= SHOWN_LIMIT else f"{text[: SHOWN_LIMIT - 3]}…"
 
 

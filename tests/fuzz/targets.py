@@ -7,6 +7,7 @@ from typing import Final
 
 from tests.fuzz.case import Case, Target, Violation, dump_case, load_case
 from tests.fuzz.control import Control
+from tests.fuzz.files import Files
 from tests.fuzz.flow import Flows
 from tests.fuzz.gateway import Gateways
 from tests.fuzz.handshake import Handshake
@@ -34,6 +35,7 @@ _ALL: Final[tuple[Target, ...]] = (
     TopicFilters(),
     TopicCore(),
     TopicEndpoint(),
+    Files(),
 )
 TARGETS: Final[dict[str, Target]] = {target.name: target for target in _ALL}
 REGRESSIONS: Final = Path(__file__).parent / "regressions"

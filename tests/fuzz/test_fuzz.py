@@ -23,6 +23,7 @@ FRAMES = {
     "filter": 8_000,
     "core": 4_000,
     "endpoint": 1_200,
+    "files": 400,
 }
 
 
