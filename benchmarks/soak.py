@@ -44,10 +44,16 @@ MEANWHILE: Final = (errors.CallboardError, OSError, TimeoutError, ValueError)
 
 
 class Worker(Actor):
-    """Answers, keeps a little, and ends when it is told to fail."""
+    """Answers, keeps a little, and ends after a minute if nobody ends it."""
 
     def __init__(self) -> None:
         self.kept: list[str] = []
+        self.after(60.0, 0)
+
+    @handler
+    def over(self, _: int) -> None:
+        """End."""
+        self.stop_self()
 
     @handler
     def text(self, message: str) -> int:

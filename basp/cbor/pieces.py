@@ -36,17 +36,20 @@ TagFunction = Callable[[Any, bool], Any]
 #: What a container or a tag weighs; a scalar weighs 1.
 CONTAINER: Final = 8
 
-#: Bytes that are weighed, or read by cbor2, between two pauses: some milliseconds.
+#: Bytes that are read by cbor2 between two pauses: some milliseconds.
 _WINDOW: Final = 8_192
+
+#: Items of a container that are read one by one between two pauses.
+_READ_AT_ONCE: Final = 2_048
+
+#: Bytes that are weighed between two pauses.
+_WEIGHED_AT_ONCE: Final = 16_384
 
 #: Bytes of memory that one byte can become, at most: an empty map, and its place in a list.
 _GROWTH: Final = 160
 
 #: Bytes of scalars that are worth a call of their own.
 _LONG_RUN: Final = 256
-
-#: Windows that are weighed between two pauses: one takes a tenth of reading it.
-_WEIGHED_AT_ONCE: Final = 8
 
 #: Items of a map that wait to be put into it.
 _WAITING_PAIRS: Final = 2_048
@@ -66,17 +69,18 @@ _SHORT_SCALARS: Final = b"|".join(
         *[b"[\\x%02x\\x%02x].{%d}" % (0x40 + size, 0x60 + size, size) for size in range(1, 24)],
     ]
 )
-_scalar = re.compile(_SHORT_SCALARS, re.DOTALL)
 _scalars = re.compile(b"(?:" + _SHORT_SCALARS + b")++", re.DOTALL)
 
 #: Heads of small containers and tags, one byte each; and the tag of registered types.
 _SHORT_HEADS: Final = rb"[\x80-\x97\xa0-\xb7\xc0-\xd7]"
 _REGISTERED: Final = b"\xd9" + tags.REGISTERED.to_bytes(2, "big")
 _short_items = re.compile(
-    b"(?:%b|%b|%b)++" % (_SHORT_SCALARS, _SHORT_HEADS, re.escape(_REGISTERED)), re.DOTALL
+    b"(?:%b++|%b|%b)++" % (_SHORT_HEADS, _SHORT_SCALARS, re.escape(_REGISTERED)), re.DOTALL
 )
-#: A byte of the tag that no short head is.
-_REGISTERED_SIGN: Final = _REGISTERED[1:2]
+#: Finds runs of heads, the tag, and nothing for a scalar.
+_weights = re.compile(
+    b"(%b++|%b)|(?:%b)" % (_SHORT_HEADS, re.escape(_REGISTERED), _SHORT_SCALARS), re.DOTALL
+)
 
 
 def reserve(size: int) -> None:
@@ -144,17 +148,16 @@ def weigh(
         MalformedPayload: the bytes are no CBOR, as far as their heads say.
     """
     at = weight = 0
-    pause = _WEIGHED_AT_ONCE * _WINDOW
+    pause = _WEIGHED_AT_ONCE
     while at < len(payload) and weight <= most:
         if at > pause:
-            pause = at + _WEIGHED_AT_ONCE * _WINDOW
+            pause = at + _WEIGHED_AT_ONCE
             yield
-        run = _short_items.match(payload, at, at + _WINDOW)
+        run = _short_items.match(payload, at, at + _WEIGHED_AT_ONCE)
         if run is not None:
-            heads, scalars = _scalar.subn(b"", run[0])
-            # The tag of registered types leaves two bytes, and its third counts as a scalar.
-            registered = heads.count(_REGISTERED_SIGN)
-            weight += CONTAINER * (len(heads) - registered) + scalars - registered
+            heads = _weights.findall(run[0])
+            wide = (len(_REGISTERED) - 1) * heads.count(_REGISTERED)
+            weight += CONTAINER * (sum(map(len, heads)) - wide) + heads.count(b"")
             at = run.end()
             continue
         major, argument, at = _head(payload, at)
@@ -346,7 +349,7 @@ class PieceReader:
         reader = self.open_reader(stream, levels)
         taken = 0
         with suppress(Exception):
-            while len(values) < most:
+            while len(values) < min(most, _READ_AT_ONCE):
                 values.append(reader.decode())
                 taken = stream.tell()
         return values, taken
@@ -361,6 +364,11 @@ class PieceReader:
             # A tag that cbor2 reads itself, of a string; or one that it refuses.
             is_opened = False
             major, argument, end = _head(payload, end)
+        elif major in {_BYTES, _TEXT} and end + argument <= len(payload):
+            content = memoryview(payload)[end : end + argument]  # cbor2 copies it three times
+            with suppress(UnicodeDecodeError):
+                value = bytes(content) if major == _BYTES else str(content, "utf-8")
+                return [value], end + argument
         if not is_opened:
             if major in {_BYTES, _TEXT}:
                 end += argument

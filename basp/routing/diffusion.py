@@ -22,11 +22,20 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from callboard.basp.node_id import NodeId
-from callboard.basp.routing.update import PATH_LIMIT, STAMP_LEAP, PathVector, Statement
+from callboard.basp.routing.update import (
+    PATH_LIMIT,
+    STAMP_LEAP,
+    UPDATE_LIMIT,
+    PathVector,
+    Statement,
+)
 
 #: Statements kept of nodes out of reach, some hundred bytes each; the oldest are dropped. A
 #: cluster that heals brings back fewer at once, and a restarted node has another id.
 GONE_LIMIT: Final = 4096
+
+#: Node ids in all statements of others, some hundred bytes each; what is more is not kept.
+IDS_LIMIT: Final = 1 << 20
 
 
 class Diffusion:
@@ -45,6 +54,7 @@ class Diffusion:
         self.statements: dict[NodeId, Statement] = {}
         # How many others seek a destination, those out of reach included.
         self._sought: Counter[NodeId] = Counter()
+        self._size = 0
 
     def take(
         self, statements: list[Statement], best: Mapping[NodeId, PathVector]
@@ -57,8 +67,14 @@ class Diffusion:
             if said.node == self._self_id or not known < said.stamp <= known + STAMP_LEAP:
                 continue
             self._drop(said.node)  # the latest last
+            if (
+                self._size + said.size > IDS_LIMIT
+                or len(self._sought) + len(said.seeking) > UPDATE_LIMIT
+            ):
+                continue  # what it is about is lost when nobody has found it for a while
             self.statements[said.node] = said
             self._sought.update(said.seeking)
+            self._size += said.size
             news.append(said)
         excess = len(self.statements) - len(best) - len(self.active) - GONE_LIMIT
         if excess > 0:
@@ -74,6 +90,7 @@ class Diffusion:
     def _drop(self, node: NodeId) -> None:
         """Forget what another node stated."""
         said = self.statements.pop(node, None)
+        self._size -= 0 if said is None else said.size
         for destination in () if said is None else said.seeking:
             self._sought[destination] -= 1
             if not self._sought[destination]:

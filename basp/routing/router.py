@@ -24,7 +24,7 @@ but what it seeks, and that search ends here at once. It is told of the nodes th
 by patterns of their names, and others are told of it only if there are such nodes.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -47,6 +47,11 @@ from callboard.basp.routing.update import (
     write_vector,
 )
 
+# Paths, withdrawals and cuts of each kind in one update, and node ids in its statements: what a
+# node tells on must never be more than its neighbors take, whatever it was told.
+_PART: Final = 4_096
+_PART_IDS: Final = 65_536
+
 # Cuts to remember, the latest. They only save detours, so none is needed for long.
 _CUT_LIMIT: Final = 4096
 
@@ -62,7 +67,7 @@ class Changes:
         gained: nodes that a path leads to again or for the first time.
         left: neighbors, and the nodes that they do not carry for any more.
         updates: neighbor and payload of the ``routing_update`` frames to send, one for
-            each neighbor at most.
+            each neighbor, or several in their order where there is much to tell.
     """
 
     updates: list[tuple[NodeId, bytes]] = field(default_factory=list)
@@ -223,10 +228,13 @@ class Router:
         for destination in update.withdrawn:
             heard.pop(destination, None)
             refused.pop(destination, None)
+        room = UPDATE_LIMIT - len(self._best) - len(self.active)
         for vector, name in zip(update.announced, update.names, strict=True):
             destination = vector.path[-1]
+            is_new = destination not in self._best and destination not in self.active
+            room -= is_new  # several neighbors together may tell of more than we can tell on
             held = heard.get(destination) or refused.get(destination)
-            if destination == peer or _is_late(vector, held):
+            if destination == peer or _is_late(vector, held) or (is_new and room < 0):
                 continue
             touched.add(destination)
             heard.pop(destination, None)
@@ -373,7 +381,7 @@ class Router:
             return
         sources, relayed = self._release_held()
         offers: dict[NodeId, tuple[bytes, bytes]] = {}  # the same for all neighbors
-        written: tuple[tuple[list[Any], ...], bytes] = (), b""
+        written: tuple[tuple[list[Any], ...], list[bytes]] = (), []
         for peer, told in self._told.items():
             announced, withdrawn = self._compare(
                 peer, told, self._best if peer == fresh else changed
@@ -390,8 +398,8 @@ class Router:
             if not any(content):
                 continue
             if content != written[0]:
-                written = content, self._write(*content, offers)
-            changes.updates.append((peer, written[1]))
+                written = content, [self._write(*part, offers) for part in _parts(*content)]
+            changes.updates += [(peer, payload) for payload in written[1]]
 
     def _release_held(self) -> tuple[set[NodeId], list[Statement]]:
         """Return what others stated, to be sent on now, and the neighbors that told it.
@@ -488,6 +496,25 @@ class Router:
         best = self._best[destination]
         vector = write_vector((self._self_id, *best.path), (self._stamp, *best.stamps))
         return vector, write_name(self.names.get(destination, ""))
+
+
+def _parts(
+    announced: list[NodeId], withdrawn: list[NodeId], cuts: list[Cut], said: list[Statement]
+) -> Iterator[tuple[list[NodeId], list[NodeId], list[Cut], list[Statement]]]:
+    """Give the content of an update in parts of moderate size, mostly in one."""
+    at, first = 0, 0
+    while max(len(announced), len(withdrawn), len(cuts)) > at + _PART:
+        end = at + _PART
+        yield announced[at:end], withdrawn[at:end], cuts[at:end], []
+        at = end
+    rest: tuple[list[NodeId], list[NodeId], list[Cut]]
+    rest, size = (announced[at:], withdrawn[at:], cuts[at:]), 0
+    for index, each in enumerate(said):
+        size += each.size
+        if size > _PART_IDS and index > first:
+            yield *rest, said[first:index]
+            rest, first, size = ([], [], []), index, each.size
+    yield *rest, said[first:]
 
 
 def _is_late(vector: PathVector, held: PathVector | None) -> bool:

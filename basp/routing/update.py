@@ -84,6 +84,11 @@ class Statement:
         """Return whether the node has no path to ``destination``."""
         return destination in self.seeking or destination in self.missing
 
+    @property
+    def size(self) -> int:
+        """Node ids that it takes to write it."""
+        return 1 + sum(map(len, _sets(self)))
+
 
 class Update(NamedTuple):
     """A routing update that was read; ``names`` are those of the destinations announced."""

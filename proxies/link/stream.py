@@ -368,6 +368,11 @@ class Stream(Generic[F, E]):
         if self.after_read is not None:
             self.after_read()
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing is read for a time."""
+        return self._pause is not None
+
     def put_off(self, seconds: float) -> None:
         """Read nothing for a time; what comes waits in the system, and then at the sender."""
         until = self._runner.now() + seconds

@@ -99,6 +99,9 @@ class LargeMessages:
     def _go_on(self) -> None:
         """Read the oldest message for a while, and hand it over when it is complete."""
         source, reading = next(iter(self._by_source.items()))
+        for other in self._by_source.values():
+            if other.octets > WAITING_BYTES and not other.wire.is_paused:
+                other.wire.put_off(PAUSE)  # after each read, and one is no whole message
         now = self._runtime.now
         end = now() + SLICE
         try:

@@ -344,3 +344,43 @@ def test_what_was_told_of_a_cut_link_and_withdrawn_does_not_come_back():
     router.receive(peer, write_update([], [other]))
 
     assert router.forget_cuts(1) == Changes()
+
+
+def numbered(first, count):
+    return [NodeId(number.to_bytes(18, "big")) for number in range(first, first + count)]
+
+
+@pytest.mark.parametrize("what", ["nodes", "cuts", "statements", "large statements"])
+def test_what_a_hostile_neighbor_tells_is_told_on_in_a_form_that_others_take(what):
+    """Or the next neighbor takes the one that told it on for the hostile one."""
+    me, it, hostile, second, fresh = [NodeId(bytes([number]) * 18) for number in range(1, 6)]
+    router, other, late = Router(me), Router(it), Router(fresh)
+    other.add_peer(me)
+    late.add_peer(me)
+    for peer in (hostile, second, it):
+        router.add_peer(peer)
+    sent = []
+    for turn, peer in enumerate((hostile, second)):
+        ids = numbered(turn * 34_000, 34_000)
+        if what == "nodes":
+            parts = [write_update([PathVector((peer, one), (1, 1)) for one in ids], [])]
+            parts.append(write_update([], ids[:2_000]))
+        elif what == "cuts":
+            parts = [write_update([], [], cuts=[Cut(one, peer, 1) for one in ids])]
+        else:
+            count, size = (500, 20) if what == "statements" else (4, 30_000)
+            vectors = [PathVector((peer, one), (1, 1)) for one in ids[:count]]
+            said = [Statement(one, 2, *4 * [frozenset(ids[:size])]) for one in ids[:count]]
+            parts = [write_update(vectors, [])]
+            parts += [write_update([], [], statements=[one]) for one in said]
+        for part in parts:
+            sent += [payload for to, payload in router.receive(peer, part).updates if to == it]
+
+    joins = [payload for to, payload in router.add_peer(fresh).updates if to == fresh]
+    for payload in sent:
+        other.receive(me, payload)
+    for payload in joins:
+        late.receive(me, payload)
+
+    assert sent
+    assert max(map(len, sent + joins)) < 4 << 20
