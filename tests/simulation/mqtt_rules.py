@@ -23,6 +23,7 @@ def check_always(life: "MqttLife") -> None:
 
 def check_machine(machine: "RouterMachine") -> None:
     """Check what holds in a router after every step, whoever its clients are."""
+    _check_accounts(machine)
     ready = Counter(map(id, machine.delivery.ready))
     if ready and max(ready.values()) > 1:
         raise Violation("a connection is in the ready queue twice")
@@ -42,6 +43,29 @@ def check_machine(machine: "RouterMachine") -> None:
             idle = request.is_shared and machine.delivery.group_of(request).is_idle
             if places + idle != 1:
                 raise Violation(f"a request of {session.client_id} is in {places} places")
+
+
+def _check_accounts(machine: "RouterMachine") -> None:
+    """Check that what sessions and retained messages weigh is what is counted."""
+    sessions, retained = machine.sessions, machine.logs.retained
+    held = 0
+    for session in sessions:
+        filters = (*session.subscriptions.values(), *session.leaving)
+        weight = session.own + sum(each.weight for each in filters)
+        if session.weight != weight:
+            raise Violation(f"{session.client_id} counts {session.weight} B, and has {weight}")
+        held += weight
+    if machine.effects.held != held:
+        raise Violation(f"sessions count {machine.effects.held} B, and have {held}")
+    remote = sum(not each.link.is_local for each in sessions.connections.values())
+    if sessions.remote != remote:
+        raise Violation(f"{sessions.remote} clients are counted, and {remote} are here")
+    limits, weight = machine.effects.limits, retained.weight
+    if weight > limits.retained_bytes or len(retained) > limits.retained:
+        raise Violation(f"{len(retained)} retained messages have {weight} B")
+    least = sum(run.weight for run in retained)
+    if weight < least:
+        raise Violation(f"retained messages count {weight} B, and have at least {least}")
 
 
 def check_at_the_end(life: "MqttLife") -> None:
