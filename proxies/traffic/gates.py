@@ -51,14 +51,14 @@ class Gatekeeper:
     def objection(self, peer: NodeId, standing: Standing) -> str:
         """Return why a peer may not have its id, with what it has proven; empty if it may.
 
-        Its id is what it says itself, so nobody gets one that was proven to be another's, and
-        no leaf that of a node which members lead to.
+        Its id is what it says itself, so no leaf gets one that was proven to be another's, or
+        that of a node which members lead to.
         """
         known, routes, leaf = self._identities.get(peer), self._routes, standing.rights
+        if leaf.is_member:
+            return ""
         if known is None:
-            is_taken = not leaf.is_member and (
-                routes.has_path(peer) or (not leaf.reach and peer in routes.departed)
-            )
+            is_taken = routes.has_path(peer) or (not leaf.reach and peer in routes.departed)
         else:
             is_taken = known != standing.identity
         what = f"{standing.identity!r} comes with the id of another node, {node_id_text(peer)}"
