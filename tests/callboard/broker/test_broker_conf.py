@@ -81,7 +81,7 @@ def test_a_key_that_is_not_known_is_told_and_those_of_others_are_not(effective, 
         ("\nbroker.disable-ssl = 1", "line 2: broker.disable-ssl = '1' is no true or false"),
         ("broker.peer-overflow-policy = forget", "drop_newest"),
         ("broker {", "broker.conf: line 1"),
-        ("# " + "x" * FILE_LIMIT, "exceed the limit"),
+        ("# " + "x" * FILE_LIMIT, "larger than 1,048,576 B"),
     ],
 )
 def test_what_means_nothing_is_refused_with_file_line_and_value(effective, text, told):
@@ -106,6 +106,6 @@ def test_an_endpoint_reads_the_file_of_the_current_folder(tmp_path, monkeypatch)
 
     with Endpoint(configuration) as endpoint:
         assert endpoint.hub.core.ttl == 4
-        assert endpoint._listening_tls is None
+        assert endpoint._own_tls is None
 
     assert configuration.options.ttl == 20
