@@ -115,10 +115,10 @@ class Inspection:
         slow_handlers: handlers that held their thread for more than a second.
         waiting: messages in all mailboxes.
         handler_seconds: time in handlers since the start by class, sampled.
-        restarts: children that supervisors started again.
-        exhausted: supervisors that gave up.
         neighbours: the links; only with `system`.
         routes: the nodes in reach, and the neighbor that leads there; only with `system`.
+        restarts: children that supervisors started again.
+        exhausted: supervisors that gave up.
     """
 
     name: str
@@ -135,10 +135,10 @@ class Inspection:
     slow_handlers: int = 0
     waiting: int = 0
     handler_seconds: dict[str, float] = field(default_factory=dict)
-    restarts: int = 0
-    exhausted: int = 0
     neighbours: list[LinkInfo] = field(default_factory=list)
     routes: list[ReachableNode] = field(default_factory=list)
+    restarts: int = 0
+    exhausted: int = 0
 
 
 @message("callboard.Inspect")

@@ -1,6 +1,7 @@
 """Every type of message that our own code registers, as payloads of dispatches."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +37,8 @@ REF, OTHER = Ref(b"r" * 18, 17), Ref(b"o" * 18, 2**32 - 1)
 CODEC = PayloadCodec(
     listing([], TRAVELING), ref_types=(Ref,), ref_to_pair=tuple, pair_to_ref=Ref
 )
-ACTOR = inspection.ActorInfo("basp:///17@aa", "Worker", "w", "idle", 3, 1000, 1.5, 0.25)
+EARLIER = inspection.ActorInfo("basp:///17@aa", "Worker", "w", "idle", 3, 1000, 1.5, 0.25)
+ACTOR = replace(EARLIER, parent="basp:///18@aa", restarts=7)
 LINK = LinkInfo(b"p" * 18, "peer", "tcp://h:1", 1, 2, 3, 4, 5, 6)
 NODE = ReachableNode(b"q" * 18, "far", 2, b"p" * 18)
 JOIN = convention.Join(REF, {"Admin Port": 1900, "list": [1, (2,)]})
@@ -61,7 +63,9 @@ VALUES: tuple[Any, ...] = (
         *("node", 9.5, [ACTOR], 1, 2, 3, 4, 5, False, 6, 7, 8, 9, {"Worker": 0.5}),
         [LINK],
         [NODE],
+        *(10, 11),
     ),
+    messages.MonitorRefused(b"n" * 18, 17, "why"),
     inspection.Inspect(10, True),
     inspection.DrainNode(3.5),
     Drained(1, 2, 3.5, 4),
@@ -99,6 +103,26 @@ VALUES: tuple[Any, ...] = (
 )
 
 
+#: As it was before it had `restarts` and `exhausted`, and its actors `parent` and `restarts`.
+EARLIER_INSPECTION = bytes.fromhex(
+    "81d9bf07827463616c6c626f6172642e496e7370656374696f6eb0646e616d65646e6f64656675707469"
+    "6d65fb4023000000000000666163746f727381d9bf07827363616c6c626f6172642e4163746f72496e66"
+    "6fa867616464726573736d626173703a2f2f2f31374061616b6163746f725f636c61737366576f726b65"
+    "72646e616d6561776573746174656469646c65656465707468036768616e646c65641903e863616765fb"
+    "3ff800000000000066776169746564fb3fd00000000000006b6163746f725f636f756e74016768616e64"
+    "6c6564026c646561645f6c65747465727303656c696e6b7304656e6f646573056b69735f647261696e69"
+    "6e67f4696f766572666c6f7773066765787069726564076d736c6f775f68616e646c6572730867776169"
+    "74696e67096f68616e646c65725f7365636f6e6473a166576f726b6572fb3fe00000000000006a6e6569"
+    "6768626f75727381d9bf07827263616c6c626f6172642e4c696e6b496e666fa964706565725270707070"
+    "707070707070707070707070707069706565725f6e616d6564706565726761646472657373697463703a"
+    "2f2f683a316b6672616d65735f73656e74016f6672616d65735f7265636569766564026a62797465735f"
+    "73656e74036e62797465735f7265636569766564046d62797465735f77616974696e6705667061757365"
+    "730666726f7574657381d9bf07827763616c6c626f6172642e526561636861626c654e6f6465a4676e6f"
+    "64655f696452717171717171717171717171717171717171646e616d656366617264686f707302637669"
+    "6152707070707070707070707070707070707070"
+)
+
+
 def name_of(value: Any) -> str:
     return DEFAULT_REGISTRY.by_class[type(value)].name
 
@@ -125,6 +149,15 @@ SAMPLES = {
     )
     for value in VALUES
 }
+SAMPLES["callboard.Inspection of the release before"] = Sample(
+    inspection.Inspection(
+        *("node", 9.5, [EARLIER], 1, 2, 3, 4, 5, False, 6, 7, 8, 9, {"Worker": 0.5}),
+        [LINK],
+        [NODE],
+    ),
+    lambda _: EARLIER_INSPECTION,
+    CODEC.decode_message,
+)
 SAMPLES |= {f"Thespian's {kind.__name__}": thespians(kind) for kind in TRAVELING}
 
 
