@@ -65,7 +65,6 @@ VALUES: tuple[Any, ...] = (
         [NODE],
         *(10, 11),
     ),
-    messages.MonitorRefused(b"n" * 18, 17, "why"),
     inspection.Inspect(10, True),
     inspection.DrainNode(3.5),
     Drained(1, 2, 3.5, 4),
