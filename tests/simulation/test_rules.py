@@ -181,7 +181,7 @@ def a_retry_forgets_the_timer_of_an_attempt(plant):
         (ask_gets_the_answer_of_another, ("was answered with",)),
         (ask_fails_with_an_error_of_python, ("failed with KeyError",)),
         (frames_of_a_read_arrive_backwards, ("came after",)),
-        (frames_arrive_twice, ("came after", "answers more than")),
+        (frames_arrive_twice, ("came after", "answers more than", "as confirmed by node")),
         (monitors_do_not_hear_of_a_lost_node, ("told: nothing; its node",)),
         (monitors_do_not_hear_of_a_remote_end, ("told: nothing; its actor ended",)),
         (monitors_fire_twice, ("more than once",)),
