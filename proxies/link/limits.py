@@ -151,11 +151,12 @@ class Gate:
         take_one(self._handshakes, self._sources[connection])
 
 
-def take_one(counter: Counter[str], key: str) -> None:
+def take_one(counts: dict[str, int], key: str) -> None:
     """Count down; who has none is forgotten, so that tables stay small."""
-    counter[key] -= 1
-    if not counter[key]:
-        del counter[key]
+    if counts[key] == 1:
+        del counts[key]
+    else:
+        counts[key] -= 1
 
 
 @lru_cache(4_096)

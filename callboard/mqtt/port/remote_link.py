@@ -7,7 +7,6 @@ holds one buffer of the router and one of the wire at most. Pure but for the wir
 """
 
 import enum
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
@@ -166,10 +165,11 @@ class Door:
 
     def __post_init__(self) -> None:
         self._count = 0
-        #: Connections by address, and those that have not brought their CONNECT.
-        self._hosts: Counter[str] = Counter()
+        #: Connections by address, and those that have not brought their CONNECT. Plain
+        #: dictionaries: a Counter's misses are calls.
+        self._hosts: dict[str, int] = {}
         self._strangers: dict[object, str] = {}
-        self._strange_hosts: Counter[str] = Counter()
+        self._strange_hosts: dict[str, int] = {}
         self.backpressure = Backpressure(self.limits.reader_patience, self.clock)
         self._connections = TokenBucket(self.limits.connection_rate)
 
@@ -186,8 +186,11 @@ class Door:
         if (
             0 < limits.open_connections <= self._count
             or 0 < limits.strangers <= len(self._strangers)
-            or (source and 0 < limits.connections_per_address <= self._hosts[source])
-            or (source and 0 < limits.strangers_per_address <= self._strange_hosts[source])
+            or (source and 0 < limits.connections_per_address <= self._hosts.get(source, 0))
+            or (
+                source
+                and 0 < limits.strangers_per_address <= self._strange_hosts.get(source, 0)
+            )
         ):
             self.figures.count_refusal(ReasonCode.SERVER_BUSY)
             return True
@@ -196,9 +199,9 @@ class Door:
     def arrive(self, connection: object, host: str) -> None:
         """Take note of a connection of an address."""
         source = self._strangers[connection] = source_of(host)
-        self._hosts[source] += 1
         self._count += 1
-        self._strange_hosts[source] += 1
+        for table in (self._hosts, self._strange_hosts):
+            table[source] = table.get(source, 0) + 1
 
     def know(self, connection: object) -> None:
         """Take note that a connection has brought its CONNECT."""

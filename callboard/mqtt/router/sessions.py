@@ -109,7 +109,10 @@ class Sessions:
     def connect(self, link: Link) -> None:
         """Give a client its session, or a refusal."""
         packet, effects = link.connect, self._effects
-        refusal = self._judge(packet) or (None if link.is_local else self._lacks_room(packet))
+        wanted = _weight_of(packet), _wanted_expiry(packet)
+        refusal = self._judge(packet)
+        if refusal is None and not link.is_local:
+            refusal = self._lacks_room(packet, *wanted)
         if refusal is not None:
             self._refuse(link, refusal)
             return
@@ -126,7 +129,7 @@ class Sessions:
         is_present = session is not None
         if session is None:
             session = Session(client_id, history=self._histories.pop(client_id, ()))
-        connection = self._begin(link, session)
+        connection = self._begin(link, session, *wanted)
         connection.out.append(self._connack(connection, packet, is_present=is_present))
         self._delivery.touched.append(connection)
         if not is_present:
@@ -137,7 +140,7 @@ class Sessions:
             connection.out.append(b"\x62\x02" + PACKET_IDS[packet_id])
         self._delivery.schedule(session, Cause.INIT)
 
-    def _begin(self, link: Link, session: Session) -> Connection:
+    def _begin(self, link: Link, session: Session, weight: int, expiry: float) -> Connection:
         """Connect a client to its session."""
         packet, client_id = link.connect, session.client_id
         connection = Connection(link, session, self._effects.limits)
@@ -150,12 +153,12 @@ class Sessions:
         most = self._effects.limits.inflight
         asked = (packet.properties or NO_PROPERTIES).receive_maximum
         session.open_window(min(most, asked or most))
-        session.set_own(self._effects, _weight_of(packet))
+        session.set_own(self._effects, weight)
         self.connections[client_id] = self.by_link[link] = connection
         link.client_id = client_id
         self._effects.meters.connects += 1
         session.note(self._effects.now, "connected")
-        self.set_expiry(session, _wanted_expiry(packet))
+        self.set_expiry(session, expiry)
         self.wills.keep(connection)
         return connection
 
@@ -170,13 +173,14 @@ class Sessions:
             return ReasonCode.TOPIC_NAME_INVALID
         return None
 
-    def _lacks_room(self, packet: ConnectPacket) -> ReasonCode | None:
+    def _lacks_room(
+        self, packet: ConnectPacket, weight: int, expiry: float
+    ) -> ReasonCode | None:
         """Return why there is no room for a client of the network; None if there is."""
         limits, session = self._effects.limits, self.get(packet.client_id)
         if self.remote >= limits.connections and packet.client_id not in self.connections:
             return ReasonCode.QUOTA_EXCEEDED
-        weight = _weight_of(packet)
-        is_lasting = session is None and _wanted_expiry(packet) > 0
+        is_lasting = session is None and expiry > 0
         is_one_more = len(self.connections) + len(self.graveyard) >= limits.sessions
         before = 0 if session is None or packet.clean_start else session.weight - session.own
         more = weight if session is None else weight - session.own

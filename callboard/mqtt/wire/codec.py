@@ -270,14 +270,17 @@ def _write_publish(packet: Publish, version: int) -> tuple[int, bytes]:
 
 def _read_connect(reader: Reader, _version: int, place: Place) -> packets.Connect:
     """Read a CONNECT, which says its own version."""
-    name, version = reader.string(), reader.byte()
+    name = "MQTT" if reader.passes(_PROTOCOL) else reader.string()
+    version = reader.byte()
     if name != "MQTT" or not V4 <= version <= V5:
         message = (
             f"protocol {name[:20]!r} level {version}; MQTT 4 (3.1.1) and 5 are spoken here"
         )
         raise ProtocolViolation(message, ReasonCode.UNSUPPORTED_PROTOCOL_VERSION)
     flags = reader.byte()
-    _is_malformed(flags & 1, "the reserved flag of a CONNECT is set")
+    if flags & 1:
+        message = "the reserved flag of a CONNECT is set"
+        raise MalformedPacket(message)
     if version < V5 and flags & 0xC0 == 0x40:
         message = "a CONNECT has a password and no user name, which MQTT 3.1.1 does not allow"
         raise ProtocolViolation(message)

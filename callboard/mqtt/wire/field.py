@@ -59,6 +59,13 @@ class Reader:
         self.position = start + 2
         return self._body[start] << 8 | self._body[start + 1]
 
+    def passes(self, expected: bytes) -> bool:
+        """Return whether the next bytes are these; reads past them then."""
+        if not self._body.startswith(expected, self.position):
+            return False
+        self.position += len(expected)
+        return True
+
     def four(self) -> int:
         """Return a four byte integer."""
         return int.from_bytes(self.take(4), "big")
