@@ -23,9 +23,6 @@ from callboard.proxies.rights.rights import Rights
 #: heartbeats.
 OLD_PATH_LIMIT: Final = 5.0
 
-#: Leaves whose rights are known, those that have gone included.
-LEAVES_KEPT: Final = 65_536
-
 
 class RouteTable:
     """Routes, wires, accounts and addresses of one node."""
@@ -63,17 +60,6 @@ class RouteTable:
         """Take note of a port of this node; the first one of TCP stands in the text of refs."""
         if self.endpoint is None or is_path(self.endpoint[0]):
             self.endpoint = endpoint
-
-    def note_rights(self, node: bytes, rights: Rights | None) -> None:
-        """Take note of what a node that is linked now may do; None for a full member."""
-        self.rights.pop(node, None)  # the latest last
-        if rights is None or rights.is_member:
-            return
-        self.rights[node] = rights
-        if len(self.rights) > LEAVES_KEPT:
-            gone = next((one for one in self.rights if one not in self.wires), node)
-            if gone != node:
-                del self.rights[gone]
 
     def has_path(self, node: bytes) -> bool:
         """Return whether a path leads to a node, or one that was lost is being replaced."""
