@@ -10,10 +10,8 @@ from uuid import UUID
 from callboard.actors.errors import NotRegistered
 from callboard.actors.future import Future
 from callboard.endpoint.hub import Hub
-from callboard.endpoint.machine.topic import checked_topic
 from callboard.model.errors import InvalidData
 from callboard.proxies.errors import NotPermitted
-from callboard.proxies.rights.doors import MASTER_NAME
 from callboard.store.backend.interface import Backend, StoreBackend
 from callboard.store.backend.memory import MemoryBackend
 from callboard.store.backend.sqlite import SqliteBackend, SqliteOptions
@@ -23,7 +21,7 @@ from callboard.store.machine.command import EntityId
 from callboard.store.machine.master import Master
 from callboard.store.options import CloneOptions, StoreOptions
 from callboard.store.store import Store
-from callboard.store.store_actor import StoreActor
+from callboard.store.store_actor import StoreActor, master_name
 from callboard.store.store_metrics import count_store
 
 #: Seconds that the nodes in reach may take to say whether they have a master of a name.
@@ -55,7 +53,7 @@ def attach_master(
     """
     made = make_backend(backend, options)
     with _claimed(hub, name):
-        _judge(hub.node.find(_master_name(name), SEARCH_TIMEOUT), name, SEARCH_TIMEOUT * 2)
+        _judge(hub.node.find(master_name(name), SEARCH_TIMEOUT), name, SEARCH_TIMEOUT * 2)
         return _start_master(hub, name, made, store_options)
 
 
@@ -70,7 +68,7 @@ async def aattach_master(
     """Make the master of a store; the awaitable twin of `attach_master`."""
     made = make_backend(backend, options)
     with _claimed(hub, name):
-        search = hub.node.find(_master_name(name), SEARCH_TIMEOUT)
+        search = hub.node.find(master_name(name), SEARCH_TIMEOUT)
         with suppress(NotRegistered, NotPermitted):
             await search
         _judge(search, name, 0.0)
@@ -113,7 +111,7 @@ def _start_master(
     except BaseException:
         backend.close()
         raise
-    hub.node.register(_master_name(name), actor.me)
+    hub.node.register(master_name(name), actor.me)
     return Store(actor)
 
 
@@ -152,11 +150,6 @@ def make_backend(
         msg = f"the memory backend has no option {next(iter(options))!r}"
         raise InvalidData(msg)
     return MemoryBackend()
-
-
-def _master_name(name: str) -> str:
-    """Return the name in the directories of nodes; a store's own name may have any letters."""
-    return MASTER_NAME + checked_topic(name).encode().hex()
 
 
 def _judge(search: Future[Any], name: str, timeout: float) -> None:

@@ -31,10 +31,16 @@ from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item, PeerEvent, RefusedThere, RunReceiver
 from callboard.endpoint.machine.run import PackedType
 from callboard.endpoint.machine.status import SC
-from callboard.endpoint.machine.topic import STORE_EVENTS, clone_topic, master_topic
+from callboard.endpoint.machine.topic import (
+    STORE_EVENTS,
+    checked_topic,
+    clone_topic,
+    master_topic,
+)
 from callboard.endpoint.message_queue import MessageQueue
 from callboard.model.errors import InvalidData
 from callboard.proxies.errors import NotPermitted
+from callboard.proxies.rights.doors import MASTER_NAME
 from callboard.store.backend.interface import StoreBackend
 from callboard.store.errors import BackendFailure, MasterExists, StoreClosed, StoreError
 from callboard.store.machine import command
@@ -106,6 +112,11 @@ class Leaf:
     node: bytes
     endpoint: bytes | None
     may_write: bool
+
+
+def master_name(name: str) -> str:
+    """Return the name in the directories of nodes; a store's own name may have any letters."""
+    return MASTER_NAME + checked_topic(name).encode().hex()
 
 
 class StoreActor(SystemActor, RunReceiver):
@@ -608,6 +619,8 @@ class StoreActor(SystemActor, RunReceiver):
         self._close(StoreClosed(f"the store {self.name!r} ended: {detail or reason}"))
         if self._backend is not None:
             self._backend.close()
+            # Before anybody hears of the end: the next master may come at once.
+            self.hub.node.unregister(master_name(self.name))
         if self._left is not None:
             self._left.set_result(None)
 
