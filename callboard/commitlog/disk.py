@@ -91,6 +91,44 @@ def open_plain(path: str, flags: int) -> int:
     return descriptor
 
 
+def read_through(file: DiskFile, size: int, offset: int) -> bytes:
+    """Return bytes of a file; zeros in place of those that the disk cannot read.
+
+    So a bad sector is damage like any other: no checksum over it holds, and what stands
+    behind it can be read.
+    """
+    try:
+        return file.pread(size, offset)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+    end = min(offset + size, file.size())
+    return b"".join(
+        _page(file, min(end, (at | _PAGE - 1) + 1) - at, at)
+        for at in (offset, *range((offset | _PAGE - 1) + 1, end, _PAGE))
+        if at < end
+    )
+
+
+def _page(file: DiskFile, size: int, offset: int) -> bytes:
+    """Return bytes within one page, or as many zeros."""
+    return file.pread(size, offset) if is_readable(file, size, offset) else bytes(size)
+
+
+def is_readable(file: DiskFile, size: int, offset: int) -> bool:
+    """Return whether the disk can read these bytes."""
+    try:
+        file.pread(size, offset)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return False
+    return True
+
+
+#: Bytes that a disk can read or not: pages are read as a whole.
+_PAGE: Final = 4096
+
 #: Bytes of a small file, such as a place or a status.
 SMALL_LIMIT: Final = 1 << 20
 

@@ -7,12 +7,13 @@ import fcntl
 import json
 import os
 import struct
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
-from callboard.commitlog.disk import Disk, DiskFile, open_plain
+from callboard.commitlog.disk import Disk, DiskFile, open_plain, read_through
 from callboard.commitlog.errors import LogFailed, LogLocked
 
 SEGMENT: Final = ".log"
@@ -78,6 +79,17 @@ class Folder:
             what = f"{gone}; put them back, or go on behind with CommitLog(folder)"
         raise LogFailed(what)
 
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Turn what the disk refuses to a reader into `LogFailed`."""
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, LogFailed):
+                raise
+            what = f"{self.path} cannot be read: {error.strerror or error}; see its disk"
+            raise LogFailed(what) from error
+
     def make(self) -> None:
         """Make the folder and those above it where they are missing."""
         for path in self._line():
@@ -106,7 +118,7 @@ class Folder:
         """Return a file's contents; nothing if there is no such file."""
         try:
             with closing(self.disk.open(path)) as file:
-                return file.pread(file.size(), 0)
+                return read_through(file, file.size(), 0)
         except FileNotFoundError:
             return b""
 

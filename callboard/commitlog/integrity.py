@@ -4,7 +4,7 @@ from typing import Final
 from zlib import crc32
 
 from callboard.commitlog.batch import HEADER_SIZE, MAGIC, Batch, decode_header
-from callboard.commitlog.disk import DiskFile
+from callboard.commitlog.disk import DiskFile, read_through
 
 _FIRST_CHUNK: Final = 32 << 10
 _CHUNK: Final = 128 << 10
@@ -56,13 +56,13 @@ class Scan:
         self._start = self.position
         missing = max(size - len(self._chunk), self._read_size)
         self._read_size = _CHUNK
-        self._chunk += self.file.pread(missing, self._start + len(self._chunk))
+        self._chunk += read_through(self.file, missing, self._start + len(self._chunk))
         return len(self._chunk) >= size
 
 
 def find_intact(file: DiskFile, position: int, offset: int) -> Batch | None:
     """Return the first intact batch behind a damaged place, with an offset or a later one."""
-    rest = file.pread(max(0, file.size() - position), position)
+    rest = read_through(file, max(0, file.size() - position), position)
     at = rest.find(MAGIC)
     while at >= 0:
         batch = Scan(file, position + at).next()

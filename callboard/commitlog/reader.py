@@ -93,7 +93,9 @@ class LogReader:
         Raises:
             LogFailed: there is no log.
         """
-        self._table = LogSegmentTable(open_folder(folder, disk))
+        place = open_folder(folder, disk)
+        with place.reading():
+            self._table = LogSegmentTable(place)
         self.growth = growth_of(self._table.folder.path) if disk is None else Growth()
         self._runs = RunReader(self._table)
 
@@ -113,21 +115,24 @@ class LogReader:
         """The offset behind the newest record."""
         self._table.refresh()
         last, folder = self._table.segments[-1], self._table.folder
-        index = self._table.cover(last)
-        end = max(index.end, self._table.marked)
-        if folder.disk.size(folder.segment(last.base)) == index.size:
-            return end
-        return max(end, read_mark(folder, last.base).end)  # it may be damaged further on
+        with folder.reading():
+            index = self._table.cover(last)
+            end = max(index.end, self._table.marked)
+            if folder.disk.size(folder.segment(last.base)) == index.size:
+                return end
+            return max(end, read_mark(folder, last.base).end)  # it may be damaged further on
 
     @property
     def segments(self) -> list[SegmentInfo]:
         """The files of the log, oldest first."""
         self._table.refresh()
-        return self._table.infos()
+        with self._table.folder.reading():
+            return self._table.infos()
 
     def size_of(self, segment: SegmentInfo) -> int:
         """Return the size of a file, with what may follow the last whole batch in it."""
-        return self._table.folder.disk.size(segment.path)
+        with self._table.folder.reading():
+            return self._table.folder.disk.size(segment.path)
 
     def read(
         self, offset: int | Cursor = 0, *, on_damage: OnDamage | None = None
@@ -189,12 +194,13 @@ class LogReader:
         self._table.refresh()
         folder = self._table.folder
         for segment in self._table.segments:
-            index = self._table.cover(segment)
-            offset = index.find_time(time)
-            if offset is None:
-                if folder.disk.size(folder.segment(segment.base)) == index.size:
-                    continue
-                offset = index.end  # newer ones may stand behind damage
+            with folder.reading():
+                index = self._table.cover(segment)
+                offset = index.find_time(time)
+                if offset is None:
+                    if folder.disk.size(folder.segment(segment.base)) == index.size:
+                        continue
+                    offset = index.end  # newer ones may stand behind damage
             reading = LogReading(self._table, Cursor(offset), lambda _: None)
             for batch in reading.batches():
                 if batch.header.latest_time >= time:

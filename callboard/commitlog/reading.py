@@ -11,8 +11,8 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from callboard.commitlog.batch import Batch, records_of
-from callboard.commitlog.disk import DiskFile
-from callboard.commitlog.errors import LogCorrupt, LogFailed
+from callboard.commitlog.disk import DiskFile, is_readable
+from callboard.commitlog.errors import LogCorrupt
 from callboard.commitlog.folder import read_mark
 from callboard.commitlog.integrity import Scan, find_intact
 from callboard.commitlog.record import Cursor, Record, Run
@@ -73,13 +73,8 @@ class LogReading(Iterator[Record]):
             LogCorrupt: durable bytes are damaged.
             LogFailed: the disk refuses.
         """
-        try:
+        with self._table.folder.reading():
             yield from self._readable()
-        except OSError as error:
-            if isinstance(error, LogFailed):
-                raise
-            what = f"{self._table.folder.path} cannot be read: {error.strerror}; see its disk"
-            raise LogFailed(what) from error
 
     def _readable(self) -> Iterator[Batch]:
         """Iterate over batches; errors of the disk are those of the system."""
@@ -175,10 +170,12 @@ class LogReading(Iterator[Record]):
         offset = self.cursor.offset
         found = find_intact(file, position + 1, offset + 1)
         next_offset = found.base if found else max(behind, offset + 1)
-        path = self._table.folder.segment(segment.base)
+        path, end = self._table.folder.segment(segment.base), file.size()
+        size = (found.position if found else end) - position
+        why = "" if is_readable(file, max(0, size), position) else " (the disk cannot read it)"
         what = (
-            f"{path} is damaged at byte {position}: records {offset} to {next_offset - 1} are"
-            f" lost; read on from {next_offset}"
+            f"{path} is damaged at byte {position}{why}: records {offset} to {next_offset - 1}"
+            f" are lost; read on from {next_offset}"
         )
         return LogCorrupt(what, offset=offset, next_offset=next_offset)
 

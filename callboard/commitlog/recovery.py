@@ -6,13 +6,15 @@ ends the log: the torn tail is cut off, and nothing else. What stays behind the 
 to a new file and synced: the system may have given up writing it after an error, and never
 says so again.
 
-Bytes before the mark that are not intact were damaged later. Nothing is cut then: the segment
-stays as it is, reading it there raises `LogCorrupt`, and the log goes on in a new segment.
+Bytes before the mark that are not intact were damaged later, and bytes that the disk cannot
+read may have been confirmed. Nothing is cut then: the segment stays as it is, reading it there
+raises `LogCorrupt`, and the log goes on in a new segment.
 """
 
 from contextlib import closing
 from dataclasses import dataclass
 
+from callboard.commitlog.disk import is_readable
 from callboard.commitlog.folder import CUT, TEMPORARY, Folder, Mark, read_mark
 from callboard.commitlog.integrity import Scan, find_intact
 from callboard.commitlog.segment import SegmentIndex
@@ -51,7 +53,9 @@ def recover(folder: Folder, base: int) -> tuple[SegmentIndex, LogRecovery]:
         while batch := scan.next():
             index.add(batch)
         size = file.size()
-        if index.size < mark.size or furthest.base > base:  # or the last segment is gone
+        is_readable_behind = is_readable(file, size - index.size, index.size)
+        # Or the last segment is gone. What cannot be read was perhaps confirmed.
+        if index.size < mark.size or furthest.base > base or not is_readable_behind:
             file.fsync()
             end = _end_behind_damage(scan, size, max(mark, furthest))
             return index, LogRecovery(damaged=True, end=end)

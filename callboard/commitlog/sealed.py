@@ -98,8 +98,10 @@ def sealed_segments_in(folder: Folder) -> list[SealedSegment]:
     Raises:
         LogFailed: there is no log.
     """
-    bases = folder.log_bases()
-    kept, found = set(folder.bases(COLUMNS)), []
+    with folder.reading():
+        bases = folder.log_bases()
+        kept = set(folder.bases(COLUMNS))
+    found = []
     for base, end in pairwise(bases):
         columns = folder.segment(base, COLUMNS) if base in kept else None
         found.append(SealedSegment(folder.segment(base), columns, base, end))

@@ -87,7 +87,7 @@ class Writer:
         self.durable = self._index.end
         self._first_time = self._index.latest if self._index.size else 0
         self._marks.add(Mark(self._active.base, self._index.size, self.durable))
-        self.trim(None)
+        self._trim_or_tell()
 
     @property
     def end(self) -> int:
@@ -157,11 +157,24 @@ class Writer:
             gone = self._retention.count_expired(self.table.infos(), self._clock())
         if before is not None:
             gone = max(gone, sum(each.base <= before for each in segments[1:]))
-        self.table.segments = segments[gone:]
-        for segment in segments[:gone]:
-            for kind in (SEGMENT, INDEX, COLUMNS):
-                self._folder.remove(self._folder.segment(segment.base, kind))
+        for at, segment in enumerate(segments[:gone]):
+            self.table.segments = segments[at + 1 :]
+            try:
+                for kind in (INDEX, COLUMNS, SEGMENT):
+                    self._folder.remove(self._folder.segment(segment.base, kind))
+            except OSError as error:  # it stays, and is removed with the next ones
+                self.table.segments = segments[at:]
+                path, why = self._folder.segment(segment.base), error.strerror or error
+                what = f"{path} is too old and is not removed: {why}; see its disk"
+                raise LogFailed(what) from error
         return self.table.segments[0].base
+
+    def _trim_or_tell(self) -> None:
+        """Remove what retention ends; what cannot be removed keeps nobody from appending."""
+        try:
+            self.trim(None)
+        except LogFailed as error:
+            _log.warning("%s", error)
 
     def close(self) -> None:
         """Make all durable and close the files; a second call does nothing.
@@ -211,8 +224,7 @@ class Writer:
                 self._file, self._active = file, LogSegment(index.end, is_covered=True)
                 self._index = self._active.index
                 self.table.segments = [*self.table.segments, self._active]
-            with self._at_stake():
-                self.trim(None)
+            self._trim_or_tell()
         if self.on_sealed is not None:
             self.on_sealed()
 

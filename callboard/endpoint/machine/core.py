@@ -425,6 +425,8 @@ class Core:
         if place is None or not place.is_peer:
             return []
         place.is_peer = False
+        if not place.is_known:  # a node without an endpoint, of which no end will be told
+            del self._places[node]
         if not place.is_discovered:
             return []
         return [self._event(SC.PeerRemoved if by_user else SC.PeerLost, node, text)]

@@ -1,7 +1,9 @@
 """Every reader × every kind of damage: each reads what is readable, and tells of the rest."""
 
 import contextlib
+import errno
 import json
+import os
 import shutil
 import struct
 import zlib
@@ -15,6 +17,7 @@ from callboard.commitlog import (
     LogError,
     LogFailed,
     LogReader,
+    disk,
     sealed_segments,
     write_columns,
 )
@@ -25,6 +28,8 @@ from callboard.commitlog.verify import verify
 
 COUNT = 384
 RUN = 8
+SECTOR = 512
+"""Bytes of a page here: segments are short."""
 OFFSETS = range(COUNT)
 
 
@@ -67,6 +72,31 @@ def either(request, template, tmp_path):
 
 
 # --- kinds of damage ---
+
+#: File (inode) and number of each page that the disk cannot read.
+BAD: set[tuple[int, int]] = set()
+
+
+@pytest.fixture(autouse=True)
+def bad_sectors(monkeypatch):
+    """Let reading of bad pages fail, as a disk does."""
+    pread = os.pread
+
+    def read(descriptor, size, offset):
+        file = os.fstat(descriptor)
+        pages = range(offset // SECTOR, -(-min(offset + size, file.st_size) // SECTOR))
+        if any((file.st_ino, page) in BAD for page in pages):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return pread(descriptor, size, offset)
+
+    monkeypatch.setattr(os, "pread", read)
+    monkeypatch.setattr(disk, "_PAGE", SECTOR)
+    yield
+    BAD.clear()
+
+
+def middle(path):
+    return path.stat().st_ino, path.stat().st_size // 2 // SECTOR
 
 
 def segments(folder):
@@ -157,6 +187,14 @@ DAMAGE = {
     "emptied indexes": lambda folder: [cut(each, 0) for each in folder.glob("*.index")],
     "emptied marks": lambda folder: cut(folder / "synced", 0),
     "zeroed marks": lambda folder: zero(folder / "synced"),
+    "a bad sector": lambda folder: BAD.add(middle(segments(folder)[2])),
+    "bad sectors in all": lambda folder: BAD.update(map(middle, segments(folder))),
+    "a bad first sector": lambda folder: BAD.add((segments(folder)[0].stat().st_ino, 0)),
+    "a bad sector in the last": lambda folder: BAD.add(middle(segments(folder)[-1])),
+    "an index that cannot be read": lambda folder: BAD.update(
+        (each.stat().st_ino, 0) for each in folder.glob("*.index")
+    ),
+    "marks that cannot be read": lambda folder: BAD.add(((folder / "synced").stat().st_ino, 0)),
     "columns: a flipped bit": with_columns(lambda files: flip(files[1], 0.3)),
     "columns: a flipped bit in a footer": with_columns(lambda files: flip(files[1], 0.9)),
     "columns: one cut": with_columns(lambda files: cut(files[1])),
@@ -170,7 +208,9 @@ def readable(folder):
     """The offsets that stand in intact batches, by looking at each byte of each segment."""
     found = set()
     for path in segments(folder):
-        data = path.read_bytes()
+        data, inode = bytearray(path.read_bytes()), path.stat().st_ino
+        for page in [page for file, page in BAD if file == inode]:
+            data[page * SECTOR : (page + 1) * SECTOR] = b"?" * SECTOR
         file = RealDisk(folder).open(path.name)
         at = data.find(b"CBL1")
         while at >= 0:

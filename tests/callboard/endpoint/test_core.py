@@ -225,6 +225,15 @@ def test_the_end_of_a_link_and_of_the_last_path(by_user: bool, kind: SC) -> None
     assert net.transmitted == []
 
 
+def test_nodes_without_an_endpoint_that_come_and_go_leave_nothing() -> None:
+    core = Net(b"ab").cores[b"a"]
+    before = dict(core._places)
+    for number in range(100):
+        core.link_established(b"%d" % number, ("host", number))
+        assert core.link_lost(b"%d" % number, "cut") == []
+    assert core._places == before
+
+
 def test_garbage_is_an_error_and_changes_nothing(line: Net) -> None:
     line.subscribe(b"b", "b1", "")
     core = line.cores[b"b"]
