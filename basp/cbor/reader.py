@@ -51,6 +51,9 @@ def remote_error(cause: BaseException) -> RemoteProtocolError:
     last: BaseException = cause
     for _ in range(_CAUSES_FOLLOWED):
         if isinstance(last, RemoteProtocolError):
+            # What is raised from this one must not lead back to it: nobody would free the
+            # payload that they hold before the garbage collection.
+            cause.__cause__ = cause.__context__ = None
             return last
         if last.__cause__ is None:
             break
@@ -129,7 +132,7 @@ class CborReader:
             reserve(len(payload))
         try:
             item, end = self._loads(b"\x82" + payload + _SENTINEL_BYTES)
-        except KeyboardInterrupt:  # of the one who reads a file
+        except (KeyboardInterrupt, RemoteProtocolError):  # of who reads a file; and ours
             raise
         except BaseException as cause:  # code of users runs in there, and cbor2 may panic
             raise remote_error(cause) from cause
@@ -156,7 +159,7 @@ class CborReader:
         """
         try:
             return (yield from self._pieces.read(payload, at, count))
-        except (KeyboardInterrupt, GeneratorExit):  # it is read no further
+        except (KeyboardInterrupt, GeneratorExit, RemoteProtocolError):  # it is read no further
             raise
         except BaseException as cause:  # constructors of users, and a decoder without memory
             raise remote_error(cause) from cause

@@ -160,6 +160,7 @@ class Stream(Generic[F, E]):
         self._timer: Timer | None = None
         self._pause: Timer | None = None
         self._pause_end = 0.0
+        self._holds = 0
         self._awaits_room = False
         sock.setblocking(False)  # noqa: FBT003  # its signature
         if not isinstance(sock, socket.socket) or sock.family != socket.AF_UNIX:
@@ -328,7 +329,7 @@ class Stream(Generic[F, E]):
 
     def _watch(self) -> None:
         """Tell the selector what to wait for: something to read, room to write."""
-        events = EVENT_READ if self._pause is None else 0
+        events = 0 if self.is_paused or self.is_held else EVENT_READ
         if self._awaits_room:
             events |= EVENT_WRITE
         watched, self._watched = self._watched, events
@@ -392,6 +393,23 @@ class Stream(Generic[F, E]):
         if self.is_open:
             self._watch()
 
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing is read before what came is done with."""
+        return self._holds > 0
+
+    def hold(self) -> None:
+        """Read nothing until `release` is called as often: what came is not done with."""
+        self._holds += 1
+        if self.is_open and self._watched & EVENT_READ:
+            self._watch()
+
+    def release(self) -> None:
+        """Read on, unless something else is not done with."""
+        self._holds -= 1
+        if self.is_open and not self._holds and self._pause is None:
+            self._watch()
+
     def _lost(self, reason: str) -> None:
         """Tell the machine that the connection broke, once."""
         if self.is_open:
@@ -434,7 +452,11 @@ class Stream(Generic[F, E]):
         """Let the machine do what is due."""
         now = self._runner.now()
         if self.is_open and now >= self.machine.next_tick_at:
-            self._read()  # a node that was busy must not take its own delay for silence
+            # A node that was busy must not take its own delay for silence.
+            if self.is_held:
+                self._take(b"", now)
+            else:
+                self._read()
             if self.is_open:
                 self._carry_out(self.machine.tick(now))
         self._arm()

@@ -165,6 +165,9 @@ class RemoteAsker:
         return runtime.reply_ref(self)
 
 
+#: Messages of one source, that waited for an earlier one, which are posted in one turn.
+POSTED_AT_ONCE: Final = 1_000
+
 _log = logging.getLogger("callboard.broker")
 
 _DISPATCH: Final = int(Operation.DISPATCH_MESSAGE)
@@ -300,7 +303,7 @@ class Incoming:
         source = frame[3]
         reading = self._large.read(wire, self._orders[source], frame)
         rest = list(dropwhile(lambda other: other is not frame, frames))[1:]
-        reading.wait([other for other in rest if other[3] == source])
+        self._large.wait(reading, [other for other in rest if other[3] == source])
         self._post(wire, [other for other in rest if other[3] != source])
 
     def _may_come(self, wire: Wire, source: bytes) -> bool:
@@ -342,15 +345,24 @@ class Incoming:
         for epoch, count in order.given_up:
             self._accounts.arrivals_of(source, epoch).given_up += count
         order.given_up.clear()
-        reading = self._large.of(source)
-        if reading is None:
-            self._post(wire, released)
-        else:
-            reading.wait(released)
+        self._post_in_turns(wire, order, source, released)
         deadline = order.deadline
         if deadline is not None and deadline < self._armed.get(order, _NEVER):
             self._armed[order] = deadline
             self._runtime.call_at(deadline, self._order_due, wire, order, source)
+
+    def _post_in_turns(
+        self, wire: Wire, order: PathOrder, source: bytes, frames: list[RawFrame]
+    ) -> None:
+        """Post frames of one source, some in a turn; they wait behind a large message of it."""
+        reading = self._large.of(source)
+        if reading is None:
+            self._post(wire, frames[:POSTED_AT_ONCE])
+            frames = frames[POSTED_AT_ONCE:]
+            if not frames:
+                return
+            reading = self._large.of(source) or self._large.postpone(wire, order, source)
+        self._large.wait(reading, frames)
 
     def _order_due(self, wire: Wire, order: PathOrder, source: bytes) -> None:
         """Give up what has been waited for long enough."""
@@ -366,7 +378,9 @@ class Incoming:
     def _large_read(self, reading: Reading) -> None:
         """Take a message that was read in pieces, and what waited behind it."""
         wire, frame = reading.wire, reading.frame
-        if frame[2] & RESPONSE:
+        if frame is None:
+            pass  # its source has waited for a turn
+        elif frame[2] & RESPONSE:
             self._take_response(frame, lambda _: reading.result())
         elif reading.error is not None:
             self._refuse_payload(wire, frame, reading.error)
@@ -374,7 +388,7 @@ class Incoming:
             self._read = reading
             self._post(wire, [frame])
             self._read = None
-        self._post(wire, list(reading.waiting))
+        self._post_in_turns(wire, reading.order, reading.source, list(reading.waiting))
 
     def _take_response(self, frame: RawFrame, decode: Callable[[bytes], Any]) -> None:
         """Complete the ask that a response answers.

@@ -2,15 +2,17 @@
 
 A message of many parts takes seconds to read. Its reading is a generator here, which gets a
 few milliseconds at a time; one message is read after the other, so the memory of one is
-enough. What its source sent behind it waits in order; too much of that stops reading on the
-link that brings it. On the runner, with its role.
+enough. What its source sent behind it waits in order. A link that brings more than that while
+a message of it is read, or waits, is not read: what is here of one link is a message, and
+`WAITING_BYTES` with the message that goes beyond them. On the runner, with its role.
 """
 
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Final
 
+from callboard.actors.runner.collector import Collector
 from callboard.actors.runtime import Runtime
 from callboard.basp.errors import RemoteProtocolError
 from callboard.basp.frame import RawFrame
@@ -21,13 +23,18 @@ from callboard.proxies.link.wire import Wire
 #: Seconds of reading between two turns of others.
 SLICE: Final = 0.002
 
-#: Seconds that a link is not read when too much waits behind a large message of it.
-PAUSE: Final = 0.1
-
-#: Bytes that may wait behind a large message before its link is not read for a while.
+#: Bytes of memory that may wait behind a large message while its link is read.
 WAITING_BYTES: Final = 1 << 20
 
+# What a frame takes beside its payload.
+_FRAME_SIZE: Final = 300
+
 _PAYLOAD: Final = 7
+
+
+def _nothing() -> Generator[None, None, None]:
+    """Read no message."""
+    yield from ()
 
 
 @dataclass(eq=False, slots=True)
@@ -37,22 +44,22 @@ class Reading:
     Attributes:
         wire: the link that brought it.
         order: of its source, which is stopped.
-        frame: the message.
+        source: the node that sent it.
+        frame: the message; None if its source only waits for the next turn.
         pieces: reads it.
         value: the message, when it was read.
         error: why it cannot be read.
         waiting: what its source sent behind it.
-        octets: bytes of those.
     """
 
     wire: Wire
     order: PathOrder
-    frame: RawFrame
-    pieces: Generator[None, None, object]
+    source: bytes
+    frame: RawFrame | None = None
+    pieces: Generator[None, None, object] = field(default_factory=_nothing)
     value: object = None
     error: RemoteProtocolError | None = None
-    waiting: deque[RawFrame] = field(default_factory=deque)
-    octets: int = 0
+    waiting: list[RawFrame] = field(default_factory=list)
 
     def result(self) -> object:
         """Return the message.
@@ -64,13 +71,6 @@ class Reading:
             raise self.error
         return self.value
 
-    def wait(self, frames: list[RawFrame]) -> None:
-        """Let frames wait behind it."""
-        self.waiting += frames
-        self.octets += sum(len(frame[_PAYLOAD]) for frame in frames)
-        if self.octets > WAITING_BYTES:
-            self.wire.put_off(PAUSE)
-
 
 class LargeMessages:
     """The large messages that are being read, by their sources."""
@@ -81,32 +81,68 @@ class LargeMessages:
         """Begin without any; `take` gets each message that was read, or cannot be."""
         self._runtime, self._codec, self._take = runtime, codec, take
         self._by_source: dict[bytes, Reading] = {}
+        #: Bytes that are here of each link, and the links that are not read for it.
+        self._octets: Counter[Wire] = Counter()
+        self._held: set[Wire] = set()
+        self._collector = Collector()
 
     def of(self, source: bytes) -> Reading | None:
         """Return the message of a source that is being read."""
         return self._by_source.get(source)
 
+    def octets_of(self, wire: Wire) -> int:
+        """Return the bytes that are here of a link."""
+        return self._octets[wire]
+
     def read(self, wire: Wire, order: PathOrder, frame: RawFrame) -> Reading:
         """Begin to read a message; its source's next ones wait."""
-        order.stop()
         pieces = self._codec.decode_in_pieces(frame[_PAYLOAD])
-        reading = Reading(wire, order, frame, pieces)
-        self._by_source[frame[3]] = reading
+        return self._begin(Reading(wire, order, frame[3], frame, pieces), [frame])
+
+    def postpone(self, wire: Wire, order: PathOrder, source: bytes) -> Reading:
+        """Begin to wait for the next turn with what a source sent."""
+        return self._begin(Reading(wire, order, source), [])
+
+    def wait(self, reading: Reading, frames: list[RawFrame]) -> None:
+        """Let frames wait behind a message."""
+        reading.waiting += frames
+        self._note(reading.wire, _size_of(frames))
+
+    def _begin(self, reading: Reading, frames: list[RawFrame]) -> Reading:
+        """Put a reading behind the others."""
+        reading.order.stop()
+        self._by_source[reading.source] = reading
+        self._note(reading.wire, _size_of(frames))
         if len(self._by_source) == 1:
             self._runtime.call_later(0.0, self._go_on)
         return reading
 
+    def _note(self, wire: Wire, octets: int) -> None:
+        """Count what is here of a link, and read it while that is not too much."""
+        size = self._octets[wire] = self._octets[wire] + octets
+        if size > WAITING_BYTES:  # the message itself does not count
+            own = (one.frame for one in self._by_source.values() if one.wire is wire)
+            size -= next((len(frame[_PAYLOAD]) for frame in own if frame is not None), 0)
+        elif not size:
+            del self._octets[wire]
+        if (size > WAITING_BYTES) is (wire in self._held):
+            return
+        if size > WAITING_BYTES:
+            self._held.add(wire)
+            wire.hold()
+        else:
+            self._held.remove(wire)
+            wire.release()
+
     def _go_on(self) -> None:
         """Read the oldest message for a while, and hand it over when it is complete."""
         source, reading = next(iter(self._by_source.items()))
-        for other in self._by_source.values():
-            if other.octets > WAITING_BYTES and not other.wire.is_paused:
-                other.wire.put_off(PAUSE)  # after each read, and one is no whole message
         now = self._runtime.now
         end = now() + SLICE
         try:
-            while now() < end:
-                next(reading.pieces)
+            with self._collector.away():
+                while now() < end:
+                    next(reading.pieces)
         except StopIteration as done:
             reading.value = done.value
         except RemoteProtocolError as error:
@@ -119,3 +155,11 @@ class LargeMessages:
             self._runtime.call_later(0.0, self._go_on)
         reading.order.go_on()
         self._take(reading)
+        frames = reading.waiting if reading.frame is None else [reading.frame, *reading.waiting]
+        self._note(reading.wire, -_size_of(frames))
+        reading.value = reading.error = None  # its traceback leads back here
+        self._collector.catch_up()
+
+
+def _size_of(frames: list[RawFrame]) -> int:
+    return sum(_FRAME_SIZE + len(frame[_PAYLOAD]) for frame in frames)
