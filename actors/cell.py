@@ -76,6 +76,7 @@ from callboard.actors.signals import (
     Stop,
     Urgent,
 )
+from callboard.actors.supervision.succession import Succession
 from callboard.actors.task import ConcurrentTask, HandlerTask
 from callboard.text import said
 
@@ -104,6 +105,9 @@ _UNAWAITED: Final = frozenset({CoroutineType, Future, Pause})
 
 class ActorHost(MailboxHost, Protocol):
     """The runtime of an actor, as its cell and the actor itself use it."""
+
+    #: Who takes the place of actors that supervisors start again.
+    succession: Succession
 
     #: Starts children of supervisors on other nodes: (class, args, kwargs, where); None without
     #: other nodes.
@@ -361,6 +365,20 @@ class Cell:
             runner.ready.append(self)
             if runner.sleeping:
                 runner.wake()
+
+    def offer(self, message: Any) -> Future[None] | None:
+        """Take a message without a sender, if its mailbox has room; from any thread.
+
+        Else nothing was taken, and the future that is returned is done when there is room.
+        """
+        mailbox = self._mailbox
+        if not isinstance(mailbox, BoundedMailbox):
+            self.post(message)
+            return None
+        room = mailbox.offer((message, None))
+        if room is None:
+            self.schedule()
+        return room
 
     def post_urgent(self, message: Any, sender: Sender | None = None) -> None:
         """Take a message that goes before all normal ones, behind earlier urgent ones."""

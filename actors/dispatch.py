@@ -10,6 +10,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar, Union, overload
 
 from callboard.actors.errors import InvalidHandler
@@ -18,6 +19,7 @@ from callboard.actors.signals import RUNTIMES_OWN
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MARK = "__callboard_handler__"
+_DOOR: Final = "__callboard_door__"
 _CONCURRENT: Final = "concurrent"
 
 _UNCALLABLE: Final = frozenset({"receiveMessage", "receiveUnrecognizedMessage"})
@@ -53,8 +55,8 @@ def handler(function: F | None = None, *, concurrent: bool = False) -> F | Calla
 
 
 def is_handler(function: object) -> bool:
-    """Return True for functions marked with `@handler`."""
-    return bool(getattr(function, _MARK, False))
+    """Return True for functions marked with `@handler`, or by a `HandlerDoor`."""
+    return bool(getattr(function, _MARK, False)) or hasattr(function, _DOOR)
 
 
 class HandlerEntry:
@@ -76,6 +78,26 @@ class HandlerEntry:
         self.is_concurrent = is_concurrent and self.is_coroutine
 
 
+@dataclass(frozen=True, slots=True)
+class HandlerDoor:
+    """A handler of what a room above brings, such as topics: that room marks it with this.
+
+    Attributes:
+        message_type: the class of messages that this function alone takes.
+        enter: makes the entry of the function; of what overrides it, in a subclass.
+        opened: called with the cell of each actor of the class when that is made.
+    """
+
+    message_type: type
+    enter: Callable[[Callable[..., Any]], HandlerEntry]
+    opened: Callable[[Any], object]
+
+    def mark(self, function: F) -> F:
+        """Mark a function; it may be a handler of its annotation's type, too."""
+        setattr(function, _DOOR, (*getattr(function, _DOOR, ()), self))
+        return function
+
+
 class DispatchTable(dict[type, HandlerEntry | None]):
     """Message class → handler of one actor class; None where there is none.
 
@@ -85,7 +107,14 @@ class DispatchTable(dict[type, HandlerEntry | None]):
     def __init__(self, actor_class: type) -> None:
         super().__init__(dict.fromkeys(RUNTIMES_OWN))
         self.declared: dict[type, HandlerEntry] = {}
-        for name, declared in _declarations(actor_class).items():
+        #: Called with the cell of each actor of this class.
+        self.opened: list[Callable[[Any], object]] = []
+        for name, declared in _declarations(actor_class, _DOOR).items():
+            for door in getattr(declared, _DOOR):
+                function = inspect.getattr_static(actor_class, name)
+                self.declared[door.message_type] = door.enter(function)
+                self.opened.append(door.opened)
+        for name, declared in _declarations(actor_class, _MARK).items():
             function = inspect.getattr_static(actor_class, name)
             if callable(function):
                 is_concurrent = getattr(declared, _MARK) is _CONCURRENT
@@ -124,7 +153,7 @@ class DispatchTable(dict[type, HandlerEntry | None]):
         return entry
 
 
-def _declarations(actor_class: type) -> dict[str, Callable[..., Any]]:
+def _declarations(actor_class: type, mark: str) -> dict[str, Callable[..., Any]]:
     """Return the functions whose mark and annotation count: overriding a handler keeps them.
 
     The most distant ancestor's come first, so that subclasses win.
@@ -133,7 +162,7 @@ def _declarations(actor_class: type) -> dict[str, Callable[..., Any]]:
     for kind in reversed(actor_class.__mro__):
         for name, value in vars(kind).items():
             declared = marked.pop(name, None)
-            if getattr(value, _MARK, False):
+            if getattr(value, mark, False):
                 marked[name] = value
             elif declared is not None:
                 marked[name] = declared
@@ -151,13 +180,13 @@ def check_handlers(actor_class: type) -> None:
     """
     takers: dict[type, Callable[..., Any]] = {}
     for function in vars(actor_class).values():
-        if is_handler(function):
+        if getattr(function, _MARK, False):
             where, name = _parameter(actor_class, function)
             try:
                 hints = typing.get_type_hints(function)
             except Exception:  # noqa: BLE001, S112  # whatever the annotation runs into
                 continue
-            for kind in dict.fromkeys(_flatten(hints[name], where)):
+            for kind in dict.fromkeys(types_of(hints[name], where)):
                 other = takers.setdefault(kind, function)
                 if other is not function:
                     msg = (
@@ -170,11 +199,19 @@ def check_handlers(actor_class: type) -> None:
 def _message_types(actor_class: type, function: Callable[..., Any]) -> list[type]:
     """Return the classes of messages that a handler takes."""
     where, name = _parameter(actor_class, function)
+    return list(types_of(hints_of(function, name)[name], where))
+
+
+def hints_of(function: Callable[..., Any], name: str) -> dict[str, Any]:
+    """Return the annotations of a function, at least that of the parameter `name`.
+
+    Raises:
+        InvalidHandler: it cannot be resolved.
+    """
     try:
-        hints = typing.get_type_hints(function)
+        return typing.get_type_hints(function)
     except NameError:
-        hints = _hints_from_frames(function, name)
-    return list(_flatten(hints[name], where))
+        return _hints_from_frames(function, name)
 
 
 def _parameter(actor_class: type, function: Callable[..., Any]) -> tuple[str, str]:
@@ -224,12 +261,12 @@ def _hints_from_frames(function: Callable[..., Any], name: str) -> dict[str, Any
         raise InvalidHandler(msg) from error
 
 
-def _flatten(annotation: Any, where: str) -> typing.Iterator[type]:
+def types_of(annotation: Any, where: str) -> typing.Iterator[type]:
     """Iterate over the classes that an annotation stands for."""
     origin = typing.get_origin(annotation)
     if origin in (Union, types.UnionType):
         for part in typing.get_args(annotation):
-            yield from _flatten(part, where)
+            yield from types_of(part, where)
     elif annotation is Any:
         yield object
     elif annotation is None:

@@ -252,6 +252,25 @@ class BoundedMailbox(deque[Item]):
             self.pressure.held -= self._sizes[index]
             del self._sizes[index]
 
+    def offer(self, item: Item) -> Future[None] | None:
+        """Append a message if it fits; else return a future that is done when to try again.
+
+        Where the policy drops messages it is appended in any case, and the policy decides.
+        """
+        if self.bounds.on_full in ("drop_newest", "drop_oldest"):
+            self.append(item)
+            return None
+        size = 0 if self._sizes is None else size_of(item[0])
+        room: Future[None] | None = None
+        while True:
+            with self._lock:
+                if self.pressure.fits(len(self), size) or not self._cell.alive:
+                    self._push(item, size)
+                    return None
+            if room is not None:
+                return room
+            room = self.pressure.room()  # then look again: it may just have become free
+
     # --- bounds ---
 
     def _push(self, item: Item, size: int) -> None:

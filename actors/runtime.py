@@ -44,6 +44,7 @@ from callboard.actors.reference import (
 )
 from callboard.actors.runner.runner import Runner
 from callboard.actors.seconds import seconds as checked
+from callboard.actors.supervision.succession import Succession
 from callboard.text import logged, shown
 
 log = logging.getLogger("callboard.actors")
@@ -159,11 +160,11 @@ class Runtime:
         self.errands: set[Any] = set()
         #: The object that actors see as `self.node`.
         self.node: Any = None
-        #: How children of supervisors start on other nodes: (class, args, kwargs, where); None
-        #: without other nodes.
+        #: Starts children on other nodes: (class, args, kwargs, where); None without others.
         self.spawn_elsewhere: Callable[..., Future[ActorRef[Any]]] | None = None
-        #: How actors of plain Thespian classes are made, and the system base; see
-        #: `callboard.actors.thespian`.
+        #: Who takes the place of actors that supervisors start again.
+        self.succession = Succession()
+        #: Makes actors of plain Thespian classes, and the system base; see `actors.thespian`.
         self.plain: Any = None
         self.thespian: Any = None
         #: Told of each actor that ended, on the runner's thread.
@@ -231,6 +232,8 @@ class Runtime:
                 cell.actor = attach(cell, args, kwargs or {})
             else:
                 cell.actor = self.plain.attach(actor_class, cell, args, kwargs or {})
+            for opened in cell.table.opened:
+                opened(cell)
         except BaseException as error:
             self._give_up(cell, f"{type(error).__qualname__} in its __init__")
             raise

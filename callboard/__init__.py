@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from callboard.actors.supervision.child import Child as Child
     from callboard.actors.supervision.supervisor import Supervisor as Supervisor
     from callboard.broker import Endpoint as Endpoint
+    from callboard.endpoint.actor_subscription import TopicMessage as TopicMessage
+    from callboard.endpoint.actor_subscription import topic as topic
     from callboard.node import Node as Node
     from callboard.proxies.errors import LinkError as LinkError
     from callboard.proxies.errors import LinkFull as LinkFull
@@ -73,6 +75,7 @@ _HOMES: Final = {
         "callboard.actors.reference": "ActorRef Down Query",
         "callboard.actors.supervision.supervisor": "Supervisor",
         "callboard.broker": "Endpoint",
+        "callboard.endpoint.actor_subscription": "TopicMessage topic",
         "callboard.proxies.errors": "LinkError LinkFull MessageTooLarge PublicAddress",
         "callboard.proxies.events": "NodeDown",
         "callboard.proxies.names.group": "Group",

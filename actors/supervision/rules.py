@@ -49,6 +49,7 @@ class Slot:
 
     Attributes:
         ref: the incarnation that runs, or None.
+        former: the last one that ran, once it has ended.
         due: when it may be started, if it is down.
         restarts: how often it was started again.
         cause: why its last incarnation ended, as reason and detail; None at the first start.
@@ -58,6 +59,7 @@ class Slot:
     child: Child
     phase: Phase = Phase.DOWN
     ref: Any = None
+    former: Any = None
     due: float = 0.0
     restarts: int = 0
     cause: tuple[str, str] | None = None
@@ -109,7 +111,7 @@ class Supervision:
 
     def started(self, slot: Slot, ref: Any, now: float) -> None:
         """A start succeeded; the child may be doomed by now."""
-        slot.ref = ref
+        slot.ref, slot.former = ref, None
         slot.started_at = now
         if slot.cause is not None:
             slot.restarts += 1
@@ -118,7 +120,7 @@ class Supervision:
 
     def ended(self, slot: Slot, reason: str, detail: str, now: float) -> bool:
         """A child ended; returns False when that is one restart too many."""
-        slot.ref = None
+        slot.ref, slot.former = None, slot.ref or slot.former
         was_told = slot.phase in (Phase.DOOMED, Phase.ENDING)
         wants_restart = (
             slot.child.restart != "temporary" if was_told else slot.child.wants_restart(reason)

@@ -38,7 +38,17 @@ class _Leave:
 class SupervisorCell(Cell):
     """The cell of a supervisor: a stop or shutdown lets it end its children in order first."""
 
-    __slots__ = ()
+    __slots__ = ("former",)
+
+    #: Whose place the child takes that is being started; None for a child's first start.
+    former: ActorRef[Any] | None
+
+    def terminate(self, reason: ExitReason, detail: str) -> None:
+        """End; nothing takes the place of the children any more."""
+        supervisor: Supervisor | None = self.actor
+        super().terminate(reason, detail)
+        for slot in () if supervisor is None else supervisor._plan.slots:
+            self.runtime.succession.passed(slot.ref or slot.former, None)
 
     def kill(self, reason: ExitReason = ExitReason.KILLED, detail: str = "") -> None:
         """End before the next message; with reason `shutdown`, once the children have ended."""
@@ -137,7 +147,9 @@ class Supervisor(Actor):
         slot = next((s for s in self._plan.slots if which in (s.ref, s.child.name)), None)
         if slot is None or slot.is_leaving:
             return False
-        if not self._plan.remove(slot):
+        if self._plan.remove(slot):
+            self._cell.runtime.succession.passed(slot.former, None)
+        else:
             promise = self.promise()
             slot.on_gone = lambda: promise.set_result(True)
         self._proceed()
@@ -159,6 +171,8 @@ class Supervisor(Actor):
             slot.timer = None
         if not self._plan.ended(slot, reason, detail, self._now()):
             self._give_up(slot, reason)
+        if slot.phase is Phase.DONE:
+            self._cell.runtime.succession.passed(slot.former, None)
         if slot.on_gone is not None:
             slot.on_gone()
         self._proceed()
@@ -248,15 +262,19 @@ class Supervisor(Actor):
                 lambda done: self._cell.post(CallBack(partial(self._spawned, slot, done)), None)
             )
             return None
+        cell = self._cell
+        assert isinstance(cell, SupervisorCell)
+        cell.former = slot.former
         ref: ActorRef[Any] = self.spawn(child.actor_class, *child.args, **child.kwargs)
         self._begin(slot, ref)
         return ref
 
     def _begin(self, slot: Slot, ref: ActorRef[Any]) -> None:
         """Take note of an incarnation that runs, and tell it why it was started."""
-        child = slot.child
+        child, former = slot.child, slot.former
         self._plan.started(slot, ref, self._now())
         self._slots[ref] = slot
+        self._cell.runtime.succession.passed(former, ref)
         if slot.cause is not None:
             reason, detail = slot.cause
             if _wants_to_know(ref, child.actor_class):

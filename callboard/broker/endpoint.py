@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar, overload
 from callboard.actors.closing import Closing, on_a_thread, refuse_loop
 from callboard.actors.errors import CallboardError, InvalidSeconds, NodeClosed
 from callboard.actors.future import Future
+from callboard.actors.reference import ActorRef
 from callboard.actors.seconds import seconds
 from callboard.broker.constants import Backend
 from callboard.broker.metric_topics import export_and_import
@@ -29,10 +30,12 @@ from callboard.broker.subscriber import SafeSubscriber, StatusSubscriber, Subscr
 from callboard.broker.tls import BrokerTls
 from callboard.commitlog import CommitLog, Retention
 from callboard.commitlog.log import Sync
+from callboard.endpoint.actor_subscription import ActorSubscription, OnFull, TopicMessage
 from callboard.endpoint.hub import Hub, HubOptions
 from callboard.endpoint.machine.effect import Item
 from callboard.endpoint.machine.status import EndpointInfo, PeerFlags, PeerInfo, PeerStatus
 from callboard.endpoint.machine.topic import Topic, Topics, topic_text, topic_texts
+from callboard.endpoint.message_queue import QUEUE_LIMIT
 from callboard.endpoint.monitoring import serve_topics
 from callboard.model.errors import InvalidData
 from callboard.node import Node
@@ -258,6 +261,48 @@ class Endpoint(Closing):
         """Return a subscriber for errors, and where wanted for changes among the peers."""
         _check_size(qsize)
         made = StatusSubscriber(self.hub, self._forget, receive_statuses=receive_statuses)
+        return self._member(made)
+
+    def subscribe(
+        self,
+        ref: ActorRef[Any],
+        topics: Topics,
+        *,
+        message: Callable[[str, Any], Any] = TopicMessage,
+        limit: int = QUEUE_LIMIT,
+        on_full: OnFull = "drop_oldest",
+    ) -> ActorSubscription:
+        """Let an actor take every topic that begins with one of these, until it ends.
+
+        Each value comes as a message, also what this node itself publishes. A bounded mailbox
+        that is full lets messages wait here. An actor that its supervisor starts again stays
+        subscribed. In a class, `@topic` on a handler does the same.
+
+        Args:
+            ref: the actor, on this node or another one.
+            topics: one topic or several.
+            message: makes the message of a topic and a value; `TopicMessage` by default.
+            limit: messages that may wait while the actor has no room (and 64 MiB).
+            on_full: what happens beyond that: `drop_oldest` or `drop_newest`, which are
+                counted and told by `SubscriptionOverflow` events; `wait` also slows those
+                who publish on this node, and reads their links less often, before.
+
+        Raises:
+            WrongArgument: that is no ref, no limit, or no policy.
+            ActorDown: the actor has ended.
+            InvalidTopic: one is no topic.
+        """
+        self._refuse_shut()
+        texts = topic_texts(topics)
+        made = ActorSubscription(
+            self.hub,
+            ref,
+            texts,
+            make=message,
+            limit=limit,
+            on_full=on_full,
+            closed=self._forget,
+        )
         return self._member(made)
 
     def record(

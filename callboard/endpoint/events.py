@@ -1,6 +1,9 @@
 """What endpoints tell by `node.events()`: messages that were lost."""
 
 from dataclasses import dataclass
+from typing import Any
+
+from callboard.actors.reference import ActorRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +32,18 @@ class Undelivered:
     peer: bytes
     count: int
     policy: str
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionOverflow:
+    """Event: messages were dropped, as an actor is slower than its topics.
+
+    Attributes:
+        ref: the actor.
+        topics: what it is subscribed to.
+        count: messages since the last such event about this subscription.
+    """
+
+    ref: ActorRef[Any]
+    topics: tuple[str, ...]
+    count: int

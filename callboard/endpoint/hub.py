@@ -147,6 +147,8 @@ class Hub(SystemActor):
         self.metric_sources: list[Callable[[], list[Metric]]] = []
         #: What is being made on this node just now, by name: there may be one of each.
         self.claims: set[str] = set()
+        #: Subscriptions of actors by handlers of theirs, by the ref and what marks the handler.
+        self.by_door: dict[tuple[ActorRef[Any], type], object] = {}
         self.lock = threading.Lock()
         self._objects = itertools.count(1)
         # What was published, and who waits until there is room for more.

@@ -44,7 +44,7 @@ from callboard.model.data import (
     refuse_depth,
 )
 from callboard.model.errors import EndpointError, InvalidData
-from callboard.model.scalar import Count, Enum
+from callboard.model.scalar import Count, Enum, Octets
 from callboard.model.timespan import Timespan, Timestamp
 
 T = TypeVar("T")
@@ -286,7 +286,7 @@ def python_from_cbor(payload: bytes) -> Any:
 def immutable_of_item(node: Any, depth: int) -> Any:
     """Return an item that cbor2 has read, at some depth, as Python values that never change."""
     kind = type(node)
-    if kind in _SAME:
+    if kind in _SAME or kind is bytes:
         return node
     if kind is int and _LOWEST <= node <= _HIGHEST:
         return node
@@ -324,6 +324,8 @@ def _item(value: Any, depth: int) -> Any:
     if kind is list or kind is tuple:
         refuse_depth(depth)
         return [_item(each, depth + 1) for each in value]
+    if kind is Octets:
+        return bytes(value)
     return item_of_data(Data(value), depth)
 
 

@@ -81,6 +81,12 @@ class Count(Scalar):
         return f"Count({self._key})"
 
 
+class Octets(bytes):
+    """Bytes that arrive as bytes: others that are UTF-8 arrive as text."""
+
+    __slots__ = ()
+
+
 class Enum(Scalar):
     """The name of an enum value, as `Notice::LOG`. The type of the enum does not travel."""
 

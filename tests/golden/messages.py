@@ -14,6 +14,7 @@ from callboard.actors.thespian.system import TRAVELING
 from callboard.basp.payload import PayloadCodec
 from callboard.basp.registry import DEFAULT_REGISTRY
 from callboard.convention.membership import listing
+from callboard.endpoint.actor_subscription import TopicMessage
 from callboard.flow.factories import Serve
 from callboard.flow.file_service import Append, Fetched, FetchRecords
 from callboard.gateway.remote import PublishRun, ReceiveRun, StartAgent, StopAgent
@@ -57,6 +58,7 @@ VALUES: tuple[Any, ...] = (
     Down(REF, ExitReason.ERROR, "ValueError: ä"),
     Exit(REF, "own reason", ""),
     Restarted(ExitReason.KILLED, "", 2),
+    TopicMessage("/home/kitchen", ("warm", 21.5)),
     ExitReason.UNREACHABLE,
     ACTOR,
     inspection.Inspection(

@@ -318,9 +318,10 @@ class DoorTable(reading.Table):
     mqtt: str = ""
     endpoint: str = "/mqtt/"
     direction: Literal["in", "out", "both"] = "both"
-    values: Literal["text", "json"] = "text"
+    values: Literal["text", "json", "bytes"] = "text"
     qos: Qos = 1
     retain: bool = False
+    otherwise: Literal["bytes", "text", "refused"] = "bytes"
 
     @model_validator(mode="after")
     def _check(self) -> "DoorTable":

@@ -10,9 +10,9 @@ has one API for both: it subscribes and publishes topics of its endpoint.
 No message comes back through the door that it went through: the local link asks for no own
 messages, and the hub does not give the door what the door brought in.
 
-Payloads become text, or what JSON says, as the map wants it, and stay bytes where they are
-neither (the hub's data model has text and bytes as one kind); values become payloads: bytes and
-text as they are, everything else as JSON.
+Payloads become text, what JSON says, or bytes, as the map wants it; it also says what those
+become that are not what they should be. Values become payloads: bytes and text as they are,
+everything else as JSON.
 """
 
 import contextlib
@@ -21,13 +21,14 @@ import logging
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from callboard.actors.closing import Closing
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item
 from callboard.model.data import thawed
 from callboard.model.errors import EndpointError
+from callboard.model.scalar import Octets
 from callboard.mqtt.port.local_link import LocalLink
 from callboard.mqtt.service.router import Router
 from callboard.mqtt.wire.client import Message
@@ -49,7 +50,9 @@ class TopicMap:
         mqtt: the prefix in MQTT: empty, or levels that end with `/`.
         endpoint: the prefix on the hub.
         direction: `in`: from MQTT to the hub; `out`: from the hub to MQTT; or `both`.
-        values: what payloads become on the hub; what is no text stays bytes.
+        values: what payloads become on the hub: `text`, what `json` says, or `bytes`.
+        otherwise: what a payload becomes that is no such text or JSON: `bytes`; `text`, where
+            it is UTF-8; or it is `refused`: not carried, but counted and logged.
         qos: with which messages are taken from and given to MQTT.
         retain: whether messages to MQTT are retained, whoever published them. Routers of a
             cluster have the same retained messages without it.
@@ -58,11 +61,18 @@ class TopicMap:
     mqtt: str = ""
     endpoint: str = "/mqtt/"
     direction: Literal["in", "out", "both"] = "both"
-    values: Literal["text", "json"] = "text"
+    values: Literal["text", "json", "bytes"] = "text"
     qos: int = 1
     retain: bool = False
+    otherwise: Literal["bytes", "text", "refused"] = "bytes"
 
     def __post_init__(self) -> None:
+        choices = {"values": self.values, "otherwise": self.otherwise}
+        for name, chosen in choices.items():
+            known = get_args(TopicMap.__annotations__[name])
+            if chosen not in known:
+                message = f"{name}={chosen!r}: choose one of {', '.join(known)}"
+                raise ValueError(message)
         is_whole = not self.mqtt or self.mqtt.endswith("/")
         if not is_whole or "#" in self.mqtt or "+" in self.mqtt:
             message = f"{self.mqtt!r} is no prefix of MQTT topics; write levels/ or nothing"
@@ -79,6 +89,8 @@ class MqttDoor(Closing):
         brought: messages from MQTT to the hub.
         taken: messages from the hub to MQTT.
         unmapped: messages from the hub whose topic or value MQTT cannot have.
+        malformed: messages from MQTT that were not the text or JSON which a map wants.
+        refused: those of them that were not carried, as their map says.
     """
 
     def __init__(
@@ -98,7 +110,7 @@ class MqttDoor(Closing):
         self._maps = tuple(maps)
         self._inward = [each for each in self._maps if each.direction != "out"]
         self._outward = [each for each in self._maps if each.direction != "in"]
-        self.brought = self.taken = self.unmapped = 0
+        self.brought = self.taken = self.unmapped = self.malformed = self.refused = 0
         self._link: LocalLink = router.link(CLIENT_ID)
         self._closed = threading.Event()
         for each in self._inward:
@@ -134,17 +146,47 @@ class MqttDoor(Closing):
     def _bring_all(self, messages: list[Message]) -> None:
         """Publish a run of messages on the hub."""
         pairs = [
-            (each.endpoint + message.topic.removeprefix(each.mqtt), _value(message, each))
+            (each.endpoint + message.topic.removeprefix(each.mqtt), value)
             for message in messages
             for each in self._inward
             if message.topic.startswith(each.mqtt)
+            and (value := self._value(message, each)) is not _REFUSED
         ]
         try:
             self._hub.bring_in(pairs, self)
         except EndpointError as error:
-            _log.warning("messages from MQTT cannot be published: %s", error)
+            if len(pairs) == 1:  # a topic too long, a number too large
+                _log.warning("a message from MQTT cannot be published: %s", error)
+                self.malformed += 1
+                self.refused += 1
+                return
+            for message in messages:
+                self._bring_all([message])
             return
         self.brought += len(pairs)
+
+    def _value(self, message: Message, each: TopicMap) -> Any:
+        """Return the value that a payload becomes on the hub, or that it is refused."""
+        payload = message.payload
+        try:
+            if each.values == "json":
+                return json.loads(payload)
+            if each.values == "text":
+                return payload.decode()
+        except (ValueError, RecursionError) as error:
+            return self._malformed(message, each, error)
+        return Octets(payload)
+
+    def _malformed(self, message: Message, each: TopicMap, error: Exception) -> Any:
+        """Count a payload that is not what its map wants, and tell of the first one."""
+        kind = {"bytes": "taken as bytes", "text": "taken as text", "refused": "refused"}
+        text = f"a payload of {message.topic[:200]!r} is not {each.values} ({error}): "
+        self._hub.runtime.warn_once((self, each), f"{text}{kind[each.otherwise]}")
+        self.malformed += 1
+        if each.otherwise == "refused":
+            self.refused += 1
+            return _REFUSED
+        return message.payload if each.otherwise == "text" else Octets(message.payload)
 
     # --- from the hub, on the node's thread ---
 
@@ -180,14 +222,8 @@ class MqttDoor(Closing):
 RUN: Final = 1_000
 
 
-def _value(message: Message, each: TopicMap) -> Any:
-    """Return the value that a payload becomes on the hub."""
-    if each.values == "json":
-        try:
-            return json.loads(message.payload)
-        except (ValueError, RecursionError):
-            pass
-    return message.payload
+#: What a payload becomes that is not carried.
+_REFUSED: Final = object()
 
 
 def _payload(value: Any) -> bytes | None:

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from callboard import Endpoint, Node
+from callboard.model.scalar import Octets
 from callboard.mqtt import Router, RouterConfig
 from callboard.mqtt.service.hub_door import MqttDoor, TopicMap
 
@@ -95,7 +96,9 @@ def test_two_routers_in_one_cluster_give_each_message_once():
         ("text", "ä".encode(), "ä"),
         ("text", b"\xff", b"\xff"),
         ("json", b'{"a": [1]}', {"a": (1,)}),
-        ("json", b"{", "{"),
+        ("json", b"{", b"{"),
+        ("bytes", b"{", b"{"),
+        ("bytes", b"\xd9\xbf", b"\xd9\xbf"),
     ],
 )
 def test_payloads_become_what_the_map_wants(values, payload, expected):
@@ -104,6 +107,59 @@ def test_payloads_become_what_the_map_wants(values, payload, expected):
         place.link.publish("a", payload)
 
         assert subscriber.get() == ("/mqtt/a", expected)
+
+
+@pytest.mark.parametrize(
+    ("otherwise", "payload", "expected"),
+    [
+        ("bytes", b"{", [b"{"]),
+        ("bytes", b"\xff", [b"\xff"]),
+        ("text", b"{", ["{"]),
+        ("text", b"\xff", [b"\xff"]),
+        ("refused", b"{", []),
+        ("refused", b"1" * 30, []),
+    ],
+)
+def test_a_payload_that_is_not_json_is_what_the_setting_says(
+    otherwise, payload, expected, caplog
+):
+    place = Place(TopicMap(values="json", otherwise=otherwise))
+    with place, place.endpoint.make_subscriber("/mqtt/") as subscriber:
+        for _ in range(3):
+            place.link.publish("a", payload)
+        place.link.publish("a", b'"end"', qos=1).result(5)
+        got = []
+        while not got or got[-1] != "end":
+            got.append(subscriber.get()[1])
+
+        assert got == [*(expected * 3), "end"]
+        assert place.door.malformed == 3
+        assert place.door.refused == (0 if expected else 3)
+    told = [line for line in caplog.messages if "is not json" in line]
+    assert len(told) == (1 if payload != b"1" * 30 else 0)
+
+
+def test_a_payload_that_no_topic_can_have_takes_no_other_message_with_it():
+    place = Place(TopicMap(values="json"))
+    with place, place.endpoint.make_subscriber("/mqtt/") as subscriber:
+        for payload in (b"1", b"9" * 30, b"2", b"3"):
+            place.link.publish("a", payload)
+
+        assert [subscriber.get()[1] for _ in range(3)] == [1, 2, 3]
+
+
+def test_bytes_stay_bytes_beside_values_that_cbor_has_no_type_for():
+    place = Place(TopicMap(values="bytes"))
+    with place, place.endpoint.make_subscriber("/mqtt/") as subscriber:
+        place.endpoint.hub.bring_in([("/mqtt/x", Octets(b"a")), ("/mqtt/y", {1})], None)
+        assert [subscriber.get()[1] for _ in range(2)] == [b"a", {1}]
+
+
+def test_maps_with_unknown_words_are_refused():
+    with pytest.raises(
+        ValueError, match="otherwise='drop': choose one of bytes, text, refused"
+    ):
+        TopicMap(otherwise="drop")
 
 
 def test_maps_choose_prefixes_and_directions():

@@ -1,0 +1,58 @@
+"""Succession: which actor takes the place of one that a supervisor starts again.
+
+What belongs to an actor and not to one incarnation of it, such as a subscription, follows it:
+it is told the ref of the next one. The supervisor says which refs it supervises, and what
+became of each; followers may come before or after.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from callboard.actors.reference import ActorRef
+
+#: Told the ref that takes the place; None when none will.
+Follower = Callable[[ActorRef[Any] | None], object]
+
+
+class Succession:
+    """The supervised actors of a node, and who follows them. From any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._supervised: set[ActorRef[Any] | None] = set()
+        self._followers: dict[ActorRef[Any], list[Follower]] = {}
+
+    # --- for what follows ---
+
+    def follow(self, ref: ActorRef[Any], told: Follower) -> None:
+        """Be told, once, of the actor that takes the place of this one."""
+        with self._lock:
+            self._followers.setdefault(ref, []).append(told)
+
+    def leave(self, ref: ActorRef[Any], told: Follower) -> None:
+        """Follow it no more."""
+        with self._lock:
+            kept = [one for one in self._followers.pop(ref, ()) if one != told]
+            if kept:
+                self._followers[ref] = kept
+
+    def expects(self, ref: ActorRef[Any]) -> bool:
+        """Return whether a supervisor still has to say what takes the place of an actor."""
+        return ref in self._supervised
+
+    # --- for supervisors ---
+
+    def passed(self, former: ActorRef[Any] | None, heir: ActorRef[Any] | None) -> None:
+        """Tell those who follow `former` of its heir; None when there will be none.
+
+        A child that is started for the first time takes the place of None.
+        """
+        with self._lock:
+            if heir is not None:
+                self._supervised.add(heir)
+            followers = () if former is None else self._followers.pop(former, ())
+        for told in followers:
+            told(heir)
+        with self._lock:  # now that all know: until here an heir was expected
+            self._supervised.discard(former)
