@@ -41,9 +41,10 @@ class TokenBucket:
         self._tokens -= 1
         return True
 
-    def owes(self, now: float) -> bool:
-        """Return whether more was spent than the rate has brought."""
-        return self.spend(0, now) > 0
+    def is_empty(self, now: float) -> bool:
+        """Return whether not one whole token is there."""
+        self.spend(0, now)
+        return bool(self.rate) and self._tokens < 1
 
 
 class TrafficLimit:

@@ -11,8 +11,9 @@ def test_a_burst_is_free_and_then_time_is_owed():
 
     assert bucket.spend(10, 0.0) == 0.0
     assert bucket.spend(5, 0.0) == 0.5
-    assert bucket.owes(0.25)
-    assert not bucket.owes(0.5)
+    assert bucket.is_empty(0.25)
+    assert bucket.is_empty(0.5)
+    assert not bucket.is_empty(0.75)
 
 
 def test_a_rate_of_0_is_no_limit():
@@ -20,7 +21,7 @@ def test_a_rate_of_0_is_no_limit():
 
     assert bucket.spend(10**9, 0.0) == 0.0
     assert bucket.allows(0.0)
-    assert not bucket.owes(0.0)
+    assert not bucket.is_empty(0.0)
 
 
 def test_a_slow_rate_allows_one_at_once():

@@ -229,7 +229,7 @@ class AuthGate:
     def _has_failed_often(self, peer: Peer) -> bool:
         """Return whether a host has to wait after wrong passwords."""
         known = self._failures.get(peer.host)
-        return known is not None and known.owes(asyncio.get_running_loop().time())
+        return known is not None and known.is_empty(asyncio.get_running_loop().time())
 
     def _note_failure(self, peer: Peer) -> None:
         """Count a wrong password of a host."""

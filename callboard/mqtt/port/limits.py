@@ -65,6 +65,8 @@ class NetworkFigures:
         held: times that a publisher waited for readers.
         refusals: connections that were not let in, by reason.
         ends: connections that the router ended, by reason.
+        certificates_replaced: times that files of TLS were read again, also by bridges.
+        certificates_refused: times that they were of no use.
     """
 
     accepted: int = 0
@@ -76,6 +78,8 @@ class NetworkFigures:
     held: int = 0
     refusals: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
+    certificates_replaced: int = 0
+    certificates_refused: int = 0
 
     def count_refusal(self, reason: ReasonCode) -> None:
         """Count a connection that was not let in."""

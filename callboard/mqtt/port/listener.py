@@ -131,8 +131,9 @@ async def listen(door: Door, settings: ListenerSettings, runner: Runner) -> List
             _remove_socket(Path(where))
             sock = _bound(socket.socket(socket.AF_UNIX), where)
             return Listener(settings, [SocketServer(door, entrance, sock, runner)], where)
-        certificates = Certificates(settings.tls) if settings.tls and _SCHEMES[scheme] else None
-        if certificates is not None:
+        certificates = None
+        if settings.tls and _SCHEMES[scheme]:
+            certificates = Certificates(settings.tls, door.note_certificates)
             certificates.listening()  # its files are of use
         make = partial(TransportStream, door, entrance, runner)
         if scheme in {"ws", "wss"}:

@@ -33,6 +33,7 @@ from callboard.mqtt.wire.errors import RemoteMqttError
 from callboard.mqtt.wire.framing import SHORT, Deframer, body_start, packet_end
 from callboard.mqtt.wire.packet import V4, V5, Connect, PacketType
 from callboard.mqtt.wire.reason_code import DISCONNECT_CODES, ReasonCode, reason_text
+from callboard.proxies.events import CertificatesRefused
 from callboard.proxies.link.limits import source_of, take_one
 
 
@@ -150,6 +151,7 @@ class Door:
         writes: what the connections that were flushed last want written; the driver of the
             router empties it, so that one turn decides for all clients before it writes to any.
         emptied: called when the last connection has left.
+        report: takes events.
     """
 
     mailbox: RouterMailbox
@@ -162,6 +164,7 @@ class Door:
     authenticate: Callable[[Connect, Peer, Candidate], Authentication | Admission] = _refuse
     writes: Writes = field(default_factory=list)
     emptied: Callable[[], None] = _ignore
+    report: Callable[[object], object] = bool
 
     def __post_init__(self) -> None:
         self._count = 0
@@ -179,6 +182,13 @@ class Door:
             self._connections = TokenBucket(limits.connection_rate)
         self.limits = limits
         self.backpressure.patience = limits.reader_patience
+
+    def note_certificates(self, event: object) -> None:
+        """Count and report that files of TLS were read again, or are of no use."""
+        name = "refused" if isinstance(event, CertificatesRefused) else "replaced"
+        name = f"certificates_{name}"
+        setattr(self.figures, name, getattr(self.figures, name) + 1)
+        self.report(event)
 
     def is_full(self, host: str) -> bool:
         """Whether a connection more of an address would be too many; counts it then."""

@@ -11,6 +11,7 @@ Nothing goes round: each side is asked for no messages that the bridge itself pu
 
 import asyncio
 import logging
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -135,8 +136,15 @@ class Bridge:
         sent: messages to it, second attempts not counted.
     """
 
-    def __init__(self, mailbox: RouterMailbox, settings: BridgeSettings) -> None:
+    def __init__(
+        self,
+        mailbox: RouterMailbox,
+        settings: BridgeSettings,
+        report: Callable[[object], object],
+    ) -> None:
+        """Begin without a connection; `report` takes what becomes of its certificates."""
         self.settings = settings
+        self._report = report
         self.is_connected = False
         self.brought = self.sent = 0
         self._mailbox = mailbox
@@ -203,7 +211,9 @@ class Bridge:
         host, port, is_tls = self.settings.parse()
         certificates, context = self._certificates, None
         if is_tls:
-            certificates = certificates or Certificates(self.settings.tls or Tls())
+            certificates = certificates or Certificates(
+                self.settings.tls or Tls(), self._report
+            )
             self._certificates = certificates
             context = certificates.dialing()
         network = Deframer()

@@ -31,6 +31,7 @@ from callboard.mqtt.wire.properties import Place, read_properties
 from callboard.mqtt.wire.topic import is_valid_topic
 from callboard.proxies.messages import message
 from callboard.proxies.names.group import Group
+from callboard.text import shown
 
 _log: Final = logging.getLogger("callboard.mqtt")
 
@@ -55,6 +56,9 @@ RETRY_LOOKS: Final = 60
 #: Bytes, and writes, of one piece; a larger message is a piece alone.
 PIECE_BYTES: Final = 1 << 20
 PIECE: Final = 1_000
+
+#: Topics that one line of the log names.
+NAMED: Final = 20
 
 #: Bytes of a message that is still carried: a message between nodes holds 16 MiB.
 LARGEST: Final = 15 << 20
@@ -140,6 +144,8 @@ class RetainedExchange:
         self._heads = self.logs.retained.heads
         self.stamps.see(self._heads.latest)
         self._looks = 0
+        #: Since when removals are known here; a journal knows them from before.
+        self._since = 0 if self._heads.latest else self.stamps.now()
 
     def look(self) -> None:
         """Forget what was removed long ago; every few seconds."""
@@ -222,14 +228,23 @@ class RetainedExchange:
             left,
         )
 
+    def _is_forgotten(self, write: RetainedWrite) -> bool:
+        """Return whether an unknown write may have been removed, and nobody remembers it."""
+        horizon = self.stamps.now() - GRAVE
+        is_old = max(write.stamp, self._since) < horizon
+        return is_old and self._heads.get(write.key) is None
+
     def take(self, piece: RetainedPiece) -> bool:
         """Take writes of another router; returns whether there was anything to take."""
         refused, before = 0, self._heads.digests[:]
+        old: list[str] = []
         writes: Any = piece.writes
         for write in writes if isinstance(writes, tuple | list) else ():
             if not _is_sound(write) or not 0 < write.stamp < self.stamps.now() + AHEAD:
                 _log.warning("a retained message of another router is unsound, and not taken")
                 continue
+            if write.topic and self._is_forgotten(write):
+                old.append(shown(write.topic.decode()))
             self.stamps.see(write.stamp)
             head, run = Head(write.stamp, write.origin, write.topic), None
             if write.topic:
@@ -245,6 +260,13 @@ class RetainedExchange:
             refused += not self.logs.take_retained(write.key, head, run)
         if refused:
             _log.warning("there is no room for %d retained messages of other routers", refused)
+        if old:
+            _log.warning(
+                "%d retained messages of another router are older than seven days and were not "
+                "here: if it was away for so long, what was removed meanwhile is back: %s",
+                len(old),
+                ", ".join(old[:NAMED]),
+            )
         return before != self._heads.digests
 
 

@@ -91,6 +91,8 @@ _METRICS: Final[tuple[Figure[RouterState], ...]] = (
     _of_network("bytes_out", "bytes to clients"),
     _of_network("timeouts", "clients that fell silent"),
     _of_network("held", "waits of publishers for readers"),
+    _of_network("certificates_replaced", "times that changed files of TLS were read again"),
+    _of_network("certificates_refused", "times that changed files of TLS were of no use"),
     Figure(
         f"{_PREFIX}refusals_total",
         "clients not let in, by reason",

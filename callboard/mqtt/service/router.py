@@ -145,7 +145,7 @@ class Router(Closing):
             self.rules = RuleRunner(self._mailbox, config.rules)
             stack.callback(self.rules.close)
         for settings in config.bridges:
-            bridge = Bridge(self._mailbox, settings)
+            bridge = Bridge(self._mailbox, settings, self.edge.door.note_certificates)
             self.bridges.append(bridge)
             running = asyncio.run_coroutine_threadsafe(bridge.run(), self.edge.loop)
             stack.callback(bridge.ended, running)

@@ -153,7 +153,7 @@ class RouterActor(SystemActor):
         )
         network = config.network_limits()
         edge = self.edge = Edge(self._mailbox, self._runner, network, gate, config.hooks)
-        edge.looked = self._tell_refusals
+        edge.looked, edge.door.report = self._tell_refusals, self.runtime.report
         group = self.node.group(ROUTERS)
         make_name = partial(secrets.token_hex, 12)
         claims = self._claims = Claims(

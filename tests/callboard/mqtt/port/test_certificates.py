@@ -10,13 +10,15 @@ from cryptography import x509
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect as connect_websocket
 
-from callboard import Tls
+from callboard import Node, Tls
 from callboard.mqtt import Router, RouterConfig
 from callboard.mqtt.port.limits import NetworkLimits
 from callboard.mqtt.port.listener import ListenerSettings
 from callboard.mqtt.service.bridge import BridgeSettings, BridgeTopics
+from callboard.mqtt.service.figures import RouterState, router_metrics
 from callboard.mqtt.wire.codec import encode
 from callboard.mqtt.wire.packet import V4, Connect
+from callboard.proxies.events import CertificatesRefused, CertificatesReplaced
 from tests.callboard.mqtt.caller import Caller
 from tests.polling import eventually
 from tests.proxies.papers import Papers
@@ -121,6 +123,56 @@ def test_a_bridge_leaves_a_broker_whose_certificate_is_revoked(papers, caplog):
             eventually(lambda: "certificate was revoked" in caplog.text)
             eventually(lambda: "certificate revoked" in caplog.text)
             assert not near.bridges[0].is_connected
+
+
+def test_what_becomes_of_certificates_is_an_event_and_a_figure(papers):
+    tls = ours(papers)
+    with Node() as node:
+        events = []
+        with (
+            node.subscribed(events.append),
+            Router(
+                RouterConfig(listeners=(ListenerSettings(DOORS[0], tls),), sys_interval=0),
+                node=node,
+            ) as router,
+        ):
+            put(tls.certificate, b"no certificate")
+            eventually(lambda: figures(router)["refused"] == 1)
+            fresh = papers.authority.issue_cert("localhost")
+            put(tls.certificate, fresh.private_key_and_cert_chain_pem.bytes())
+            eventually(lambda: figures(router)["replaced"] == 1)
+            shown = router.call(router_metrics, RouterState(router.machine, router.edge.door))
+        kinds = [each for each in map(type, events) if each in TOLD]
+        assert kinds == list(TOLD)
+        names = {each.name for each in shown}
+        assert {f"callboard_mqtt_certificates_{kind}_total" for kind in KINDS} <= names
+
+
+def test_a_bridge_tells_what_becomes_of_its_certificates(papers):
+    theirs = papers.tls(mutual=False)
+    lists = papers.revoke()
+    with running(ListenerSettings("tls://127.0.0.1:0", theirs)) as far:
+        settings = BridgeSettings(
+            f"tls://127.0.0.1:{far.port}",
+            (BridgeTopics("a"),),
+            tls=Tls(authority=papers.folder / "authority.pem", revoked=lists),
+        )
+        with running(ListenerSettings("127.0.0.1:0"), bridges=(settings,)) as near:
+            eventually(lambda: near.bridges[0].is_connected)
+
+            put(lists, b"no list")
+
+            eventually(lambda: figures(near)["refused"] == 1)
+            assert near.bridges[0].is_connected
+
+
+KINDS = ("replaced", "refused")
+TOLD = (CertificatesRefused, CertificatesReplaced)
+
+
+def figures(router) -> dict[str, int]:
+    counted = router.edge.door.figures
+    return {kind: getattr(counted, f"certificates_{kind}") for kind in KINDS}
 
 
 def test_a_certificate_whose_organisation_is_no_tenant_is_refused(

@@ -252,3 +252,24 @@ def test_removals_are_forgotten_after_a_time_and_above_a_number(routers, monkeyp
     assert one.call(bury) == [b"%016d" % 4]
     one.call(lambda: heads.forget(1 << 80, retries=True))
     assert one.call(lambda: heads.digests) == [0] * 256
+
+
+def test_what_may_have_been_removed_long_ago_is_told_when_it_comes_back(
+    routers, caplog
+) -> None:
+    one, _ = routers
+    old = time.time_ns() - 2 * GRAVE
+
+    def come(topic: bytes) -> None:
+        one._actor.me.tell(
+            RetainedPiece((RetainedWrite(key_of(topic), old, b"o", topic, b"x"),))
+        )
+        eventually(lambda: topic in kept(one))
+
+    come(b"of a router that was here before this one")
+    assert "removed meanwhile" not in caplog.text
+
+    one.call(lambda: setattr(one._actor._cluster.exchange, "_since", old))
+    come(b"a\x1bb")
+    assert "1 retained messages of another router are older" in caplog.text
+    assert r"'a\x1bb'" in caplog.text
