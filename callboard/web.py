@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from functools import partial
+from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -183,13 +184,17 @@ class WebHandler(BaseHTTPRequestHandler):
         """
         host = self.headers.get("Host", "")
         origin = self.headers.get("Origin")
-        name = urlsplit(f"//{host}").hostname or ""
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+            site = None if origin is None else urlsplit(origin).netloc.lower()
+        except ValueError:  # no browser says that
+            return True
         own = {"localhost", socket.gethostname().lower(), str(self.server.server_address[0])}
         if name not in own and not name.endswith(".localhost") and not _is_address(name):
             return True
         if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
             return True
-        return origin is not None and urlsplit(origin).netloc.lower() != host.lower()
+        return site is not None and site != host.lower()
 
     def end_headers(self) -> None:
         """Let the answer leave within its time."""
@@ -205,11 +210,19 @@ class _Reader(io.BufferedReader):
 
     _left = HEAD_LIMIT
 
-    def readline(self, size: int | None = -1) -> bytes:
-        """Return the next line; nothing, as at the end, beyond the limit."""
-        is_bounded = size is not None and 0 <= size < self._left
-        line = super().readline(size if is_bounded else self._left)
+    def readline(self, _size: int | None = -1) -> bytes:
+        """Return the next line; the handler itself refuses a first one beyond the limit.
+
+        Raises:
+            LineTooLong: the head is too large. To read on as if it ended there would leave out
+                headers, such as the site whose page a browser sends this for.
+        """
+        is_first = self._left == HEAD_LIMIT
+        line = super().readline(self._left + 1)
         self._left -= len(line)
+        if self._left < 0 and not is_first:
+            what = "head"
+            raise LineTooLong(what)
         return line
 
 

@@ -5,6 +5,7 @@ A log has one writer at a time: the lock on a file ends with the process that ho
 
 import fcntl
 import json
+import logging
 import os
 import struct
 from collections.abc import Iterator
@@ -32,6 +33,9 @@ _COPY: Final = 1 << 20
 _MARK: Final = struct.Struct("<QQQI")
 _FACTS: Final = struct.Struct("<QQQ")
 _MAX_FILE: Final = 4096
+
+
+_log = logging.getLogger("callboard.commitlog")
 
 
 class Folder:
@@ -205,14 +209,18 @@ class Marks:
         self.last: Mark | None = None
 
     def add(self, mark: Mark) -> None:
-        """Note what is durable."""
-        if self._size + _MARK.size > _MAX_FILE or self._size % _MARK.size:
-            self._file.truncate(0)
-            self._size = 0
+        """Note what is durable; where the disk refuses, older marks promise less."""
         facts = _FACTS.pack(*mark)
-        write_all(self._file, facts + struct.pack("<I", crc32(facts)))
-        self._size += _MARK.size
         self.last = mark
+        try:
+            if self._size + _MARK.size > _MAX_FILE or self._size % _MARK.size:
+                self._file.truncate(0)
+                self._size = 0
+            write_all(self._file, facts + struct.pack("<I", crc32(facts)))
+            self._size += _MARK.size
+        except OSError as error:
+            self._size = -1  # half a mark may be there: the next one begins anew
+            _log.warning("%s is not written: %s", MARKS, error.strerror or error)
 
     def close(self) -> None:
         """Make the marks durable, and close the file."""
@@ -262,8 +270,9 @@ class WriterLock:
                 who = f"this process ({holder})"
             what = f"the log {folder} is written by {who}; close it there, or use LogReader"
             raise LogLocked(what) from None
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+        with suppress(OSError):  # who holds it is told as another process
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         """Give the lock back."""

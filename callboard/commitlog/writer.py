@@ -8,7 +8,7 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, NoReturn
 
 from callboard.commitlog.batch import encode_batch
@@ -146,8 +146,8 @@ class Writer:
         """Sync the file, and note it; the sync lock is held."""
         with self._at_stake():
             self._file.fsync()
-            self.durable = mark.end
-            self._marks.add(mark)
+        self.durable = mark.end
+        self._marks.add(mark)
 
     def trim(self, before: int | None) -> int:
         """Remove segments that retention or an offset ends; returns the new start."""
@@ -215,11 +215,10 @@ class Writer:
                     return  # another thread was here
                 index, active = self._index, self._active
                 self._sync(Mark(active.base, index.size, index.end))
-                with self._at_stake():
-                    self._folder.write(
-                        self._folder.segment(active.base, INDEX), index.encode(), durably=False
-                    )
-                    file = self._make(index.end)
+                path = self._folder.segment(active.base, INDEX)
+                with suppress(OSError):  # it is built again where it is missing
+                    self._folder.write(path, index.encode(), durably=False)
+                file = self._make(index.end)
                 self._file.close()
                 self._file, self._active = file, LogSegment(index.end, is_covered=True)
                 self._index = self._active.index
@@ -230,9 +229,13 @@ class Writer:
 
     def _make(self, base: int) -> DiskFile:
         """Make the file of a segment, durably."""
-        file = self._folder.disk.open(self._folder.segment(base), append=True)
         try:
-            self._folder.sync()
+            file = self._folder.disk.open(self._folder.segment(base), append=True)
+        except OSError as error:
+            self._refuse(error)
+        try:
+            with self._at_stake():
+                self._folder.sync()
         except OSError:
             file.close()
             raise
@@ -255,6 +258,10 @@ class Writer:
         """Cut off a part of a batch that was written, so that the next one can follow."""
         with self._at_stake():
             self._file.truncate(self._index.size)
+        self._refuse(error)
+
+    def _refuse(self, error: OSError) -> NoReturn:
+        """Tell that nothing was appended; the next time it may be."""
         why = error.strerror or error
         what = f"nothing was appended to {self._folder.path}: {why}; make room and try again"
         raise LogFailed(what) from error

@@ -137,6 +137,22 @@ def test_a_head_is_bounded(server):
     assert live(server) == (200, b"live\n")
 
 
+@pytest.mark.parametrize("where", ["line", "header"])
+def test_no_header_is_left_out_of_a_head_that_is_too_long(server, where):
+    """A page may choose how long its address is, and so what would stand behind the limit."""
+    rest = b"Host: localhost\r\nContent-Length: 5\r\nOrigin: http://evil.example\r\n\r\ndebug"
+    begin, end = b"POST /logs?", b" HTTP/1.1\r\n"
+    if where == "header":
+        begin, end = b"POST /logs HTTP/1.1\r\nX: ", b"\r\n"
+    statuses = set()
+    for size in range(web.HEAD_LIMIT - 120, web.HEAD_LIMIT + 11, 5):
+        with dial(server) as sock:
+            sock.sendall(begin + b"a" * (size - len(begin) - len(end)) + end + rest)
+            statuses.add(_all_of(sock).split()[1])
+    assert statuses == ({b"404", b"414", b"431"} if where == "line" else {b"403", b"431"})
+    assert server.done == []
+
+
 @pytest.mark.parametrize("length", ["9" * 5000, "-1", "1e3", "²", "", "5000"])
 def test_an_odd_length_is_refused(server, length):
     with dial(server) as sock:
@@ -160,6 +176,8 @@ def test_an_odd_length_is_refused(server, length):
         ({"Host": "evil.example:{port}", "Origin": "http://evil.example:{port}"}, 403),
         ({"Host": "localhost.evil.example"}, 403),
         ({"Host": ""}, 403),
+        ({"Host": "[::1"}, 403),
+        ({"Origin": "http://[x"}, 403),
     ],
 )
 def test_a_post_of_another_site_is_refused(server, headers, status):

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from callboard.commitlog import CommitLog, LogCorrupt, Record
+from callboard.commitlog import CommitLog, LogCorrupt, LogFailed, Record
 from callboard.commitlog.disk import Disk
 from callboard.mqtt.journal.recovery import Recovery
 from callboard.mqtt.journal.snapshot import take_snapshot
@@ -158,15 +158,26 @@ class RouterJournal:
             read.run.place = record.offset + 1
         return read
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the disk failed so that nothing is written any more."""
+        return self._log.has_failed
+
     def write(self, records: list[JournalRecord], machine: RouterMachine) -> None:
         """Make records durable; all of them are when it returns.
 
         Raises:
-            LogFailed: the disk refuses.
+            LogFailed: the disk refuses, and nothing was written; unless `has_failed`, it may be
+                tried again.
         """
         self._append(records)
         if self._grown > max(self._least_growth, GROWTH * self._needed):
-            self._cut(machine)
+            try:
+                self._cut(machine)
+            except LogFailed as error:  # what was to be written is
+                if self._log.has_failed:
+                    raise
+                _log.warning("the journal is not cut down: %s", error)
 
     def _append(self, records: list[JournalRecord]) -> int:
         """Append records and flush; return the offset of the first."""

@@ -118,6 +118,8 @@ class Router(Closing):
         """Say farewell to the clients and end. Idempotent; blocks until it is done."""
         if self._is_closed:
             return
+        if self._actor is not None:
+            self._actor.ending.set()
         with contextlib.suppress(CallboardError):  # the node was closed first, say
             self._beside.close()
         self._is_closed = True

@@ -4,8 +4,10 @@ Whole batches cross its border: links put chunks into their buffers and events i
 below, and one message lets the actor take a turn. When there is nothing to do, it is parked.
 """
 
+import contextlib
 import logging
 import secrets
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +19,7 @@ from callboard.actors.dispatch import handler
 from callboard.actors.errors import CallboardError
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.system_actor import SystemActor
-from callboard.commitlog import LogError
+from callboard.commitlog import LogError, LogFailed
 from callboard.mqtt.access.auth import AuthGate
 from callboard.mqtt.journal.journal import MOST_PACKET, RouterJournal
 from callboard.mqtt.port.edge import Edge
@@ -46,6 +48,9 @@ class TakeTurn:
 
 
 TURN: Final = TakeTurn()
+
+#: Seconds between two attempts to write to a disk without room.
+RETRY_INTERVAL: Final = 0.5
 
 #: What is logged of the machine's meters when they grow.
 _REFUSALS: Final = {
@@ -103,6 +108,8 @@ class RouterActor(SystemActor):
             attach: gets this actor, for the facade in the same process.
         """
         self._runner = self.context.runner
+        #: Set when the router is to end, which a disk without room does not hold up.
+        self.ending = threading.Event()
         self._mailbox = mailbox
         self._config = config
         self._journal: RouterJournal | None = None
@@ -252,7 +259,7 @@ class RouterActor(SystemActor):
             return
         if turn.records and self._journal is not None:
             try:
-                self._journal.write(turn.records, machine)
+                self._write(self._journal, turn)
             except LogError as error:
                 self._failure = error
                 self._cut_all()
@@ -271,6 +278,28 @@ class RouterActor(SystemActor):
         if turn.alerts or turn.fetches or machine.logs.retained.heads.changed:
             self._report(turn)
         self._go_on()
+
+    def _write(self, journal: RouterJournal, turn: Turn) -> None:
+        """Make what a turn did durable; while the disk has no room, all clients wait.
+
+        Raises:
+            LogError: that is not to be had any more.
+        """
+        is_told = False
+        while True:
+            try:
+                journal.write(turn.records, self.machine)
+            except LogFailed as error:
+                if journal.has_failed or self.ending.is_set() or self.runtime.is_closed:
+                    raise
+                if not is_told:
+                    _log.error("the MQTT router and its clients wait for the disk: %s", error)
+                is_told = True
+                self.ending.wait(RETRY_INTERVAL)
+            else:
+                if is_told:
+                    _log.warning("the journal of the MQTT router is written again")
+                return
 
     def _report(self, turn: Turn) -> None:
         """Carry out what a turn rarely wants."""
@@ -303,6 +332,14 @@ class RouterActor(SystemActor):
         _log.critical("the journal of the MQTT router failed; the router ends")
         if self.edge is not None:
             self.edge.cut()
+
+    def on_end(self, _reason: ExitReason, _detail: str) -> None:
+        """Let the next router have the ports and the journal, however this one ended."""
+        if self.edge is not None:
+            self.edge.cut()
+        if self._journal is not None:
+            with contextlib.suppress(LogError):
+                self._journal.close()
 
     def _blame(self) -> None:
         """Cut off the client whose event a turn failed with."""

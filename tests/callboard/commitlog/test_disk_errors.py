@@ -10,6 +10,7 @@ from callboard.commitlog import CommitLog, LogError, LogFailed, LogReader, Reten
 from callboard.commitlog.disk import MemoryDisk
 from callboard.commitlog.sealed import sealed_segments
 from callboard.commitlog.verify import verify
+from callboard.simulation import SimulatedDisk
 
 CALLS = 400
 
@@ -166,3 +167,39 @@ def test_what_cannot_be_removed_keeps_nobody_from_appending(code, caplog):
         del disk.unlink
         assert log.trim() >= 190
         assert [record.payload for record in log] == [*range(log.start, 300)]
+
+
+@pytest.mark.parametrize("segment_bytes", [300, 5000])
+def test_a_full_disk_takes_the_next_record_when_there_is_room(segment_bytes):
+    for room in range(150, 1500, 7):
+        disk, confirmed = SimulatedDisk(), []
+        with CommitLog("/a", disk=disk, sync="each", segment_bytes=segment_bytes) as log:
+            disk.faults.capacity = room
+            for number in range(60):
+                try:
+                    log.append("/t", [number, "x" * 20])
+                    confirmed.append(number)
+                except LogFailed:
+                    assert not log.has_failed
+            assert len(confirmed) < 60
+            disk.faults.capacity = None
+            for number in range(60, 65):
+                log.append("/t", [number, ""])
+                confirmed.append(number)
+            assert [record.payload[0] for record in log] == confirmed
+        assert [each.payload[0] for each in LogReader("/a", disk=disk)] == confirmed
+
+
+def test_a_log_that_could_not_be_opened_is_not_locked(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        patched.setattr(os, "write", full)
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(LogFailed):
+            CommitLog(tmp_path / "log").append("/t", 1)
+
+    with CommitLog(tmp_path / "log") as log:
+        log.append("/t", 1)

@@ -189,7 +189,7 @@ def test_a_journal_that_fails_ends_the_router_and_acknowledges_nothing(
     tmp_path, monkeypatch
 ) -> None:
     def fail(_self, _records, _machine):
-        raise LogFailed("no room is left")
+        raise LogFailed("a sync failed")
 
     config = RouterConfig(directory=tmp_path / "journal")
     with Node("host") as node:
@@ -197,10 +197,11 @@ def test_a_journal_that_fails_ends_the_router_and_acknowledges_nothing(
         down = node.monitor(router.ref)
         with Caller(router.port, "c") as client:
             monkeypatch.setattr(RouterJournal, "write", fail)
+            monkeypatch.setattr(RouterJournal, "has_failed", True)
             client.say(Publish("t", b"x", 1, retain=True, packet_id=1))
 
             assert client.socket.recv(4) == b""
-        assert "no room is left" in down.result(5).detail
+        assert "a sync failed" in down.result(5).detail
         router.close()
 
 
