@@ -87,7 +87,7 @@ class Broker:
         )
         #: Takes the frames of one read; for the connector.
         self.deliver: Callable[[Wire, list[RawFrame]], None] = self.incoming.deliver
-        self.link_up, self.link_down = self.paths.link_up, self.paths.link_down
+        self.link_up = self.paths.link_up
         self.objection = self.gates.objection
         self.connector.start(self)
         self._pause = TEND_INTERVAL
@@ -95,6 +95,11 @@ class Broker:
         runtime.call_later(TEND_INTERVAL, self._look_around)
 
     # --- for the connector ---
+
+    def link_down(self, wire: Wire, reason: str) -> None:
+        """Take note that a link ended, behind all that it brought."""
+        self.incoming.finish(wire)
+        self.paths.link_down(wire, reason)
 
     @property
     def awaited(self) -> int:
@@ -119,7 +124,7 @@ class Broker:
         for node in arrivals:
             routes.accounts.forget_arrivals(node)
             self.incoming.forget(node)
-            self.lifetimes.holders.node_lost(node)
+            self.lifetimes.forget(node)
         for node in rest:
             with routes.lock:
                 routes.accounts.close(node)

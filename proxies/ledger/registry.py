@@ -11,9 +11,12 @@ one may overtake another while a path changes: the entry stays when a release is
 latest announce. A release of everything up to some sightings, a sweep, ends what was lost or
 came late before. What still comes late soon after it is put aside; if the node takes nothing of
 that back, then the sweep was altered on its way, and the announces hold.
+
+A node may hold a million proxies: what concerns all of them is an iterator, for its driver to
+go through in turns.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,6 +25,8 @@ from callboard.proxies.link.limits import PROXIES
 
 #: Why an actor ended, and the text of the error.
 Ending = tuple[ExitReason, str]
+
+_UNKNOWN: Final[Ending] = (ExitReason.NOT_FOUND, "")  # one for all: there may be very many
 
 #: Ended actors with holders whose error text is kept for being told again, 16 kB each at most;
 #: those of further ones are told once.
@@ -43,6 +48,8 @@ class HolderRegistry:
     _swept: dict[bytes, int] = field(default_factory=dict)
     #: Sightings that came late after that, by number.
     _late: dict[bytes, dict[int, int]] = field(default_factory=dict)
+    #: What of that is being believed.
+    _settling: dict[bytes, dict[int, int]] = field(default_factory=dict)
 
     def count(self, node: bytes) -> int:
         """Return how many proxies a node holds."""
@@ -71,35 +78,45 @@ class HolderRegistry:
         holders[node] = max(sightings, holders.get(node, 0))
         if self._is_alive(number):
             return None
-        return self._ended.setdefault(number, (ExitReason.NOT_FOUND, ""))
+        return self._ended.setdefault(number, _UNKNOWN)
 
     def released(self, node: bytes, number: int, sightings: int) -> None:
         """Forget that a node holds a proxy, unless it announced it again since."""
         holders = self._holders.get(number)
         if holders is not None and node in holders and holders[node] <= sightings:
             self._forget(node, number)
-        late = self._late.get(node, {})
-        if late.get(number, sightings + 1) <= sightings:
-            del late[number]
+        for aside in (self._late, self._settling):
+            late = aside.get(node, {})
+            if late.get(number, sightings + 1) <= sightings:
+                del late[number]
 
     def swept(self, node: bytes, sightings: int) -> bool:
-        """Forget all that a node announced up to some sightings, and what comes of it late.
+        """Take note that a node released all up to some sightings; :meth:`sweep` does that.
 
         Returns whether to call :meth:`settle` when nothing comes late any more.
         """
         is_first = node not in self._late
-        late = self._late.setdefault(node, {})
-        for number in [*self._held_by.get(node, ()), *late]:
-            self.released(node, number, sightings)
+        self._late.setdefault(node, {})
         self._swept[node] = max(sightings, self._swept.get(node, -1))
         return is_first
 
-    def settle(self, node: bytes, limit: int = PROXIES) -> list[tuple[int, Ending]]:
-        """Believe what came late and was not taken back; returns what to tell the node."""
+    def sweep(self, node: bytes, sightings: int) -> Iterator[int]:
+        """Forget all that a node announced up to some sightings, and what came of it late."""
+        for number in [*self._held_by.get(node, ()), *self._late.get(node, ())]:
+            self.released(node, number, sightings)
+            yield number
+
+    def settle(self, node: bytes, limit: int = PROXIES) -> Iterator[tuple[int, Ending]]:
+        """Believe what came late and was not taken back; gives what to tell the node."""
         self._swept.pop(node, None)
-        late = self._late.pop(node, {}).items()
-        told = [(number, self.announced(node, number, seen, limit)) for number, seen in late]
-        return [(number, ending) for number, ending in told if ending is not None]
+        late = self._settling[node] = self._late.pop(node, {})
+        for number in list(late):
+            seen = late.pop(number, None)  # it may be taken back meanwhile
+            ending = None if seen is None else self.announced(node, number, seen, limit)
+            if ending is not None:
+                yield number, ending
+        if not self._settling.get(node):
+            self._settling.pop(node, None)
 
     def ended(self, number: int, reason: ExitReason, detail: str) -> Collection[bytes]:
         """An actor ended; returns the nodes to tell."""
@@ -110,20 +127,27 @@ class HolderRegistry:
         self._ended[number] = (reason, detail if is_kept else "")
         return list(holders)
 
-    def owed(self, node: bytes) -> list[tuple[int, ExitReason, str]]:
-        """Return what to tell a node again because the path to it changed."""
+    def owed(self, node: bytes) -> Generator[tuple[int, ExitReason, str], None, None]:
+        """Give what to tell a node again because the path to it changed."""
         held = self._held_by.get(node)
         if not held or not self._ended:
-            return []
-        fewer, more = sorted((held, self._ended.keys()), key=len)
-        return [(number, *self._ended[number]) for number in sorted(fewer) if number in more]
+            return
+        fewer = min(held, self._ended.keys(), key=len)
+        for number in list(fewer):
+            if number in self._ended and self.holds(node, number):
+                yield (number, *self._ended[number])
 
-    def node_lost(self, node: bytes) -> None:
-        """Forget a node: it announces again what it still holds if it comes back."""
-        for number in list(self._held_by.get(node, ())):
-            self._forget(node, number)
-        self._swept.pop(node, None)
-        self._late.pop(node, None)
+    def node_lost(self, node: bytes) -> Iterator[int]:
+        """Forget a node: it announces again what it still holds if it comes back.
+
+        With fresh sightings then, so that what it holds again is not forgotten.
+        """
+        for aside in (self._swept, self._late, self._settling):
+            aside.pop(node, None)
+        held = [(number, self._holders[number][node]) for number in self._held_by.get(node, ())]
+        for number, sightings in held:
+            self.released(node, number, sightings)
+            yield number
 
     def is_held(self, number: int) -> bool:
         """Return True while some node holds a proxy: the number must not be used again."""

@@ -9,8 +9,10 @@ finds a proxy that is watched or that messages wait in for a path, and comes bac
 
 import weakref
 from collections import deque
+from collections.abc import Generator, Iterator
 from functools import partial
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 from callboard.actors.errors import InvalidAddress
 from callboard.actors.exit_reason import ExitReason
@@ -26,6 +28,9 @@ from callboard.proxies.ledger.registry import HolderRegistry
 from callboard.proxies.lifetime.proxy import Outbound, Proxy
 from callboard.proxies.messages import Failure
 from callboard.proxies.route_table import OLD_PATH_LIMIT, RouteTable
+
+#: Proxies of one node that are gone through in one turn: there may be a million.
+AT_ONCE: Final = 256
 
 
 class _WeakRef(weakref.ref[ActorRef[Any]]):
@@ -60,6 +65,8 @@ class Lifetimes:
         self._gone: deque[_WeakRef] = deque()
         self._holdings = Holdings(partial(Proxy, outbound, runtime))
         self.holders = HolderRegistry(runtime.contexts.__contains__)
+        #: What nodes are being told again.
+        self._owed: dict[bytes, Generator[tuple[int, ExitReason, str], None, None]] = {}
 
     def ref_text(self, node: bytes, number: int) -> str:
         """Return a ref's text, with an address where the node is known to listen."""
@@ -172,18 +179,41 @@ class Lifetimes:
         if ending is not None:
             self._tell_down(source, number, *ending)
 
-    def take_release(self, frame: Frame) -> None:
-        """Take note that another node has a proxy no more, or nothing that is older."""
-        if frame.destination_actor == NODE_ACTOR:
-            if self.holders.swept(frame.source, frame.data):
-                self._runtime.call_later(OLD_PATH_LIMIT, self._settle, frame.source)
-        else:
-            self.holders.released(frame.source, frame.destination_actor, frame.data)
+    def take_release(self, frame: Frame) -> Iterator[object] | None:
+        """Take note that another node has a proxy no more, or nothing that is older.
+
+        Returns what is left to do, step by step.
+        """
+        source, number, sightings = frame.source, frame.destination_actor, frame.data
+        if number != NODE_ACTOR:
+            self.holders.released(source, number, sightings)
+            return None
+        if self.holders.swept(source, sightings):
+            self._runtime.call_later(OLD_PATH_LIMIT, self._settle, source)
+        return _in_steps(self.holders.sweep(source, sightings))
 
     def _settle(self, node: bytes) -> None:
         """Take what a node announced late for true, and tell it of the dead ones."""
-        for number, ending in self.holders.settle(node, self._proxy_limit):
-            self._tell_down(node, number, *ending)
+        told = self.holders.settle(node, self._proxy_limit)
+        self._tell_downs(node, ((number, *ending) for number, ending in told))
+
+    def _tell_downs(self, node: bytes, downs: Iterator[tuple[int, ExitReason, str]]) -> None:
+        """Tell a node of ends, so many in a turn."""
+        portion = list(islice(downs, AT_ONCE))
+        for down in portion:
+            self._tell_down(node, *down)
+        if len(portion) == AT_ONCE:
+            self._runtime.call_later(0.0, self._tell_downs, node, downs)
+
+    def _go_through(self, steps: Iterator[object] | None) -> None:
+        """Do a step in this turn, and the rest in the next ones."""
+        if steps is not None and next(steps, None):
+            self._runtime.call_later(0.0, self._go_through, steps)
+
+    def forget(self, node: bytes) -> None:
+        """Forget the proxies that another node had."""
+        self._owed.pop(node, None)
+        self._go_through(_in_steps(self.holders.node_lost(node)))
 
     def actor_ended(self, cell: ActorContext, down: Down) -> None:
         """Tell the nodes that hold a proxy of an actor that it ended; from any thread."""
@@ -211,11 +241,20 @@ class Lifetimes:
         if before:
             frame = pack_release(self._routes.node_id, node, NODE_ACTOR, before)
             self._routes.send_to(node, frame)
-        for number, reason, detail in self.holders.owed(node):
-            self._tell_down(node, number, reason, detail)
+        former = self._owed.get(node)
+        if former is not None:
+            former.close()  # it begins again
+        owed = self._owed[node] = self.holders.owed(node)
+        self._tell_downs(node, owed)
 
     def node_lost(self, node: bytes, text: str) -> None:
         """A node is out of reach: tell who watches its actors, forget what it held."""
-        self.holders.node_lost(node)
+        self.forget(node)
         for proxy in self.proxies_of(node):
             proxy.out_of_reach(text)
+
+
+def _in_steps(work: Iterator[object]) -> Iterator[object] | None:
+    """Do a step of many parts; return the rest, None when nothing is left."""
+    steps = iter(lambda: sum(1 for _ in islice(work, AT_ONCE)) == AT_ONCE, False)  # noqa: FBT003
+    return steps if next(steps, False) else None

@@ -38,7 +38,8 @@ class Doubts:
         self._routes = routes
         #: Takes frames that need not be doubted any more.
         self.deliver: Callable[[Wire, list[RawFrame]], None]
-        self._held: dict[tuple[Wire, bytes], list[RawFrame]] = {}
+        #: By source and link.
+        self._held: dict[bytes, dict[Wire, list[RawFrame]]] = {}
         self._sizes: Counter[Wire] = Counter()
         #: Dispatches that waited in vain.
         self.dispatches = 0
@@ -46,50 +47,60 @@ class Doubts:
 
     def hold(self, wire: Wire, frame: RawFrame) -> None:
         """Keep a frame until the routes change, or refuse it."""
-        size, key = _size_of(frame), (wire, frame[3])
+        size, source = _size_of(frame), frame[3]
         if self._sizes[wire] + size > DOUBTED_LIMIT:
-            self._refuse(key, 1)
+            self._refuse(wire, source, 1)
             return
         self._sizes[wire] += size
-        frames = self._held.get(key)
+        by_wire = self._held.setdefault(source, {})
+        frames = by_wire.get(wire)
         if frames is None:
-            frames = self._held[key] = []
+            frames = by_wire[wire] = []
             now = self._runtime.now()
-            self._runtime.call_at(now + OLD_PATH_LIMIT, self._expire, key, frames, now)
+            self._runtime.call_at(now + OLD_PATH_LIMIT, self._expire, wire, source, frames, now)
         frames.append(frame)
 
-    def review(self, of: bytes | None = None) -> None:
-        """Deliver what the routes do not speak against any more, and all of a node."""
+    def review(self) -> None:
+        """Deliver what the routes do not speak against any more."""
         now = self._runtime.now()
-        for wire, source in list(self._held):
-            if source == of or self._routes.brings(wire.peer, source, now):
-                self.deliver(wire, self._take((wire, source)))
+        held = [(wire, source) for source, wires in self._held.items() for wire in wires]
+        for wire, source in held:
+            if self._routes.brings(wire.peer, source, now):
+                self.deliver(wire, self._take(wire, source))
 
-    def _take(self, key: tuple[Wire, bytes]) -> list[RawFrame]:
+    def believe(self, source: bytes) -> None:
+        """Deliver all that came in the name of a node."""
+        for wire in list(self._held.get(source, ())):
+            self.deliver(wire, self._take(wire, source))
+
+    def _take(self, wire: Wire, source: bytes) -> list[RawFrame]:
         """Take the frames of one source out."""
-        frames = self._held.pop(key, [])
-        self._sizes[key[0]] -= sum(map(_size_of, frames))
-        if not self._sizes[key[0]]:
-            del self._sizes[key[0]]
+        by_wire = self._held.get(source, {})
+        frames = by_wire.pop(wire, [])
+        if not by_wire:
+            self._held.pop(source, None)
+        self._sizes[wire] -= sum(map(_size_of, frames))
+        if not self._sizes[wire]:
+            del self._sizes[wire]
         return frames
 
-    def _expire(self, key: tuple[Wire, bytes], frames: list[RawFrame], since: float) -> None:
+    def _expire(self, wire: Wire, source: bytes, frames: list[RawFrame], since: float) -> None:
         """Refuse what has waited for long enough."""
-        if self._held.get(key) is not frames:
+        if self._held.get(source, {}).get(wire) is not frames:
             return
-        self._take(key)
+        self._take(wire, source)
         dispatches = sum(frame[0] == Operation.DISPATCH_MESSAGE for frame in frames)
         self.dispatches += dispatches
         has_changed = since < self._routes.changed_at + OLD_PATH_LIMIT
         if dispatches or not has_changed:
-            self._refuse(key, dispatches if has_changed else len(frames))
+            self._refuse(wire, source, dispatches if has_changed else len(frames))
 
-    def _refuse(self, key: tuple[Wire, bytes], count: int) -> None:
+    def _refuse(self, wire: Wire, source: bytes, count: int) -> None:
         """Count frames that are refused, and tell so at most once a second."""
         self._routes.refused += count
         self._untold += count
         if self._untold == count:
-            self._runtime.call_later(1.0, self._tell, key[0].peer or b"", key[1])
+            self._runtime.call_later(1.0, self._tell, wire.peer or b"", source)
 
     def _tell(self, peer: bytes, source: bytes) -> None:
         """Tell of what was refused since the last time."""

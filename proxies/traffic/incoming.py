@@ -5,9 +5,10 @@ concern, frames for other nodes go on (`callboard.proxies.traffic.forwarding`).
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import dropwhile
+from functools import partial
+from itertools import chain, dropwhile
 from typing import Any, Final
 
 from callboard.actors.envelope import Envelope
@@ -168,6 +169,12 @@ class RemoteAsker:
 #: Messages of one source, that waited for an earlier one, which are posted in one turn.
 POSTED_AT_ONCE: Final = 1_000
 
+#: Frames of one link that are not dispatches, and are carried out in one turn: a millisecond.
+CONTROLS_AT_ONCE: Final = 64
+
+#: What a frame counts that takes longer.
+_COSTS: Final = {int(Operation.ROUTING_UPDATE): 16}
+
 _log = logging.getLogger("callboard.broker")
 
 _DISPATCH: Final = int(Operation.DISPATCH_MESSAGE)
@@ -175,9 +182,26 @@ _EPOCH_BITS: Final = EPOCH_COUNT - 1
 _NEVER: Final = float("inf")
 
 
+@dataclass(slots=True)
+class Backlog:
+    """What one link brought and is left for its next turn: the link is not read before.
+
+    Attributes:
+        frames: in their order.
+        work: what the frame before them is not done with.
+    """
+
+    frames: list[RawFrame]
+    work: Iterator[object] | None = None
+
+
 @dataclass(eq=False, repr=False)
 class Incoming:
-    """What arrives at a node or passes through."""
+    """What arrives at a node or passes through.
+
+    A frame that is not a dispatch may take a while, and a read brings a thousand of them. So a
+    link has so much carried out in a turn, and the rest in its next ones, as other links have.
+    """
 
     _runtime: Runtime
     _routes: RouteTable
@@ -189,6 +213,7 @@ class Incoming:
     _orders: dict[bytes, PathOrder] = field(default_factory=dict)
     #: Orders that have a timer, and when the next one is due.
     _armed: dict[PathOrder, float] = field(default_factory=dict)
+    _backlogs: dict[Wire, Backlog] = field(default_factory=dict)
     #: True when the node is about to close: asks of other nodes fail at once.
     refuses_asks: bool = False
 
@@ -196,13 +221,13 @@ class Incoming:
         lifetimes, paths = self._lifetimes, self._paths
         self._node_id = self._routes.node_id
         self._accounts = self._routes.accounts
-        self._doubts.deliver = self.deliver
+        self._doubts.deliver = partial(self.deliver, were_doubted=True)
         self._contexts = self._runtime.contexts
         self._decode = self._out.codec.decode_message
         self._large = LargeMessages(self._runtime, self._out.codec, self._large_read)
         #: The large message that is being delivered.
         self._read: Reading | None = None
-        self._controls: dict[int, Callable[[Wire, Frame], None]] = {
+        self._controls: dict[int, Callable[[Wire, Frame], Iterator[object] | None]] = {
             Operation.ANNOUNCE_PROXY_INSTANCE: lambda _, frame: lifetimes.take_announce(frame),
             Operation.DOWN_MESSAGE: lambda _, frame: lifetimes.take_down(frame),
             Operation.RELEASE_PROXY_INSTANCE: lambda _, frame: lifetimes.take_release(frame),
@@ -211,7 +236,9 @@ class Incoming:
             Operation.PATH_END: self._take_path_end,
         }
 
-    def deliver(self, wire: Wire, frames: list[RawFrame]) -> None:
+    def deliver(
+        self, wire: Wire, frames: list[RawFrame], *, were_doubted: bool = False
+    ) -> None:
         """Take the frames of one read: the first half of the hot loop, which sorts them."""
         me, sources = self._node_id, wire.sources
         order: PathOrder | None = None
@@ -219,7 +246,9 @@ class Incoming:
         may_come = False
         passing: list[RawFrame] = []
         dispatches: list[RawFrame] = []
-        for frame in frames:
+        controls = 0
+        rest = iter(frames)
+        for frame in rest:
             operation, _, data, source, destination, _, _, _ = frame
             if source != latest_source:
                 latest_source = source
@@ -234,8 +263,11 @@ class Incoming:
             elif operation != _DISPATCH:
                 self._go_on(wire, dispatches, passing)  # before routes may change
                 dispatches, passing = [], []
-                self.take_control(wire, Frame._make(frame))
+                work = self.take_control(wire, Frame._make(frame))
                 latest_source = b""  # who may come over this link may have changed
+                controls += _COSTS.get(operation, 1)
+                if work is not None or controls >= CONTROLS_AT_ONCE:
+                    self._leave(wire, list(rest), work, were_doubted=were_doubted)
             elif order is not None and data >> POSITION_SHIFT & POSITION_MASK == order.expected:
                 order.expected += 1
                 dispatches.append(frame)
@@ -245,6 +277,47 @@ class Incoming:
                 dispatches = []
                 self._take_out_of_order(wire, order, frame)
         self._go_on(wire, dispatches, passing)
+
+    def _leave(
+        self,
+        wire: Wire,
+        frames: list[RawFrame],
+        work: Iterator[object] | None,
+        *,
+        were_doubted: bool,
+    ) -> None:
+        """Leave frames for the next turn of their link; in front, if they came before."""
+        backlog = self._backlogs.get(wire)
+        if not frames and work is None:
+            return
+        if backlog is None:
+            self._backlogs[wire] = Backlog(frames, work)
+            wire.hold()
+            self._runtime.call_later(0.0, self._next_turn, wire)
+            return
+        if work is not None:
+            backlog.work = chain(backlog.work or (), work)
+        parts = (frames, backlog.frames) if were_doubted else (backlog.frames, frames)
+        backlog.frames = [*parts[0], *parts[1]]
+
+    def _next_turn(self, wire: Wire) -> None:
+        """Go on with what a link brought."""
+        backlog = self._backlogs.pop(wire, None)
+        if backlog is None:  # the link has ended
+            return
+        if backlog.work is not None and self._step(wire, backlog.work):
+            self._leave(wire, backlog.frames, backlog.work, were_doubted=False)
+        else:
+            self.deliver(wire, backlog.frames)
+        wire.release()
+
+    def finish(self, wire: Wire) -> None:
+        """Carry out what a link brought that ends now."""
+        while (backlog := self._backlogs.pop(wire, None)) is not None:
+            while backlog.work is not None and self._step(wire, backlog.work):
+                pass
+            self.deliver(wire, backlog.frames)
+            wire.release()
 
     def _go_on(self, wire: Wire, dispatches: list[RawFrame], passing: list[RawFrame]) -> None:
         """Hand over dispatches for this node, and pass the others on."""
@@ -475,15 +548,33 @@ class Incoming:
 
     # --- control frames for this node ---
 
-    def take_control(self, wire: Wire, frame: Frame) -> None:
-        """Take a frame for this node that is not a dispatch; garbage ends a neighbor's link."""
+    def take_control(self, wire: Wire, frame: Frame) -> Iterator[object] | None:
+        """Take a frame for this node that is not a dispatch; garbage ends a neighbor's link.
+
+        Returns what is left to do, step by step.
+        """
         try:
-            self._controls[frame.operation](wire, frame)
+            return self._controls[frame.operation](wire, frame)
         except BaspError as error:
-            source = frame.source
-            _log.warning("a control frame from node %s cannot be read: %s", source.hex(), error)
-            if source == wire.peer:
-                wire.end(str(error))
+            self._refuse_control(wire, frame.source, error)
+            return None
+
+    def _step(self, wire: Wire, work: Iterator[object]) -> bool:
+        """Do the next step of what a neighbor's frame began; returns whether it was one."""
+        try:
+            next(work)
+        except StopIteration:
+            return False
+        except BaspError as error:
+            self._refuse_control(wire, wire.peer or b"", error)
+            return False
+        return True
+
+    def _refuse_control(self, wire: Wire, source: bytes, error: BaspError) -> None:
+        """End the link of a neighbor that sends garbage."""
+        _log.warning("a control frame from node %s cannot be read: %s", source.hex(), error)
+        if source == wire.peer:
+            wire.end(str(error))
 
     def _take_report(self, _: Wire, frame: Frame) -> None:
         """Take the report of what arrived at another node."""
@@ -498,6 +589,6 @@ class Incoming:
         order = self._orders.setdefault(frame.source, PathOrder())
         released = order.end(frame.data, self._runtime.now())
         self._released(wire, order, frame.source, released)
-        self._doubts.review(frame.source)
+        self._doubts.believe(frame.source)
         # The source moved its path; ours may be the same, but the report on it may be lost.
         self._accounts.repeat_report(frame.source, order.epoch)

@@ -46,12 +46,13 @@ class Host:
             registry.released(rest[0], ACTOR, rest[1])
         elif kind == "sweep":
             registry.swept(rest[0], rest[1])
+            list(registry.sweep(rest[0], rest[1]))
         elif kind == "end":
             self.alive = False
             told = registry.ended(ACTOR, ExitReason.ERROR, "")
             return [(node, "down", ExitReason.ERROR) for node in told]
         elif kind == "lost":
-            registry.node_lost(rest[0])
+            list(registry.node_lost(rest[0]))
         elif kind == "renew":
             return [(rest[0], "down", reason) for _, reason, _ in registry.owed(rest[0])]
         return []

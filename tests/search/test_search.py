@@ -78,6 +78,9 @@ class IgnoresSweeps(HolderRegistry):
     def swept(self, node, sightings):
         pass
 
+    def sweep(self, node, sightings):
+        return []
+
 
 class TakesLateAnnounces(HolderRegistry):
     def swept(self, node, sightings):
@@ -105,7 +108,7 @@ class IgnoresTheDead(HolderRegistry):
 
 class KeepsTheLost(HolderRegistry):
     def node_lost(self, node):
-        pass
+        return []
 
 
 @pytest.mark.parametrize(
