@@ -35,7 +35,9 @@ if hasattr(select, "epoll"):  # not on macOS
             if not is_read or type(fileobj) is not int or fileobj in keys:
                 return super().register(fileobj, events, data)
             self._epoll.register(fileobj, _READ_ALONE)
-            key = keys[fileobj] = selectors.SelectorKey(fileobj, fileobj, events, data)
+            # A named tuple's own constructor is a function of Python, and costs as much again.
+            fields = fileobj, fileobj, events, data
+            key = keys[fileobj] = tuple.__new__(selectors.SelectorKey, fields)
             return key
 
         def select(

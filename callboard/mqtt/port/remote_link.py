@@ -9,6 +9,7 @@ holds one buffer of the router and one of the wire at most. Pure but for the wir
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Final, Protocol
 
 from callboard.actors.token_bucket import TokenBucket, TrafficLimit
@@ -34,7 +35,7 @@ from callboard.mqtt.wire.framing import SHORT, Deframer, body_start, packet_end
 from callboard.mqtt.wire.packet import V4, V5, Connect, PacketType
 from callboard.mqtt.wire.reason_code import DISCONNECT_CODES, ReasonCode, reason_text
 from callboard.proxies.events import CertificatesRefused
-from callboard.proxies.link.limits import source_of, take_one
+from callboard.proxies.link.limits import source_of
 
 
 class ClientState(enum.Enum):
@@ -108,14 +109,19 @@ class _Pause:
     HELD: Final = 32
 
 
-#: A name of its own, as each read and write looks at it.
+#: Names of their own: an attribute of an enum costs ten times a global.
+_WAITING: Final = ClientState.WAITING
+_ADMITTING: Final = ClientState.ADMITTING
 _OPEN: Final = ClientState.OPEN
+_CLOSING: Final = ClientState.CLOSING
+_CONNECT: Final = int(PacketType.CONNECT)
+_PUBLISH: Final = int(PacketType.PUBLISH)
 
 #: While one of these holds, silence is not the client's.
 _OURS: Final = _Pause.TURN | _Pause.RATE | _Pause.READERS | _Pause.HELD
 
 #: States in which a client may say something.
-_READS: Final = frozenset((ClientState.ADMITTING, ClientState.OPEN))
+_READS: Final = frozenset((_ADMITTING, _OPEN))
 
 
 #: Seconds of linger where none is set: one that never closes must not keep its place.
@@ -133,6 +139,15 @@ def _ignore() -> None:
 def _refuse(*_: object) -> Admission:
     """Stand for authentication methods where there are none."""
     return NO_SUCH_METHOD
+
+
+@dataclass(slots=True, eq=False)
+class Source:
+    """What comes from one address: connections, and those of them without a CONNECT yet."""
+
+    name: str
+    connections: int = 0
+    strangers: int = 0
 
 
 @dataclass(eq=False)
@@ -168,19 +183,34 @@ class Door:
 
     def __post_init__(self) -> None:
         self._count = 0
-        #: Connections by address, and those that have not brought their CONNECT. Plain
-        #: dictionaries: a Counter's misses are calls.
-        self._hosts: dict[str, int] = {}
-        self._strangers: dict[object, str] = {}
-        self._strange_hosts: dict[str, int] = {}
+        #: By address, as long as there are connections.
+        self._sources: dict[str, Source] = {}
+        #: Connections that have not brought their CONNECT.
+        self._strangers: dict[object, Source] = {}
         self.backpressure = Backpressure(self.limits.reader_patience, self.clock)
         self._connections = TokenBucket(self.limits.connection_rate)
+        self.set_limits(self.limits)
 
     def set_limits(self, limits: NetworkLimits) -> None:
         """Let other limits hold, for connections that come from here on."""
         if limits.connection_rate != self.limits.connection_rate:
             self._connections = TokenBucket(limits.connection_rate)
         self.limits = limits
+        rates = limits.message_rate, limits.byte_rate
+        #: Packets and bytes a second of each connection; None without a limit.
+        self.rates = rates if any(rates) else None
+        #: What `is_full` compares with.
+        self._most = tuple(
+            most or inf
+            for most in (
+                limits.open_connections,
+                limits.strangers,
+                limits.connections_per_address,
+                limits.strangers_per_address,
+            )
+        )
+        #: With fewer connections than that none of them is reached.
+        self._least = min(self._most)
         self.backpressure.patience = limits.reader_patience
 
     def note_certificates(self, event: object) -> None:
@@ -192,38 +222,50 @@ class Door:
 
     def is_full(self, host: str) -> bool:
         """Whether a connection more of an address would be too many; counts it then."""
-        limits, source = self.limits, source_of(host)
+        if self._count < self._least:
+            return False
+        most, most_strangers, most_of_one, most_strangers_of_one = self._most
+        source = self._sources.get(source_of(host)) if host else None
         if (
-            0 < limits.open_connections <= self._count
-            or 0 < limits.strangers <= len(self._strangers)
-            or (source and 0 < limits.connections_per_address <= self._hosts.get(source, 0))
-            or (
-                source
-                and 0 < limits.strangers_per_address <= self._strange_hosts.get(source, 0)
+            self._count < most
+            and len(self._strangers) < most_strangers
+            and (
+                source is None
+                or (
+                    source.connections < most_of_one
+                    and source.strangers < most_strangers_of_one
+                )
             )
         ):
-            self.figures.count_refusal(ReasonCode.SERVER_BUSY)
-            return True
-        return False
+            return False
+        self.figures.count_refusal(ReasonCode.SERVER_BUSY)
+        return True
 
     def arrive(self, connection: object, host: str) -> None:
         """Take note of a connection of an address."""
-        source = self._strangers[connection] = source_of(host)
+        name = source_of(host)
+        source = self._sources.get(name)
+        if source is None:
+            source = self._sources[name] = Source(name)
+        self._strangers[connection] = source
+        source.connections += 1
+        source.strangers += 1
         self._count += 1
-        for table in (self._hosts, self._strange_hosts):
-            table[source] = table.get(source, 0) + 1
 
     def know(self, connection: object) -> None:
         """Take note that a connection has brought its CONNECT."""
         source = self._strangers.pop(connection, None)
         if source is not None:
-            take_one(self._strange_hosts, source)
+            source.strangers -= 1
 
     def depart(self, connection: object, host: str) -> None:
         """Take note that a connection is gone."""
         self.know(connection)
         self._count -= 1
-        take_one(self._hosts, source_of(host))
+        source = self._sources[source_of(host)]
+        source.connections -= 1
+        if not source.connections:
+            del self._sources[source.name]
 
     def leave(self, remote: "RemoteLink") -> None:
         """Take note that a connection is over."""
@@ -286,7 +328,7 @@ class RemoteLink:
     _door: Door
     _wire: ClientWire
     peer: Peer
-    state: ClientState = ClientState.WAITING
+    state: ClientState = _WAITING
     link: Link | None = None
     proof: Authentication | None = None
     tracer: Callable[[str, bytes], None] | None = None
@@ -306,8 +348,8 @@ class RemoteLink:
         door, limits = self._door, self._door.limits
         self.screen = None if door.make_screen is None else door.make_screen(self)
         self._deframer = Deframer(limits.packet_size, limits.packets_per_read)
-        rates = limits.message_rate, limits.byte_rate
-        self._limiter = TrafficLimit(*rates) if any(rates) else None
+        rates = door.rates
+        self._limiter = None if rates is None else TrafficLimit(*rates)
         self._silent_since = door.clock()
         self._patience = limits.connect_timeout
         door.links.add(self)
@@ -325,10 +367,8 @@ class RemoteLink:
         if self._pauses & _Pause.END:
             return  # what follows a mistake has no borders any more
         self._is_active = True
-        figures = self._door.figures
-        figures.bytes_in += len(data)
-        deframer = self._deframer
-        size = len(data)
+        figures, deframer, size = self._door.figures, self._deframer, len(data)
+        figures.bytes_in += size
         if (
             1 < size < SHORT
             and size == data[1] + 2 <= deframer.packet_size
@@ -348,9 +388,9 @@ class RemoteLink:
         figures.packets_in += packets
         if self.state is _OPEN:
             self._push(chunk)
-        elif self.state is ClientState.WAITING:
+        elif self.state is _WAITING:
             self._open(chunk)
-        elif self.state is ClientState.ADMITTING:
+        elif self.state is _ADMITTING:
             self._take_early(chunk)
         if is_full and self.state in _READS:
             self._pause(_Pause.TURN)
@@ -367,7 +407,7 @@ class RemoteLink:
 
     def hang_up(self) -> None:
         """Take note that nothing follows from the client; what waits for it may still leave."""
-        if self.state is ClientState.OPEN and self.link is not None:
+        if self.state is _OPEN and self.link is not None:
             self.link.disconnect()
         self._close()
 
@@ -375,7 +415,7 @@ class RemoteLink:
         """Take note that the wire is gone."""
         if self.state is ClientState.CLOSED:
             return
-        was_open = self.state is ClientState.OPEN
+        was_open = self.state is _OPEN
         self.state = ClientState.CLOSED
         self._door.leave(self)
         self.proof = None
@@ -396,9 +436,7 @@ class RemoteLink:
 
     def check(self, now: float) -> None:
         """End the connection if nothing came for too long; for the one timer of all."""
-        if (self._is_active and self.state is ClientState.OPEN) or (
-            self._pauses and self._pauses & _OURS
-        ):
+        if (self._is_active and self.state is _OPEN) or (self._pauses and self._pauses & _OURS):
             self._is_active = False
             self._silent_since = now
         elif self._patience and now - self._silent_since > self._patience:
@@ -446,9 +484,9 @@ class RemoteLink:
 
     def end(self, reason: ReasonCode) -> None:
         """End the connection for a reason of ours."""
-        if self.state is ClientState.OPEN and self.link is not None:
+        if self.state is _OPEN and self.link is not None:
             self.link.disconnect(reason, is_told=True)
-        elif self.state in {ClientState.WAITING, ClientState.ADMITTING}:
+        elif self.state in {_WAITING, _ADMITTING}:
             self._close()
 
     def cut(self) -> None:
@@ -462,7 +500,7 @@ class RemoteLink:
         """Take the first chunk: a CONNECT, and perhaps more."""
         size = packet_end(chunk)
         try:
-            if chunk[0] >> 4 != PacketType.CONNECT:
+            if chunk[0] >> 4 != _CONNECT:
                 self._door.figures.count_refusal(ReasonCode.PROTOCOL_ERROR)
                 self._close()
                 return
@@ -472,7 +510,7 @@ class RemoteLink:
             return
         assert isinstance(connect, Connect)
         self._door.know(self)
-        self.state = ClientState.ADMITTING
+        self.state = _ADMITTING
         self._deframer.minimal = connect.version >= V5
         if connect.properties is None or connect.properties.authentication_method is None:
             self._early = chunk[size:]
@@ -494,7 +532,7 @@ class RemoteLink:
     def _admitted(self, admission: Admission) -> None:
         """Begin the link of a client that is let in, or refuse it."""
         connect, self._connect = self._connect, None
-        if self.state is not ClientState.ADMITTING or connect is None:
+        if self.state is not _ADMITTING or connect is None:
             return
         if admission.reason_code:
             self.refuse(connect.version, admission.reason_code, admission.text)
@@ -514,7 +552,7 @@ class RemoteLink:
             peer=self.peer.address,
         )
         link.catch_up = self.catch_up
-        self.state = ClientState.OPEN
+        self.state = _OPEN
         self._patience = 1.5 * self._door.keep_alive(connect)
         self._silent_since = self._door.clock()
         if self.proof is not None:
@@ -523,7 +561,8 @@ class RemoteLink:
         early, self._early = self._early, b""
         if early:
             self._push(early)
-        self._resume(_Pause.ADMISSION)
+        if self._pauses:
+            self._resume(_Pause.ADMISSION)
 
     def refuse(self, version: int, reason: ReasonCode, text: str = "") -> None:
         """Answer the CONNECT with a refusal, and close."""
@@ -533,14 +572,14 @@ class RemoteLink:
 
     def _refuse_bytes(self, error: RemoteMqttError, chunk: bytes = b"") -> None:
         """End a connection whose bytes are wrong, in the way that its state allows."""
-        if self.state is ClientState.OPEN and self.link is not None:
+        if self.state is _OPEN and self.link is not None:
             self._pause(_Pause.END)
             self.link.disconnect(error.reason_code, is_told=True)
         elif error.reason_code is ReasonCode.UNSUPPORTED_PROTOCOL_VERSION:
             self.refuse(V5 if _level_of(chunk) > V5 else V4, error.reason_code, str(error))
-        elif self.state is ClientState.WAITING and _level_of(chunk) == V5:
+        elif self.state is _WAITING and _level_of(chunk) == V5:
             self.refuse(V5, error.reason_code, str(error))
-        elif self.state in {ClientState.WAITING, ClientState.ADMITTING}:
+        elif self.state in {_WAITING, _ADMITTING}:
             self._door.figures.count_refusal(error.reason_code)
             self._close()
 
@@ -588,7 +627,7 @@ class RemoteLink:
             if not chunk:
                 return
         link.push(chunk)
-        if self._door.backpressure.full and chunk[0] >> 4 == PacketType.PUBLISH:
+        if self._door.backpressure.full and chunk[0] >> 4 == _PUBLISH:
             self._door.backpressure.wait(self)
         if link.is_full:
             self._pause(_Pause.HELD)
@@ -615,7 +654,7 @@ class RemoteLink:
     def proved(self, user: str, data: bytes | None) -> None:
         """Let a client in that has proved its identity; see `Candidate`."""
         connect = self._connect
-        if self.state is ClientState.ADMITTING and connect is not None:
+        if self.state is _ADMITTING and connect is not None:
             self.peer = self.peer._replace(user=user)
             # What the method says last goes back in the CONNACK, with the method's name.
             assert connect.properties is not None
@@ -624,7 +663,7 @@ class RemoteLink:
 
     def fail(self, reason: ReasonCode, text: str) -> None:
         """Refuse a client, or end its connection; see `Candidate`."""
-        if self.state is ClientState.ADMITTING:
+        if self.state is _ADMITTING:
             self.refuse(V5, reason, text)
         elif self.link is not None:
             said = reason if reason in DISCONNECT_CODES else ReasonCode.NOT_AUTHORIZED
@@ -664,7 +703,7 @@ class RemoteLink:
         """Stop reading for as long as the rate limits say."""
         assert self._limiter is not None
         pause = self._limiter.spend(packets, size, self._door.clock())
-        if pause > 0 and self.state is ClientState.OPEN:
+        if pause > 0 and self.state is _OPEN:
             self._door.figures.slowed += 1
             self._pause(_Pause.RATE)
             self._wire.later(pause, lambda: self._resume(_Pause.RATE))
@@ -673,19 +712,19 @@ class RemoteLink:
 
     def _run_out(self) -> None:
         """End a connection that was silent for too long."""
-        if self.state is ClientState.OPEN and self.link is not None:
+        if self.state is _OPEN and self.link is not None:
             self._patience = self._door.limits.linger or LEAST_LINGER
             self._silent_since = self._door.clock()
             self._door.figures.timeouts += 1
             self.link.disconnect(ReasonCode.KEEP_ALIVE_TIMEOUT, is_told=True)
         else:
-            if self.state is not ClientState.CLOSING:
+            if self.state is not _CLOSING:
                 self._door.figures.timeouts += 1
             self.cut()
 
     def _close(self) -> None:
         """Close once the last bytes have left."""
-        self.state = ClientState.CLOSING
+        self.state = _CLOSING
         self._early = b""
         self._is_active = False
         self._pauses = 0

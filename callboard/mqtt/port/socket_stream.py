@@ -55,7 +55,8 @@ class SocketStream:
 
     def __post_init__(self, door: Door, peer: Peer) -> None:
         self.remote = RemoteLink(door, self, peer)
-        self._watch(EVENT_READ)
+        self._watched = EVENT_READ
+        self._runner.selector.register(self._descriptor, EVENT_READ, self._ready)
         self._ready(EVENT_READ)
 
     # --- what the poll calls ---

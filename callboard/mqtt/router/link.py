@@ -94,7 +94,7 @@ class Ending(NamedTuple):
     expiry: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class LinkEvent:
     """What a link tells the router."""
 
@@ -125,7 +125,7 @@ class AccessChanged(LinkEvent):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class DisconnectRequested(LinkEvent):
     """The connection is lost or has to end."""
 
@@ -203,8 +203,8 @@ class Link:
     catch_up: Callable[[], None] | None = None
     is_woken: bool = False
     is_full: bool = False
-    incoming: list[bytes] = field(default_factory=list)
-    outgoing: list[Notification] = field(default_factory=list)
+    incoming: list[bytes] = field(init=False, default_factory=list)
+    outgoing: list[Notification] = field(init=False, default_factory=list)
     _device_data: DeviceData | None = None
 
     # --- towards the router ---

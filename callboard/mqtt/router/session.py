@@ -223,11 +223,11 @@ class Session:
     is_durable: bool = False
     has_overlaps: bool = False
     has_shared: bool = False
-    subscriptions: dict[str, SessionSubscription] = field(default_factory=dict)
-    requests: dict[str, DataRequest] = field(default_factory=dict)
+    subscriptions: dict[str, SessionSubscription] = field(init=False, default_factory=dict)
+    requests: dict[str, DataRequest] = field(init=False, default_factory=dict)
     leaving: tuple[SessionSubscription, ...] = ()
     #: Few, so that a list is smaller and as quick as a deque.
-    tracker: list[DataRequest] = field(default_factory=list)
+    tracker: list[DataRequest] = field(init=False, default_factory=list)
     status: Status = Status.BUSY
     window_size: int = 0
     window_or_none: Window | None = None
@@ -245,7 +245,9 @@ class Session:
 
     def set_own(self, account: Account, weight: int) -> None:
         """Take so many bytes for what the client says with its CONNECT, in place of others."""
-        self.charge(account, weight - self.own)
+        more = weight - self.own
+        self.weight += more
+        account.held += more
         self.own = weight
 
     @property
@@ -334,8 +336,8 @@ class Connection:
     keep_alive: int = field(init=False)
     alias_maximum: int = field(init=False)
     largest: int | None = field(init=False)
-    acks: list[bytes] = field(default_factory=list)
-    out: list[Notification] = field(default_factory=list)
+    acks: list[bytes] = field(init=False, default_factory=list)
+    out: list[Notification] = field(init=False, default_factory=list)
     unsent: int = 0
     unsent_bytes: int = 0
     aliases_in: dict[int, bytes] | None = None

@@ -35,6 +35,9 @@ from callboard.mqtt.wire.properties import NO_PROPERTIES, Properties
 from callboard.mqtt.wire.reason_code import DISCONNECT_CODES, ReasonCode
 from callboard.mqtt.wire.topic import is_valid_topic
 
+#: A name of its own, as each client that comes has it.
+_CAUGHT_UP: Final = Status.CAUGHT_UP
+
 #: A session expiry interval that stands for ever.
 NEVER: Final = 0xFFFF_FFFF
 
@@ -110,12 +113,13 @@ class Sessions:
         """Give a client its session, or a refusal."""
         packet, effects = link.connect, self._effects
         wanted = _weight_of(packet), _wanted_expiry(packet)
-        refusal = self._judge(packet)
-        if refusal is None and not link.is_local:
-            refusal = self._lacks_room(packet, *wanted)
-        if refusal is not None:
-            self._refuse(link, refusal)
-            return
+        if not self._is_plain(packet, wanted[0]):
+            refusal = self._judge(packet)
+            if refusal is None and not link.is_local:
+                refusal = self._lacks_room(packet, *wanted)
+            if refusal is not None:
+                self._refuse(link, refusal)
+                return
         client_id = packet.client_id or self._make_client_id()
         old = self.connections.get(client_id)
         if old is not None and not self.catch_up(old):
@@ -125,15 +129,19 @@ class Sessions:
         if session is not None and packet.clean_start:
             self.end(session)
             session = None
-        self.wills.cancel(client_id)  # a delayed one of a session that goes on
+        if self.wills.waiting:
+            self.wills.cancel(client_id)  # a delayed one of a session that goes on
         is_present = session is not None
         if session is None:
-            session = Session(client_id, history=self._histories.pop(client_id, ()))
+            session = Session(client_id)
+            session.history = self._histories.pop(client_id, ())
+        else:
+            session.expires_at = session.offer = None
         connection = self._begin(link, session, *wanted)
         connection.out.append(self._connack(connection, packet, is_present=is_present))
         self._delivery.touched.append(connection)
         if not is_present:
-            session.status = Status.CAUGHT_UP  # there is nothing that it could read
+            session.status = _CAUGHT_UP  # there is nothing that it could read
             return
         session.status = Status.BUSY
         for packet_id in session.window.releasing:
@@ -142,24 +150,23 @@ class Sessions:
 
     def _begin(self, link: Link, session: Session, weight: int, expiry: float) -> Connection:
         """Connect a client to its session."""
-        packet, client_id = link.connect, session.client_id
-        connection = Connection(link, session, self._effects.limits)
-        session.connection = connection
-        session.expires_at = None
-        session.offer = None
+        effects, client_id = self._effects, session.client_id
+        connection = session.connection = Connection(link, session, effects.limits)
         if not link.is_local:
             self.remote += 1
             session.stamp = self.make_stamp()
-        most = self._effects.limits.inflight
-        asked = (packet.properties or NO_PROPERTIES).receive_maximum
+        most = effects.limits.inflight
+        asked = (link.connect.properties or NO_PROPERTIES).receive_maximum
         session.open_window(min(most, asked or most))
-        session.set_own(self._effects, weight)
+        session.set_own(effects, weight)
         self.connections[client_id] = self.by_link[link] = connection
         link.client_id = client_id
-        self._effects.meters.connects += 1
-        session.note(self._effects.now, "connected")
-        self.set_expiry(session, expiry)
-        self.wills.keep(connection)
+        effects.meters.connects += 1
+        session.note(effects.now, "connected")
+        if expiry or session.expiry:
+            self.set_expiry(session, expiry)
+        if effects.is_durable:
+            self.wills.keep(connection)
         return connection
 
     def _judge(self, packet: ConnectPacket) -> ReasonCode | None:
@@ -172,6 +179,20 @@ class Sessions:
         if packet.will is not None and not is_valid_topic(packet.will.topic):
             return ReasonCode.TOPIC_NAME_INVALID
         return None
+
+    def _is_plain(self, packet: ConnectPacket, weight: int) -> bool:
+        """Whether nothing speaks against a client: it is new, and there is room."""
+        limits, away, name = self._effects.limits, self.graveyard, packet.client_id
+        return (
+            0 < len(name) <= limits.client_id_length
+            and packet.will is None
+            and name not in self.connections
+            and name not in away
+            and self.remote < limits.connections
+            and len(self.connections) + len(away) < limits.sessions
+            and self._effects.held + weight <= limits.sessions_bytes
+            and weight <= limits.subscription_bytes
+        )
 
     def _lacks_room(
         self, packet: ConnectPacket, weight: int, expiry: float

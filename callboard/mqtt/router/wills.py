@@ -32,9 +32,8 @@ class Wills:
         return len(self.waiting)
 
     def keep(self, connection: Connection) -> None:
-        """Write a will down: its client is connected."""
-        if self._effects.is_durable:
-            self._effects.records += self._told(connection)
+        """Write a will down, in a journal that there is: its client is connected."""
+        self._effects.records += self._told(connection)
 
     def end(self, connection: Connection, *, has_will: bool) -> float | None:
         """Publish or forget a will, as its client is gone; return when it is due if later."""

@@ -333,8 +333,11 @@ class ClusterGate:
     ) -> Admission | None:
         """Ask the others about a client that the gate lets in; None while they think."""
         client_id = admission.client_id or connect.client_id
-        is_free = not self._others() and client_id not in self.claims.machine.sessions.adopted
-        if admission.reason_code or not client_id or is_free:
+        if admission.reason_code or not client_id:
+            return admission
+        # Nearly always there is no other: lists of this very ref are equal at once.
+        is_alone = self.group.members() == [self.me] or not self._others()
+        if is_alone and client_id not in self.claims.machine.sessions.adopted:
             return admission
 
         async def claim() -> None:
@@ -424,8 +427,7 @@ class ClusterGate:
 
     def _others(self) -> list[ActorRef[Any]]:
         """Return the other routers of the group."""
-        # Nearly always the only member is this very ref, which a look for equals would unpack.
-        return [ref for ref in self.group if ref is not self.me and ref != self.me]
+        return [ref for ref in self.group if ref != self.me]
 
     async def _decide(self, steps: Steps) -> Admission:
         """Take a decision to its end, with the answers that it waits for."""

@@ -14,6 +14,7 @@ acknowledgements from a chunk without making packets of them.
 """
 
 from collections.abc import Callable
+from struct import Struct
 from typing import Any, Final, NamedTuple
 
 import callboard.mqtt.wire.packet as packets
@@ -32,6 +33,10 @@ from callboard.mqtt.wire.properties import Place, Properties, read_properties, w
 from callboard.mqtt.wire.reason_code import ReasonCode, return_code
 
 _PROTOCOL: Final = b"\x00\x04MQTT"
+#: A number of its own, as each packet is compared with it.
+_PUBLISH: Final = int(PacketType.PUBLISH)
+#: What follows the protocol's name in a CONNECT: its level, the flags, the keep-alive.
+_CONNECT: Final = Struct(">BBH")
 _SHARE: Final = "$share/"
 #: Packets whose reserved flags are 2.
 _FLAGGED: Final = {PacketType.PUBREL, PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE}
@@ -81,9 +86,9 @@ def decode(first_byte: int, body: bytes, version: int) -> Packet:
     """
     kind = first_byte >> 4
     flags = first_byte & 15
-    if kind == PacketType.PUBLISH:
+    if kind == _PUBLISH:
         return _read_publish(flags, body, version)
-    if kind == 0 or (kind == PacketType.AUTH and version < V5):
+    if kind == 0 or (version < V5 and kind == PacketType.AUTH):
         message = f"packet type {kind} does not exist in version {version}"
         raise MalformedPacket(message)
     form = _FORMS[kind]
@@ -271,20 +276,18 @@ def _write_publish(packet: Publish, version: int) -> tuple[int, bytes]:
 def _read_connect(reader: Reader, _version: int, place: Place) -> packets.Connect:
     """Read a CONNECT, which says its own version."""
     name = "MQTT" if reader.passes(_PROTOCOL) else reader.string()
-    version = reader.byte()
+    version, flags, keep_alive = reader.unpack(_CONNECT)
     if name != "MQTT" or not V4 <= version <= V5:
         message = (
             f"protocol {name[:20]!r} level {version}; MQTT 4 (3.1.1) and 5 are spoken here"
         )
         raise ProtocolViolation(message, ReasonCode.UNSUPPORTED_PROTOCOL_VERSION)
-    flags = reader.byte()
     if flags & 1:
         message = "the reserved flag of a CONNECT is set"
         raise MalformedPacket(message)
     if version < V5 and flags & 0xC0 == 0x40:
         message = "a CONNECT has a password and no user name, which MQTT 3.1.1 does not allow"
         raise ProtocolViolation(message)
-    keep_alive = reader.two()
     properties = _read_some_properties(reader, version, place)
     client_id = reader.string()
     will = _read_will(reader, flags, version) if flags & 0x3C else None

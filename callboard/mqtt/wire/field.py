@@ -9,6 +9,7 @@
 | string pair | two strings |
 """
 
+from struct import Struct
 from typing import Final
 
 from callboard.mqtt.wire.errors import InvalidPacket, MalformedPacket
@@ -86,11 +87,28 @@ class Reader:
 
     def binary(self) -> bytes:
         """Return binary data."""
-        return self.take(self.two())
+        body, start = self._body, self.position + 2
+        if start > self._end:
+            self.take(2)
+        end = start + (body[start - 2] << 8 | body[start - 1])
+        self.position = start
+        if end > self._end:
+            self.take(end - start)
+        self.position = end
+        return body[start:end]
 
     def string(self) -> str:
         """Return a UTF-8 string."""
-        return read_text(self.take(self.two()))
+        return read_text(self.binary())
+
+    def unpack(self, layout: Struct) -> tuple[int, ...]:
+        """Return the integers of some fields of fixed sizes."""
+        start = self.position
+        end = start + layout.size
+        if end > self._end:
+            self.take(layout.size)
+        self.position = end
+        return layout.unpack_from(self._body, start)
 
     def rest(self) -> bytes:
         """Return everything that is left."""

@@ -158,7 +158,7 @@ def test_wss_carries_mqtt(authority):
 def test_connections_that_say_nothing_are_bounded():
     with running(ListenerSettings("127.0.0.1:0")) as router:
         limits = replace(router.edge.door.limits, open_connections=2)
-        router.call(setattr, router.edge.door, "limits", limits)
+        router.call(router.edge.door.set_limits, limits)
         with Caller(router.port, "a"), Caller(router.port, "b"):
             with pytest.raises(ConnectionError):
                 Caller(router.port, "c")
