@@ -136,11 +136,11 @@ def _run_dry(config: Path, given: Path, options: RunGatewayOptions) -> int:
 
 def _read(config: Path) -> "Configuration":
     """Return a configuration, or raise a problem with a line for each mistake."""
-    from callboard.gateway.configuration import read_configuration, read_file
+    from callboard.gateway.configuration import read_configuration_file
     from callboard.gateway.errors import ConfigurationError
 
     try:
-        return read_configuration(read_file(config), source=str(config), folder=config.parent)
+        return read_configuration_file(config)
     except ConfigurationError as error:
         raise Problems(error.lines, code=MISUSED) from None
 

@@ -1,14 +1,18 @@
 """One way to read configurations: TOML or JSON into pydantic tables.
 
-`read_values` reads a file, `check_values` makes a table of what it says. Each raises once, with
-a line for every mistake: file, path of the key, value, what was expected. How the error is
-called is said by the room that reads (`refuse`).
+`read_values` reads a file, `check_values` makes a table of what it says, and `check_whole` also
+looks for what the types do not say. Each raises once, with a line for every mistake: file, path
+of the key, value, what was expected. How the error is called is said by the room that reads
+(`refuse`).
 """
 
+import contextlib
+import copy
 import json
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 
@@ -202,6 +206,102 @@ def explain(
     return lines
 
 
+def check_whole(
+    table: type[T],
+    values: Mapping[str, Any],
+    refuse: Refuse,
+    more: Callable[[T], Iterable[tuple[str, str]]],
+    *,
+    source: str = "configuration",
+) -> T:
+    """Make a table of values, and look for mistakes that types do not tell.
+
+    Both kinds are told at once: what is well-formed is looked at, whatever is not.
+
+    Args:
+        table: the class of the table.
+        values: by key.
+        refuse: makes the error.
+        more: yields the path of a mistake, and ` = value: what is to be done`.
+        source: as in `check_values`.
+
+    Raises:
+        Exception: that of `refuse`, with a line for each mistake.
+    """
+    lines: list[str] = []
+    left = copy.deepcopy(dict(values))
+    places = {id(item): at for each in _lists(left) for at, item in enumerate(each)}
+    for levels in range(DEPTH_LIMIT):
+        try:
+            made = table.model_validate(left)
+        except ValidationError as error:
+            lines = lines or explain(error, table, source)
+            if not _leave_out(left, [each["loc"] for each in error.errors()], levels):
+                break
+        else:
+            for path, said in more(made):
+                lines.append(f"{source}: {_first_path(path, left, places)}{said}")
+            if not lines:
+                return made
+            break
+    raise refuse(lines)
+
+
+def _lists(value: Any) -> Iterable[list[Any]]:
+    """Iterate over the lists in a value, at all depths."""
+    if isinstance(value, list):
+        yield value
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _lists(inner)
+
+
+def _leave_out(values: Any, mistakes: list[tuple[int | str, ...]], levels: int) -> bool:
+    """Take out what mistakes are about, or what is so many levels above each; False: all."""
+    leaving: dict[tuple[int, Any], Any] = {}
+    for where in mistakes:
+        holders: list[tuple[Any, Any]] = []
+        node, above = values, levels
+        for part in where:
+            try:
+                inner = node[part]
+            except (LookupError, TypeError):  # it is missing: the table is what has a mistake
+                above = max(0, levels - 1)
+                break
+            holders.append((node, part))
+            node = inner
+        if above >= len(holders):
+            return False
+        holder, part = holders[len(holders) - 1 - above]
+        leaving[id(holder), part] = holder
+    for (_, part), holder in reversed(leaving.items()):  # so that numbers in lists stay right
+        del holder[part]
+    return True
+
+
+def _first_path(path: str, values: Any, places: Mapping[int, int]) -> str:
+    """Return a path as it was before items were left out of lists."""
+    parts: list[str] = []
+    for part in path.split("."):
+        is_index = isinstance(values, list) and part.isdecimal() and int(part) < len(values)
+        if is_index:
+            values = values[int(part)]
+            parts.append(str(places.get(id(values), part)))
+        else:
+            values = values.get(part) if isinstance(values, dict) else None
+            parts.append(part)
+    return ".".join(parts)
+
+
+def names_in(values: Mapping[str, Any], key: str) -> list[str]:
+    """Return the names of the tables in a list, also of those that have mistakes."""
+    items: Any = values.get(key)
+    tables = (
+        [each for each in items if isinstance(each, dict)] if isinstance(items, list) else []
+    )
+    return [each["name"] for each in tables if isinstance(each.get("name"), str)]
+
+
 def show(value: object) -> str:
     """Return a value as mistakes quote it: shortened."""
     text = str(value) if isinstance(value, Path) else shown(value, TEXT_LIMIT)
@@ -227,3 +327,67 @@ def _tables(annotation: Any) -> Any:
         yield annotation
     for part in get_args(annotation):
         yield from _tables(part)
+
+
+# --- where a mistake stands in a file of TOML ---
+
+_HEADER: Final = re.compile(r"\s*(\[\[?)\s*([\w.\- ]+?)\s*\]\]?\s*(?:#.*)?$")
+_KEY: Final = re.compile(r"""\s*["']?([\w.-]+)["']?\s*=(.*)""")
+_TEXT: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\'[^\']*\'')
+
+
+@contextlib.contextmanager
+def numbered(path: Path, refuse: Callable[[list[str]], Any]) -> Iterator[None]:
+    """Add the line of the file to each mistake that is told in the block, where it is known."""
+    kind: Any = refuse
+    try:
+        yield
+    except kind as error:
+        if path.suffix == ".json":
+            raise
+        numbers = _line_numbers(path.read_text(encoding="utf-8"))
+        raise refuse([_with_number(each, path, numbers) for each in error.lines]) from None
+
+
+def _line_numbers(text: str) -> dict[str, int]:
+    """Return the lines of keys and of texts in lists, by their paths as mistakes have them."""
+    numbers: dict[str, int] = {}
+    tables: Counter[str] = Counter()
+    where = key = ""
+    item = 0
+    for number, line in enumerate(text.split("\n"), 1):
+        header = _HEADER.match(line)
+        pair = None if header else _KEY.match(line)
+        rest = line
+        if header:
+            where, key = _path_of(header[2], tables, is_list=header[1] == "[["), ""
+            numbers.setdefault(where.rstrip("."), number)
+        elif pair:
+            key, item, rest = f"{where}{pair[1]}", 0, pair[2]
+            numbers.setdefault(key, number)
+        if key:
+            for _ in _TEXT.findall(rest):
+                numbers.setdefault(f"{key}.{item}", number)
+                item += 1
+    return numbers
+
+
+def _path_of(name: str, tables: "Counter[str]", *, is_list: bool) -> str:
+    """Return the path of a table that begins, with the numbers of those in lists before it."""
+    path, parts = "", [part.strip() for part in name.split(".")]
+    for depth, part in enumerate(parts, 1):
+        path += part
+        if is_list and depth == len(parts):
+            tables[path] += 1
+        path += f".{tables[path] - 1}." if tables[path] else "."
+    return path
+
+
+def _with_number(line: str, path: Path, numbers: Mapping[str, int]) -> str:
+    """Return what is said of a mistake, with the line where it stands, or its table begins."""
+    said = line.removeprefix(f"{path}: ")
+    found = re.match(r"([\w.-]+)(?: = |: there is no such key)", said)
+    where = "" if found is None else found[1]
+    while where and where not in numbers:
+        where = where.rpartition(".")[0]
+    return f"{line} (line {numbers[where]})" if where else line

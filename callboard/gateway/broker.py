@@ -118,6 +118,8 @@ class ModuleBroker:
         self.url = f"callboard-gateway://{name}/{uuid.uuid4()}"
         #: Told of each message that is lost, on the thread that lost it: must be quick.
         self.on_dead_letter: Callable[[DeadLetter], None] | None = None
+        #: Told of a module whose target or source does not answer (and why), or does again.
+        self.on_outage: Callable[[str, str], None] | None = None
         #: Told of modules that ended for good without having been removed, and why.
         self.on_ended: Callable[[ModuleHandle, str], None] | None = None
         self._lock = threading.Lock()
@@ -211,6 +213,9 @@ class ModuleBroker:
         if not callable(module) and not isinstance(module, Module):
             msg = f"{module!r} is no Module and makes none; derive a class from Module"
             raise TypeError(msg)
+        if (options or ModuleOptions()).store is not None and isinstance(where, RemotePlace):
+            msg = f"module {name!r} is on another node, and can have no store here"
+            raise errors.ModuleFailed(msg)
         handle = ModuleHandle(
             self,
             next(self._numbers).to_bytes(TOPIC_SIZE),

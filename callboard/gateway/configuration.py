@@ -15,10 +15,12 @@ of other languages into the process; they are known, and refused.
 
 import importlib
 import logging
+import re
 import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -36,6 +38,9 @@ from callboard.gateway.modules import READY_MADE
 from callboard.gateway.outprocess import OutProcess, ProcessEntrypoint
 from callboard.gateway.remote import read_place
 from callboard.text import describe, logged
+
+#: What may wait on disk before a module that has a store, unless its queue says otherwise.
+STORED: Final = Mailbox(limit=100_000, bytes=256 << 20)
 
 LOADER_TYPES: Final = ("python", "outprocess", "remote")
 
@@ -170,6 +175,12 @@ class QueueEntry(reading.StrictTable):
         limit = DEFAULT_QUEUE.limit if self.limit is None and self.bytes is None else self.limit
         return Mailbox(limit=limit, bytes=self.bytes, on_full=self.on_full)
 
+    def stored_bounds(self) -> Mailbox:
+        """Return the bounds of a queue on disk, with what it may hold unless it says so."""
+        if self.limit is None and self.bytes is None:
+            return Mailbox(STORED.limit, STORED.bytes, self.on_full)
+        return self.bounds()
+
 
 class ModuleEntry(reading.StrictTable):
     """`modules`: one module."""
@@ -182,6 +193,7 @@ class ModuleEntry(reading.StrictTable):
     restart: Literal["permanent", "transient", "temporary"] = "permanent"
     on_error: Literal["continue", "crash"] = "continue"
     detached: bool = False
+    store: str | None = Field(default=None, min_length=1)
 
 
 class LinkEntry(reading.StrictTable):
@@ -254,32 +266,58 @@ def read_configuration(
     Raises:
         ConfigurationError: with all mistakes.
     """
-    whole = reading.check_values(_Whole, values, ConfigurationError, source=source)
-    check = _Check(source, folder or Path.cwd(), known, links)
-    found = check.configuration(whole)
-    if check.lines:
-        raise ConfigurationError(check.lines)
-    return found
+    named = reading.names_in(values, "modules")
+    check = _Check(folder or Path.cwd(), known, links, named)
+    made: list[Configuration] = []
+
+    def look(whole: _Whole) -> list[tuple[str, str]]:
+        made.append(check.configuration(whole))
+        return check.found
+
+    reading.check_whole(_Whole, values, ConfigurationError, look, source=source)
+    return made[0]
+
+
+def read_configuration_file(path: Path) -> Configuration:
+    """Read a file, check what it says, and find what it names.
+
+    Raises:
+        ConfigurationError: with all mistakes, and where they stand in a file of TOML.
+    """
+    values = read_file(path)
+    with reading.numbered(path, ConfigurationError):
+        return read_configuration(values, source=str(path), folder=path.parent)
+    raise AssertionError
 
 
 @dataclass(slots=True)
 class _Check:
     """Looks for what the types do not say; notes every mistake."""
 
-    source: str
     folder: Path
     known: frozenset[str]
     known_links: tuple[tuple[str, str], ...]
-    lines: list[str] = field(default_factory=list)
+    #: The names of all modules, also of those with mistakes.
+    named: list[str]
+    found: list[tuple[str, str]] = field(default_factory=list)
 
     def note(self, path: str, value: object, text: str) -> None:
         """Note a mistake."""
-        self.lines.append(f"{self.source}: {path} = {reading.show(value)}: {text}")
+        self.found.append((path, f" = {reading.show(value)}: {text}"))
+
+    def note_unknown(self, path: str, value: object, names: set[str]) -> None:
+        """Note that there is no module of a name."""
+        close = get_close_matches(str(value), names, 1)
+        there = (
+            f"did you mean {close[0]!r}?" if close else f"there are {', '.join(sorted(names))}"
+        )
+        self.note(path, value, f"there is no module of that name; {there}")
 
     def configuration(self, whole: _Whole) -> Configuration:
         """Check the whole."""
         loaders = self.loaders(whole.loaders)
         modules: dict[str, ModuleSpec] = {}
+        stores: set[Path] = set()
         names = set(self.known)
         for index, entry in enumerate(whole.modules):
             where = f"modules.{index}"
@@ -288,15 +326,27 @@ class _Check:
             elif entry.name in names:
                 self.note(f"{where}.name", entry.name, "another module has that name")
             names.add(entry.name)
+            if entry.store is not None:
+                self.store(where, entry, stores)
             spec = self.module(where, entry, loaders)
             if spec is not None:
                 modules.setdefault(entry.name, spec)
+        names.update(self.named)
         self.links(whole.links, names)
         dead = whole.dead_letters
         if dead is not None and dead not in names:
-            self.note("dead_letters", dead, "there is no module of that name")
+            self.note_unknown("dead_letters", dead, names)
         links = tuple((entry.source, entry.sink) for entry in whole.links)
         return Configuration(modules, links, dead)
+
+    def store(self, where: str, entry: ModuleEntry, stores: set[Path]) -> None:
+        """Check the folder that messages for a module wait in."""
+        folder = (self.folder / (entry.store or "")).resolve()
+        if folder in stores:
+            self.note(f"{where}.store", entry.store, "another module has it; give each its own")
+        if entry.loader is not None and entry.loader.name == "remote":
+            self.note(f"{where}.store", entry.store, "a module on another node has none here")
+        stores.add(folder)
 
     def loaders(self, entries: list[Loader]) -> dict[str, Loader]:
         """Check the loaders; return them with the built-in ones."""
@@ -342,13 +392,17 @@ class _Check:
             try:
                 model.model_validate(args)
             except ValidationError as error:
-                self.lines += reading.explain(error, model, self.source, at=f"{where}.args")
+                of = f"; of module {entry.name!r}"
+                for line in reading.explain(error, model, "", at=f"{where}.args"):
+                    path, said = re.findall(r": ([^ :]+)(.*)", line, re.DOTALL)[0]
+                    self.found.append((path, f"{said}{of}"))
         options = ModuleOptions(
-            queue=entry.queue.bounds(),
+            queue=entry.queue.bounds() if entry.store is None else entry.queue.stored_bounds(),
             restart=entry.restart,
             on_error=entry.on_error,
             detached=entry.detached,
             hold=True,
+            store=None if entry.store is None else self.folder / entry.store,
         )
         return ModuleSpec(entry.name, args, options, loader, chosen.entrypoint, loaded)
 
@@ -358,11 +412,11 @@ class _Check:
         for index, entry in enumerate(entries):
             where = f"links.{index}"
             if entry.source != ANY and entry.source not in names:
-                self.note(f"{where}.source", entry.source, "there is no module of that name")
+                self.note_unknown(f"{where}.source", entry.source, names)
             if entry.sink == ANY:
                 self.note(f"{where}.sink", entry.sink, "only a source can be all modules")
             elif entry.sink not in names:
-                self.note(f"{where}.sink", entry.sink, "there is no module of that name")
+                self.note_unknown(f"{where}.sink", entry.sink, names)
             link = (entry.source, entry.sink)
             if link in seen:
                 self.note(where, " -> ".join(link), "this link is there already")

@@ -20,6 +20,8 @@ EventKind = Literal[
     "module_failed",
     "update_failed",
     "dead_letter",
+    "outage",
+    "recovered",
     "destroyed",
 ]
 
@@ -42,6 +44,7 @@ class ModuleStatus:
         waiting: messages that wait for it.
         counters: what became of the others.
         is_started: whether its `start` was called.
+        outage: why what is behind it does not answer; empty while it does.
     """
 
     name: str
@@ -49,6 +52,7 @@ class ModuleStatus:
     waiting: int
     counters: ModuleCounters
     is_started: bool
+    outage: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,7 @@ class GatewayEvent:
     Attributes:
         kind: one of `EVENTS`.
         modules: all modules at that moment; for `dead_letter` none.
-        module: whose event it is, for `module_failed` and `dead_letter`.
+        module: whose event it is: `module_failed`, `outage`, `recovered`, `dead_letter`.
         detail: why.
         dead_letter: what was lost.
     """

@@ -33,6 +33,7 @@ from callboard.gateway.configuration import (
     load,
     mark_of,
     read_configuration,
+    read_configuration_file,
     read_file,
 )
 from callboard.gateway.events import EventDispatcher, EventKind, GatewayEvent, ModuleStatus
@@ -62,6 +63,9 @@ class Gateway(Closing):
         self.broker = ModuleBroker(node, name)
         self.broker.on_dead_letter = self._dead_letter
         self.broker.on_ended = self._module_ended
+        self.broker.on_outage = lambda name, why: self._tell(
+            "outage" if why else "recovered", name, why
+        )
         self._events = EventDispatcher(name)
         self._lock = threading.RLock()
         #: Held while a configuration is taken over.
@@ -97,9 +101,7 @@ class Gateway(Closing):
         """
         path = Path(path)
         seen = mark_of(path)
-        configuration = read_configuration(
-            read_file(path), source=str(path), folder=path.parent
-        )
+        configuration = read_configuration_file(path)
         gateway = cls(node, name=path.stem)
         try:
             gateway._apply(configuration, is_whole=True)
@@ -218,6 +220,7 @@ class Gateway(Closing):
                 handle.waiting,
                 handle.counters,
                 handle.is_started,
+                handle.outage,
             )
             for handle in self._all()
         )
@@ -462,7 +465,7 @@ class Gateway(Closing):
         """Call `callback(event, *args)` on one separate thread, in order, for a kind of events.
 
         `created`, `started`, `module_list_changed`, `module_failed`, `update_failed`,
-        `dead_letter`, `destroyed`.
+        `outage`, `recovered`, `dead_letter`, `destroyed`.
 
         Raises:
             TypeError: it cannot be called.

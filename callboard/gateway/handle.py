@@ -1,8 +1,10 @@
 """The handle of a module: opaque to programs that add, link and publish."""
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 from callboard.actors.future import Future
@@ -10,15 +12,16 @@ from callboard.actors.mailbox import Mailbox
 from callboard.actors.reference import ActorRef
 from callboard.actors.supervision.child import Restart
 from callboard.gateway.errors import MalformedMessage
-from callboard.gateway.inbox import DEFAULT_QUEUE, Inbox
+from callboard.gateway.inbox import DEFAULT_QUEUE, FAILED, Inbox
 from callboard.gateway.module import Module
+from callboard.gateway.spool import SpooledInbox
 from callboard.gateway.wire.message import Message
+from callboard.text import describe
+
+_log = logging.getLogger("callboard.gateway")
 
 #: Bytes of a topic: a number of the source, so names may have any length.
 TOPIC_SIZE: Final = 8
-
-#: Why a message is lost: `receive` raised.
-FAILED: Final = "failed"
 
 #: Why a message is lost: its bytes are not a message.
 CORRUPT: Final = "corrupt"
@@ -95,6 +98,8 @@ class ModuleOptions:
         detached: run on a thread of its own, for modules that block for long.
         hold: let messages wait until the module is started.
         intensity: more than so many restarts in so many seconds end the module for good.
+        store: a folder that its queue is in, see `callboard.gateway.spool`: while `receive`
+            raises an `OSError`, messages wait there; None for a queue in memory.
     """
 
     queue: Mailbox = DEFAULT_QUEUE
@@ -103,6 +108,7 @@ class ModuleOptions:
     detached: bool = False
     hold: bool = False
     intensity: tuple[int, float] = (3, 5.0)
+    store: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +141,8 @@ class ModuleCarrier(Protocol):
 
     #: Told of each message that is lost, on the thread that lost it: must be quick.
     on_dead_letter: Callable[[DeadLetter], None] | None
+    #: Told of a module whose target or source does not answer (and why), or does again.
+    on_outage: Callable[[str, str], None] | None
 
     @property
     def url(self) -> str:
@@ -168,6 +176,8 @@ class ModuleHandle:
     is_started: bool = False
     #: Why its actor ended last.
     last_end: str = ""
+    #: Why what is behind the module does not answer; empty while it does.
+    outage: str = ""
     #: Done when the module has ended for good.
     removed: Future[None] = field(default_factory=Future)
     #: What is counted so far; `counters` is a copy.
@@ -176,7 +186,11 @@ class ModuleHandle:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self.inbox = Inbox(self.name, self.options.queue, self.lose)
+        queue, store = self.options.queue, self.options.store
+        if store is None:
+            self.inbox = Inbox(self.name, queue, self.lose)
+        else:
+            self.inbox = SpooledInbox(self.name, queue, self.lose, store, self.broker.url)
 
     @property
     def is_open(self) -> bool:
@@ -206,6 +220,21 @@ class ModuleHandle:
             return
         source, message = self.broker.name_of(frame), message_in(frame)
         report(DeadLetter(self.name, source, message, reason, detail))
+
+    def note_outage(self, error: BaseException | None) -> None:
+        """Log and tell, once, that what is behind the module fails; None: it is back."""
+        text = "" if error is None else describe(error)
+        if bool(text) == bool(self.outage):
+            return
+        self.outage = text
+        if text:
+            store = self.options.store
+            what = f"messages wait in {store}" if store else "it is tried again"
+            _log.warning("module %r: %s; %s", self.name, text, what)
+        else:
+            _log.warning("module %r: what it is connected to answers again", self.name)
+        if self.broker.on_outage is not None:
+            self.broker.on_outage(self.name, text)
 
     def note_unlinked(self) -> None:
         """Count a message that was published while the module had no sinks."""

@@ -8,19 +8,28 @@ whether another one is created. Frames wait meanwhile.
 import asyncio
 import inspect
 import logging
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from typing import Any, Final
 
+from callboard.actors.backoff import Backoff
+from callboard.actors.cell import Reminder
 from callboard.actors.dispatch import handler
 from callboard.actors.exit_reason import ExitReason
+from callboard.actors.system_actor import CallBack
 from callboard.gateway.errors import MalformedMessage
-from callboard.gateway.handle import CORRUPT, FAILED, TOPIC_SIZE, ModuleHandle, message_in
+from callboard.gateway.handle import CORRUPT, TOPIC_SIZE, ModuleHandle, message_in
+from callboard.gateway.inbox import FAILED
 from callboard.gateway.module import Module, ModuleActor
+from callboard.gateway.spool import SpooledInbox
 from callboard.gateway.wire.message import Message
 from callboard.text import describe
 
 _log = logging.getLogger("callboard.gateway")
+
+#: Seconds of the first and the longest pause before a target that is down is tried again.
+RETRY: Final = (0.1, 5.0)
 
 #: Frames that one turn takes: the node's other actors have their turns too.
 RUN: Final = 256
@@ -32,6 +41,10 @@ class FramesWait:
 
 class FramesAwaited:
     """The same to the actor of a module whose `receive` has to be awaited."""
+
+
+class FramesStored:
+    """The same to the actor of a module whose queue is on disk."""
 
 
 class BeginStart:
@@ -53,6 +66,10 @@ class ModuleHost(ModuleActor):
         self._handle = handle
         self._inbox = handle.inbox
         self._is_destroyed = False
+        #: Whether `start` of the module has returned.
+        self._is_up = not handle.options.hold
+        self._backoff = Backoff(*RETRY)
+        self._retry: Reminder | None = None
         self.crashes = handle.options.on_error == "crash"
         given = handle.given
         factory = (lambda: given) if isinstance(given, Module) else given
@@ -67,8 +84,12 @@ class ModuleHost(ModuleActor):
     def open_inbox(self) -> None:
         """Let the module receive."""
         if self._inbox.context is not self.context:
-            is_awaited = inspect.iscoroutinefunction(self.module.receive)
-            self._inbox.attach(self.context, FramesAwaited() if is_awaited else FramesWait())
+            mark: Any = FramesWait()
+            if isinstance(self._inbox, SpooledInbox):
+                mark = FramesStored()
+            elif inspect.iscoroutinefunction(self.module.receive):
+                mark = FramesAwaited()
+            self._inbox.attach(self.context, mark)
 
     # --- its life ---
 
@@ -76,8 +97,15 @@ class ModuleHost(ModuleActor):
     def begin_start(self, _: BeginStart) -> Any:
         """Start the module, and let it receive."""
         self._handle.is_started = True
-        self.module.start()
+        if isinstance(self._inbox, SpooledInbox):
+            self._is_up = self._tried(self.module.start)
+        else:
+            self.module.start()
         self.open_inbox()
+
+    def note_outage(self, error: BaseException | None) -> None:
+        """Log and tell, once, that what is behind the module fails; None: it is back."""
+        self._handle.note_outage(error)
 
     def on_end(self, reason: ExitReason, detail: str) -> None:
         """Destroy the module before others learn of the end."""
@@ -122,6 +150,7 @@ class ModuleHost(ModuleActor):
         items, pressure, counted = inbox.items, inbox.pressure, self._handle.counted
         waiters, is_counted = pressure.waiters, inbox.bounds.bytes is not None
         take, read, receive = items.popleft, Message.of_frame, self.module.receive
+        failed_at = counted.received
         for _index in range(min(len(items), RUN)):
             try:
                 frame = take()
@@ -136,10 +165,13 @@ class ModuleHost(ModuleActor):
                 counted.received += 1
             except BaseException as error:
                 self._failed(frame, error)
+                failed_at = counted.received
                 if self.crashes:
                     raise
             if context.attention:
                 break
+        if self._handle.outage and counted.received > failed_at:
+            self.note_outage(None)
         self._look_again()
 
     @handler
@@ -149,6 +181,8 @@ class ModuleHost(ModuleActor):
             try:
                 await self.module.receive(Message.of_frame(frame, TOPIC_SIZE))
                 self._handle.counted.received += 1
+                if self._handle.outage:
+                    self.note_outage(None)
             except asyncio.CancelledError:
                 raise
             except BaseException as error:
@@ -159,11 +193,78 @@ class ModuleHost(ModuleActor):
                 break
         self._look_again()
 
+    @handler
+    async def forward(self, _: FramesStored) -> None:
+        """Receive what waits on disk, one after the other, unless the target is down.
+
+        A frame stays there until it was received. An `OSError` lets it wait and be tried
+        again; what else `receive` raises makes it a dead letter, as everywhere.
+        """
+        inbox = self._inbox
+        assert isinstance(inbox, SpooledInbox)
+        inbox.is_poked = False
+        if not self._is_up and self._retry is None and self._tried(self.module.start):
+            self._is_up = True
+            self.note_outage(None)
+        for _index in range(RUN):
+            found = inbox.spool.head() if inbox.is_taker and self._is_up else None
+            if found is None or self._retry is not None:
+                break
+            await self._receive_stored(inbox, *found)
+            if self.context.attention:
+                break
+        if self._retry is None or inbox.is_open:
+            self._look_again()
+        else:  # what waits stays on disk
+            self.post_self(Quit())
+
+    async def _receive_stored(self, inbox: SpooledInbox, place: int, frame: bytes) -> None:
+        """Receive a frame, or let it wait for its target."""
+        try:
+            result = self.module.receive(Message.of_frame(frame, TOPIC_SIZE))
+            if inspect.isawaitable(result):
+                await result
+        except OSError as error:
+            self._wait_for_target(error)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            inbox.received(place)
+            self._failed(frame, error)
+            if self.crashes:
+                raise
+        else:
+            inbox.received(place)
+            self._handle.counted.received += 1
+            self._backoff.reset()
+            if self._handle.outage:
+                self.note_outage(None)
+
+    def _tried(self, function: Callable[[], object]) -> bool:
+        """Call what starts the module; False when its target is down."""
+        try:
+            function()
+        except OSError as error:
+            self._wait_for_target(error)
+            return False
+        return True
+
+    def _wait_for_target(self, error: OSError) -> None:
+        """Try again later, and tell why."""
+        self.note_outage(error)
+        pause = self._backoff.next_pause(self.runtime.random)
+        self._retry = self.after(pause, CallBack(self._try_again))
+
+    def _try_again(self) -> None:
+        """Look whether the target is back."""
+        self._retry = None
+        self._inbox.poke()
+
     def _look_again(self) -> None:
         """See that what still waits is received, or that a module that is removed ends."""
         inbox = self._inbox
-        if inbox.items:
-            if not inbox.is_poked:
+        if inbox.items and not (isinstance(inbox, SpooledInbox) and not inbox.is_taker):
+            if not inbox.is_poked and self._retry is None:
                 inbox.poke()
         elif not inbox.is_open and inbox.is_drained():
             self.post_self(Quit())
@@ -174,5 +275,8 @@ class ModuleHost(ModuleActor):
             _log.warning("module %r was sent what is no message: %s", self.name, error)
             self._handle.lose(frame, CORRUPT, str(error))
             return
-        self.note(error, "receive()")
+        if isinstance(error, OSError):
+            self.note_outage(error)
+        else:
+            self.note(error, "receive()")
         self._handle.lose(frame, FAILED, describe(error))

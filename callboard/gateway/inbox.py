@@ -40,6 +40,9 @@ DEFAULT_QUEUE: Final = Mailbox(limit=1000)
 #: Why a frame is lost that did not fit.
 OVERFLOW: Final = "overflow"
 
+#: Why a frame is lost that `receive` raised at, or that a disk refused.
+FAILED: Final = "failed"
+
 #: Why a frame is lost that came for a module which has ended.
 ENDED: Final = "ended"
 
@@ -51,16 +54,16 @@ class Inbox:
     Attributes:
         name: of the module, for errors.
         bounds: how much may wait, and what becomes of the rest.
-        on_lost: called with each lost frame and why, on the thread that lost it.
+        on_lost: called with each lost frame, why and details, on the thread that lost it.
     """
 
     name: str
     bounds: Mailbox
-    on_lost: Callable[[bytes, str], None]
+    on_lost: Callable[..., None]
 
     def __post_init__(self) -> None:
         bounds = self.bounds
-        self.items: deque[bytes] = deque()
+        self.items: Any = deque()
         #: Frames that may be appended without asking `put`; 0 where that has to look closer.
         self.room = 0 if bounds.bytes is not None else bounds.limit or 2**62
         self.pressure = BackPressure(bounds)

@@ -112,6 +112,18 @@ class Module:
         """Call a function every so many seconds, never while `receive` runs."""
         return self._actor.every(seconds, CallBack(callback))
 
+    def outage(self, error: BaseException) -> None:
+        """Tell that what this module is connected to fails: once, until `recovered`.
+
+        It is a line in the log and an event of the gateway. An `OSError` of `receive` tells
+        it by itself, and the next message that is received tells the end of it.
+        """
+        self._actor.note_outage(error)
+
+    def recovered(self) -> None:
+        """Tell that what this module is connected to works again; once after each outage."""
+        self._actor.note_outage(None)
+
     def fail(self, error: BaseException) -> None:
         """End this module because of an error; its restart policy says what follows."""
         self._actor.post_self(EndBy(error))
@@ -172,6 +184,11 @@ class ModuleActor(SystemActor):
         made._actor = self  # noqa: SLF001  # users' classes shall not meet another public name
         made.create(args)
         self.module: Module = made
+
+    def note_outage(self, error: BaseException | None) -> None:
+        """Log that what is behind the module fails; None: it is back."""
+        if error is not None:
+            _log.warning("module %r: %s", self.name, describe(error))
 
     @handler
     def call_back(self, order: CallBack) -> None:

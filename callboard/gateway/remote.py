@@ -18,9 +18,9 @@ from callboard.actors.dispatch import handler
 from callboard.actors.errors import CallboardError, MailboxFull
 from callboard.actors.reference import ActorRef, Down
 from callboard.gateway.errors import MalformedMessage, ModuleFailed, invalid_entry
-from callboard.gateway.handle import FAILED, TOPIC_SIZE, ModuleHandle, RemotePlace
+from callboard.gateway.handle import TOPIC_SIZE, ModuleHandle, RemotePlace
 from callboard.gateway.host import BeginStart, FramesAwaited, ModuleHost, Quit
-from callboard.gateway.inbox import DEFAULT_QUEUE, Inbox
+from callboard.gateway.inbox import DEFAULT_QUEUE, FAILED, Inbox
 from callboard.gateway.module import Module, ModuleActor
 from callboard.gateway.wire.message import Message
 from callboard.node import Node

@@ -4,7 +4,9 @@ import logging
 import urllib.request
 from collections.abc import Mapping
 from http import HTTPStatus
+from http.client import HTTPException
 from typing import Any, ClassVar, Final
+from urllib.error import HTTPError, URLError
 
 from pydantic import Field, field_validator, model_validator
 
@@ -14,12 +16,16 @@ from callboard.configuration.reading import HostPort
 from callboard.gateway.errors import GatewayError
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.wire.message import Message
+from callboard.text import describe
 from callboard.web import WebHandler, WebServer
 
 _log = logging.getLogger("callboard.gateway")
 
 #: Bytes of a body.
 BODY_LIMIT: Final = 16 * 1024 * 1024
+
+#: Statuses below 500 after which the same request may succeed: timed out, too early, too many.
+PASSING: Final = (408, 425, 429)
 
 
 class HttpArguments(ModuleArguments):
@@ -29,7 +35,8 @@ class HttpArguments(ModuleArguments):
         listen: `HOST:PORT`; the body of each POST there is published, with the properties
             `path` and `content-type`. Every client that reaches the port may do that, but
             no browser for a page of another site.
-        post: the URL that received messages are posted to; another answer than 2xx fails.
+        post: the URL that received messages are posted to; another answer than 2xx fails. With
+            a `store` they wait while nobody answers, or with 5xx.
         get: the URL that is fetched every `period` seconds, and published.
         period: seconds.
         timeout: seconds that a request may take.
@@ -103,18 +110,37 @@ class HttpModule(Module):
             self._server.close()
 
     def _fetch(self) -> None:
-        """Fetch the URL and publish what it holds."""
+        """Fetch the URL and publish what it holds, or tell once that it fails."""
         assert self._args.get is not None
-        kind, body = self._request(self._args.get, self._args.headers, None)
+        try:
+            kind, body = self._request(self._args.get, self._args.headers, None)
+        except (OSError, ValueError) as error:
+            self.outage(error)
+            return
+        self.recovered()
         self.publish(body, {"url": self._args.get, "content-type": kind})
 
     def _request(
         self, url: str, headers: Mapping[str, str], body: bytes | None
     ) -> tuple[str, bytes]:
-        """Make a request; return the type and the body of the answer."""
+        """Make a request; return the type and the body of the answer.
+
+        Raises:
+            OSError: nobody answers, or with a status that may pass (5xx, 408, 425, 429).
+            ValueError: another status than 2xx, or a body that is too large.
+        """
         request = urllib.request.Request(url, data=body, headers=dict(headers))  # noqa: S310  # checked
-        with urllib.request.urlopen(request, timeout=self._args.timeout) as answer:  # noqa: S310
-            found = answer.read(BODY_LIMIT + 1)
+        try:
+            with urllib.request.urlopen(request, timeout=self._args.timeout) as answer:  # noqa: S310
+                found = answer.read(BODY_LIMIT + 1)
+        except HTTPError as error:
+            error.close()
+            msg = f"{url} answered with {error.code} {error.reason}"
+            may_pass = error.code >= HTTPStatus.INTERNAL_SERVER_ERROR or error.code in PASSING
+            raise (ConnectionError if may_pass else ValueError)(msg) from None
+        except (HTTPException, URLError) as error:
+            msg = f"{url}: {getattr(error, 'reason', None) or describe(error)}"
+            raise ConnectionError(msg) from None
         if len(found) > BODY_LIMIT:
             msg = f"the body of {url} exceeds {BODY_LIMIT:,} B"
             raise ValueError(msg)

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from pydantic import Field
 
@@ -12,6 +12,9 @@ from callboard.gateway.errors import ModuleFailed
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.modules.record import filled
 from callboard.gateway.wire.message import Message
+
+#: Seconds that a message waits for a connection which broke.
+PATIENCE: Final = 2.0
 
 
 class MqttArguments(ModuleArguments):
@@ -68,7 +71,11 @@ class MqttModule(Module):
             clean_session=not settings.client_id or None,
         )
         self._ready = threading.Event()
+        #: Set while there is a connection.
+        self._linked = threading.Event()
         self._refusal = ""
+        #: A message that the server has not confirmed in time, and what the client says of it.
+        self._unconfirmed: tuple[Message | None, Any] = (None, None)
         if settings.username is not None:
             self._client.username_pw_set(settings.username, settings.password)
         if settings.tls:
@@ -76,6 +83,7 @@ class MqttModule(Module):
         self._client.on_connect = self._connected
         self._client.on_subscribe = lambda *_: self._ready.set()
         self._client.on_message = self._arrived
+        self._client.on_disconnect = lambda *_: self._linked.clear()
 
     def start(self) -> None:
         """Connect and subscribe."""
@@ -94,14 +102,25 @@ class MqttModule(Module):
             msg = f"module {self.name!r} has no topic to publish to; give it args.publish"
             raise ValueError(msg)
         topic = filled(self._args.publish, message.properties)
-        sent = self._client.publish(
-            topic, message.content, qos=self._args.qos, retain=self._args.retain
-        )
+        if not self._linked.wait(PATIENCE):
+            msg = f"there is no connection to {self._args.host}:{self._args.port}"
+            raise ConnectionError(msg)
+        before, sent = self._unconfirmed
+        if before is not message and before != message:  # else the client still has it
+            sent = self._client.publish(
+                topic, message.content, qos=self._args.qos, retain=self._args.retain
+            )
+        self._unconfirmed = (None, None)
         if self._args.qos:
+            self._unconfirmed = message, sent
             sent.wait_for_publish(self._args.timeout)
             if not sent.is_published():
                 msg = f"{topic!r} was not confirmed within {self._args.timeout:g} s"
                 raise TimeoutError(msg)
+            self._unconfirmed = (None, None)
+        elif sent.rc:
+            msg = f"{topic!r} was not sent: the connection broke"
+            raise ConnectionError(msg)
 
     def destroy(self) -> None:
         """Disconnect."""
@@ -113,7 +132,10 @@ class MqttModule(Module):
         if code.is_failure:
             self._refusal = str(code)
             self._ready.set()
-        elif self._args.subscribe:
+            return
+        self._refusal = ""
+        self._linked.set()
+        if self._args.subscribe:
             wanted = [(topic, self._args.qos) for topic in self._args.subscribe]
             self._client.subscribe(wanted)
         else:

@@ -7,7 +7,6 @@ finds plain names in the file's `app`.
 
 import importlib
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from difflib import get_close_matches
@@ -371,76 +370,29 @@ def read_config_file(path: Path) -> ConfigTable:
             the line of the file.
     """
     values = reading.read_values(path, MqttConfigError)
-    try:
-        table = reading.check_values(ConfigTable, values, MqttConfigError, source=str(path))
-        found = [f"{path}: {where} = {what}" for where, what in _contradictions(table)]
-        if found:
-            raise MqttConfigError(found)
-    except MqttConfigError as error:
-        numbers = _line_numbers(path.read_text(encoding="utf-8"))
-        raise MqttConfigError([_with_number(e, path, numbers) for e in error.lines]) from None
-    return table
-
-
-# --- where a mistake stands ---
-
-_HEADER = re.compile(r"\s*(\[\[?)\s*([\w.\- ]+?)\s*\]\]?\s*(?:#.*)?$")
-_KEY = re.compile(r"""\s*["']?([\w.-]+)["']?\s*=(.*)""")
-_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"|\'[^\']*\'')
-
-
-def _line_numbers(text: str) -> dict[str, int]:
-    """Return the lines of keys and of texts in lists, by their paths as mistakes have them."""
-    numbers: dict[str, int] = {}
-    tables: Counter[str] = Counter()
-    where = key = ""
-    item = 0
-    for number, line in enumerate(text.split("\n"), 1):
-        header = _HEADER.match(line)
-        pair = None if header else _KEY.match(line)
-        rest = line
-        if header:
-            where, key = _path_of(header[2], tables, is_list=header[1] == "[["), ""
-        elif pair:
-            key, item, rest = f"{where}{pair[1]}", 0, pair[2]
-            numbers.setdefault(key, number)
-        if key:
-            for _ in _TEXT.findall(rest):
-                numbers.setdefault(f"{key}.{item}", number)
-                item += 1
-    return numbers
-
-
-def _path_of(name: str, tables: "Counter[str]", *, is_list: bool) -> str:
-    """Return the path of a table that begins, with the numbers of those in lists before it."""
-    path, parts = "", [part.strip() for part in name.split(".")]
-    for depth, part in enumerate(parts, 1):
-        path += part
-        if is_list and depth == len(parts):
-            tables[path] += 1
-        path += f".{tables[path] - 1}." if tables[path] else "."
-    return path
-
-
-def _with_number(line: str, path: Path, numbers: Mapping[str, int]) -> str:
-    """Return what is said of a mistake, with the line where it stands if that is known."""
-    said = line.removeprefix(f"{path}: ")
-    found = re.match(r"([\w.-]+)(?: = |: there is no such key)", said)
-    number = None if found is None else numbers.get(found[1])
-    return line if number is None else f"{line} (line {number})"
+    users = reading.names_in(values, "users")
+    with reading.numbered(path, MqttConfigError):
+        return reading.check_whole(
+            ConfigTable,
+            values,
+            MqttConfigError,
+            lambda table: [(at, f" = {said}") for at, said in _contradictions(table, users)],
+            source=str(path),
+        )
+    raise AssertionError
 
 
 # --- what is right by itself, and has no effect or another one beside the rest ---
 
 
-def _contradictions(table: ConfigTable) -> Iterator[tuple[str, str]]:
+def _contradictions(table: ConfigTable, users: list[str]) -> Iterator[tuple[str, str]]:
     """Return what would silently be something else, each by its key: value, and what to do."""
     yield from _twice("users", "name", [each.name for each in table.users])
     fixed = [each.address for each in table.listeners if not each.address.endswith(":0")]
     yield from _twice("listeners", "address", fixed)
     for at, listener in enumerate(table.listeners):
         yield from _idle_keys(f"listeners.{at}", listener)
-    yield from _idle_rules(table)
+    yield from _idle_rules(table, users)
     for at, later in enumerate(table.segments):
         for before in table.segments[:at]:
             if later.filter == before.filter or matches(later.filter, before.filter):
@@ -488,9 +440,8 @@ def _idle_keys(where: str, listener: ListenerTable) -> Iterator[tuple[str, str]]
         )
 
 
-def _idle_rules(table: ConfigTable) -> Iterator[tuple[str, str]]:
+def _idle_rules(table: ConfigTable, names: list[str]) -> Iterator[tuple[str, str]]:
     """Return topic rules about nobody, and those of which others leave nothing."""
-    names = [each.name for each in table.users]
     others = table.hooks.connect, table.auth.methods
     is_closed = names and not any(others)
     is_closed = is_closed and not any(each.client_certificates for each in table.listeners)

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from callboard.gateway import ConfigurationError, Gateway, ModuleFailed
+from callboard.gateway.configuration import read_configuration_file
 from tests.callboard.gateway.shelf import entry, write
 
 HERE = "tests.callboard.gateway.shelf"
@@ -159,6 +160,71 @@ def test_all_mistakes_are_told_at_once(tmp_path):
         Gateway.from_file(path)
 
     assert len(caught.value.lines) == 4
+
+
+MISTAKEN = """
+[[modules]]
+name = "clock"
+module = "timer"
+args = { period = 0, x = 1 }
+restartt = "no"
+
+[[modules]]
+name = "up"
+module = "http"
+args = { post = "ftp://x" }
+store = "s"
+[modules.queue]
+limit = "many"
+
+[[modules]]
+module = "file"
+
+[[modules]]
+name = "late"
+module = "nothing"
+store = "s"
+
+[[links]]
+source = "clock"
+sink = "upp"
+
+[[links]]
+sink = 5
+
+[[links]]
+source = "nobody"
+sink = "up"
+"""
+
+
+def test_mistakes_of_form_and_of_meaning_are_told_in_one_round_with_their_lines(tmp_path):
+    (tmp_path / "gw.toml").write_text(MISTAKEN)
+
+    with pytest.raises(ConfigurationError) as caught:
+        read_configuration_file(tmp_path / "gw.toml")
+
+    told = [line.removeprefix(f"{tmp_path}/gw.toml: ") for line in caught.value.lines]
+    expected = [
+        ("modules.0.restartt: there is no such key here; there are name,", "(line 6)"),
+        ("modules.1.queue.limit = 'many': input should be a valid integer", "(line 14)"),
+        ("modules.2.name: it has to be there", ""),
+        ("links.1.source: it has to be there", ""),
+        ("links.1.sink = 5: input should be a valid string", "(line 29)"),
+        ("modules.0.args.period = 0: input should be greater", "of module 'clock' (line 5)"),
+        ("modules.0.args.x: there is no such key here", "of module 'clock' (line 5)"),
+        ("modules.1.args.post = 'ftp://x'", "of module 'up' (line 11)"),
+        ("modules.3.store = 's': another module has it", "(line 22)"),
+        ("modules.3.module = 'nothing': 'nothing' names no module", "(line 21)"),
+        ("links.0.sink = 'upp': there is no module of that name; did you", "'up'? (line 26)"),
+        ("links.2.source = 'nobody': there is no module of that", "clock, late, up (line 32)"),
+    ]
+    for begin, end in expected:
+        assert any(each.startswith(begin) and each.endswith(end) for each in told), (
+            begin,
+            told,
+        )
+    assert len(told) == len(expected)
 
 
 def test_a_module_that_cannot_be_created_undoes_the_whole_creation(tmp_path, node, shelf):

@@ -391,3 +391,37 @@ def test_the_example_of_the_docs_is_understood(tmp_path):
 
     assert access.may_receive("down/1")
     assert not access.may_publish("down/1")
+
+
+def test_mistakes_of_form_hide_none_of_meaning(tmp_path):
+    text = """
+    [[listeners]]
+    address = "127.0.0.1:0"
+    backlogg = 1
+    [[listeners]]
+    address = "somewhere"
+    [[listeners]]
+    address = "127.0.0.1:0"
+    authority = "ca.pem"
+    [[users]]
+    name = "a"
+    password = "no hash"
+    [[acl]]
+    user = "a"
+    allow = ["write #"]
+    [[acl]]
+    user = "b"
+    allow = ["write #"]
+    """
+    with pytest.raises(MqttConfigError) as caught:
+        read_config_file(write(tmp_path, text))
+    told = "\n".join(caught.value.lines)
+    for part in (
+        "listeners.0.backlogg",
+        "listeners.1.address",
+        "listeners.2.authority",
+        "users.0",
+    ):
+        assert part in told
+    assert "acl.1.user = 'b': there is no such user; write '*' (line 17)" in told
+    assert "acl.0.user" not in told

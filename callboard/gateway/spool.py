@@ -1,0 +1,223 @@
+"""Store and forward: the queue before a module, on disk.
+
+    publishers ──> log in a folder ──> the module's actor ──> position in that folder
+
+A frame is in the log when `put` returns, so it outlives the process, and the machine a moment
+later. The position moves behind a frame once the module has received it: what it tells is
+received again after a crash, at most that one frame twice. The bounds and policies are those of
+every inbox. While two incarnations of a module have one folder, as at a change of its entry,
+the one that was made last takes the frames.
+"""
+
+import logging
+import os
+import threading
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from callboard.commitlog import CommitLog, LogError
+from callboard.gateway.errors import ModuleFailed
+from callboard.gateway.inbox import FAILED, Inbox
+from callboard.text import describe
+
+_log = logging.getLogger("callboard.gateway")
+
+#: Bytes of one file of the log: those whose frames were received are removed.
+SEGMENT: Final = 4 << 20
+
+#: Frames, and their bytes, that are read from the disk at once.
+AHEAD: Final = (256, 1 << 20)
+
+#: Frames that are received between two looks for files that can be removed.
+TRIM: Final = 1024
+
+#: The file that says how far the frames were received: a number of 20 digits.
+POSITION: Final = "received"
+
+#: A number of a source of an earlier run says nothing now.
+_NO_SOURCE: Final = bytes(8)
+
+
+class Spool:
+    """Frames on disk, in order. Methods may be called from any thread."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open a folder, or make it.
+
+        Raises:
+            LogError: another process has it, or the disk refuses.
+            OSError: the disk refuses.
+        """
+        self.folder = folder
+        #: The inboxes that have it; the last one takes the frames.
+        self.owners: list[SpooledInbox] = []
+        self._lock = threading.Lock()
+        self._log = CommitLog(folder, segment_bytes=SEGMENT)
+        self._file = os.open(folder / POSITION, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        said = os.pread(self._file, 20, 0)
+        position = int(said) if said.isdigit() else 0
+        self._begun = self._end = self._log.end
+        self._position = self._trimmed = min(max(position, self._log.start), self._end)
+        self._ahead: deque[tuple[int, bytes]] = deque()
+        #: Bytes that wait.
+        self.size = sum(len(record.payload) for record in self._log.read(self._position))
+
+    def __len__(self) -> int:
+        return self._end - self._position
+
+    def append(self, frame: bytes) -> None:
+        """Store a frame.
+
+        Raises:
+            LogError: the disk refuses.
+        """
+        with self._lock:
+            if self._log.has_failed:  # it takes nothing before it is opened again
+                with suppress(LogError):
+                    self._log.close()
+                self._log = CommitLog(self.folder, segment_bytes=SEGMENT)
+            self._log.append("", frame)
+            self._end = self._log.end
+            self.size += len(frame)
+
+    def head(self) -> tuple[int, bytes] | None:
+        """Return the oldest frame and its place; None when nothing waits."""
+        with self._lock:
+            if not self._ahead and self._position < self._end:
+                self._read_ahead()
+            return self._ahead[0] if self._ahead else None
+
+    def _read_ahead(self) -> None:
+        """Read some frames; needs the lock."""
+        most, size = AHEAD
+        damaged = "frames in %s are damaged, and left out: %s"
+        for record in self._log.read(
+            self._position, on_damage=lambda error: _log.error(damaged, self.folder, error)
+        ):
+            frame = bytes(record.payload)
+            if record.offset < self._begun:
+                frame = _NO_SOURCE + frame[len(_NO_SOURCE) :]
+            self._ahead.append((record.offset, frame))
+            most, size = most - 1, size - len(frame)
+            if most <= 0 or size <= 0:
+                return
+        if not self._ahead:
+            self._position, self.size = self._end, 0  # the rest cannot be read
+
+    def took(self, place: int) -> None:
+        """Take note that the frame at a place was received; no effect if it was before."""
+        with self._lock:
+            if not self._ahead or self._ahead[0][0] != place:
+                return
+            _, frame = self._ahead.popleft()
+            self._position, self.size = place + 1, self.size - len(frame)
+            os.pwrite(self._file, b"%020d" % self._position, 0)
+            if self._position - self._trimmed >= TRIM:
+                self._trimmed = self._position
+                with suppress(LogError):  # tried again with the next ones
+                    self._log.trim(self._position)
+
+    def popleft(self) -> bytes:
+        """Take the oldest frame out.
+
+        Raises:
+            IndexError: nothing waits.
+        """
+        found = self.head()
+        if found is None:
+            raise IndexError
+        self.took(found[0])
+        return found[1]
+
+    def close(self) -> None:
+        """Close the files; what waits stays in them."""
+        with self._lock:
+            os.close(self._file)
+            try:
+                self._log.close()
+            except LogError as error:
+                _log.error("%s: %s", self.folder, error)
+
+
+_LOCK: Final = threading.Lock()
+#: The spools of this process, by their folders.
+_OPEN: Final[dict[Path, Spool]] = {}
+
+
+@dataclass(eq=False, repr=False)
+class SpooledInbox(Inbox):
+    """The queue of a module, on disk.
+
+    Attributes:
+        folder: that it is in.
+        broker: the url of the module's broker: a folder belongs to one module.
+    """
+
+    folder: Path
+    broker: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.room = 0  # `put` looks closer at each frame
+        folder = self.folder.resolve()
+        with _LOCK:
+            spool = _OPEN.get(folder)
+            other = spool.owners[-1] if spool is not None else self
+            if (other.name, other.broker) != (self.name, self.broker):
+                msg = f"the store {folder} is that of {other.name!r}; give each its own"
+                raise ModuleFailed(msg)
+            try:
+                spool = spool or Spool(folder)
+            except (LogError, OSError) as error:
+                msg = f"module {self.name!r} cannot store in {folder}: {describe(error)}"
+                raise ModuleFailed(msg) from error
+            spool.owners.append(self)
+            _OPEN[folder] = spool
+        self.spool = spool
+        self.items: Any = spool
+
+    @property
+    def is_taker(self) -> bool:
+        """Whether this module takes the frames: none was made after it that does."""
+        return bool(self.spool.owners) and self.spool.owners[-1] is self
+
+    def _push(self, frame: bytes) -> None:
+        """Append a frame; needs the lock."""
+        self.spool.append(frame)
+        self.pressure.held = self.spool.size
+
+    def _take(self, frame: bytes, times: int = 1) -> bool:
+        """Append a frame if it fits; one that the disk refuses is lost."""
+        try:
+            self.pressure.held = self.spool.size
+            return super()._take(frame, times)
+        except LogError as error:
+            self.on_lost(frame, FAILED, str(error))
+            return True
+
+    def received(self, place: int) -> None:
+        """Take note that the frame at a place was received, or is lost."""
+        self.spool.took(place)
+        self.pressure.held = self.spool.size
+        self.pressure.make_room(len(self.spool))
+
+    def is_drained(self) -> bool:
+        """Return whether nothing is left to take, for this module."""
+        return super().is_drained() or (not self.is_open and not self.is_taker)
+
+    def _bury(self) -> None:
+        """Leave what waits to the next run."""
+        self.is_poked = False
+        with _LOCK:
+            owners = self.spool.owners
+            if self not in owners:
+                return
+            owners.remove(self)
+            if not owners:
+                _OPEN.pop(self.folder.resolve(), None)
+                self.spool.close()
+                return
+        owners[-1].poke()
