@@ -83,6 +83,8 @@ from callboard.text import said
 #: Messages that one actor handles before the next one gets its turn.
 MESSAGES_A_TURN: Final = 128
 
+_SHARE: Final = tuple(range(1, MESSAGES_A_TURN + 1))
+
 #: Messages that one actor may put aside: a stash that only grows is never unstashed.
 STASH_LIMIT: Final = 10_000
 
@@ -187,6 +189,8 @@ class Aside:
     is_held: bool = False
     #: Messages with high priority; each has an `Urgent` mark at the mailbox's front.
     urgent: deque[Item] = field(default_factory=deque)
+    #: Items taken out of the mailbox that were no messages, or were put back.
+    unhandled: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -271,8 +275,10 @@ class Cell:
     #: When it was made, in the runner's seconds.
     born: float
     actor: Any = None
-    #: Messages that handlers were called for.
-    handled: int = 0
+    #: Items taken out of the mailbox in earlier turns, and in the one that is under way: two
+    #: numbers, as a small one costs no object for each message.
+    _taken: int = 0
+    _in_turn: int = 0
     trap_exit: bool = False
     scheduled: bool = False
     running: bool = True  # until the actor is made: nothing runs during its __init__
@@ -327,6 +333,17 @@ class Cell:
     def depth(self) -> int:
         """Messages that wait in the mailbox."""
         return len(self._mailbox or ())
+
+    @property
+    def taken(self) -> int:
+        """Items taken out of the mailbox so far: where in line the latest of them stood."""
+        return self._taken + self._in_turn
+
+    @property
+    def handled(self) -> int:
+        """Messages that handlers were called for, that of the handler which runs included."""
+        taken = self._taken + self._in_turn
+        return taken if self.aside is None else taken - self.aside.unhandled
 
     @property
     def keeps_order(self) -> bool:
@@ -491,11 +508,12 @@ class Cell:
         current_task_cleared(self.runner.loop, None)
         take, table, actor = mailbox.popleft, self.table, self.actor
         message: Any = None
-        handled = 0
         try:
-            while mailbox and not self.attention and handled < MESSAGES_A_TURN:
+            for number in _SHARE:
+                if not mailbox or self.attention:
+                    break
                 message, sender = take()
-                handled += 1
+                self._in_turn = number
                 self.sender = sender
                 entry = table[message.__class__]
                 if entry is None:
@@ -521,12 +539,13 @@ class Cell:
                     continue
                 if self.task is not None:
                     break
-            if self.attention and handled:
+            if self.attention and self._in_turn:
                 self.keep_stashed(message, self.sender)
         except BaseException as error:  # noqa: BLE001  # sys.exit() ends its actor, not the node
             self.failed(error, self.sender)
         finally:
-            self.handled += handled
+            self._taken += self._in_turn  # no other thread comes between these two
+            self._in_turn = 0
 
     def dispatch(self, message: Any, sender: Sender | None) -> None:
         """Handle one message that did not come out of the mailbox as it is."""
@@ -593,6 +612,7 @@ class Cell:
         elif isinstance(message, Call):
             self._call(message, sender)
         elif isinstance(message, Resume | Urgent):  # marks: each stands for one of either kind
+            self.open_aside().unhandled += 1
             self._handle_marked()
         elif isinstance(message, Stop):
             if self._finish_down_to(0, message, None):
@@ -686,6 +706,7 @@ class Cell:
         if aside.woken:
             self._step(aside.woken.popleft())
         if aside.urgent:
+            aside.unhandled -= 1  # it stands for its mark
             self.dispatch(*aside.urgent.popleft())
 
     def _finish_down_to(self, most: int, message: Any, sender: Sender | None) -> bool:
@@ -695,6 +716,7 @@ class Cell:
             return True
         mailbox = self.open_mailbox()
         mailbox.appendleft((message, sender))  # a step may fail: then it is a dead letter
+        aside.unhandled += 1
         # Their marks may stand behind the message that was put back, so they are looked for.
         while len(aside.tasks) > most and (aside.woken or aside.urgent):
             self._handle_marked()
@@ -829,6 +851,7 @@ class Cell:
         aside = self.aside
         if aside is not None and aside.stashing:
             aside.stashing = False
+            aside.unhandled += 1
             aside.stash.append((message, sender))
 
     def unstash_all(self) -> None:

@@ -41,14 +41,14 @@ class Waited:
         """Look at mailboxes; those that are empty or gone are forgotten."""
         looks: dict[Cell, deque[tuple[float, int]]] = {}
         for cell in cells:
-            depth, handled = cell.depth, cell.handled
+            depth, taken = cell.depth, cell.taken
             if depth and cell.keeps_order:
                 seen = self._looks.get(cell, deque())
-                while seen and seen[0][1] <= handled:
+                while seen and seen[0][1] <= taken:
                     seen.popleft()
                 if len(seen) == LOOKS:
                     seen = deque(list(seen)[::2])
-                seen.append((now, handled + depth))
+                seen.append((now, taken + depth))
                 looks[cell] = seen
         self._looks = looks
 

@@ -11,6 +11,7 @@ from callboard import Actor, ActorRef, Down, ExitReason, handler
 from callboard.actors.cell import MESSAGES_A_TURN
 from callboard.actors.errors import ActorDown, RemoteError, UnexpectedMessage
 from tests.actors.sample import Collector, Echo, Fail, Gate, Parent, Waiter, instance
+from tests.polling import eventually
 
 
 class Overlap(Actor):
@@ -397,3 +398,60 @@ def test_outside_of_actors_the_sender_is_nobody(runtime):
     told.ask("y").result(5)
 
     assert collector.ask(list).result(5)[0] is None
+
+
+class Slow(Actor):
+    @handler
+    def until(self, msg: threading.Event) -> None:
+        msg.wait(10)
+
+
+def test_messages_are_counted_while_the_actor_works_through_its_mailbox(runtime):
+    ref = runtime.start_actor(Slow)
+    gates = [threading.Event() for _ in range(3)]
+    for gate in gates:
+        ref.tell(gate)
+    for number, gate in enumerate(gates, start=1):
+        eventually(lambda number=number: ref.target.handled == number)
+        assert runtime.handled == number
+        gate.set()
+
+
+class Stepping(Actor):
+    @handler(concurrent=True)
+    async def sleep_often(self, msg: int) -> None:
+        for _ in range(msg):
+            await self.sleep(0)
+
+
+def test_steps_of_handlers_are_not_counted_as_messages(runtime):
+    ref = runtime.start_actor(Stepping)
+    for done in [ref.ask(5) for _ in range(150)]:  # more than may be under way at once
+        done.result(5)
+
+    assert ref.target.handled == 150
+
+
+class Keeping(Actor):
+    def __init__(self) -> None:
+        self.is_open = False
+
+    @handler
+    def number(self, msg: int) -> None:
+        if not self.is_open:
+            self.stash()
+
+    @handler
+    def open(self, msg: str) -> None:
+        self.is_open = True
+        self.unstash_all()
+
+
+def test_what_is_put_aside_and_taken_up_again_is_counted_once(runtime):
+    ref = runtime.start_actor(Keeping)
+    for number in range(3):
+        ref.tell(number)
+    ref.tell("open", priority="high")
+    ref.ask("open").result(5)
+
+    eventually(lambda: ref.target.handled == 5)

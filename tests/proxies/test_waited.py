@@ -14,27 +14,27 @@ class Line:
     """What of a cell counts here."""
 
     depth: int
-    handled: int
+    taken: int
     keeps_order: bool
 
 
 def test_a_message_that_was_there_at_a_look_has_waited_since() -> None:
-    cell: Any = Line(depth=3, handled=10, keeps_order=True)
+    cell: Any = Line(depth=3, taken=10, keeps_order=True)
     waited = Waited()
 
     waited.look([cell], 100.0)
-    cell.handled, cell.depth = 12, 5
+    cell.taken, cell.depth = 12, 5
     waited.look([cell], 107.0)
 
     assert waited.seconds(cell, 107.0) == 7.0  # one of the three is still first
-    cell.handled, cell.depth = 13, 4
+    cell.taken, cell.depth = 13, 4
     waited.look([cell], 109.0)
     assert waited.seconds(cell, 110.0) == 3.0  # that one is gone; the next came after 100
 
 
 def test_nothing_is_told_of_empty_mailboxes_and_of_those_that_drop_the_oldest() -> None:
-    empty: Any = Line(depth=0, handled=1, keeps_order=True)
-    dropping: Any = Line(depth=5, handled=1, keeps_order=False)
+    empty: Any = Line(depth=0, taken=1, keeps_order=True)
+    dropping: Any = Line(depth=5, taken=1, keeps_order=False)
     waited = Waited()
     for now in (1.0, 2.0):
         waited.look([empty, dropping], now)
@@ -47,7 +47,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(("come", "handle", "look")), st.float
 
 @given(STEPS)
 def test_it_is_never_more_than_the_truth(steps: list[tuple[str, float]]) -> None:
-    cell: Any = Line(depth=0, handled=0, keeps_order=True)
+    cell: Any = Line(depth=0, taken=0, keeps_order=True)
     waited, now, line = Waited(), 0.0, []
     for step, seconds in steps:
         now += seconds
@@ -55,7 +55,7 @@ def test_it_is_never_more_than_the_truth(steps: list[tuple[str, float]]) -> None
             line.append(now)
         elif step == "handle" and line:
             line.pop(0)
-            cell.handled += 1
+            cell.taken += 1
         cell.depth = len(line)
         if step == "look":
             waited.look([cell], now)
