@@ -360,12 +360,36 @@ class Cell:
         return self.depth + self.owed_answers + put_aside + is_busy
 
     @property
+    def bounds(self) -> Mailbox | None:
+        """The bounds of the mailbox; None where it takes everything."""
+        return self._mailbox.bounds if isinstance(self._mailbox, BoundedMailbox) else None
+
+    @property
+    def watcher_count(self) -> int:
+        """How many monitors and links others have on this actor."""
+        return len(self._watchers or ())
+
+    @property
+    def watched(self) -> list[ActorRef[Any]]:
+        """The actors that this one monitors."""
+        return [monitor.ref for monitor in list(self._monitors or ())]
+
+    @property
+    def linked(self) -> list[ActorRef[Any]]:
+        """The actors that this one is linked with."""
+        return list(self._links or ())
+
+    @property
     def activity(self) -> str:
-        """What the actor does: `awaiting`, `running`, `ready` or `idle`."""
+        """What the actor does: `blocked`, `awaiting`, `running`, `ready` or `idle`."""
+        if self.aside is not None and self.aside.blocked_by is not None:
+            return "blocked"
         if self.task is not None:
             return "awaiting"
         if self.running:
             return "running"
+        if self.aside is not None and self.aside.tasks:
+            return "awaiting"
         return "ready" if self.depth else "idle"
 
     # --- mail ---

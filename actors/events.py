@@ -33,12 +33,18 @@ class ActorFailed:
 
 @dataclass(frozen=True, slots=True)
 class ActorRestarted:
-    """A supervisor started a child again; `ref` is the new one."""
+    """A supervisor started a child again; `ref` is the new one.
+
+    Attributes:
+        detail: the text of the error that ended the one before.
+    """
 
     ref: ActorRef[Any]
     child: str
     restarts: int
     reason: str
+    detail: str = field(default="", compare=False)
+    supervisor: ActorRef[Any] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

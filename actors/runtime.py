@@ -112,6 +112,10 @@ class Runtime:
         "now", "remote", "runner",
     )  # fmt: skip
 
+    #: Told of each event before all subscribers: what keeps the latest ones. It does not count
+    #: as a subscriber, for which spawns and ends would be told.
+    recorder: Callable[[object], object] = staticmethod(lambda _: None)
+
     #: Makes the Thespian system of a runtime that has none; set by `callboard.actors.thespian`.
     system_base: ClassVar[Callable[["Runtime"], object]]
 
@@ -428,7 +432,7 @@ class Runtime:
 
     def report(self, event: object) -> None:
         """Hand an event to all subscribers."""
-        for subscriber in self._subscribers:
+        for subscriber in (self.recorder, *self._subscribers):
             try:
                 subscriber(event)
             except BaseException as error:  # noqa: BLE001  # nor break what it sees

@@ -90,6 +90,8 @@ class Broker:
         self.link_up = self.paths.link_up
         self.objection = self.gates.objection
         self.connector.start(self)
+        #: Called every second with the time.
+        self.on_tend: Callable[[float], object] = lambda _: None
         self._pause = TEND_INTERVAL
         self._tend_at = runtime.now() + TEND_INTERVAL
         runtime.call_later(TEND_INTERVAL, self._look_around)
@@ -151,4 +153,5 @@ class Broker:
             self.lifetimes.release_unused()
             self.forget_departed()
             self.outgoing.forget_done()
+            self.on_tend(now)
         self.runtime.call_later(self._pause, self._look_around)

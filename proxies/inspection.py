@@ -1,62 +1,36 @@
 """What a node tells about itself when it is asked over the wire, and the actor that answers.
 
-Every node that is linked may ask: a link takes the same secret or certificate as anything
-else. `callboard node ps`, `top` and `drain` do.
+Every node that is linked may ask, unless it has limited rights without `inspect`: a link takes
+the same secret or certificate as anything else. `callboard node ps`, `top`, `events`,
+`dead-letters` and `drain`, and `callboard cluster …` do. One node asks all others on behalf of
+who looks at the cluster, so that one link is enough.
 """
 
+import functools
 import heapq
-from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from callboard.actors.cell import Cell
 from callboard.actors.dispatch import handler
-from callboard.actors.errors import InvalidSeconds
+from callboard.actors.doing import Doing, doing_of
+from callboard.actors.errors import CallboardError, InvalidSeconds
 from callboard.actors.reference import Query
 from callboard.actors.seconds import seconds
 from callboard.actors.supervision.supervisor import Supervisor
 from callboard.actors.system_actor import SystemActor
-from callboard.basp.header import FIRST_ACTOR, NODE_ACTOR
+from callboard.basp.header import FIRST_ACTOR, INSPECTOR, NODE_ACTOR
 from callboard.proxies.broker import Broker
 from callboard.proxies.draining import Drain
+from callboard.proxies.history import EventPage, FailureInfo, History, LossInfo, RestartInfo
 from callboard.proxies.lifetime.proxy import Proxy
+from callboard.proxies.looks import Looks
 from callboard.proxies.messages import DrainNode, message
 from callboard.proxies.names.directory import Names
 from callboard.proxies.route_table import RouteTable
 from callboard.proxies.stats import LinkInfo, ReachableNode
-
-#: Looks that are remembered for one mailbox; of more, every second one.
-LOOKS: Final = 64
-
-
-class Waited:
-    """What the looks at the mailboxes of one node told. To be used on the node's thread."""
-
-    def __init__(self) -> None:
-        #: Cell → looks: the time, and the place in line of the last message that waited then.
-        self._looks: dict[Cell, deque[tuple[float, int]]] = {}
-
-    def look(self, cells: Iterable[Cell], now: float) -> None:
-        """Look at mailboxes; those that are empty or gone are forgotten."""
-        looks: dict[Cell, deque[tuple[float, int]]] = {}
-        for cell in cells:
-            depth, taken = cell.depth, cell.taken
-            if depth and cell.keeps_order:
-                seen = self._looks.get(cell, deque())
-                while seen and seen[0][1] <= taken:
-                    seen.popleft()
-                if len(seen) == LOOKS:
-                    seen = deque(list(seen)[::2])
-                seen.append((now, taken + depth))
-                looks[cell] = seen
-        self._looks = looks
-
-    def seconds(self, cell: Cell, now: float) -> float:
-        """Return how long the first in line has waited at least; 0 where nothing is known."""
-        seen = self._looks.get(cell)
-        return now - seen[0][0] if seen else 0.0
-
 
 #: Actors in one answer at most, about a megabyte: those with most to do.
 ROWS: Final = 10_000
@@ -72,15 +46,19 @@ class ActorInfo:
         actor_class: the name of its class.
         name: what it is registered as, or "".
         state: `idle`, `ready` (messages wait), `running` (in a handler), `awaiting` (its
-            handler awaits something).
+            handler awaits something), `blocked` (the mailbox that it sent to is full).
         depth: messages in its mailbox.
         handled: messages that its handlers were called for.
         age: seconds since it was spawned; 0 where that is not known.
-        waited: seconds that its oldest message has waited at least; see
-            `callboard.proxies.inspection`.
+        waited: seconds that its oldest message has waited at least.
         parent: the text of the ref of the actor that spawned it, or "": its supervisor, if
             it has one.
         restarts: how often that one started it again.
+        busy: seconds that it has been in its handler at least; 0 while it is in none.
+        handler: the function that it is in, with its class; of several the oldest.
+        place: file and line where that stands.
+        message: the type of the message that it handles, where that is known.
+        awaits: what the handler waits for.
     """
 
     address: str
@@ -93,6 +71,11 @@ class ActorInfo:
     waited: float = 0.0
     parent: str = ""
     restarts: int = 0
+    busy: float = 0.0
+    handler: str = ""
+    place: str = ""
+    message: str = ""
+    awaits: str = ""
 
 
 @message("callboard.Inspection")
@@ -119,6 +102,9 @@ class Inspection:
         routes: the nodes in reach, and the neighbor that leads there; only with `system`.
         restarts: children that supervisors started again.
         exhausted: supervisors that gave up.
+        losses: what nobody handled; this and the next two only with `history`.
+        failures: actors that failed.
+        restarted: children that were started again.
     """
 
     name: str
@@ -139,15 +125,133 @@ class Inspection:
     routes: list[ReachableNode] = field(default_factory=list)
     restarts: int = 0
     exhausted: int = 0
+    losses: list[LossInfo] = field(default_factory=list)
+    failures: list[FailureInfo] = field(default_factory=list)
+    restarted: list[RestartInfo] = field(default_factory=list)
 
 
 @message("callboard.Inspect")
 @dataclass(frozen=True, slots=True)
 class Inspect(Query[Inspection]):
-    """To an inspector: what is going on? With `system` also the node's own parts."""
+    """To an inspector: what is going on?
+
+    Attributes:
+        limit: actors at most.
+        system: tell of the node's own parts, its links and routes, too.
+        sort: what of the actors counts: the first ones have most of it.
+        match: a pattern (`*`, `?`) of the class, name or number of the actors that count.
+        state: theirs; "" for any.
+        busy: seconds for which they have been in their handlers at least.
+        history: tell what was lost, failed and was started again.
+    """
 
     limit: int = ROWS
     system: bool = False
+    sort: str = "depth"
+    match: str = ""
+    state: str = ""
+    busy: float = 0.0
+    history: bool = False
+
+
+@message("callboard.ActorPage")
+@dataclass(frozen=True, slots=True)
+class ActorPage:
+    """All that a node tells of one actor.
+
+    Attributes:
+        mailbox: its bounds, or "".
+        watchers: how many monitors and links others have on it.
+        monitors: the refs of the actors that it monitors, as texts; at most `SHOWN`.
+        links: of those that it is linked with.
+        children: of those that it spawned.
+        failures: of actors of its class or name.
+        losses: messages to it.
+    """
+
+    actor: ActorInfo
+    mailbox: str = ""
+    watchers: int = 0
+    monitors: list[str] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
+    children: list[str] = field(default_factory=list)
+    failures: list[FailureInfo] = field(default_factory=list)
+    losses: list[LossInfo] = field(default_factory=list)
+
+
+@message("callboard.ActorPages")
+@dataclass(frozen=True, slots=True)
+class ActorPages:
+    """The pages of the actors that a node was asked for."""
+
+    pages: list[ActorPage]
+
+
+@message("callboard.InspectActor")
+@dataclass(frozen=True, slots=True)
+class InspectActor(Query[ActorPages]):
+    """To an inspector: tell all of an actor: its name, number, or the text of its ref."""
+
+    which: str
+
+
+@message("callboard.ReadEvents")
+@dataclass(frozen=True, slots=True)
+class ReadEvents(Query[EventPage]):
+    """To an inspector: what happened behind an event of that number? -1 for the latest."""
+
+    after: int = -1
+    limit: int = 100
+
+
+@message("callboard.NodeAnswer")
+@dataclass(frozen=True, slots=True)
+class NodeAnswer:
+    """What one node of a cluster answered: an answer, or why there is none.
+
+    Attributes:
+        name: of the node, as the one that asked it knows it.
+        node: its id in hex.
+        error: why there is no answer, or "".
+        answer: an `Inspection` or `ActorPages`; None without one.
+    """
+
+    name: str
+    node: str
+    error: str = ""
+    answer: Any = None
+
+
+@message("callboard.ClusterInspection")
+@dataclass(frozen=True, slots=True)
+class ClusterInspection:
+    """What all nodes in reach answered, the one that asked them first."""
+
+    nodes: list[NodeAnswer]
+
+
+@message("callboard.InspectCluster")
+@dataclass(frozen=True, slots=True)
+class InspectCluster(Query[ClusterInspection]):
+    """To an inspector: ask all nodes in reach, and yourself.
+
+    Attributes:
+        question: an `Inspect` or `InspectActor`.
+        timeout: seconds after which a node counts as one that does not answer.
+    """
+
+    question: Any
+    timeout: float = 3.0
+
+
+#: All questions that only look; they take the right `inspect`.
+QUESTIONS: Final = (Inspect, InspectActor, InspectCluster, ReadEvents)
+
+#: Refs of one kind, and pages, in an answer at most.
+SHOWN: Final = 20
+
+#: Seconds that nodes of a cluster have to answer at most.
+LONGEST_WAIT: Final = 60.0
 
 
 message("callboard.LinkInfo")(LinkInfo)
@@ -155,42 +259,52 @@ message("callboard.ReachableNode")(ReachableNode)
 
 
 class Inspector(SystemActor):
-    """Answers `Inspect` and carries out `DrainNode`."""
+    """Answers questions about the node and the cluster, and carries out `DrainNode`.
 
-    def __init__(self, broker: Broker, names: Names, drain: Drain) -> None:
+    What it is asked came from another node: no field may be of a kind that ends it.
+    """
+
+    def __init__(
+        self, broker: Broker, names: Names, drain: Drain, history: History, looks: Looks
+    ) -> None:
         self._broker = broker
         self._names = names
         self._drain = drain
+        self._history = history
         self._since = self.now()
-        self._waited = Waited()
+        self._looks = looks
 
     @handler
     def inspect(self, question: Inspect) -> Inspection:
         """Describe the node and its actors."""
         broker = self._broker
         runtime = broker.runtime
-        names = {ref.actor_id: name for name, ref in self._names.items()}
         cells = list(runtime.contexts.values())
         actors = [cell for cell in cells if cell.number >= FIRST_ACTOR]
-        limit = max(0, min(int(question.limit), ROWS))
-        chosen = heapq.nlargest(limit, actors, lambda cell: (cell.depth, cell.handled))
+        limit = _natural(question.limit, ROWS)
         now = runtime.now()
-        self._waited.look(actors, now)
-        rows = [
-            _row(cell, names.get(cell.number, ""), now, self._waited.seconds(cell, now))
-            for cell in chosen
-        ]
+        self._looks.look(cells, now)
+        sort = _SORTS.get(str(question.sort), _SORTS["depth"])
+        wanted = [cell for cell in actors if self._is_wanted(cell, question, now)]
+        chosen = heapq.nlargest(limit, wanted, lambda cell: sort(self._looks, cell, now))
+        rows = [self._row(cell, now) for cell in chosen]
+        more: dict[str, Any] = {}
         if question.system is True:
             rows += self._parts_of_the_node(cells, now, limit)
+            more = {"neighbours": self.node.links()[:ROWS], "routes": self.node.nodes()[:ROWS]}
+        if question.history is True:
+            history = self._history
+            more["losses"], more["failures"] = history.losses(), history.failures()
+            more["restarted"] = history.restarts()
         return Inspection(
             name=self.node.name,
             uptime=now - self._since,
             actors=rows,
-            actor_count=len(actors),
+            actor_count=len(wanted),
             handled=runtime.handled,
             dead_letters=runtime.counters.dead_letters,
             links=len(broker.routes.wires),
-            nodes=len(broker.routes.router.reachable),
+            nodes=len(self.node.nodes()),
             is_draining=self._names.are_withdrawn,
             overflows=runtime.counters.overflows,
             expired=runtime.counters.expired,
@@ -199,20 +313,138 @@ class Inspector(SystemActor):
             handler_seconds=runtime.handler_seconds,
             restarts=runtime.counters.restarts,
             exhausted=runtime.counters.exhausted,
-            neighbours=self.node.links()[:ROWS] if question.system is True else [],
-            routes=self.node.nodes()[:ROWS] if question.system is True else [],
+            **more,
         )
+
+    def _is_wanted(self, cell: Cell, question: Inspect, now: float) -> bool:
+        """Return whether a question is about an actor."""
+        pattern, state, busy = question.match, question.state, question.busy
+        if type(state) is str and state not in ("", cell.activity):
+            return False
+        if type(busy) in (float, int) and busy > 0.0 and self._looks.busy(cell, now) < busy:
+            return False
+        if type(pattern) is not str or not pattern:
+            return True
+        texts = (type(cell.actor).__qualname__, str(cell.number), *self._names_of(cell))
+        return any(fnmatchcase(text, pattern[:PATTERN]) for text in texts)
+
+    @handler
+    def inspect_actor(self, question: InspectActor) -> ActorPages:
+        """Describe actors of this node, each on a page."""
+        which, now = str(question.which)[:PATTERN], self.now()
+        cells = [
+            cell
+            for cell in list(self._broker.runtime.contexts.values())
+            if cell.number >= FIRST_ACTOR and which in self._called(cell)
+        ]
+        self._looks.look(list(self._broker.runtime.contexts.values()), now)
+        return ActorPages([self._page(cell, now) for cell in cells[:SHOWN]])
+
+    def _called(self, cell: Cell) -> tuple[str, ...]:
+        """Return by what an actor can be named in a question."""
+        text, number = str(cell.ref), str(cell.number)
+        node = cell.ref.node_id.hex()
+        short = (f"{number}@{node}", f"{number}@{node[:6]}")
+        return (text, number, *short, *self._names_of(cell))
+
+    def _names_of(self, cell: Cell) -> tuple[str, ...]:
+        return () if cell.known_ref is None else self._names.names_of(cell.known_ref)
+
+    def _page(self, cell: Cell, now: float) -> ActorPage:
+        """Describe one actor in full."""
+        row, history = self._row(cell, now), self._history
+        return ActorPage(
+            row,
+            "" if cell.bounds is None else str(cell.bounds),
+            cell.watcher_count,
+            [str(ref) for ref in cell.watched[:SHOWN]],
+            [str(ref) for ref in cell.linked[:SHOWN]],
+            [str(child.ref) for child in list(cell.children or ())[:SHOWN]],
+            [
+                each
+                for each in history.failures()
+                if each.actor_class == row.actor_class and each.name in ("", row.name)
+            ][:SHOWN],
+            [
+                each
+                for each in history.losses()
+                if each.address == row.address or (row.name and each.name == row.name)
+            ][:SHOWN],
+        )
+
+    @handler
+    def read_events(self, question: ReadEvents) -> EventPage:
+        """Tell what happened."""
+        self._history.follow()
+        after = question.after if type(question.after) is int else -1
+        return self._history.events(after, _natural(question.limit, ROWS))
+
+    @handler(concurrent=True)
+    async def inspect_cluster(self, order: InspectCluster) -> ClusterInspection:
+        """Ask all nodes in reach; for a leaf only those that it may reach."""
+        question: Any = order.question
+        own = NodeAnswer(self.node.name, self.me.node_id.hex())
+        if type(question) is Inspect:
+            own = replace(own, answer=self.inspect(question))
+        elif type(question) is InspectActor:
+            own = replace(own, answer=self.inspect_actor(question))
+        else:
+            return ClusterInspection([replace(own, error="the cluster is not asked that")])
+        try:
+            timeout = min(seconds(order.timeout), LONGEST_WAIT)
+        except InvalidSeconds as error:
+            return ClusterInspection([replace(own, error=str(error))])
+        rights = self.node.overlay.rights(getattr(self.context.sender, "node", b""))
+        asked = [
+            (other, self.runtime.ref_of(other.node_id, INSPECTOR).ask(question, timeout))
+            for other in self.node.nodes()
+            if rights is None or rights.permit("reach", other.name)
+        ]
+        answers = [own]
+        for other, future in asked:
+            answer, why = None, ""
+            try:
+                answer = await future
+            except CallboardError as failure:
+                why = str(failure)[:PATTERN]
+            if not why and not _is_sound(answer, type(own.answer)):
+                answer, why = None, "it answered something else"
+            answers.append(NodeAnswer(other.name, other.node_id.hex(), why, answer))
+        return ClusterInspection(answers)
 
     def _parts_of_the_node(
         self, cells: Sequence[Cell], now: float, limit: int
     ) -> list[ActorInfo]:
         """Describe the actors that every node has, its broker and its proxies."""
-        rows = [_row(cell, "", now) for cell in cells if cell.number < FIRST_ACTOR]
+        rows = [self._row(cell, now) for cell in cells if cell.number < FIRST_ACTOR]
         frames = sum(wire.frames_received for wire in list(self._broker.routes.wires.values()))
         text = self._broker.routes.ref_text(self.runtime.node_id, NODE_ACTOR)
         rows.append(ActorInfo(text, "Broker", "", "running", self._broker.awaited, frames, 0.0))
         proxies = self._broker.lifetimes.proxies()[:limit]
         return rows + [_proxy_row(proxy, self._broker.routes) for proxy in proxies]
+
+    def _row(self, cell: Cell, now: float) -> ActorInfo:
+        """Describe one actor."""
+        above = cell.parent
+        busy = self._looks.busy(cell, now)
+        doing = Doing() if cell.number == INSPECTOR else doing_of(cell)
+        return ActorInfo(
+            address=str(cell.ref),
+            actor_class=type(cell.actor).__qualname__,
+            name=", ".join(self._names_of(cell)),
+            state=cell.activity,
+            depth=cell.depth,
+            handled=cell.handled,
+            age=max(0.0, now - cell.born),
+            waited=self._looks.waited(cell, now),
+            parent="" if above is None else str(above.ref),
+            restarts=_restarts_of(cell),
+            busy=busy,
+            handler=doing.handler,
+            place=doing.place,
+            message=doing.message,
+            awaits=doing.awaits,
+        )
 
     @handler
     async def drain(self, request: DrainNode) -> None:
@@ -228,22 +460,56 @@ class Inspector(SystemActor):
         self.node.close()
 
 
-def _row(cell: Cell, name: str, now: float, waited: float = 0.0) -> ActorInfo:
-    """Describe one actor."""
-    above = cell.parent
-    supervisor = above.actor if above is not None else None
-    return ActorInfo(
-        address=str(cell.ref),
-        actor_class=type(cell.actor).__qualname__,
-        name=name,
-        state=cell.activity,
-        depth=cell.depth,
-        handled=cell.handled,
-        age=max(0.0, now - cell.born),
-        waited=waited,
-        parent="" if above is None else str(above.ref),
-        restarts=supervisor.restarts_of(cell.ref) if isinstance(supervisor, Supervisor) else 0,
-    )
+def _restarts_of(cell: Cell) -> int:
+    """Return how often a supervisor started an actor again."""
+    above = None if cell.parent is None else cell.parent.actor
+    return above.restarts_of(cell.ref) if isinstance(above, Supervisor) else 0
+
+
+def _natural(value: object, most: int) -> int:
+    """Return a number of rows that another node asked for, within bounds."""
+    return max(0, min(value, most)) if type(value) is int else most
+
+
+#: Characters of a pattern, and of an error that is passed on.
+PATTERN: Final = 500
+
+_Sort = Callable[[Looks, Cell, float], tuple[float, ...]]
+
+#: What actors can be sorted by.
+_SORTS: Final[dict[str, _Sort]] = {
+    "depth": lambda _, cell, __: (cell.depth, cell.handled),
+    "handled": lambda _, cell, __: (cell.handled,),
+    "age": lambda _, cell, now: (now - cell.born,),
+    "waited": lambda looks, cell, now: (looks.waited(cell, now), cell.depth),
+    "busy": lambda looks, cell, now: (looks.busy(cell, now), cell.depth),
+    "restarts": lambda _, cell, __: (_restarts_of(cell),),
+}
+SORTS: Final = tuple(_SORTS)
+
+
+def _is_sound(value: object, kind: Any) -> bool:
+    """Return whether a value that came from another node is what its class declares."""
+    if kind is Any:
+        return True
+    if is_dataclass(kind):
+        return type(value) is kind and all(
+            _is_sound(getattr(value, name), declared)
+            for name, declared in _declared(kind).items()
+        )
+    inner, outer = get_args(kind), get_origin(kind) or kind
+    if type(value) is not outer:
+        return outer is float and type(value) is int
+    if outer is dict and isinstance(value, dict):
+        return all(_is_sound(k, inner[0]) and _is_sound(v, inner[1]) for k, v in value.items())
+    return not isinstance(value, list) or all(_is_sound(each, inner[0]) for each in value)
+
+
+@functools.cache
+def _declared(kind: type) -> dict[str, Any]:
+    """Return the types of the fields of a class."""
+    hints = get_type_hints(kind)
+    return {each.name: hints[each.name] for each in fields(kind)}
 
 
 def _proxy_row(proxy: Proxy, routes: RouteTable) -> ActorInfo:

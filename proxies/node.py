@@ -44,12 +44,14 @@ from callboard.proxies.address import (
 from callboard.proxies.broker import Broker
 from callboard.proxies.draining import Drain
 from callboard.proxies.events import NodeDown
-from callboard.proxies.inspection import Inspect, Inspector
+from callboard.proxies.history import History
+from callboard.proxies.inspection import QUESTIONS, Inspector
 from callboard.proxies.lifetime.proxy import Proxy
 from callboard.proxies.link.certificates import Certificates, TlsSource
 from callboard.proxies.link.connector import LinkOptions
 from callboard.proxies.link.limits import Limits
 from callboard.proxies.link.ports import Ports
+from callboard.proxies.looks import Looks
 from callboard.proxies.messages import DRAIN_TIMEOUT, Drained, Spawn
 from callboard.proxies.names.directory import Directory, Names
 from callboard.proxies.names.group import Group, Members
@@ -171,10 +173,15 @@ class Node(Closing):
         start_actor, names = self.runtime.start_actor, self._names
         start_actor(SpawnServer, (self._offered,), number=SPAWN_SERVER)
         start_actor(Directory, (names, self._groups, self.name), number=DIRECTORY)
-        start_actor(Inspector, (self._broker, names, self._drain), number=INSPECTOR)
+        looks = Looks()
+        history = History(self.runtime, self._routes.names, names.names_of)
+        parts = (self._broker, names, self._drain, history, looks)
+        start_actor(Inspector, parts, number=INSPECTOR)
+        contexts = self.runtime.contexts.values()
+        self._broker.on_tend = lambda now: looks.pass_by(contexts, now)
         gates = self._broker.gates
         gates.registered, gates.offered = names.names_of, self._offered
-        gates.inspections = (Inspect,)
+        gates.inspections = QUESTIONS
 
     # --- who and where ---
 

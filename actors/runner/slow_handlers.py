@@ -81,19 +81,20 @@ class TimeSheet:
                 continue
             stuck.is_told = True
             if self.on_slow is not None and getattr(stuck.runnable, "actor", None) is not None:
-                self.on_slow(stuck.runnable, _handler_of(stuck.thread), taken)
+                frame = handler_frame(stuck.thread)
+                name = "?" if frame is None else frame.f_code.co_qualname
+                self.on_slow(stuck.runnable, name, taken)
 
 
-def _handler_of(thread: int) -> str:
-    """Name the function that the runtime has called: the handler, not what it calls in turn."""
-    frame = sys._current_frames().get(thread)
-    name = "?"
+def handler_frame(thread: int) -> FrameType | None:
+    """Return the frame that the runtime has called: that of the handler, not what it calls."""
+    frame, found = sys._current_frames().get(thread), None
     while frame is not None:
         caller = frame.f_back
         if caller is not None and not _is_ours(frame) and _is_ours(caller):
-            name = frame.f_code.co_qualname  # the outermost: a handler may call us, and we it
+            found = frame  # the outermost: a handler may call us, and we it
         frame = caller
-    return name
+    return found
 
 
 def _is_ours(frame: FrameType) -> bool:

@@ -279,7 +279,7 @@ class Supervisor(Actor):
             reason, detail = slot.cause
             if _wants_to_know(ref, child.actor_class):
                 ref.target.post(Restarted(reason, detail, slot.restarts), None)
-            event = ActorRestarted(ref, child.label, slot.restarts, reason)
+            event = ActorRestarted(ref, child.label, slot.restarts, reason, detail, self.me)
             self._cell.runtime.report(event)
             self._cell.runtime.counters.restarts += 1
             ended = f"{reason}: {detail}" if detail else reason

@@ -21,6 +21,7 @@ from callboard.cli.problem import FAILED, MISUSED, Problem, explain, one_line
 #: What there is beside the commands of this file; `callboard.cli.NOUN` has the commands.
 NOUNS: Final = {
     "node": "Run nodes, see into them, end them.",
+    "cluster": "Look at all nodes at once.",
     "actor": "Talk to actors.",
     "topic": "Publish and subscribe.",
     "flow": "Serve files as flows, send and take flows.",

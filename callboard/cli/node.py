@@ -1,14 +1,19 @@
 """`callboard node …`: run nodes, see into them, end them."""
 
 import contextlib
+import itertools
+import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from callboard.cli.actor_table import LISTED, RATED, loss_table, table
 from callboard.cli.loading import load_app
 from callboard.cli.options import (
     AccessOptions,
@@ -20,9 +25,11 @@ from callboard.cli.options import (
     option,
 )
 from callboard.cli.output import age_text, columns, say, to_json
+from callboard.cli.problem import one_line
 
 if TYPE_CHECKING:
     from callboard import ActorRef
+    from callboard.proxies.history import EventInfo, EventPage
     from callboard.proxies.inspection import ActorInfo, Inspection
 
 #: What the short-lived node of these commands calls itself.
@@ -33,6 +40,9 @@ MOST_SHARES: Final = 5
 
 #: A smaller share of the time is not shown.
 LEAST_SHARE: Final = 0.005
+
+#: Events in one look at most.
+MOST_EVENTS: Final = 1_000
 
 #: Seconds that a drain's answer may take beyond the drain itself.
 ANSWER_TIME: Final = 5.0
@@ -101,6 +111,25 @@ class TopOptions(LookOptions, AccessOptions):
     """How often a node is looked at, and how much is shown."""
 
     limit: int = option(40, "Actors at most.", min=1, max=10_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventsOptions(AccessOptions):
+    """Which events are printed."""
+
+    follow: bool = flag("Go on until Ctrl-C.", "--follow", "-f")
+    limit: int = option(100, "Earlier events at most.", min=0, max=1_000)
+    kind: str = option("*", "Only kinds that match (* and ?).", metavar="PATTERN")
+    interval: float = option(0.5, "Seconds between looks with --follow.", min=0.05)
+    count: int = option(0, "Looks with --follow; 0 goes on until Ctrl-C.", min=0)
+    as_json: bool = flag("Print JSON lines.", "--json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadLettersOptions(AccessOptions):
+    """How long a node has to answer."""
+
+    timeout: float = option(5.0, "Seconds that it may take.", min=0.001)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,9 +212,9 @@ def ps(address: Address, options: PsOptions) -> None:
     """  # noqa: D301
     from callboard.proxies.inspection import Inspect
 
-    with _inspector(address, options.timeout, options) as inspector:
+    with inspector(address, options.timeout, options) as found:
         question = Inspect(options.limit, options.system)
-        told: Inspection = inspector.ask(question, timeout=options.timeout).result()
+        told: Inspection = found.ask(question, timeout=options.timeout).result()
     if options.tree:
         told = replace(told, actors=in_tree(told.actors))
     show = _parts_text if options.system else _actors_text
@@ -209,11 +238,11 @@ def top(address: Address, options: TopOptions) -> None:
     spent: dict[str, float] = {}
     since = time.monotonic()
     with (
-        _inspector(address, ANSWER_TIME, options) as inspector,
+        inspector(address, ANSWER_TIME, options) as found,
         options.screen() as show,
     ):
         for look in options.looks():
-            told: Inspection = inspector.ask(Inspect(), timeout=ANSWER_TIME).result()
+            told: Inspection = found.ask(Inspect(), timeout=ANSWER_TIME).result()
             since, passed = time.monotonic(), time.monotonic() - since
             rated = rates(told, before, passed)[: options.limit]
             before = {actor.address: actor.handled for actor in told.actors}
@@ -221,7 +250,71 @@ def top(address: Address, options: TopOptions) -> None:
             spent = told.handler_seconds
             actors = [asdict(actor) | {"rate": rate} for actor, rate in rated]
             row = asdict(told) | {"busy": shares, "actors": actors}
-            show(row, f"{summary(told, shares)}\n{_table(list(_CELLS), rated)}")
+            show(row, f"{summary(told, shares)}\n{table(RATED, rated)}")
+
+
+@command(app)
+def events(address: Address, options: EventsOptions) -> None:
+    """Print what happened on a running node: links, restarts, failures, losses, a line each.
+
+    With --follow it goes on with what happens next; starts and ends of actors are told then,
+    too. Losses of one kind are told once a second, with their number.
+
+    \b
+    Examples:
+      callboard node events basp://127.0.0.1:4222
+      callboard node events basp://127.0.0.1:4222 -f --kind '*Down'
+      callboard node events basp://127.0.0.1:4222 -f --json
+    """  # noqa: D301
+    from callboard.proxies.inspection import ReadEvents
+
+    last, looks = -1, options.count if options.follow else 1
+    with inspector(address, ANSWER_TIME, options) as found:
+        for look in itertools.count(1):
+            limit = options.limit if last < 0 else MOST_EVENTS
+            told: EventPage = found.ask(ReadEvents(last, limit), timeout=ANSWER_TIME).result()
+            last = told.last
+            if told.missed:
+                missed = f"… {told.missed:,} events came too fast and are not kept"
+                options.say({"missed": told.missed}, missed)
+            for event in told.events:
+                if fnmatchcase(event.kind, options.kind):
+                    _say_event(event, options)
+            sys.stdout.flush()
+            if look == looks:
+                return
+            time.sleep(options.interval)
+
+
+def _say_event(event: "EventInfo", options: JsonOptions) -> None:
+    """Print an event with the time at which it happened."""
+    at = datetime.now(UTC) - timedelta(seconds=event.age)
+    told = "  ".join(f"{name}={one_line(value)}" for name, value in event.values.items())
+    stamp = at.astimezone().isoformat(" ", "milliseconds")
+    row = {"time": at.isoformat(), "kind": event.kind, **event.values}
+    options.say(row, f"{stamp[:23]} {event.kind}  {told}".rstrip())
+
+
+@command(app, "dead-letters")
+def dead_letters(address: Address, options: DeadLettersOptions) -> None:
+    """List the messages that came to actors of a node which had ended, the latest first.
+
+    A row for each receiver, type and sender; the messages themselves are not kept. callboard
+    cluster losses lists what was lost in other ways, too.
+
+    \b
+    Examples:
+      callboard node dead-letters basp://127.0.0.1:4222
+      callboard node dead-letters basp://127.0.0.1:4222 --json | jq '.[].count'
+    """  # noqa: D301
+    from callboard.proxies.inspection import Inspect
+
+    with inspector(address, options.timeout, options) as found:
+        question = Inspect(0, history=True)
+        told: Inspection = found.ask(question, timeout=options.timeout).result()
+    letters = [loss for loss in told.losses if loss.kind == "dead letter"]
+    rows = loss_table([(told.name, loss) for loss in letters])
+    options.say(letters, rows if letters else "no dead letters")
 
 
 @command(app)
@@ -239,46 +332,19 @@ def drain(address: Address, options: DrainOptions) -> None:
     from callboard.proxies.messages import DrainNode
 
     timeout = options.timeout
-    with _inspector(address, ANSWER_TIME, options) as inspector:
-        report = inspector.ask(DrainNode(timeout), timeout=timeout + ANSWER_TIME).result()
+    with inspector(address, ANSWER_TIME, options) as found:
+        report = found.ask(DrainNode(timeout), timeout=timeout + ANSWER_TIME).result()
     options.say(report, f"{address} was drained in {ending(report)}")
     complain_unless_clean(report, address, "see the log of that node for what was cut short")
 
 
 @contextlib.contextmanager
-def _inspector(
-    address: str, timeout: float, access: AccessOptions
-) -> "Iterator[ActorRef[Any]]":
+def inspector(address: str, timeout: float, access: AccessOptions) -> "Iterator[ActorRef[Any]]":
     """Yield the actor of a running node that tells about it."""
     from callboard.basp.header import INSPECTOR
 
     with access.open_node(NAME) as node:
         yield node.runtime.ref_of(node.connect(address, timeout), INSPECTOR)
-
-
-#: What tables show of an actor, and of the messages a second that it handles.
-_CELLS: "Final[dict[str, Callable[[ActorInfo, float], str]]]" = {
-    "ACTOR": lambda actor, _: _number(actor),
-    "CLASS": lambda actor, _: actor.actor_class,
-    "NAME": lambda actor, _: actor.name or "-",
-    "STATE": lambda actor, _: actor.state,
-    "DEPTH": lambda actor, _: f"{actor.depth:,}",
-    "WAITED": lambda actor, _: age_text(actor.waited),
-    "MSG/S": lambda _, rate: f"{rate:,.0f}",
-    "HANDLED": lambda actor, _: f"{actor.handled:,}",
-    "RESTARTS": lambda actor, _: f"{actor.restarts:,}",
-    "AGE": lambda actor, _: age_text(actor.age),
-}
-
-
-#: What `ps` leaves to `top`.
-_RATES: Final = ("WAITED", "MSG/S")
-
-
-def _table(head: Sequence[str], rated: "Iterable[tuple[ActorInfo, float]]") -> str:
-    """Return actors as a table; from the depth on, figures stand at their right edge."""
-    rows = [[_CELLS[title](actor, rate) for title in head] for actor, rate in rated]
-    return columns(head, rows, right=range(head.index("DEPTH"), len(head)))
 
 
 def in_tree(actors: "Sequence[ActorInfo]") -> "list[ActorInfo]":
@@ -299,8 +365,7 @@ def in_tree(actors: "Sequence[ActorInfo]") -> "list[ActorInfo]":
 
 def _actors_text(told: "Inspection") -> str:
     """Return the actors of a node as a table."""
-    head = [title for title in _CELLS if title not in _RATES]
-    text = _table(head, ((actor, 0.0) for actor in told.actors))
+    text = table(LISTED, ((actor, 0.0) for actor in told.actors))
     if told.exhausted:
         text = f"{told.exhausted:,} supervisors gave up; see the node's log\n{text}"
     shown = sum(actor.actor_class != "Proxy" for actor in told.actors)
@@ -335,12 +400,6 @@ def _parts_text(told: "Inspection") -> str:
         for route in told.routes
     ]
     return f"{text}\n\n{columns(('ROUTE TO', 'NODE', 'HOPS', 'VIA'), routes, right=(2,))}"
-
-
-def _number(actor: "ActorInfo") -> str:
-    """Return the actor's number and, shortened, its node: that tells proxies apart."""
-    number, _, node = actor.address.rpartition("/")[2].partition("@")
-    return f"{number}@{node[:6]}"
 
 
 def rates(

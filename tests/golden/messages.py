@@ -20,7 +20,7 @@ from callboard.flow.file_service import Append, Fetched, FetchRecords
 from callboard.gateway.remote import PublishRun, ReceiveRun, StartAgent, StopAgent
 from callboard.mqtt.service import claims as mqtt
 from callboard.mqtt.service import cluster
-from callboard.proxies import inspection, messages
+from callboard.proxies import history, inspection, messages
 from callboard.proxies.messages import Drained
 from callboard.proxies.stats import LinkInfo, ReachableNode
 from callboard.simulation.processes import NodeCall
@@ -39,7 +39,25 @@ CODEC = PayloadCodec(
     listing([], TRAVELING), ref_types=(Ref,), ref_to_pair=tuple, pair_to_ref=Ref
 )
 EARLIER = inspection.ActorInfo("basp:///17@aa", "Worker", "w", "idle", 3, 1000, 1.5, 0.25)
-ACTOR = replace(EARLIER, parent="basp:///18@aa", restarts=7)
+ACTOR = replace(
+    EARLIER,
+    parent="basp:///18@aa",
+    restarts=7,
+    busy=2.5,
+    handler="Worker.work",
+    place="worker.py:7",
+    message="Job",
+    awaits="an answer",
+)
+EVENT = history.EventInfo(7, 0.5, "LinkUp", {"name": "peer"})
+LOSS = history.LossInfo(
+    "dead letter", "basp:///17@aa", "Worker", "w", "Job", "Boss", 3, 0.5, "x"
+)
+FAILURE = history.FailureInfo("basp:///17@aa", "Worker", "w", "ValueError: ä", 1.5)
+RESTART = history.RestartInfo("w", "basp:///17@aa", "basp:///18@aa", 2, "error", 3.5, True)
+PAGE = inspection.ActorPage(ACTOR, "bounds", 1, ["m"], ["l"], ["c"], [FAILURE], [LOSS])
+PAGES = inspection.ActorPages([PAGE])
+ANSWER = inspection.NodeAnswer("node", "aa", "", PAGES)
 LINK = LinkInfo(b"p" * 18, "peer", "tcp://h:1", 1, 2, 3, 4, 5, 6)
 NODE = ReachableNode(b"q" * 18, "far", 2, b"p" * 18)
 JOIN = convention.Join(REF, {"Admin Port": 1900, "list": [1, (2,)]})
@@ -65,9 +83,15 @@ VALUES: tuple[Any, ...] = (
         *("node", 9.5, [ACTOR], 1, 2, 3, 4, 5, False, 6, 7, 8, 9, {"Worker": 0.5}),
         [LINK],
         [NODE],
-        *(10, 11),
+        *(10, 11, [LOSS], [FAILURE], [RESTART]),
     ),
-    inspection.Inspect(10, True),
+    inspection.Inspect(10, True, "busy", "W*", "idle", 2.5, True),
+    *(EVENT, LOSS, FAILURE, RESTART, PAGE, PAGES, ANSWER),
+    history.EventPage([EVENT], 7, 2),
+    inspection.InspectActor("w"),
+    inspection.ReadEvents(6, 10),
+    inspection.ClusterInspection([ANSWER]),
+    inspection.InspectCluster(inspection.InspectActor("w"), 2.5),
     inspection.DrainNode(3.5),
     Drained(1, 2, 3.5, 4),
     LINK,

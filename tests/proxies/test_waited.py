@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.proxies.inspection import Waited
+from callboard.proxies.looks import Looks
 
 
 @dataclass(eq=False)
@@ -16,30 +16,33 @@ class Line:
     depth: int
     taken: int
     keeps_order: bool
+    running: bool = False
+    task: None = None
+    aside: None = None
 
 
 def test_a_message_that_was_there_at_a_look_has_waited_since() -> None:
     cell: Any = Line(depth=3, taken=10, keeps_order=True)
-    waited = Waited()
+    waited = Looks()
 
     waited.look([cell], 100.0)
     cell.taken, cell.depth = 12, 5
     waited.look([cell], 107.0)
 
-    assert waited.seconds(cell, 107.0) == 7.0  # one of the three is still first
+    assert waited.waited(cell, 107.0) == 7.0  # one of the three is still first
     cell.taken, cell.depth = 13, 4
     waited.look([cell], 109.0)
-    assert waited.seconds(cell, 110.0) == 3.0  # that one is gone; the next came after 100
+    assert waited.waited(cell, 110.0) == 3.0  # that one is gone; the next came after 100
 
 
 def test_nothing_is_told_of_empty_mailboxes_and_of_those_that_drop_the_oldest() -> None:
     empty: Any = Line(depth=0, taken=1, keeps_order=True)
     dropping: Any = Line(depth=5, taken=1, keeps_order=False)
-    waited = Waited()
+    waited = Looks()
     for now in (1.0, 2.0):
         waited.look([empty, dropping], now)
 
-    assert waited.seconds(empty, 3.0) == waited.seconds(dropping, 3.0) == 0.0
+    assert waited.waited(empty, 3.0) == waited.waited(dropping, 3.0) == 0.0
 
 
 STEPS = st.lists(st.tuples(st.sampled_from(("come", "handle", "look")), st.floats(0, 5)))
@@ -48,7 +51,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(("come", "handle", "look")), st.float
 @given(STEPS)
 def test_it_is_never_more_than_the_truth(steps: list[tuple[str, float]]) -> None:
     cell: Any = Line(depth=0, taken=0, keeps_order=True)
-    waited, now, line = Waited(), 0.0, []
+    waited, now, line = Looks(), 0.0, []
     for step, seconds in steps:
         now += seconds
         if step == "come":
@@ -59,5 +62,5 @@ def test_it_is_never_more_than_the_truth(steps: list[tuple[str, float]]) -> None
         cell.depth = len(line)
         if step == "look":
             waited.look([cell], now)
-            told = waited.seconds(cell, now)
+            told = waited.waited(cell, now)
             assert told <= (now - line[0] if line else 0.0) + 1e-9

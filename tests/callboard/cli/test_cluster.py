@@ -1,0 +1,235 @@
+"""Five nodes from outside: who hangs, who restarts, who lost what, a command each."""
+
+import json
+import threading
+
+import pytest
+
+from callboard import Actor, Child, Mailbox, Node, Rights, handler
+from callboard.actors.events import ActorFailed
+from callboard.cli import main
+from tests.polling import eventually
+
+NAMES = ("gate", "shop", "stock", "bank", "mail")
+
+
+class Till(Actor):
+    """Waits for a clerk that never answers."""
+
+    def __init__(self, clerk=None) -> None:
+        self.clerk = clerk
+
+    @handler
+    async def text(self, msg: str) -> object:
+        return await self.clerk.ask(msg, timeout=None)
+
+
+class Clerk(Actor):
+    @handler
+    def text(self, msg: str) -> None:
+        self.promise()
+
+
+class Weak(Actor):
+    @handler
+    def text(self, msg: str) -> None:
+        raise ValueError(f"no \x1b[31m{msg}")
+
+
+class Small(Actor):
+    mailbox = Mailbox(limit=1, on_full="drop_newest")
+
+    @handler
+    def gate(self, msg: threading.Event) -> None:
+        msg.wait(30)
+
+
+class Sink(Actor):
+    @handler
+    def number(self, msg: int) -> None:
+        pass
+
+
+@pytest.fixture
+def cluster_of_five():
+    """A line of nodes on 127.0.0.1: no node but the first two is linked with the first."""
+    nodes = [Node(name) for name in NAMES]
+    for node in nodes:
+        node.listen("127.0.0.1", 0)
+    for one, other in zip(nodes, nodes[1:], strict=False):
+        one.connect(other.address)
+    eventually(lambda: all(len(node.nodes()) == len(nodes) - 1 for node in nodes))
+    eventually(lambda: {other.name for other in nodes[0].nodes()} == {*NAMES[1:]})
+    yield nodes
+    for node in nodes:
+        node.close()
+
+
+def call(capsys, *arguments):
+    code = main([*map(str, arguments)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def rows(capsys, *arguments):
+    code, out, _ = call(capsys, *arguments, "--json")
+    assert code == 0
+    return json.loads(out)["rows"]
+
+
+def test_who_hangs(cluster_of_five, capsys):
+    gate, _, _, bank, _ = cluster_of_five
+    clerk = bank.spawn(Clerk)
+    till = bank.spawn(Till, clerk)
+    bank.register("till", till)
+    for word in ("first", "second", "third"):
+        till.tell(word)
+    eventually(lambda: till.target.activity == "awaiting")
+
+    def found():
+        return rows(capsys, "cluster", "hangs", gate.address, "--seconds", "0.1")
+
+    eventually(lambda: found() != [])
+    (row,) = found()
+    assert (row["node"], row["name"], row["state"], row["depth"]) == (
+        *("bank", "till", "awaiting"),
+        2,
+    )
+    assert row["handler"] == "Till.text"
+    assert row["place"].startswith("test_cluster.py:")
+    assert row["awaits"] == f"an answer of {clerk}"
+    _, out, _ = call(capsys, "cluster", "hangs", gate.address, "--seconds", "0.1")
+    assert out.splitlines()[1].split()[:4] == ["bank", *_number(till), "Till", "till"]
+
+
+def test_who_restarts(cluster_of_five, capsys):
+    gate, shop, *_ = cluster_of_five
+    failed = threading.Semaphore(0)
+    with shop.subscribed(lambda event: isinstance(event, ActorFailed) and failed.release()):
+        supervisor = shop.supervise(
+            [Child(Weak, name="weak")], intensity=(5, 60.0), backoff=(0.0, 0.0)
+        )
+        for _ in range(2):
+            shop.find("weak").result(5).tell("good")
+            assert failed.acquire(timeout=10)
+            eventually(lambda: shop.find("weak").exception is not None)
+            eventually(lambda: supervisor.target.actor.children() != [])
+
+    eventually(lambda: _restarts(rows(capsys, "cluster", "restarts", gate.address)) == [2])
+    (row,) = rows(capsys, "cluster", "restarts", gate.address)
+    assert (row["node"], row["child"], row["gave_up"]) == ("shop", "weak", False)
+    assert row["reason"].startswith("error: ValueError: no ")
+    _, out, _ = call(capsys, "cluster", "restarts", gate.address)
+    assert "\x1b" not in out
+    assert "\\x1b[31mgood" in out
+
+
+def _restarts(found):
+    return [row["restarts"] for row in found]
+
+
+def _number(ref):
+    return (f"{ref.actor_id}@{ref.node_id.hex()[:6]}",)
+
+
+def test_who_lost_what(cluster_of_five, capsys):
+    gate, shop, stock, _, mail = cluster_of_five
+    sink = mail.spawn(Sink)
+    mail.register("sink", sink)
+    there = shop.ref(str(sink))
+    sink.kill()
+    eventually(lambda: mail.stats().actors == 0)
+    for number in range(3):
+        sink.tell(number)
+    there.tell("from afar")  # whichever node learns first of the end counts it
+    small, is_over = stock.spawn(Small), threading.Event()
+    small.tell(is_over)
+    eventually(lambda: small.target.activity == "running")
+    for _ in range(5):
+        small.tell(threading.Event())
+
+    def found():
+        lost = rows(capsys, "cluster", "losses", gate.address)
+        return {row["message"] or row["kind"]: row for row in lost}
+
+    eventually(lambda: found().get("int", {}).get("count") == 3)
+    eventually(lambda: found().get("overflow", {}).get("count") == 4)
+    eventually(lambda: found().get("str", {}).get("count") == 1)
+    is_over.set()
+    lost = found()
+    letters, overflow = lost["int"], lost["overflow"]
+    assert (letters["node"], letters["actor_class"], letters["name"]) == (
+        *("mail", "Sink", "sink"),
+    )
+    assert (letters["kind"], letters["end"]) == ("dead letter", "killed")
+    from_afar = lost["str"]["actor_class"], lost["str"]["sender"]
+    assert from_afar in (("an actor of mail", ""), ("Sink", "node shop"))
+    assert (overflow["node"], overflow["actor_class"]) == ("stock", "Small")
+
+    code, out, _ = call(capsys, "node", "dead-letters", mail.address)
+    assert code == 0
+    lines = [line.split()[:6] for line in out.splitlines()]
+    assert ["mail", "dead", "letter", "sink", "3", "int"] in lines
+
+
+def test_all_actors_are_listed_sorted_filtered_and_told_in_full(cluster_of_five, capsys):
+    gate, shop, *_, mail = cluster_of_five
+    busy, quiet = shop.spawn(Sink), mail.spawn(Sink)
+    mail.register("quiet", quiet)
+    watched = mail.monitor(quiet)
+    for number in range(4):
+        busy.tell(number)
+    eventually(lambda: busy.target.handled == 4)
+
+    listed = rows(capsys, "cluster", "ps", gate.address, "--sort", "handled")
+    assert [(row["node"], row["handled"]) for row in listed] == [("shop", 4), ("mail", 0)]
+    listed = rows(capsys, "cluster", "ps", gate.address, "--match", "qui*")
+    assert [row["name"] for row in listed] == ["quiet"]
+    listed = rows(capsys, "cluster", "ps", gate.address, "--node", "sh*", "--state", "idle")
+    assert [row["node"] for row in listed] == ["shop"]
+
+    _, out, _ = call(capsys, "cluster", "ps", gate.address, "--actor", "quiet")
+    assert out.splitlines()[0] == "Sink (quiet) on mail"
+    assert f"  address   {quiet}" in out.splitlines()
+    (page,) = rows(capsys, "cluster", "ps", gate.address, "--actor", _number(quiet)[0])
+    assert page["watchers"] == 2  # its name's and this test's
+    assert not watched.done()
+
+    code, _, err = call(capsys, "cluster", "ps", gate.address, "--actor", "nobody")
+    assert (code, err.count("no actor is called")) == (1, 1)
+    code, _, err = call(capsys, "cluster", "ps", gate.address, "--sort", "colour")
+    assert (code, err.count("choose one of depth")) == (2, 1)
+
+
+def test_events_are_told_from_outside(cluster_of_five, capsys):
+    gate, shop, *_ = cluster_of_five
+    shop.spawn(Weak).tell("luck")
+    eventually(lambda: shop.stats().failures == 1)
+
+    code, out, _ = call(capsys, "node", "events", shop.address, "--json")
+
+    kinds = [json.loads(line)["kind"] for line in out.splitlines()]
+    assert code == 0
+    assert {"LinkUp", "NodeUp", "ActorFailed"} <= {*kinds}
+    _, out, _ = call(capsys, "node", "events", shop.address, "--kind", "ActorFailed")
+    assert out.count("\n") == 1
+    assert "\\x1b[31mluck" in out
+    follow = ("-f", "--limit", "0", "--count", "2", "--interval", "0.05")
+    code, _, _ = call(capsys, "node", "events", shop.address, *follow)
+    assert code == 0
+
+
+def test_who_may_not_inspect_learns_nothing(capsys, monkeypatch):
+    blind, seeing = Rights(names=["*"]), Rights(inspect=True)
+    with Node(
+        "shop", secrets={"b": "s1", "s": "s2"}, permissions={"b": blind, "s": seeing}
+    ) as shop:
+        shop.listen("127.0.0.1", 0)
+        for secret, code in (("s1", 1), ("s2", 0)):
+            monkeypatch.setenv("CALLBOARD_SECRET", secret)
+            for words in (
+                *(("cluster", "ps"), ("cluster", "hangs"), ("cluster", "losses")),
+                *(("cluster", "restarts"), ("node", "events"), ("node", "dead-letters")),
+            ):
+                found, _, err = call(capsys, *words, shop.address)
+                assert (found, "'inspect'" in err) == (code, code == 1), words
