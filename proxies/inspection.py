@@ -23,8 +23,14 @@ from callboard.actors.supervision.supervisor import Supervisor
 from callboard.actors.system_actor import SystemActor
 from callboard.basp.header import FIRST_ACTOR, INSPECTOR, NODE_ACTOR
 from callboard.proxies.broker import Broker
+from callboard.proxies.chronicle import (
+    EventPage,
+    FailureInfo,
+    LossInfo,
+    RecentPast,
+    RestartInfo,
+)
 from callboard.proxies.draining import Drain
-from callboard.proxies.history import EventPage, FailureInfo, History, LossInfo, RestartInfo
 from callboard.proxies.lifetime.proxy import Proxy
 from callboard.proxies.looks import Looks
 from callboard.proxies.messages import DrainNode, message
@@ -265,7 +271,7 @@ class Inspector(SystemActor):
     """
 
     def __init__(
-        self, broker: Broker, names: Names, drain: Drain, history: History, looks: Looks
+        self, broker: Broker, names: Names, drain: Drain, history: RecentPast, looks: Looks
     ) -> None:
         self._broker = broker
         self._names = names

@@ -42,9 +42,9 @@ from callboard.proxies.address import (
     parse_node_address,
 )
 from callboard.proxies.broker import Broker
+from callboard.proxies.chronicle import RecentPast
 from callboard.proxies.draining import Drain
 from callboard.proxies.events import NodeDown
-from callboard.proxies.history import History
 from callboard.proxies.inspection import QUESTIONS, Inspector
 from callboard.proxies.lifetime.proxy import Proxy
 from callboard.proxies.link.certificates import Certificates, TlsSource
@@ -174,7 +174,7 @@ class Node(Closing):
         start_actor(SpawnServer, (self._offered,), number=SPAWN_SERVER)
         start_actor(Directory, (names, self._groups, self.name), number=DIRECTORY)
         looks = Looks()
-        history = History(self.runtime, self._routes.names, names.names_of)
+        history = RecentPast(self.runtime, self._routes.names, names.names_of)
         parts = (self._broker, names, self._drain, history, looks)
         start_actor(Inspector, parts, number=INSPECTOR)
         contexts = self.runtime.contexts.values()

@@ -7,7 +7,7 @@ from callboard.cli.output import age_text, columns
 from callboard.text import printable
 
 if TYPE_CHECKING:
-    from callboard.proxies.history import LossInfo
+    from callboard.proxies.chronicle import LossInfo
     from callboard.proxies.inspection import ActorInfo, ActorPage
 
 #: What tables show of an actor, and of the messages a second that it handles.

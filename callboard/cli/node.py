@@ -29,7 +29,7 @@ from callboard.cli.problem import one_line
 
 if TYPE_CHECKING:
     from callboard import ActorRef
-    from callboard.proxies.history import EventInfo, EventPage
+    from callboard.proxies.chronicle import EventInfo, EventPage
     from callboard.proxies.inspection import ActorInfo, Inspection
 
 #: What the short-lived node of these commands calls itself.

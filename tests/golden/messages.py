@@ -20,7 +20,7 @@ from callboard.flow.file_service import Append, Fetched, FetchRecords
 from callboard.gateway.remote import PublishRun, ReceiveRun, StartAgent, StopAgent
 from callboard.mqtt.service import claims as mqtt
 from callboard.mqtt.service import cluster
-from callboard.proxies import history, inspection, messages
+from callboard.proxies import chronicle, inspection, messages
 from callboard.proxies.messages import Drained
 from callboard.proxies.stats import LinkInfo, ReachableNode
 from callboard.simulation.processes import NodeCall
@@ -49,12 +49,12 @@ ACTOR = replace(
     message="Job",
     awaits="an answer",
 )
-EVENT = history.EventInfo(7, 0.5, "LinkUp", {"name": "peer"})
-LOSS = history.LossInfo(
+EVENT = chronicle.EventInfo(7, 0.5, "LinkUp", {"name": "peer"})
+LOSS = chronicle.LossInfo(
     "dead letter", "basp:///17@aa", "Worker", "w", "Job", "Boss", 3, 0.5, "x"
 )
-FAILURE = history.FailureInfo("basp:///17@aa", "Worker", "w", "ValueError: ä", 1.5)
-RESTART = history.RestartInfo("w", "basp:///17@aa", "basp:///18@aa", 2, "error", 3.5, True)
+FAILURE = chronicle.FailureInfo("basp:///17@aa", "Worker", "w", "ValueError: ä", 1.5)
+RESTART = chronicle.RestartInfo("w", "basp:///17@aa", "basp:///18@aa", 2, "error", 3.5, True)
 PAGE = inspection.ActorPage(ACTOR, "bounds", 1, ["m"], ["l"], ["c"], [FAILURE], [LOSS])
 PAGES = inspection.ActorPages([PAGE])
 ANSWER = inspection.NodeAnswer("node", "aa", "", PAGES)
@@ -87,7 +87,7 @@ VALUES: tuple[Any, ...] = (
     ),
     inspection.Inspect(10, True, "busy", "W*", "idle", 2.5, True),
     *(EVENT, LOSS, FAILURE, RESTART, PAGE, PAGES, ANSWER),
-    history.EventPage([EVENT], 7, 2),
+    chronicle.EventPage([EVENT], 7, 2),
     inspection.InspectActor("w"),
     inspection.ReadEvents(6, 10),
     inspection.ClusterInspection([ANSWER]),

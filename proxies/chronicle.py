@@ -155,7 +155,7 @@ class _Loss:
 _KINDS: Final[dict[type, str]] = {Unexpected: "no handler", Expired: "expired"}
 
 
-class History:
+class RecentPast:
     """What is kept of one node. From any thread."""
 
     def __init__(
