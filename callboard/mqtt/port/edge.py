@@ -38,6 +38,7 @@ class Edge:
         self.gate = gate
         self.door = Door(mailbox, runner.now, limits, gate)
         self.door.authenticate = gate.authenticate
+        self.door.is_unguarded = lambda: not any(self._guards())
         if hooks.publish or hooks.deliver:
             self.door.make_screen = partial(HookScreen, hooks)
         self.listeners: list[Listener] = []
@@ -66,14 +67,8 @@ class Edge:
     def _refuse_unguarded(self, settings: ListenerSettings) -> None:
         """Refuse a port that other machines reach without any authentication."""
         scheme, host, _ = settings.parse()
-        gate = self.gate
         has_certificates = settings.tls is not None and settings.tls.mutual
-        guards = (
-            gate.authenticator,
-            gate.is_guarded,
-            gate.security.anonymous,
-            has_certificates,
-        )
+        guards = (*self._guards(), has_certificates)
         if scheme != "unix" and not any(guards) and not is_loopback(host):
             message = (
                 f"{settings.address} is reached from other machines, and everybody may do "
@@ -81,6 +76,11 @@ class Edge:
                 "anonymous = true to let all of them in"
             )
             raise ListenError(message)
+
+    def _guards(self) -> tuple[object, ...]:
+        """Return what says which clients may come, if it is true."""
+        gate = self.gate
+        return gate.authenticator, gate.is_guarded, gate.security.anonymous
 
     def reload(self, security: Security) -> None:
         """Let other users, rules and bans hold, for connected clients as well."""

@@ -167,6 +167,7 @@ class Door:
             router empties it, so that one turn decides for all clients before it writes to any.
         emptied: called when the last connection has left.
         report: takes events.
+        is_unguarded: tells whether everybody may do everything, and nobody has said so.
     """
 
     mailbox: RouterMailbox
@@ -180,6 +181,7 @@ class Door:
     writes: Writes = field(default_factory=list)
     emptied: Callable[[], None] = _ignore
     report: Callable[[object], object] = bool
+    is_unguarded: Callable[[], bool] = bool
 
     def __post_init__(self) -> None:
         self._count = 0

@@ -6,7 +6,9 @@ bytes of all frames are one stream. The protocol itself is the core of the packa
 
 from collections.abc import Sequence
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Any, Final, cast
+from urllib.parse import urlsplit
 
 from websockets.exceptions import InvalidState
 from websockets.frames import CloseCode, Frame, Opcode
@@ -18,8 +20,11 @@ from websockets.typing import Origin, Subprotocol
 from callboard.actors.runner.runner import Runner
 from callboard.mqtt.port.remote_link import ClientState, Door
 from callboard.mqtt.port.stream import Entrance, TransportStream
+from callboard.proxies.link.ports import is_loopback
 
 SUBPROTOCOL: Final = Subprotocol("mqtt")
+#: The first byte of a pong.
+PONG: Final = 0x8A
 #: A frame may be this much larger than a packet; the core limits the handshake itself.
 HANDSHAKE_BYTES: Final = 64 * 1024
 
@@ -40,9 +45,11 @@ class WebSocketStream(TransportStream):
             door: what all connections share.
             entrance: the listener that it came to.
             runner: that serves it.
-            origins: web sites whose pages may connect; empty for all.
+            origins: web sites whose pages may connect; empty for all, but where everybody may
+                do everything for those of this machine.
         """
         super().__init__(door, entrance, runner)
+        self._takes_all = bool(origins) or not door.is_unguarded()
         self._core = ServerProtocol(
             origins=[Origin(origin) for origin in origins] or None,
             subprotocols=[SUBPROTOCOL],
@@ -89,13 +96,38 @@ class WebSocketStream(TransportStream):
         self._send()
         if payloads and self.remote is not None:
             self.remote.receive(b"".join(payloads))
-        if self._core.close_expected():
+        if self._has_ended_early():
+            self._fail(CloseCode.PROTOCOL_ERROR)
+        elif self._core.close_expected():
             self._hang_up()
+
+    def _has_ended_early(self) -> bool:
+        """Return whether a wrong frame, or a closing one, came in one read with the request.
+
+        The core reads nothing behind it, and says nothing, as the connection was not open yet.
+        """
+        core = self._core
+        is_wrong = core.parser_exc is not None and not isinstance(core.parser_exc, EOFError)
+        return core.state is OPEN and (is_wrong or core.close_rcvd is not None)
 
     def _shake_hands(self, request: Request) -> None:
         """Answer the request, and begin the link if it is accepted."""
         response = self._core.accept(request)
+        origin = request.headers.get("Origin")
+        if not response.body and origin is not None and self._is_foreign(origin):
+            text = "pages of other sites may not connect; see origins"
+            response = self._core.reject(HTTPStatus.FORBIDDEN, f"{text}\n")
         self._core.send_response(response)
+
+    def _is_foreign(self, origin: str) -> bool:
+        """Return whether a page of another site would do here what it likes."""
+        if self._takes_all:
+            return False
+        try:
+            name = urlsplit(origin).hostname or ""
+        except ValueError:
+            return True
+        return not (is_loopback(name) or name.endswith(".localhost"))
 
     def _fail(self, code: CloseCode) -> None:
         """Close with a closing frame."""
@@ -113,5 +145,6 @@ class WebSocketStream(TransportStream):
     def _send(self) -> None:
         """Write what the core wants to send."""
         for data in cast("list[Any]", self._core.data_to_send()):
-            if data:
+            # A client that sends pings and reads no pongs would have us keep them.
+            if data and not (self.is_full and data[0] == PONG):
                 self._transport.write(data)

@@ -1,5 +1,6 @@
 """Ports: TCP, TLS with and without client certificates, WebSocket, Unix sockets."""
 
+import contextlib
 import gc
 import socket
 import ssl
@@ -13,8 +14,10 @@ from websockets.sync.client import connect as connect_websocket
 
 from callboard.mqtt import Router, RouterConfig
 from callboard.mqtt.access.auth import Security
+from callboard.mqtt.access.scrypt import hash_password
 from callboard.mqtt.port.limits import NetworkLimits
 from callboard.mqtt.port.listener import ListenerSettings
+from callboard.mqtt.port.stream import WRITE_BUFFER
 from callboard.mqtt.wire.codec import decode, encode
 from callboard.mqtt.wire.errors import ListenError
 from callboard.mqtt.wire.packet import (
@@ -55,8 +58,8 @@ def authority(tmp_path):
     return Authority(tmp_path)
 
 
-def running(*listeners):
-    return Router(RouterConfig(listeners=listeners, sys_interval=0))
+def running(*listeners, **options):
+    return Router(RouterConfig(listeners=listeners, sys_interval=0, **options))
 
 
 def wrapped(port, tls):
@@ -143,6 +146,78 @@ def test_ws_refuses_other_sub_protocols_other_sites_and_text():
             web.send("text")
             with pytest.raises(Exception, match="1003"):
                 web.recv(5)
+
+
+@pytest.mark.parametrize(
+    ("security", "origin", "is_let_in"),
+    [
+        (Security(), "http://evil.example", False),
+        (Security(), "null", False),
+        (Security(), "http://[x", False),
+        (Security(), "http://127.0.0.1.evil.example", False),
+        (Security(), "http://localhost:3000", True),
+        (Security(), "http://[::1]", True),
+        (Security(), None, True),
+        (Security(anonymous=True), "http://evil.example", True),
+        (Security(users={"ann": hash_password(b"x")}), "http://evil.example", True),
+    ],
+)
+def test_pages_of_other_sites_do_not_come_in_where_everybody_may(security, origin, is_let_in):
+    with running(ListenerSettings("ws://127.0.0.1:0"), security=security) as router:
+        url = f"ws://127.0.0.1:{router.port}"
+        expected = contextlib.nullcontext() if is_let_in else pytest.raises(InvalidStatus)
+        with expected, connect_websocket(url, subprotocols=["mqtt"], origin=origin):
+            pass
+
+
+REQUEST = (
+    b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Protocol: mqtt\r\n\r\n"
+)
+
+
+FRAMES = {
+    "unmasked": b"\x82\x01a",
+    "reserved bits": b"\xf2\x81\0\0\0\0a",
+    "unknown": b"\x87\x80\0\0\0\0",
+    "closing": b"\x88\x80\0\0\0\0",
+    "nothing to continue": b"\x80\x80\0\0\0\0",
+}
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("kind", FRAMES)
+def test_a_wrong_frame_ends_a_connection_also_with_the_request(kind, together):
+    with (
+        running(ListenerSettings("ws://127.0.0.1:0")) as router,
+        socket.create_connection(("127.0.0.1", router.port), 10) as sock,
+    ):
+        sock.sendall(REQUEST + (FRAMES[kind] if together else b""))
+        heard = sock.recv(4096)
+        if not together:
+            sock.sendall(FRAMES[kind])
+        while data := sock.recv(4096):
+            heard += data
+        assert (b"\x88" in heard.partition(b"\r\n\r\n")[2]) or kind == "closing"
+
+
+def test_pongs_that_a_client_does_not_read_are_not_kept():
+    with (
+        running(ListenerSettings("ws://127.0.0.1:0")) as router,
+        socket.create_connection(("127.0.0.1", router.port), 10) as sock,
+    ):
+        sock.sendall(REQUEST)
+        sock.recv(4096)
+        ping = (b"\x89\xfd\0\0\0\0" + bytes(125)) * 1000
+        for _ in range(100):
+            sock.sendall(ping)
+
+        (stream,) = router.call(lambda: [link._wire for link in router.edge.door.links])
+        waiting = router.call(lambda: stream._transport.get_write_buffer_size())
+        assert waiting <= 2 * WRITE_BUFFER
+        heard = sum(len(sock.recv(1 << 20)) for _ in range(3))
+        assert heard
 
 
 def test_wss_carries_mqtt(authority):
