@@ -99,6 +99,10 @@ class MalformedHandshake(RemoteProtocolError):
     """A handshake frame is out of order, too large, or has bad fields."""
 
 
+class ConnectedToItself(MalformedHandshake):
+    """Both ends of a connection are the same node."""
+
+
 class IncompatibleVersion(RemoteProtocolError):
     """The peer speaks a protocol version that this release does not."""
 

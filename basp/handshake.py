@@ -56,6 +56,7 @@ from typing import Any, Final
 from callboard.basp.cbor.plain import is_natural, read_plain, write_plain
 from callboard.basp.errors import (
     AuthenticationFailed,
+    ConnectedToItself,
     IncompatibleApplication,
     IncompatibleVersion,
     LinkLost,
@@ -391,7 +392,7 @@ class Introduction:
             raise MalformedHandshake(msg)
         if self.peer_id == config.node_id:
             msg = f"node {peer} is connected to itself; check the address that was dialed"
-            raise MalformedHandshake(msg)
+            raise ConnectedToItself(msg)
         is_proof_demanded = bool(frame.payload[NONCE_SIZE] & _PROOF_DEMANDED)
         if is_proof_demanded != bool(self._keys):
             who = f"node {peer} demands" if is_proof_demanded else "this node demands"

@@ -7,6 +7,12 @@
     basp+unix:/PATH               a node at a Unix socket; also unix:/PATH
     basp+unix:/PATH:/NAME         an actor there; /ID@NODE as above
 
+Where nodes are looked for, again and again (`NodeSource`):
+
+    dns://NAME:PORT               all addresses that the name has, such as a headless service
+    srv://NAME                    the targets and ports of its SRV records
+    file:PATH                     a file with one address of a node in each line
+
 Before HOST:PORT, `basp://` may be left out. HOST is a name, an IPv4 address, or an IPv6 address
 in brackets. NODE has 36 hexadecimal digits. PATH has no colons or spaces.
 """
@@ -105,6 +111,52 @@ def parse_node_address(text: str) -> Endpoint:
         msg = f"{text!r} does not name a node; write basp://HOST:PORT or basp+unix:/PATH"
         raise InvalidAddress(msg)
     return address.endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSource:
+    """Where the addresses of nodes are found.
+
+    Attributes:
+        text: as it was written.
+        kind: `dns`, `srv` or `file`.
+        where: a name, or the path of the file.
+        port: of `dns`.
+    """
+
+    text: str
+    kind: str
+    where: str
+    port: int = 0
+
+
+_SOURCE: Final = re.compile(
+    r"(?:(?P<dns>dns)://(?P<name>[^\[\]:/@\s]+):(?P<port>\d{1,5})"
+    r"|(?P<srv>srv)://(?P<records>[^\[\]:/@\s]+)"
+    r"|(?P<file>file):(?://)?(?P<path>[^\s].*))/?",
+    re.ASCII,
+)
+
+
+def parse_seed(text: str) -> Endpoint | NodeSource:
+    """Read the address of a node, or where such addresses are found.
+
+    Raises:
+        InvalidAddress: the text is neither.
+    """
+    if not text.startswith(("dns:", "srv:", "file:")):
+        return parse_node_address(text)
+    match = _SOURCE.fullmatch(text)
+    if match is None:
+        msg = f"{text!r} says not where nodes are; write dns://NAME:PORT, srv://NAME, file:PATH"
+        raise InvalidAddress(msg)
+    if match["file"]:
+        return NodeSource(text, "file", match["path"])
+    if match["srv"]:
+        return NodeSource(text, "srv", match["records"])
+    return NodeSource(
+        text, "dns", *parse_node_address(f"basp://{match['name']}:{match['port']}")
+    )
 
 
 def check_name(name: str) -> str:

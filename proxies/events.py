@@ -127,6 +127,32 @@ class LinkRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class AddressesChanged:
+    """Event: a name or a file has other addresses of nodes than before.
+
+    Attributes:
+        source: as it was given to `join` or `connect`, such as `dns://NAME:PORT`.
+        added: addresses that are dialed from now on.
+        removed: addresses that are dialed no more; a link that stands stays.
+    """
+
+    source: str
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LookUpFailed:
+    """Event: a name or a file does not say where nodes are; what it said last holds.
+
+    Told once until it works again.
+    """
+
+    source: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class CertificatesReplaced:
     """Files of certificates, keys or revocation lists have changed, and were read again.
 

@@ -36,10 +36,12 @@ from callboard.basp.accounting import Account
 from callboard.basp.cbor.plain import write_plain
 from callboard.basp.header import DIRECTORY, FIRST_ACTOR, INSPECTOR, SPAWN_SERVER
 from callboard.proxies.address import (
+    Endpoint,
+    NodeSource,
     check_name,
     endpoint_text,
     parse_address,
-    parse_node_address,
+    parse_seed,
 )
 from callboard.proxies.broker import Broker
 from callboard.proxies.chronicle import RecentPast
@@ -49,6 +51,7 @@ from callboard.proxies.inspection import QUESTIONS, Inspector
 from callboard.proxies.lifetime.proxy import Proxy
 from callboard.proxies.link.certificates import Certificates, TlsSource
 from callboard.proxies.link.connector import LinkOptions
+from callboard.proxies.link.discovery import Discovery, KnownSource
 from callboard.proxies.link.limits import Limits
 from callboard.proxies.link.ports import Ports
 from callboard.proxies.looks import Looks
@@ -103,7 +106,9 @@ class Node(Closing):
         Args:
             name: for people: logs, displays, errors.
             spawnable: the classes that other nodes may spawn here, by name.
-            join: addresses to be linked with; tried again until they answer, and when lost.
+            join: addresses to be linked with; tried again until they answer, and when lost. Or
+                where such addresses are found, again and again: `dns://NAME:PORT`,
+                `srv://NAME` (needs dnspython) or `file:PATH`, with one in each line.
             secret: shared secret of the cluster, proved on every link before anything else.
             secrets: secrets with names: who proves one is known by its name. What this node
                 dials it tries them on, in turn.
@@ -128,7 +133,7 @@ class Node(Closing):
         if isinstance(join, str):
             msg = f"join takes a list of addresses: join=[{join!r}]"
             raise TypeError(msg)
-        seeds = [parse_node_address(address) for address in join]
+        seeds = [parse_seed(address) for address in join]
         access = LinkAccess.of(secret, secrets, permissions)
         self._certificates = certificates = Certificates.of_dials(tls)
         around = surroundings or real_surroundings()
@@ -165,8 +170,20 @@ class Node(Closing):
         #: The classes that other nodes may spawn here, by name.
         self._offered = dict(spawnable or {})
         self._start_parts()
-        for endpoint in seeds:
-            self._reach.dial(endpoint, keep=True).cancel()
+        self._discovery = self._discover(around, seeds)
+
+    def _discover(
+        self, around: Surroundings, seeds: Sequence[Endpoint | NodeSource]
+    ) -> Discovery:
+        """Dial the addresses of `join`, and those that its sources have."""
+        parts = self.runner, around.network, self._connector.dialer
+        discovery = Discovery(*parts, self._ports.is_own, self.runtime.report)
+        for seed in seeds:
+            if isinstance(seed, NodeSource):
+                self.runtime.post(discovery.add, seed, Future())
+            else:
+                self._reach.dial(seed, keep=True).cancel()
+        return discovery
 
     def _start_parts(self) -> None:
         """Start the actors that every node has."""
@@ -508,7 +525,9 @@ class Node(Closing):
     def connect(self, address: str, timeout: float = CONNECT_TIMEOUT) -> bytes:
         """Link with the node at an address and stay linked; returns its id.
 
-        When the link is lost it is made again, by this side, until the node is closed.
+        When the link is lost it is made again, by this side, until the node is closed. Of a
+        source (`dns://NAME:PORT`, `srv://NAME`, `file:PATH`) all addresses are dialed, also
+        those that it has later; the id is that of the first node that answers.
 
         Raises:
             NodeUnreachable: no node answers there (this call gives up, and dials no more).
@@ -518,9 +537,32 @@ class Node(Closing):
     async def aconnect(self, address: str, timeout: float = CONNECT_TIMEOUT) -> bytes:
         """Awaitable twin of `connect`."""
         self._refuse_closed()
-        where, limit = parse_node_address(address), checked(timeout)
+        where, limit = parse_seed(address), checked(timeout)
+        if isinstance(where, NodeSource):
+            return await self._connect_source(where, limit)
         peer, _ = await self._reach.linked(where, limit, keep=True)
         return peer
+
+    async def _connect_source(self, source: NodeSource, timeout: float) -> bytes:
+        """Follow a source, and return the id of the first node that it leads to."""
+        first: Future[bytes] = Future()
+        found: Future[KnownSource] = Future()
+        discovery = self._discovery
+        self.runtime.post(lambda: found.set_result(discovery.add(source, first)))
+        watched = await found
+        try:
+            return await self.runtime.in_time(first, timeout, TimeoutError())
+        except BaseException as error:
+            why = discovery.why(watched, timeout)
+            self.runtime.post(discovery.remove, watched)
+            if isinstance(error, TimeoutError):
+                raise why from None
+            raise
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it was to find others by name or file, and they name no other node."""
+        return self._discovery.is_alone
 
     def remote_actor(self, address: str, timeout: float = CONNECT_TIMEOUT) -> ActorRef[Any]:
         """Return the ref of an actor of another node, by `basp://HOST:PORT/NAME`.
@@ -702,6 +744,7 @@ class Node(Closing):
             return
         refuse_loop("close()", "node.aclose()")
         self._closed = True
+        self.runtime.post(self._discovery.close)
         for pool in self._pools:
             pool.begin_close()
         self.runtime.end_actors()

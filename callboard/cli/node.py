@@ -61,7 +61,10 @@ class RunNodeOptions(AccessOptions):
         None, "Where others reach the node (127.0.0.1:0).", metavar="HOST:PORT"
     )
     join: list[str] | None = option(
-        None, "A node to be linked with; repeatable.", metavar="ADDRESS"
+        None,
+        "A node to be linked with, or where to find some: dns://NAME:PORT, srv://NAME, "
+        "file:PATH; repeatable.",
+        metavar="ADDRESS",
     )
     name: str | None = option(None, "What people see; default is the file's name.")
     permissions: Path | None = option(
@@ -164,6 +167,7 @@ def run(
       callboard node run shop.py
       callboard node run shop.py --listen 127.0.0.1:4222 --name shop --health 127.0.0.1:9464
       callboard node run till.py --join basp://127.0.0.1:4222
+      callboard node run till.py --listen 0.0.0.0:4222 --join dns://till.default.svc:4222
       callboard node run shop.py --listen 0.0.0.0:4222 --secret-file cluster.secret
       callboard node run shop.py --listen 0.0.0.0:4222 --permissions peers.toml
       callboard node run --config node.toml

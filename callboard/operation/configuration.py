@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, create_model
 
 from callboard import Limits
 from callboard.configuration import reading
-from callboard.proxies.address import check_name, parse_node_address
+from callboard.proxies.address import check_name, parse_seed
 from callboard.proxies.messages import DRAIN_TIMEOUT
 
 #: Environment variables and the keys they stand for; CALLBOARD_JOIN separates by commas.
@@ -58,7 +58,7 @@ def check_class(text: str) -> None:
         raise ValueError(message)
 
 
-NodeAddress = Annotated[str, reading.text_form(parse_node_address)]
+Seed = Annotated[str, reading.text_form(parse_seed)]
 ClassName = Annotated[str, reading.text_form(check_class)]
 ActorName = Annotated[str, reading.text_form(check_name)]
 
@@ -107,7 +107,7 @@ class NodeConfiguration(reading.Table):
     name: str = ""
     listen: reading.Listen = "127.0.0.1:0"
     insecure: bool = False
-    join: list[NodeAddress] = []
+    join: list[Seed] = []
     secret_file: reading.ExistingFile | None = None
     permissions: ReadLater | None = None
     tls: TlsFiles | None = None

@@ -86,7 +86,7 @@ class HealthServer(PageServer):
 
     def _reason_not_ready(self) -> str:
         node = self._node
-        self._has_joined = self._has_joined or bool(node.nodes())
+        self._has_joined = self._has_joined or bool(node.nodes()) or node.is_alone
         if node.runtime.is_closed:
             return "closed"
         if node.is_draining:

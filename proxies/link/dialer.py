@@ -19,7 +19,7 @@ from callboard.actors.errors import NodeClosed, NodeUnreachable
 from callboard.actors.future import Future
 from callboard.actors.runner.runner import Runner
 from callboard.actors.runner.timers import Timer
-from callboard.basp.errors import AuthenticationFailed, LinkLost
+from callboard.basp.errors import AuthenticationFailed, ConnectedToItself, LinkLost
 from callboard.basp.handshake import PeerIdentity, Published
 from callboard.basp.link import Closed, LinkPairs
 from callboard.basp.node_id import NodeId
@@ -58,6 +58,10 @@ class Dial:
         self.refused_keys = 0
         #: Why there is no link, as the log was told last.
         self.told = ""
+        #: The name that a certificate there has to show, where the host is an address of it.
+        self.server_name: str | None = None
+        #: Whether it was this node that answered.
+        self.leads_home = False
         #: Whether the port speaks TLS, where that is found out; None before.
         self.speaks_tls: bool | None = None
 
@@ -231,6 +235,10 @@ class Dialer:
             if dial.peer == peer:
                 self.stop(endpoint)
 
+    def find(self, endpoint: Endpoint) -> Dial | None:
+        """Return the dial of an address, if there is one."""
+        return self._dials.get(endpoint)
+
     def kept(self) -> list[Dial]:
         """Return the dials that go on when their link is lost."""
         return [dial for dial in list(self._dials.values()) if dial.keep]
@@ -317,7 +325,7 @@ class Dialer:
     def _secure(self, dial: Dial, sock: socket.socket, tls: Certificates) -> None:
         """Begin a TLS handshake; the link begins when it has succeeded."""
         try:
-            secured = TlsSocket(sock, tls.dialing(), dial.endpoint[0])
+            secured = TlsSocket(sock, tls.dialing(), dial.server_name or dial.endpoint[0])
         except (OSError, ValueError) as error:
             sock.close()
             self._failed(dial, f"no link with {endpoint_text(dial.endpoint)}: {error}")
@@ -426,6 +434,7 @@ class Dialer:
             self._try_next_key(dial)
             return
         dial.refused_keys = 0
+        dial.leads_home = isinstance(closed.error, ConnectedToItself)
         text = f"no link with {endpoint_text(dial.endpoint)}: {closed.reason}"
         if self._tls is None and wire is not None and not wire.bytes_received:
             text += "; it said nothing before: it may want TLS (Node(tls=…)) or be full"

@@ -19,6 +19,7 @@ from callboard.proxies.address import (
 from callboard.proxies.errors import PortUnavailable, PublicAddress
 from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.connector import Connector
+from callboard.proxies.link.discovery import is_of_this_machine
 from callboard.proxies.link.network import Network
 from callboard.proxies.rights.permissions import LinkAccess
 
@@ -112,6 +113,14 @@ class Ports:
             if is_same or (bound[0] in _ANY_HOST and is_loopback(host)):
                 return bound
         return None
+
+    def is_own(self, endpoint: Endpoint) -> bool:
+        """Return whether an address leads to this node, by any address of this machine."""
+        host, port = endpoint
+        if self.find_own(endpoint) is not None:
+            return True
+        bound = [place for place, number in self.published if number == port]
+        return any(place in _ANY_HOST for place in bound) and is_of_this_machine(host)
 
 
 def refuse_unguarded(address: str, *, is_guarded: bool) -> None:
