@@ -38,6 +38,7 @@ from random import Random
 from types import CoroutineType
 from typing import Any, ClassVar, Final, Literal, NoReturn, Protocol
 
+from callboard.actors.asking.kept import KeptAnswer, KeptAnswers
 from callboard.actors.dispatch import DispatchTable, callable_methods, why_not_callable
 from callboard.actors.envelope import Envelope, traced
 from callboard.actors.errors import (
@@ -87,6 +88,9 @@ _SHARE: Final = tuple(range(1, MESSAGES_A_TURN + 1))
 
 #: Messages that one actor may put aside: a stash that only grows is never unstashed.
 STASH_LIMIT: Final = 10_000
+
+#: Messages that are looked through for one that its asker on another node gave up.
+SEARCHED: Final = 1_000
 
 #: Actors that may wait for one another before it counts as a circle.
 LONGEST_CHAIN: Final = 100
@@ -139,6 +143,9 @@ class ActorHost(MailboxHost, Protocol):
 
     #: The errands that are under way.
     errands: set[Any]
+
+    #: The answers to asks that may come again.
+    kept: KeptAnswers
 
     def schedule(self, runnable: Runnable, /) -> None:
         """Let something take its turn as an actor does; from any thread."""
@@ -601,6 +608,8 @@ class Cell:
         task = HandlerTask(self, coroutine, sender, message)
         if task.step():
             self.task = task
+            if sender is not None and sender.deadline is OVER:  # meanwhile
+                self.stop_working(task)
 
     def _goes_on(self, task: HandlerTask) -> bool:
         """Let the coroutine handler take a step; False when it is done, or something else is.
@@ -658,6 +667,12 @@ class Cell:
             if sender is not None and sender.expects:
                 self.drop_expired(envelope.message, sender)
             return
+        key = envelope.key
+        is_asked = sender is not None and sender.expects and sender.deadline is not OVER
+        if key is not None and is_asked:
+            sender = self.runtime.kept.admit(self.number, key, sender, deadline)  # type: ignore[arg-type]
+            if sender is None:
+                return
         if envelope.trace is None:
             self.dispatch(envelope.message, sender)
         else:
@@ -832,6 +847,44 @@ class Cell:
         sender.set_exception(AskTimeout(f"its time was over before {self.ref} came to it"))
         self.runtime.counters.expired += 1
         self.runtime.report(Expired(self.ref, message))
+
+    def keeps_answers(self) -> bool:
+        """Return that an ask which comes again is answered as before."""
+        return True
+
+    def give_up(self, asker: object) -> None:
+        """Let a coroutine handler stop whose asker has gone; from any thread.
+
+        Args:
+            asker: its future, or the `origin` of an asker on another node.
+        """
+        aside = self.aside
+        if type(asker) is tuple or self.task is not None or (aside and aside.tasks):
+            self.runner.post(self._give_up, asker)
+
+    def _give_up(self, asker: object) -> None:
+        """Look for an asker that has gone: a handler stops, and a message is not handled."""
+
+        def is_it(sender: Any) -> bool:
+            return sender is asker or getattr(sender, "origin", None) == asker
+
+        tasks = [] if self.task is None else [self.task]
+        for task in [*tasks, *(self.aside.tasks if self.aside is not None else ())]:
+            kept = task.sender
+            if is_it(kept) or (isinstance(kept, KeptAnswer) and kept.is_asked_by(is_it)):
+                self.stop_working(task)
+                return
+        if type(asker) is tuple:
+            waiting = list(self._mailbox or ()) if self.depth <= SEARCHED else ()
+            for sender in (self.sender, *(sender for _, sender in waiting)):
+                if sender is not None and sender.expects and is_it(sender):
+                    sender.deadline = OVER  # type: ignore[misc]
+
+    def stop_working(self, task: HandlerTask) -> None:
+        """Cancel a handler that nobody waits for, unless it is to go on."""
+        entry = self.table[type(task.message)]
+        if entry is None or entry.is_cancellable:
+            task.give_up()
 
     @property
     def owed_answers(self) -> int:

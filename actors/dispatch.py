@@ -11,7 +11,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, Union, overload
+from typing import Any, Final, NamedTuple, TypeVar, Union, overload
 
 from callboard.actors.errors import InvalidHandler
 from callboard.actors.signals import RUNTIMES_OWN
@@ -20,7 +20,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _MARK = "__callboard_handler__"
 _DOOR: Final = "__callboard_door__"
-_CONCURRENT: Final = "concurrent"
+
+
+class _Mark(NamedTuple):
+    """What `@handler(…)` was given."""
+
+    is_concurrent: bool
+    is_cancellable: bool
+
+
+_PLAIN: Final = _Mark(is_concurrent=False, is_cancellable=True)
+
 
 _UNCALLABLE: Final = frozenset({"receiveMessage", "receiveUnrecognizedMessage"})
 
@@ -30,8 +40,10 @@ _OPTIONAL: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYW
 @overload
 def handler(function: F) -> F: ...
 @overload
-def handler(*, concurrent: bool = ...) -> Callable[[F], F]: ...
-def handler(function: F | None = None, *, concurrent: bool = False) -> F | Callable[[F], F]:
+def handler(*, concurrent: bool = ..., cancellable: bool = ...) -> Callable[[F], F]: ...
+def handler(
+    function: F | None = None, *, concurrent: bool = False, cancellable: bool = True
+) -> F | Callable[[F], F]:
     """Mark a method as the handler of the message type that its parameter is annotated with.
 
     The method takes the message as its only argument; a union names several types, `object` or
@@ -42,13 +54,15 @@ def handler(function: F | None = None, *, concurrent: bool = False) -> F | Calla
         function: the method, when the decorator is used without arguments.
         concurrent: let the actor take other messages while this coroutine awaits; as many as
             the actor's `concurrent_limit` may be under way.
+        cancellable: cancel this coroutine at its next await when the ask that it works on was
+            cancelled or has taken too long; else it goes on, and its answer is dropped.
     """
 
     def mark(marked: F) -> F:
         if concurrent and not inspect.iscoroutinefunction(marked):
             msg = f"{marked.__qualname__} is concurrent and awaits nothing; make it `async def`"
             raise InvalidHandler(msg)
-        setattr(marked, _MARK, _CONCURRENT if concurrent else True)
+        setattr(marked, _MARK, _Mark(concurrent, cancellable))
         return marked
 
     return mark if function is None else mark(function)
@@ -62,7 +76,7 @@ def is_handler(function: object) -> bool:
 class HandlerEntry:
     """One handler: the function, and how it runs."""
 
-    __slots__ = ("function", "is_concurrent", "is_coroutine")
+    __slots__ = ("function", "is_cancellable", "is_concurrent", "is_coroutine")
 
     function: Callable[..., Any]
 
@@ -71,11 +85,12 @@ class HandlerEntry:
         function: Callable[..., Any],
         *,
         takes_actor: bool = True,
-        is_concurrent: bool = False,
+        mark: _Mark = _PLAIN,
     ) -> None:
         self.function = function if takes_actor else lambda _, message: function(message)
         self.is_coroutine = inspect.iscoroutinefunction(function)
-        self.is_concurrent = is_concurrent and self.is_coroutine
+        self.is_concurrent = mark.is_concurrent and self.is_coroutine
+        self.is_cancellable = mark.is_cancellable
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +132,7 @@ class DispatchTable(dict[type, HandlerEntry | None]):
         for name, declared in _declarations(actor_class, _MARK).items():
             function = inspect.getattr_static(actor_class, name)
             if callable(function):
-                is_concurrent = getattr(declared, _MARK) is _CONCURRENT
-                entry = HandlerEntry(function, is_concurrent=is_concurrent)
+                entry = HandlerEntry(function, mark=getattr(declared, _MARK))
                 for message_type in _message_types(actor_class, declared):
                     self.declared[message_type] = entry
 
@@ -144,6 +158,7 @@ class DispatchTable(dict[type, HandlerEntry | None]):
         table = cls.of_functions(bound)
         for kind, entry in table.declared.items():
             entry.is_concurrent = declared[kind].is_concurrent
+            entry.is_cancellable = declared[kind].is_cancellable
         return table
 
     def __missing__(self, message_type: type) -> HandlerEntry | None:

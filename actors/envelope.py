@@ -47,12 +47,14 @@ class Envelope:
 
     Attributes:
         deadline: when an ask's time is over, on the clock of the node's runner.
+        key: names an ask that may come again; its answer is kept for that.
     """
 
     message: Any
     trace: TraceContext | None = None
     deadline: float | None = None
     is_urgent: bool = False
+    key: bytes | None = None
 
 
 @dataclass(slots=True)

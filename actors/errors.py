@@ -16,6 +16,7 @@ CallboardError                    everything a user of callboard has to catch
 │                                 the same                                 (TypeError)
 ├── NotAwaited                    a handler returned what it should have awaited (TypeError)
 ├── WrongArgument                 an argument of another kind than the call takes (TypeError)
+├── WrongValue                    an argument whose value cannot be meant  (ValueError)
 ├── NotSpawnable                  the target node does not offer that class
 ├── NotRegistered                 nobody has that name                       (LookupError)
 ├── NodeClosed                    the node was closed already
@@ -106,6 +107,10 @@ class NotAwaited(CallboardError, TypeError):
 
 class WrongArgument(CallboardError, TypeError):
     """An argument is of another kind than the call takes; the text says what to pass."""
+
+
+class WrongValue(CallboardError, ValueError):
+    """An argument has a value that cannot be meant; the text says which can."""
 
 
 class NotSpawnable(CallboardError):

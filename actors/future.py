@@ -9,6 +9,7 @@ the outcome. So one of the two always sees the other, on any interleaving of thr
 """
 
 import asyncio
+import concurrent.futures
 import logging
 import threading
 import time
@@ -112,8 +113,24 @@ class Future(Generic[T]):
         return isinstance(self._error, asyncio.CancelledError) if self.done_ else False
 
     def cancel(self, msg: object = None) -> bool:
-        """Give up waiting: the answer will be dropped. Returns False when it was there."""
-        return self.set_exception(asyncio.CancelledError(*(() if msg is None else (msg,))))
+        """Give the ask up; returns False when it was done.
+
+        A message that waits is not handled any more, and a coroutine handler that works on it
+        is cancelled at its next await, on other nodes too, unless it is marked with
+        `@handler(cancellable=False)`. Who waits gets a `CancelledError`: asyncio's where it is
+        awaited, that of `concurrent.futures` on a thread.
+        """
+        cancelled = self.set_exception(asyncio.CancelledError(*(() if msg is None else (msg,))))
+        if cancelled:
+            self.give_up()
+        return cancelled
+
+    def give_up(self) -> None:
+        """Let the actor asked stop working on the answer, which nobody waits for."""
+        self.deadline = OVER
+        target = getattr(self.asked, "target", None)
+        if target is not None:
+            target.give_up(self)
 
     def set_result(self, value: T) -> bool:
         """Store the answer and wake the waiters; False (and no effect) when there was one."""
@@ -140,11 +157,23 @@ class Future(Generic[T]):
             self._run_callbacks()
         return True
 
-    def exception(self) -> BaseException | None:
-        """Return the error of a done future, or None."""
+    def exception(self, timeout: float | None = 0.0) -> BaseException | None:
+        """Return the error of the future, or None where there is a result.
+
+        Args:
+            timeout: seconds to wait, as for `result`; without it the future has to be done.
+
+        Raises:
+            ResultTimeout: it is not done, or not in time.
+            CancelledError: it was cancelled, as `result` raises it.
+        """
         if not self.done_:
-            msg = "the future is not done; wait with .result(timeout) or await it"
-            raise ResultTimeout(msg)
+            if timeout == 0.0:
+                msg = "the future is not done; wait with .result(timeout) or await it"
+                raise ResultTimeout(msg)
+            self._wait(timeout)
+        if isinstance(self._error, asyncio.CancelledError):
+            raise self._cancelled_here()
         return self._error
 
     def result(self, timeout: float | None = None) -> T:
@@ -158,12 +187,49 @@ class Future(Generic[T]):
             ResultTimeout: the time ran out; the ask goes on.
             WouldDeadlock: called in a handler on a future that is not done.
             WouldBlock: called on the thread of a running event loop.
+            CancelledError: it was cancelled; that of `concurrent.futures`, or asyncio's in a
+                coroutine.
         """
         if not self.done_:
             self._wait(timeout)
         if self._error is not None:
+            if isinstance(self._error, asyncio.CancelledError):
+                raise self._cancelled_here()
             raise self._error
         return self._value
+
+    def as_concurrent(self) -> "concurrent.futures.Future[T]":
+        """Return a future of `concurrent.futures` with the same outcome.
+
+        To cancel it cancels this one. It does not know actors: in a handler its `result()`
+        waits for ever, where that of this one raises `WouldDeadlock`.
+        """
+        twin: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def settle(_: "Future[T]") -> None:
+            if self.cancelled():
+                twin.cancel()
+            if not twin.set_running_or_notify_cancel():
+                return
+            if self._error is None:
+                twin.set_result(self._value)
+            else:
+                twin.set_exception(self._error)
+
+        self.on_done(settle)
+        twin.add_done_callback(lambda _: self.cancel() if twin.cancelled() else None)
+        return twin
+
+    def _make_cancelled_error(self) -> BaseException | None:
+        """Return what `asyncio.gather` raises where this future was cancelled."""
+        return self._error
+
+    def _cancelled_here(self) -> BaseException:
+        """Return the error of a cancelled future as the code that runs here expects it."""
+        loop = asyncio._get_running_loop()
+        if loop is not None and asyncio.current_task(loop) is not None:
+            return asyncio.CancelledError(*self._error.args)  # type: ignore[union-attr]
+        return concurrent.futures.CancelledError(*self._error.args)  # type: ignore[union-attr]
 
     def add_done_callback(
         self, callback: Callable[["Future[T]"], object], *, context: Context | None = None
@@ -175,7 +241,7 @@ class Future(Generic[T]):
         has to be quick.
         """
         loop = asyncio._get_running_loop()
-        self._add(callback if loop is None else _HandOver(loop, callback, context))
+        self.on_done(callback if loop is None else _HandOver(loop, callback, context))
 
     def remove_done_callback(self, callback: Callable[["Future[T]"], object]) -> int:
         """Remove a callback that has not run; returns how many were removed."""
@@ -192,7 +258,10 @@ class Future(Generic[T]):
     def __await__(self) -> Generator[Any, None, T]:
         if not self.done_:
             self._blocking = True  # as asyncio's tasks want it
-            yield self
+            try:
+                yield self
+            except concurrent.futures.CancelledError:  # asyncio's is raised
+                pass
         if self._error is not None:
             raise self._error
         return self._value
@@ -213,8 +282,9 @@ class Future(Generic[T]):
 
     def expire(self) -> None:
         """Fail with `AskTimeout`: the ask's own time is over."""
-        self.deadline = OVER
-        self.set_exception(AskTimeout(f"{self.asked} did not answer within {self.timeout:g} s"))
+        text = f"{self.asked} did not answer within {self.timeout:g} s"
+        if self.set_exception(AskTimeout(text)):
+            self.give_up()
 
     def await_by(self, task: Awaiter) -> None:
         """Register the handler that awaits this future (one at a time; more use callbacks)."""
@@ -223,10 +293,10 @@ class Future(Generic[T]):
             if self.done_:
                 task.wake(self)
         else:
-            self._add(task.wake)
+            self.on_done(task.wake)
 
-    def _add(self, callback: Callable[["Future[T]"], object]) -> None:
-        """Register a callback; called at once if the future is done."""
+    def on_done(self, callback: Callable[["Future[T]"], object]) -> None:
+        """Call `callback(future)` on the thread that completes it; at once if it is done."""
         with _CALLBACKS:
             if self._callbacks is None:
                 self._callbacks = [callback]
@@ -266,7 +336,7 @@ class Future(Generic[T]):
         def wake(_: "Future[T]") -> None:
             woken.release()
 
-        self._add(wake)
+        self.on_done(wake)
         seconds = -1 if limit is None else min(max(limit, 0.0), threading.TIMEOUT_MAX)
         if woken.acquire(timeout=seconds):
             return

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from dataclasses import dataclass
+from random import Random
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -22,6 +23,7 @@ from typing import (
     overload,
 )
 
+from callboard.actors.asking.retry import FIRST_PAUSE, RetriedAsk, Retries
 from callboard.actors.envelope import COMPANY, Envelope, Priority
 from callboard.actors.errors import NoSuchMethod, WrongArgument
 from callboard.actors.exit_reason import ExitReason
@@ -106,6 +108,11 @@ class Home(Protocol):
     now: Callable[[], float]
     #: The asks that were made a moment ago, whose deadlines have to be watched.
     fresh_asks: "deque[Future[Any]]"
+
+    #: The node's source of randomness.
+    random: Random
+    #: Calls on the node's thread in so many seconds: (delay, callback, *args).
+    call_later: Callable[..., Any]
 
     def set_deadline(
         self, future: Future[Any], timeout: float, limit: float | None = None, /
@@ -229,6 +236,12 @@ class Target(Protocol):
     def post_urgent(self, message: Any, sender: Sender | None, /) -> None:
         """Hand over a message that goes before those without priority."""
 
+    def keeps_answers(self) -> bool:
+        """Return whether an ask with a key may come again, and is answered as before."""
+
+    def give_up(self, asker: Asker, /) -> None:
+        """Let a coroutine handler stop that works for an asker which has gone."""
+
     def stop(self) -> None:
         """End the actor behind earlier messages."""
 
@@ -253,9 +266,57 @@ class Callee(Generic[A_co]):
 
     __slots__ = ()
 
-    def ask(self, message: object, /) -> Future[Any]:
+    def ask(
+        self,
+        message: object,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        retries: int = 0,
+        backoff: float = FIRST_PAUSE,
+        *,
+        priority: Priority = "normal",
+    ) -> Future[Any]:
         """Send a message and return the future of its answer."""
         raise NotImplementedError
+
+    @overload
+    async def aask(
+        self,
+        message: Query[R],
+        timeout: float | None = ...,
+        retries: int = ...,
+        backoff: float = ...,
+        *,
+        priority: Priority = ...,
+    ) -> R: ...
+    @overload
+    async def aask(
+        self,
+        message: object,
+        timeout: float | None = ...,
+        retries: int = ...,
+        backoff: float = ...,
+        *,
+        priority: Priority = ...,
+    ) -> Any: ...
+    async def aask(
+        self,
+        message: object,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        retries: int = 0,
+        backoff: float = FIRST_PAUSE,
+        *,
+        priority: Priority = "normal",
+    ) -> Any:
+        """Send a message and return its answer: `ask` as a coroutine, for tasks.
+
+        `group.create_task(ref.aask(m))` works; the message is sent when the task begins, and
+        to cancel the task gives the ask up.
+        """
+        future = self.ask(message, timeout, retries, backoff, priority=priority)
+        try:
+            return await future
+        finally:
+            future.cancel()  # no effect once it is done
 
     @overload
     def call(
@@ -341,16 +402,30 @@ class ActorRef(Callee[A_co], ActorAddress):
 
     @overload
     def ask(
-        self, message: Query[R], timeout: float | None = ..., *, priority: Priority = ...
+        self,
+        message: Query[R],
+        timeout: float | None = ...,
+        retries: int = ...,
+        backoff: float = ...,
+        *,
+        priority: Priority = ...,
     ) -> Future[R]: ...
     @overload
     def ask(
-        self, message: object, timeout: float | None = ..., *, priority: Priority = ...
+        self,
+        message: object,
+        timeout: float | None = ...,
+        retries: int = ...,
+        backoff: float = ...,
+        *,
+        priority: Priority = ...,
     ) -> Future[Any]: ...
     def ask(
         self,
         message: object,
         timeout: float | None = DEFAULT_TIMEOUT,
+        retries: int = 0,
+        backoff: float = FIRST_PAUSE,
         *,
         priority: Priority = "normal",
     ) -> Future[Any]:
@@ -360,16 +435,24 @@ class ActorRef(Callee[A_co], ActorAddress):
             message: any message; a `Query[R]` is answered by an R.
             timeout: seconds that the answer may take; None or `math.inf` for no limit. Left
                 out it is 60, or in a handler what is left of the time of the ask that is
-                handled.
+                handled. With `retries` it is the time of each attempt.
+            retries: how often the message is sent again when an attempt ran out of time, the
+                path was lost, or the mailbox was full. It is handled once all the same: the
+                receiving node keeps answers for 60 s, and repeats join the work under way. To
+                a node of an earlier release only what was not sent, or refused, is repeated.
+            backoff: seconds before the first repeat; twice as long before each further one.
             priority: "high" goes before all normal messages that wait in the mailbox.
 
         Raises:
-            InvalidSeconds: the timeout is not a time.
+            InvalidSeconds: the timeout or backoff is not a time.
+            WrongArgument: `retries` is no number of repeats.
 
         The future fails with `ActorDown`, `AskTimeout`, `MailboxFull`, `NodeUnreachable`,
         `UnexpectedMessage` or `RemoteError`.
         """
-        if timeout is not DEFAULT_TIMEOUT or priority != "normal":
+        if timeout is not DEFAULT_TIMEOUT or retries or priority != "normal":
+            if retries:
+                return self._ask_again(message, timeout, retries, backoff, priority)
             return self._ask_in_company(message, timeout, priority)
         home = self.home  # as `set_deadline`, without the call
         deadline = home.now() + DEFAULT_TIMEOUT
@@ -413,6 +496,25 @@ class ActorRef(Callee[A_co], ActorAddress):
         else:
             self.target.post(message, future)
         return future
+
+    def _ask_again(
+        self,
+        message: object,
+        timeout: float | None,
+        retries: int,
+        backoff: float,
+        priority: Priority,
+    ) -> Future[Any]:
+        """Ask, and send the message again when no answer comes."""
+        limit = None
+        cell = current_cell.get()
+        if timeout is DEFAULT_TIMEOUT and cell is not None and cell.sender is not None:
+            limit = cell.sender.deadline
+        target = self.target
+        post = target.post_urgent if priority == "high" else target.post
+        plan = Retries(retries, backoff, checked_limit(timeout), limit)
+        COMPANY.used = True
+        return RetriedAsk(self, self.home, message, COMPANY.trace.get(), plan, post)
 
     def proxy(self) -> "MethodProxy":
         """Return an object whose methods call those of the actor: `ref.proxy().add(1)`."""
@@ -497,6 +599,13 @@ class NoActor:
     def post_urgent(self, message: Any, sender: Sender | None) -> None:
         """Take a message: there is nothing that it could overtake."""
         self.post(message, sender)
+
+    def keeps_answers(self) -> bool:
+        """Return that nothing is handled twice."""
+        return True
+
+    def give_up(self, asker: Asker) -> None:
+        """No handler works for anybody."""
 
     def stop(self) -> None:
         """There is no actor to be ended."""

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from callboard.actors import events
+from callboard.actors.asking.kept import KeptAnswers
 from callboard.actors.cell import Cell, Handlers
 from callboard.actors.dispatch import NO_HANDLERS, DispatchTable
 from callboard.actors.envelope import Envelope
@@ -151,8 +152,8 @@ class Runtime:
         self.loop = self.runner.loop
         #: An event that is set once the node's last thread has ended.
         self.stopped = self.runner.stopped
-        #: The asks that were made a moment ago.
         self.fresh_asks = self.runner.deadlines.fresh
+        self.kept = KeptAnswers(self.now, self.call_later)
         self.remote: Remote = LocalOnly()
         self._warned: set[object] = set()
         #: The actors of this node by their number; other rooms read it, and only the runtime

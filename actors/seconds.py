@@ -1,10 +1,11 @@
-"""Times in seconds as arguments of callboard: see `callboard.seconds`."""
+"""Times and numbers as arguments of callboard; on times see `callboard.seconds`."""
 
 from functools import partial
 from typing import Final
 
-from callboard.actors.errors import InvalidSeconds
+from callboard.actors.errors import InvalidSeconds, WrongArgument, WrongValue
 from callboard.seconds import LONGEST, checked_seconds
+from callboard.text import shown
 
 #: Return a time as 0 to `LONGEST` seconds, or raise `InvalidSeconds`.
 seconds: Final = partial(checked_seconds, refuse=InvalidSeconds)
@@ -23,3 +24,19 @@ def limit(value: object, name: str = "timeout") -> float | None:
         return None
     time = seconds(value, name)
     return time if time < LONGEST else None
+
+
+def count(value: object, name: str, least: int = 0) -> int:
+    """Return a number of things.
+
+    Raises:
+        WrongArgument: it is no integer; a bool is none.
+        WrongValue: it is less than `least`.
+    """
+    if type(value) is not int:
+        msg = f"{name}={shown(value):.80}: a whole number is needed here, such as {least + 3}"
+        raise WrongArgument(msg)
+    if value < least:
+        msg = f"{name}={value}: a number of at least {least} is needed here"
+        raise WrongValue(msg)
+    return value

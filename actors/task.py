@@ -55,6 +55,8 @@ class HandlerTask:
     waiting_for: Any = None
     ready: bool = False
     throw: BaseException | None = None
+    #: Whether nobody waits for what it does any more.
+    is_given_up: bool = False
     _cancels: int = 0
 
     def step(self) -> bool:
@@ -76,6 +78,12 @@ class HandlerTask:
             except StopIteration as stop:
                 if self.sender is not None and self.sender.expects:
                     cell.answer(self.sender, stop.value)
+                return False
+            except asyncio.CancelledError as cancelled:
+                if not self.is_given_up:
+                    raise
+                if self.sender is not None and self.sender.expects:
+                    self.sender.set_exception(cancelled)  # it is counted there, no more
                 return False
             if awaited.__class__ is Future:
                 if awaited.asked is not None and awaited.asked is cell.known_ref:
@@ -129,6 +137,12 @@ class HandlerTask:
         self.throw = asyncio.CancelledError(*(() if msg is None else (msg,)))
         self.wake(awaited)
         return True
+
+    def give_up(self) -> None:
+        """Cancel the handler because its asker has gone; the actor goes on."""
+        if not self.is_given_up:
+            self.is_given_up = True
+            self.cancel("nobody waits for the answer any more")
 
     def uncancel(self) -> int:
         """Take one request to cancel back; returns how many are left."""

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from callboard import events as events
     from callboard.actors.actor import Actor as Actor
     from callboard.actors.actor import Promise as Promise
+    from callboard.actors.asking.gathering import as_completed as as_completed
+    from callboard.actors.asking.gathering import gather as gather
+    from callboard.actors.asking.gathering import wait as wait
     from callboard.actors.dispatch import handler as handler
     from callboard.actors.envelope import traced as traced
     from callboard.actors.envelope import traceparent as traceparent
@@ -65,6 +68,7 @@ _HOMES: Final = {
     for home, names in {
         "callboard.actors.actor": "Actor Promise",
         "callboard.actors.supervision.child": "Child",
+        "callboard.actors.asking.gathering": "as_completed gather wait",
         "callboard.actors.dispatch": "handler",
         "callboard.actors.envelope": "traced traceparent tracestate",
         "callboard.actors.errors": "CallboardError",

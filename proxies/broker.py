@@ -132,6 +132,7 @@ class Broker:
                 routes.accounts.close(node)
             self.paths.forget(node)
             routes.names.pop(node, None)
+            routes.abilities.pop(node, None)
             self.gates.forget(node)
             if not self.lifetimes.proxies_of(node):  # they may still dial it
                 routes.endpoints.pop(node, None)

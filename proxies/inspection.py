@@ -452,7 +452,7 @@ class Inspector(SystemActor):
             awaits=doing.awaits,
         )
 
-    @handler
+    @handler(cancellable=False)
     async def drain(self, request: DrainNode) -> None:
         """Drain the node, answer with the report, and close it."""
         promise = self.promise()

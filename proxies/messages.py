@@ -116,7 +116,18 @@ class HoldersChanged:
 @message("callboard.Describe")
 @dataclass(frozen=True, slots=True)
 class Describe:
-    """To a directory: what is your node called? Answered by a text."""
+    """To a directory: what is your node called? Answered by a text.
+
+    With `abilities`, by a tuple of that text and the abilities of the node, of which an
+    earlier release knows nothing.
+    """
+
+    abilities: bool = False
+
+
+#: What nodes of this release can do that those of earlier ones cannot: keep answers by key, and
+#: give up the work of an asker that has gone.
+ABILITIES: Final = ("keys", "cancel")
 
 
 #: Seconds that a drain lasts at most by default.
@@ -179,6 +190,15 @@ class LinkActors:
     number: int
     other: ActorRef[Any]
     undo: bool = False
+
+
+@message("callboard.CancelAsk")
+@dataclass(frozen=True, slots=True)
+class CancelAsk:
+    """To the node itself: nobody waits for the answer to an ask of its sender's any more."""
+
+    number: int
+    message_id: int
 
 
 @message("callboard.Failure")

@@ -55,7 +55,7 @@ from callboard.proxies.link.discovery import Discovery, KnownSource
 from callboard.proxies.link.limits import Limits
 from callboard.proxies.link.ports import Ports
 from callboard.proxies.looks import Looks
-from callboard.proxies.messages import DRAIN_TIMEOUT, Drained, Spawn
+from callboard.proxies.messages import ABILITIES, DRAIN_TIMEOUT, Drained, Spawn
 from callboard.proxies.names.directory import Directory, Names
 from callboard.proxies.names.group import Group, Members
 from callboard.proxies.names.search import CONNECT_TIMEOUT, Reach
@@ -144,9 +144,8 @@ class Node(Closing):
         self.runner = around.make_runner(name)
         self.runtime = Runtime(name, node_id, self.runner)
         self.runtime.plain = PlainActors({})
-        options = LinkOptions(
-            node_id, access, certificates, limits or Limits(), state=write_plain([name])
-        )
+        state = write_plain([name, list(ABILITIES)])
+        options = LinkOptions(node_id, access, certificates, limits or Limits(), state=state)
         self._closed = False
         #: What `_start` began and nobody has finished.
         self._started: set[Future[Any]] = set()

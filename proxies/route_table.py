@@ -17,6 +17,10 @@ from callboard.proxies.ledger.departed import Departed
 from callboard.proxies.link.wire import Wire
 from callboard.proxies.rights.rights import Rights
 
+#: Abilities of a node that are kept, and characters of each.
+ABILITIES_LIMIT: Final = 64
+ABILITY_LENGTH: Final = 64
+
 #: Seconds after which nothing comes over a path that traffic has left.
 #:
 #: By then each of its links has delivered what it held, or was found dead after three
@@ -34,6 +38,8 @@ class RouteTable:
         self.lock = threading.Lock()
         #: What other nodes call themselves.
         self.names = self.router.names
+        #: What they said that they can do, see `callboard.proxies.messages`.
+        self.abilities: dict[bytes, frozenset[str]] = {}
         #: The established links, by neighbor.
         self.wires: dict[bytes, Wire] = {}
         #: What leaves may do, by node id; a full member is not in it. One that has gone stays
@@ -60,6 +66,13 @@ class RouteTable:
         """Take note of a port of this node; the first one of TCP stands in the text of refs."""
         if self.endpoint is None or is_path(self.endpoint[0]):
             self.endpoint = endpoint
+
+    def is_able(self, node: bytes, said: object) -> None:
+        """Take note of the abilities that a node has named, of a bounded number."""
+        named = said[:ABILITIES_LIMIT] if isinstance(said, list | tuple) else ()
+        self.abilities[node] = frozenset(
+            each for each in named if type(each) is str and len(each) <= ABILITY_LENGTH
+        )
 
     def has_path(self, node: bytes) -> bool:
         """Return whether a path leads to a node, or one that was lost is being replaced."""

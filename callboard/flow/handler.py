@@ -45,7 +45,7 @@ class FlowHandler(Actor):
         """
         return bot.attributes
 
-    @handler(concurrent=True)
+    @handler(concurrent=True, cancellable=False)
     async def take_flow(self, order: Serve) -> None:
         """Serve one flow."""
         bot = Bot(Message.decode(order.bot), order.broker, order.address)

@@ -108,7 +108,7 @@ class RemoteHost(ModuleHost):
         if self._agent is not None:
             self._inbox.attach(self.context, FramesAwaited())
 
-    @handler
+    @handler(cancellable=False)
     async def make_agent(self, _: MakeAgent) -> None:
         """Let the other node make the agent."""
         handle, place = self._handle, self._place
@@ -121,7 +121,7 @@ class RemoteHost(ModuleHost):
         if handle.is_started or not handle.options.hold:
             self.open_inbox()
 
-    @handler
+    @handler(cancellable=False)
     async def begin_start(self, _: BeginStart) -> None:
         """Start the module there; `make_agent` does it where there is no agent yet."""
         if self._agent is not None:
@@ -159,7 +159,7 @@ class RemoteHost(ModuleHost):
                 handle.lose(frames[place], FAILED, text)
             handle.counted.received += len(frames) - len(failures)
 
-    @handler
+    @handler(cancellable=False)
     async def quit(self, order: Quit) -> None:
         """Let the agent destroy the module, and end."""
         agent, self._agent = self._agent, None
@@ -208,7 +208,7 @@ class ModuleAgent(ModuleActor):
         self.stop_self()
         self.module.destroy()
 
-    @handler(concurrent=True)
+    @handler(concurrent=True, cancellable=False)
     async def deliver(self, run: ReceiveRun) -> tuple[tuple[int, str], ...]:
         """Receive a run; between two messages wait until what was published has room."""
         failures = []

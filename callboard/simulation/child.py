@@ -22,7 +22,7 @@ from callboard.simulation.processes import HOST_NAME, NodeCall
 class Host(SystemActor):
     """Calls methods of the node for the test."""
 
-    @handler
+    @handler(cancellable=False)
     async def call(self, call: NodeCall) -> Any:
         """Call the awaitable form of a method and return its result."""
         node = self.node

@@ -162,7 +162,7 @@ class Store(Closing):
             return
         settled = self._actor.settle()
         self._actor.expire_in(settled, self._patience())
-        settled._add(lambda _: read())  # noqa: SLF001
+        settled.on_done(lambda _: read())
 
     def _can_read(self) -> bool:
         """Return whether a read needs no waiting."""
@@ -372,7 +372,7 @@ class Store(Closing):
             told = callback
             self._actor.expire_in(future, timeout)
             # On the node's thread, also if a loop runs here.
-            future._add(lambda done: told(done.exception() is None and done.result(0)))  # noqa: SLF001
+            future.on_done(lambda done: told(done.exception() is None and done.result(0)))
             return None
         try:
             return future.result(timeout)
@@ -600,7 +600,7 @@ class StoreProxy:
         def answered(future: Future[bool]) -> None:
             self._answer(request, lambda: future.result(0))
 
-        self._store.ask_unique(key, value, expiry)._add(answered)  # noqa: SLF001
+        self._store.ask_unique(key, value, expiry).on_done(answered)
         return request
 
     def available(self) -> int:

@@ -280,7 +280,7 @@ class StoreActor(SystemActor, RunReceiver):
         def arm() -> None:
             error = ResultTimeout(f"{self!r} did not answer within {timeout:g} s")
             timer = self.runtime.call_later(timeout, future.set_exception, error)
-            future._add(lambda _: timer.cancel())  # noqa: SLF001
+            future.on_done(lambda _: timer.cancel())
 
         self.runtime.post(arm)
 

@@ -41,6 +41,12 @@ class Outbound(Protocol):
     def ensure_watched(self, proxy: "Proxy") -> None:
         """See to it that a monitor of a proxy's actor is told of its end."""
 
+    def can(self, node: bytes, ability: str) -> bool:
+        """Return whether a node has said that it has an ability."""
+
+    def give_up(self, proxy: "Proxy", asker: object) -> None:
+        """Tell a proxy's node that nobody waits for an answer any more."""
+
 
 class Proxy(Holding):
     """The stand-in for one actor of another node."""
@@ -99,6 +105,15 @@ class Proxy(Holding):
         if sender is not None and sender.expects:
             sender.set_exception(error)
         self._runtime.dead_letter(self._ref(), message, sender)
+
+    def keeps_answers(self) -> bool:
+        """Return whether its node answers an ask that comes again as before."""
+        return self._outbound.can(self.node, "keys")
+
+    def give_up(self, asker: object) -> None:
+        """Let a coroutine handler stop whose asker has gone."""
+        if self.down is None:
+            self._outbound.give_up(self, asker)
 
     def stop(self) -> None:
         """End the actor behind earlier messages."""

@@ -9,7 +9,7 @@ from callboard.actors.dispatch import handler
 from callboard.actors.reference import ActorRef, Down, checked_ref
 from callboard.actors.system_actor import SystemActor
 from callboard.proxies.address import check_name
-from callboard.proxies.messages import Describe, HoldersChanged, Lookup, WatchName
+from callboard.proxies.messages import ABILITIES, Describe, HoldersChanged, Lookup, WatchName
 
 #: Why names are gone for other nodes while their node drains.
 DRAINING: Final = "draining"
@@ -220,6 +220,6 @@ class Directory(SystemActor):
         return table.are_withdrawn and not watcher.is_local
 
     @handler
-    def describe(self, _: Describe) -> str:
-        """Return the node's name."""
-        return self._node_name
+    def describe(self, request: Describe) -> str | tuple[str, ...]:
+        """Return the node's name, and its abilities if they are asked for."""
+        return (self._node_name, *ABILITIES) if request.abilities else self._node_name

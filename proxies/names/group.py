@@ -2,11 +2,14 @@
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, Literal, TypeVar, get_args, overload
 
+from callboard.actors.asking.gathering import Answers
+from callboard.actors.asking.retry import FIRST_PAUSE
+from callboard.actors.envelope import Priority
 from callboard.actors.future import Future
 from callboard.actors.reference import DEFAULT_TIMEOUT, ActorRef, Call, Callee, Query
 from callboard.actors.runtime import Runtime
@@ -220,8 +223,12 @@ class Group(Callee[A]):
             return self._members.least_busy()
         return refs[next(self._turns) % len(refs)]
 
-    def tell(self, message: object) -> None:
+    def tell(self, message: object, *, priority: Priority = "normal") -> None:
         """Send a message to one member; without members it is a dead letter.
+
+        Args:
+            message: any message.
+            priority: "high" goes before all normal messages that wait in the mailbox.
 
         Raises:
             NotSerializable: the member is remote and the message cannot travel.
@@ -231,16 +238,41 @@ class Group(Callee[A]):
         except NoMembers:
             self._runtime.dead_letter(self._runtime.nobody, message, None)
         else:
-            ref.tell(message)
+            ref.tell(message, priority=priority)
 
     @overload
-    def ask(self, message: Query[R], timeout: float | None = ...) -> Future[R]: ...
+    def ask(
+        self,
+        message: Query[R],
+        timeout: float | None = ...,
+        retries: int = ...,
+        backoff: float = ...,
+        *,
+        priority: Priority = ...,
+    ) -> Future[R]: ...
     @overload
-    def ask(self, message: object, timeout: float | None = ...) -> Future[Any]: ...
-    def ask(self, message: object, timeout: float | None = DEFAULT_TIMEOUT) -> Future[Any]:
+    def ask(
+        self,
+        message: object,
+        timeout: float | None = ...,
+        retries: int = ...,
+        backoff: float = ...,
+        *,
+        priority: Priority = ...,
+    ) -> Future[Any]: ...
+    def ask(
+        self,
+        message: object,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        retries: int = 0,
+        backoff: float = FIRST_PAUSE,
+        *,
+        priority: Priority = "normal",
+    ) -> Future[Any]:
         """Send a message to one member and return the future of its answer.
 
-        The future fails as that of `ActorRef.ask` does, or with `NoMembers`.
+        The future fails as that of `ActorRef.ask` does, or with `NoMembers`. Repeats go to
+        the same member.
         """
         try:
             ref = self.pick(message)
@@ -248,10 +280,35 @@ class Group(Callee[A]):
             failed: Future[Any] = Future(self)
             failed.set_exception(error)
             return failed
-        future = ref.ask(message, timeout)
+        future = ref.ask(message, timeout, retries, backoff, priority=priority)
         if self.routing == "least_busy":
             self._members.count(ref, future)
         return future
+
+    def map(
+        self,
+        items: Iterable[object],
+        limit: int = 16,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        retries: int = 0,
+        backoff: float = FIRST_PAUSE,
+    ) -> Answers[Any]:
+        """Ask a message after the other, each of one member, and give the answers in order.
+
+        `for answer in group.map(pages)`, `async for …` in a coroutine; `.result(t)` and
+        `await` return them as a list. The first error is raised, and ends it.
+
+        Args:
+            items: the messages, taken as they are needed.
+            limit: asks that are under way at once, over all members.
+            timeout: seconds of each ask.
+            retries: of each ask, as for `ask`.
+            backoff: of each ask.
+
+        Raises:
+            WrongArgument: the items are no messages, or the limit is no number.
+        """
+        return Answers(lambda item: self.ask(item, timeout, retries, backoff), items, limit)
 
     # --- all members ---
 

@@ -45,6 +45,7 @@ from callboard.basp.header import (
 )
 from callboard.basp.payload import LargePayload
 from callboard.proxies.messages import (
+    CancelAsk,
     Describe,
     DrainNode,
     LinkActors,
@@ -257,8 +258,8 @@ class LeafGate:
             if is_own and key[1] >= FIRST_ACTOR and self._permits(right, key):
                 return None
             return self._about(right, key)
-        if number == DIRECTORY and kind is Describe:
-            return None
+        if (number, kind) in ((DIRECTORY, Describe), (NODE_ACTOR, CancelAsk)):
+            return None  # what it may cancel is its own asks
         if number == INSPECTOR and kind in self._host.inspections:
             return None if rights.inspect else Refusal("inspect", "figures", "figures")
         if number == INSPECTOR and kind is DrainNode:

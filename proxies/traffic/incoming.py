@@ -40,6 +40,7 @@ from callboard.proxies.lifetime.lifetimes import Lifetimes
 from callboard.proxies.link.wire import Wire
 from callboard.proxies.messages import (
     TAKES_NO_MORE,
+    CancelAsk,
     Failure,
     LinkActors,
     StopActor,
@@ -154,6 +155,11 @@ class RemoteAsker:
         self.owed()
         self._outgoing.respond_error(self.node, self._number, self.message_id, error)
         return True
+
+    @property
+    def origin(self) -> tuple[bytes, int]:
+        """What names the ask: its node, and its message id there."""
+        return self.node, self.message_id
 
     def owed(self) -> None:
         """The message was handled; its answer may come later."""
@@ -498,6 +504,8 @@ class Incoming:
         if number == NODE_ACTOR:
             if isinstance(message, Failure):
                 self._lifetimes.refuse_monitors(sender.node, message)
+            elif isinstance(message, CancelAsk):
+                self._take_cancel(message, sender.node)
             else:
                 self._take_command(message)
             sender.set_result(None)
@@ -506,6 +514,9 @@ class Incoming:
             name = self._runtime.name
             sender.set_exception(NodeClosed(f"{name} {TAKES_NO_MORE}"))
             return
+        key = message.key if isinstance(message, Envelope) else None
+        if key is not None and self._runtime.kept.repeats(number, key, sender):
+            return  # the actor has answered before it ended
         ref = self._runtime.ended_ref(number)
         if number == NOT_PERMITTED:
             sender.set_exception(NotPermitted(str(message)))
@@ -545,6 +556,13 @@ class Incoming:
                 target.unlink(message.other)
             else:
                 target.link(message.other)
+
+    def _take_cancel(self, message: CancelAsk, node: bytes) -> None:
+        """Let work stop that another node asked for, and no longer waits for."""
+        if type(message.number) is int and type(message.message_id) is int:
+            cell = self._runtime.contexts.get(message.number)
+            if cell is not None and message.number >= FIRST_ACTOR:
+                cell.give_up((node, message.message_id))
 
     # --- control frames for this node ---
 

@@ -5,8 +5,9 @@ the next hop. Position, count and write of one dispatch happen under the routes'
 order on the wire is the order of the positions.
 """
 
+import contextlib
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -19,15 +20,18 @@ from callboard.actors.envelope import (
     is_traceparent,
     is_tracestate,
 )
-from callboard.actors.errors import NodeClosed, NodeUnreachable
+from callboard.actors.errors import CallboardError, NodeClosed, NodeUnreachable
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Sender, current_cell
 from callboard.actors.runtime import Runtime
 from callboard.basp.errors import LocalProtocolError, RemoteProtocolError
 from callboard.basp.header import (
+    DIRECTORY,
+    FIRST_ACTOR,
     HEADER,
     HIGH_PRIORITY,
     MESSAGE_ID_MASK,
+    NODE_ACTOR,
     POSITION_MASK,
     POSITION_SHIFT,
     RESPONSE,
@@ -39,11 +43,15 @@ from callboard.basp.registry import MessageRegistry
 from callboard.proxies.errors import MessageTooLarge, NotSerializable
 from callboard.proxies.lifetime.proxy import Proxy
 from callboard.proxies.link.stream import WAITING_LIMIT
-from callboard.proxies.messages import failure_of
+from callboard.proxies.messages import CancelAsk, Describe, failure_of
 from callboard.proxies.route_table import RouteTable
 from callboard.proxies.traffic.unrouted import Unrouted
 
 _DISPATCH: Final = int(Operation.DISPATCH_MESSAGE)
+
+#: Seconds in which a node says what it can do, and what may wait for that.
+DESCRIBED_WITHIN: Final = 5.0
+LEARNERS: Final = 1_000
 
 #: A year: what claims to have more time left has as much as it wants.
 LONGEST_DEADLINE_MS: Final = 1000 * 3600 * 24 * 365
@@ -82,6 +90,8 @@ class Outgoing:
         self._checked_from = min(self._payload_limit, self._item_limit)
         #: Asks that wait for an answer, and the node that owes it.
         self.pending: dict[int, tuple[Future[Any], bytes]] = {}
+        #: What waits to know the abilities of nodes.
+        self._learning: dict[bytes, list[Callable[[], None]]] = {}
         #: Nodes in reach that said that they take no more asks.
         self.refusing: set[bytes] = set()
 
@@ -188,12 +198,13 @@ class Outgoing:
 
     def _options_of(self, envelope: Envelope) -> dict[int, object]:
         """Return what travels with a message in an envelope."""
-        left = None
+        left, key = None, envelope.key
         if envelope.deadline is not None:
             left = max(0, round(1000 * (envelope.deadline - self._runtime.now())))
-            if envelope.trace is None:
+            if envelope.trace is None and key is None:
                 return {DEADLINE_MS: left}
-        return DispatchOptions(left, *(envelope.trace or ())).to_map()
+        parent, state = envelope.trace or ("", "")
+        return DispatchOptions(left, parent, state, key).to_map()
 
     def _open_options(self, message: object, options: Mapping[int, object]) -> object:
         """Make an envelope of what came with a message; a strange trace is left out."""
@@ -206,14 +217,16 @@ class Outgoing:
                 return Envelope(message, None, self._runtime.now() + left / 1000)
         found = read_options(options)
         left, parent, state = found.deadline_ms, found.trace_parent, found.trace_state
-        deadline = None
+        deadline = trace = None
+        key = found.idempotency_key if isinstance(found.idempotency_key, bytes) else None
         if left is not None and left <= LONGEST_DEADLINE_MS:
             deadline = self._runtime.now() + left / 1000
             COMPANY.used = True
-        if not is_traceparent(parent):
-            return message if deadline is None else Envelope(message, deadline=deadline)
-        trace = TraceContext(parent, state if is_tracestate(state) else "")
-        return Envelope(message, trace, deadline)
+        if is_traceparent(parent):
+            trace = TraceContext(parent, state if is_tracestate(state) else "")
+        if trace is None and deadline is None and key is None:
+            return message
+        return Envelope(message, trace, deadline, key=key)
 
     def _expect(self, asker: Any, node: bytes) -> int:
         """Note an ask that waits for an answer; returns its message id."""
@@ -260,6 +273,46 @@ class Outgoing:
             wire.write(head + payload, at_once=True)
 
     # --- asks that get no answer ---
+
+    def can(self, node: bytes, ability: str) -> bool:
+        """Return whether a node has said that it has an ability; else it is asked."""
+        self._when_known(node, lambda: None)
+        return ability in self._routes.abilities.get(node, ())
+
+    def _when_known(self, node: bytes, then: Callable[[], None]) -> None:
+        """Call back when the abilities of a node in reach are known: a neighbor said them."""
+        learning = self._learning.get(node)
+        if node in self._routes.abilities:
+            then()
+        elif learning is None and node in self._next_hops:
+            self._learning[node] = [then]
+            question = Describe(abilities=True)
+            asked = self._runtime.ref_of(node, DIRECTORY).ask(question, DESCRIBED_WITHIN)
+            asked.on_done(lambda answer: self._learned(node, answer))
+        elif learning is not None and len(learning) < LEARNERS:
+            learning.append(then)
+
+    def _learned(self, node: bytes, answer: Future[Any]) -> None:
+        """Take what a node says of itself; an earlier release says its name alone."""
+        error = answer.exception()
+        if error is None:
+            self._routes.is_able(node, answer.result())
+        for then in self._learning.pop(node, ()):
+            if error is None:
+                then()
+
+    def give_up(self, proxy: Proxy, asker: object) -> None:
+        """Tell a proxy's node that nobody waits for an answer any more, if it is in reach."""
+        message_id = getattr(asker, "message_id", 0)
+        if message_id and proxy.number >= FIRST_ACTOR:
+            cancel = CancelAsk(proxy.number, message_id)
+            self._when_known(proxy.node, lambda: self._cancel(proxy.node, cancel))
+
+    def _cancel(self, node: bytes, cancel: CancelAsk) -> None:
+        """Tell a node that an ask is given up, if it understands that and is in reach."""
+        if node in self._next_hops and "cancel" in self._routes.abilities.get(node, ()):
+            with contextlib.suppress(CallboardError):  # it is but a favor
+                self._runtime.ref_of(node, NODE_ACTOR).target.post(cancel, None)
 
     def ensure_watched(self, proxy: Proxy) -> None:
         """See to it that a monitor of a proxy's actor is told of its end."""

@@ -63,6 +63,7 @@ class Paths:
             rights = self._routes.rights[node] = peer.standing.rights
             reach = rights.reach
         wire.peer_name = self._routes.names[node] = _read_name(peer.state)
+        self._routes.is_able(node, [*_read_state(peer.state), None, None][1])
         self._routes.wires[node] = wire
         if wire.endpoint is not None:
             self._routes.endpoints[node] = wire.endpoint
@@ -257,11 +258,16 @@ class Paths:
         self._path_ends.pop(node, None)
 
 
-def _read_name(state: bytes) -> str:
-    """Read what a peer says about itself; what is not there or odd counts as no name."""
+def _read_state(state: bytes) -> list[object]:
+    """Read what a peer says about itself: its name, and its abilities; odd things are none."""
     try:
         said = read_plain(state)
     except BaspError:
-        return ""
-    name = said[0] if isinstance(said, list) and said else ""
+        return []
+    return said if isinstance(said, list) else []
+
+
+def _read_name(state: bytes) -> str:
+    """Return the name that a peer has given itself; what is not there or odd counts as none."""
+    name = next(iter(_read_state(state)), "")
     return name if isinstance(name, str) and name.isprintable() else ""

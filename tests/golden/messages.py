@@ -68,7 +68,8 @@ VALUES: tuple[Any, ...] = (
     messages.Lookup("name"),
     messages.WatchName("name", True, 5),
     messages.HoldersChanged(6, (REF,), (OTHER,), "why", True),
-    messages.Describe(),
+    messages.Describe(True),
+    messages.CancelAsk(17, 5),
     messages.StopActor(17, True),
     messages.LinkActors(17, REF, True),
     messages.Failure("ActorDown", "text", "detail", "trace"),
@@ -181,6 +182,11 @@ SAMPLES["callboard.Inspection of the release before"] = Sample(
         [NODE],
     ),
     lambda _: EARLIER_INSPECTION,
+    CODEC.decode_message,
+)
+SAMPLES["callboard.Describe of the release before"] = Sample(
+    messages.Describe(),
+    lambda _: bytes.fromhex("81d9bf07827263616c6c626f6172642e4465736372696265a0"),
     CODEC.decode_message,
 )
 SAMPLES |= {f"Thespian's {kind.__name__}": thespians(kind) for kind in TRAVELING}

@@ -294,7 +294,16 @@ def blocking_methods() -> dict[str, tuple[object, object]]:
         if inspect.isclass(exported := getattr(callboard, name))
         for method, found in inspect.getmembers(exported)
         if not method.startswith("_") and hasattr(exported, "a" + method)
+        if method != "ask"  # it returns a future
     }
+
+
+@pytest.mark.parametrize("kind", [callboard.ActorRef, callboard.Group])
+def test_the_coroutine_of_an_ask_takes_what_the_ask_takes(kind):
+    asked = inspect.signature(kind.ask).parameters
+
+    assert inspect.signature(kind.aask).parameters == asked
+    assert inspect.iscoroutinefunction(kind.aask)
 
 
 def test_the_blocking_methods_have_twins():

@@ -202,7 +202,7 @@ def test_a_callback_or_subscriber_that_raises_ends_no_actor(make_node, kind):
         node.spawn(Echo).kill()
         asked = [echo.ask(text) for text in "abc"]
         for each in asked:
-            each._add(raises)
+            each.on_done(raises)
         assert [each.result(5) for each in asked] == list("abc")
     assert echo.ask("alive").result(5) == "alive"
 

@@ -138,7 +138,7 @@ class RouterActor(SystemActor):
         """Whether the caller is on the router's thread."""
         return self._runner.is_runner_thread()
 
-    @handler
+    @handler(cancellable=False)
     async def open_ports(self, _: OpenPorts) -> CallboardError | None:
         """Open the listeners, and clients come; returns why it cannot be done."""
         config = self._config
@@ -234,7 +234,7 @@ class RouterActor(SystemActor):
             self._mailbox.poke()
             raise
 
-    @handler(concurrent=True)
+    @handler(concurrent=True, cancellable=False)
     async def leave(self, _: CloseRouter) -> None:
         """End: turns go on while the clients are told."""
         if self.edge is not None:

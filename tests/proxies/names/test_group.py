@@ -1,5 +1,6 @@
 """Groups: who is in, who gets a message, and what happens when members come and go."""
 
+import asyncio
 from collections import Counter
 
 import pytest
@@ -25,6 +26,19 @@ class Slow(Actor):
         for promise in self.owed:
             promise.set_result("done")
         self.owed.clear()
+
+
+class Doubler(Actor):
+    @handler
+    async def number(self, msg: int) -> int:
+        await self.sleep(0.001)
+        return 2 * msg
+
+
+@pytest.fixture
+def local():
+    with Node() as node:
+        yield node
 
 
 @pytest.fixture
@@ -269,3 +283,27 @@ def test_a_dead_actor_does_not_stay(nodes, cluster):
     cluster.advance(0.1)
 
     assert node.group("g").members() == []
+
+
+def test_map_asks_the_members_in_turn_and_answers_in_order(local):
+    node = local
+    group = node.group("doublers")
+    for _ in range(3):
+        group.join(node.spawn(Doubler))
+
+    assert group.map(range(100), limit=4).result(20) == [2 * n for n in range(100)]
+    assert list(group.map(iter([1, 2]))) == [2, 4]
+
+    async def walk():
+        return (
+            await group.map([3]),
+            [each async for each in group.map([4])],
+            await group.aask(5),
+        )
+
+    assert asyncio.run(walk()) == ([6], [8], 10)
+
+
+def test_a_map_without_members_fails(local):
+    with pytest.raises(NoMembers):
+        local.group("nobody").map([1]).result(5)

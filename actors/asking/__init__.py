@@ -1,0 +1,1 @@
+"""Asks beyond one question and one answer: repeated ones, kept answers, many at once."""
