@@ -46,6 +46,8 @@ class SocketStream:
     _runner: Runner
     _buffer: bytearray | None = None
     _is_closing: bool = False
+    #: Whether the client has closed, at least for writing.
+    _has_ended: bool = False
     #: Has the socket once nothing follows.
     _parting: Parting | None = None
     #: Events that the poller is asked for.
@@ -77,6 +79,7 @@ class SocketStream:
         if data:
             self.remote.receive(data)
         else:
+            self._has_ended = True
             self.remote.hang_up()
 
     def _write_rest(self) -> None:
@@ -120,6 +123,9 @@ class SocketStream:
     def _part(self) -> None:
         """Close the socket behind what waits, and tell the link when the client has too."""
         rest = self._buffer or b""
+        if self._has_ended and not rest:  # nothing can come any more that would be answered
+            self._end()
+            return
         descriptor = self._give_up()
         if descriptor >= 0:
             # With a family and a kind, whichever, the system is not asked for them.
@@ -186,6 +192,7 @@ class SocketStream:
             except OSError:  # there is no more, or the poll will find out
                 return
             if not data:
+                self._has_ended = True
                 self.remote.hang_up()
                 return
             self.remote.receive(data)
