@@ -31,6 +31,7 @@ from callboard.actors.events import Counters, MailboxOverflow
 from callboard.actors.future import Future
 from callboard.actors.reference import Down, Home, Running, Sender, current_cell
 from callboard.actors.signals import ChildDown, Exit, LinkExit, Resume, Stop, Urgent
+from callboard.seconds import check_numbers
 
 Item = tuple[Any, Sender | None]
 OnFull = Literal["wait", "drop_newest", "drop_oldest", "fail"]
@@ -59,6 +60,7 @@ class Mailbox:
     on_full: OnFull = "wait"
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         for name, bound in (("limit", self.limit), ("bytes", self.bytes)):
             if bound is not None and bound < 1:
                 msg = f"Mailbox({name}={bound!r}): a bound is 1 or more, or None"

@@ -1,4 +1,4 @@
-"""Times in seconds as programs, files and other nodes give them.
+"""Times in seconds, and other numbers, as programs, files and other nodes give them.
 
 A time that is no number, or not a number (NaN), would put timers out of order; an infinite or
 huge one cannot be told to a clock, a socket or another node. So each is checked once, where it
@@ -6,11 +6,15 @@ comes in.
 """
 
 from collections.abc import Callable
+from dataclasses import fields
 from numbers import Real
-from typing import Final
+from typing import Any, Final
 
 #: Seconds that stand for ever: 31 years. Longer times are taken for this.
 LONGEST: Final = 1e9
+
+#: The largest number in settings. Integers have no end, but floats that are made of them have.
+LARGEST: Final = 2**63 - 1
 
 
 def checked_seconds(
@@ -43,6 +47,20 @@ def checked_seconds(
     if value > LONGEST:  # type: ignore[operator]  # before it is a float: integers have no end
         return LONGEST
     return float(value) if value > 0 else 0.0  # type: ignore[operator,arg-type]
+
+
+def check_numbers(settings: Any) -> None:
+    """Check the numbers among the fields of a dataclass.
+
+    Raises:
+        ValueError: one is not a number (NaN), infinite, or too large to reckon with.
+    """
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if isinstance(value, int | float) and not -LARGEST <= value <= LARGEST:
+            name = f"{type(settings).__name__}({field.name}={_shown(value)})"
+            text = f"{name}: give a number of at most {LARGEST:,}"
+            raise ValueError(text)
 
 
 def _shown(value: object) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from callboard.commitlog.segment import SegmentInfo
+from callboard.seconds import check_numbers
 
 DEFAULT_SEGMENT_BYTES: Final = 64 << 20
 #: Segments that a limit is spread over, so that about a tenth of it goes at a time.
@@ -34,6 +35,7 @@ class Retention:
             elif value is not None and not value > 0:  # nor is NaN
                 what = f"Retention({name}={value}): give more than 0, or None for no limit"
                 raise ValueError(what)
+        check_numbers(self)
 
     @classmethod
     def parse(cls, text: str) -> "Retention":

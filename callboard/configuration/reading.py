@@ -16,10 +16,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from callboard.configuration.host_port import parse_host_port, parse_listen
 from callboard.named_file import read_named
+from callboard.seconds import LARGEST
 from callboard.text import TEXT_LIMIT, shown
 
 #: Bytes of a configuration file: parsers need several times that in memory.
@@ -44,6 +52,15 @@ class Table(BaseModel):
     """A table of a configuration; a key that it does not name is a mistake."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*")
+    @classmethod
+    def _can_be_reckoned_with(cls, value: Any) -> Any:
+        """Refuse numbers that floats made of them, or the system, do not hold."""
+        if isinstance(value, int | float) and not -LARGEST <= value <= LARGEST:
+            message = f"at most {LARGEST:,}"
+            raise ValueError(message)
+        return value
 
 
 class StrictTable(Table):

@@ -66,6 +66,7 @@ from callboard.proxies.link.dialer import Dial
 from callboard.proxies.messages import Lookup
 from callboard.proxies.rights.doors import CORE_NAME
 from callboard.proxies.traffic.incoming import RemoteTeller
+from callboard.seconds import check_numbers
 
 _LOG: Final = logging.getLogger("callboard.endpoint")
 
@@ -120,6 +121,9 @@ class HubOptions:
     forwards: bool = True
     peer_buffer_size: int = 2048
     overflow_policy: str = "disconnect"
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
 
 
 class Hub(SystemActor):

@@ -29,6 +29,7 @@ from callboard.gateway import errors
 from callboard.gateway.module import Module
 from callboard.gateway.wire import control
 from callboard.gateway.wire.message import Message
+from callboard.seconds import LONGEST
 
 if TYPE_CHECKING:
     import pynng
@@ -51,7 +52,9 @@ MESSAGES_KEPT: Final = 128
 class _Launch(StrictTable):
     path: str
     args: list[str] = []
-    grace_ms: float = Field(default=3000, ge=0, alias="grace.period.ms", strict=False)
+    grace_ms: float = Field(
+        default=3000, ge=0, le=LONGEST, alias="grace.period.ms", strict=False
+    )
 
 
 class ProcessEntrypoint(StrictTable):

@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from callboard.actors.seconds import seconds
+from callboard.seconds import check_numbers
 
 #: Commands that are acknowledged at once; fewer are at the next tick, or when asked for.
 ACK_AFTER: Final = 64
@@ -57,6 +58,7 @@ class StoreOptions:
             if each.type is float:
                 time = seconds(getattr(self, each.name), each.name)
                 object.__setattr__(self, each.name, time)
+        check_numbers(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Final
 from callboard.actors.token_bucket import TrafficLimit
 from callboard.basp.frame import DEFAULT_PAYLOAD_LIMIT
 from callboard.basp.header import HEADER
+from callboard.seconds import check_numbers
 
 #: A link needs some of them for heartbeats and routes.
 LEAST_BYTES_PER_SECOND: Final = 1_024
@@ -69,6 +70,7 @@ class Limits:
         Raises:
             ValueError: one is less than 1, and does not stand for no limit.
         """
+        check_numbers(self)
         for field in fields(self):
             value = getattr(self, field.name)
             least = LEAST_BYTES_PER_SECOND if field.name == "bytes_per_second" else 1

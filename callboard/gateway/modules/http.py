@@ -16,6 +16,7 @@ from callboard.configuration.reading import HostPort
 from callboard.gateway.errors import GatewayError
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.wire.message import Message
+from callboard.seconds import LONGEST
 from callboard.text import describe
 from callboard.web import WebHandler, WebServer
 
@@ -46,8 +47,8 @@ class HttpArguments(ModuleArguments):
     listen: HostPort | None = None
     post: str | None = None
     get: str | None = None
-    period: float = Field(default=60.0, gt=0, strict=False)
-    timeout: float = Field(default=10.0, gt=0, strict=False)
+    period: float = Field(default=60.0, gt=0, le=LONGEST, strict=False)
+    timeout: float = Field(default=10.0, gt=0, le=LONGEST, strict=False)
     headers: dict[str, str] = {}
 
     @field_validator("post", "get")

@@ -12,6 +12,7 @@ from callboard.gateway.errors import ModuleFailed
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.modules.record import filled
 from callboard.gateway.wire.message import Message
+from callboard.seconds import LONGEST
 
 #: Seconds that a message waits for a connection which broke.
 PATIENCE: Final = 2.0
@@ -45,7 +46,7 @@ class MqttArguments(ModuleArguments):
     publish: str | None = None
     qos: int = Field(default=0, ge=0, le=2)
     retain: bool = False
-    timeout: float = Field(default=10.0, gt=0, strict=False)
+    timeout: float = Field(default=10.0, gt=0, le=LONGEST, strict=False)
 
 
 class MqttModule(Module):

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from callboard.actors.cell import Reminder
 from callboard.gateway.module import Module, ModuleArguments
+from callboard.seconds import LONGEST
 
 
 class TimerArguments(ModuleArguments):
@@ -19,7 +20,7 @@ class TimerArguments(ModuleArguments):
         count: how many messages; without end by default.
     """
 
-    period: float = Field(gt=0, strict=False)
+    period: float = Field(gt=0, le=LONGEST, strict=False)
     content: str | None = None
     properties: dict[str, str] = {}
     count: int | None = Field(default=None, ge=1)

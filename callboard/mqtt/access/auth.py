@@ -37,6 +37,7 @@ from callboard.mqtt.access.scrypt import PasswordHash, hash_password
 from callboard.mqtt.router.link import Access
 from callboard.mqtt.wire.packet import Connect
 from callboard.mqtt.wire.reason_code import ReasonCode
+from callboard.seconds import check_numbers
 
 #: Clients whose password is waiting to be checked; further ones are refused as *server busy*.
 MOST_WAITING: Final = 1_000
@@ -74,6 +75,9 @@ class Security:
     acl: tuple[AclEntry, ...] = ()
     bans: BanList = field(default_factory=BanList)
     login_failures: int = 20
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
 
 
 #: For all clients that no rule or hook is about when they come in.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from callboard.actors.seconds import seconds
 from callboard.mqtt.wire.framing import PACKET_SIZE, PACKETS_PER_READ
 from callboard.mqtt.wire.reason_code import ReasonCode, reason_text
+from callboard.seconds import check_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class NetworkLimits:
     def __post_init__(self) -> None:
         for name in ("connect_timeout", "linger", "reader_patience"):
             object.__setattr__(self, name, seconds(getattr(self, name), name))
+        check_numbers(self)
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from enum import Enum
 
 from callboard.actors.seconds import seconds
 from callboard.mqtt.router.datalog import SEGMENT_BYTES, SEGMENT_COUNT
+from callboard.seconds import check_numbers
 
 #: Seconds.
 DAY = 86_400.0
@@ -102,3 +103,4 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("session_expiry", "acknowledge_patience", "max_hold"):
             object.__setattr__(self, name, seconds(getattr(self, name), name))
+        check_numbers(self)
