@@ -25,11 +25,12 @@ from typing import Any, Final, Literal, get_args
 
 from callboard.actors.closing import Closing
 from callboard.endpoint.hub import Hub
-from callboard.endpoint.machine.effect import Item
+from callboard.endpoint.machine.effect import Item, RunReceiver
 from callboard.model.data import thawed
 from callboard.model.errors import EndpointError
 from callboard.model.scalar import Octets
 from callboard.mqtt.port.local_link import LocalLink
+from callboard.mqtt.service.cluster import ROUTERS
 from callboard.mqtt.service.router import Router
 from callboard.mqtt.wire.client import Message
 from callboard.mqtt.wire.errors import LinkClosed
@@ -54,8 +55,8 @@ class TopicMap:
         otherwise: what a payload becomes that is no such text or JSON: `bytes`; `text`, where
             it is UTF-8; or it is `refused`: not carried, but counted and logged.
         qos: with which messages are taken from and given to MQTT.
-        retain: whether messages to MQTT are retained, whoever published them. Routers of a
-            cluster have the same retained messages without it.
+        retain: whether messages to MQTT are retained; not those of nodes with another router
+            of the cluster: what is retained there is retained here without it.
     """
 
     mqtt: str = ""
@@ -82,7 +83,7 @@ class TopicMap:
             raise ValueError(message)
 
 
-class MqttDoor(Closing):
+class MqttDoor(RunReceiver, Closing):
     """Carries messages between a router and a node's topics, until it is closed.
 
     Attributes:
@@ -107,6 +108,7 @@ class MqttDoor(Closing):
             Refused: the router does not grant a subscription.
         """
         self._hub = Hub.of(getattr(node, "node", node))
+        self._routers = self._hub.node.group(ROUTERS)
         self._maps = tuple(maps)
         self._inward = [each for each in self._maps if each.direction != "out"]
         self._outward = [each for each in self._maps if each.direction != "in"]
@@ -190,11 +192,16 @@ class MqttDoor(Closing):
 
     # --- from the hub, on the node's thread ---
 
-    def take(self, items: list[Item]) -> None:
-        """Take a run of messages of the hub."""
+    def take_from(self, sender: bytes, items: list[Item], _size: int) -> None:
+        """Take a run of messages of the hub.
+
+        What comes from a node with another router may be its clients', and not to be retained.
+        """
+        is_own = sender == self._hub.runtime.node_id
+        may_retain = is_own or all(each.node_id != sender for each in self._routers)
         found = []
         for topic, value in items:
-            message = self._message(topic, value)
+            message = self._message(topic, value, may_retain=may_retain)
             if message is None:
                 self.unmapped += 1
             else:
@@ -206,7 +213,7 @@ class MqttDoor(Closing):
             return
         self.taken += len(found)
 
-    def _message(self, topic: str, value: Any) -> Message | None:
+    def _message(self, topic: str, value: Any, *, may_retain: bool) -> Message | None:
         """Return the message for a value of the hub; None if MQTT cannot have it."""
         for each in self._outward:
             if topic.startswith(each.endpoint):
@@ -214,7 +221,7 @@ class MqttDoor(Closing):
                 payload = _payload(value)
                 if payload is None or not is_valid_topic(name) or name.startswith("$"):
                     return None
-                return Message(name, payload, each.qos, each.retain)
+                return Message(name, payload, each.qos, each.retain and may_retain)
         return None
 
 

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from callboard import Node
+from callboard import Endpoint, Node
 from callboard.mqtt import Limits, Message, MqttDoor, Router, RouterConfig
 from callboard.mqtt.router.record import key_of
 from callboard.mqtt.router.retained import GRAVE, Head
@@ -18,6 +18,7 @@ from callboard.mqtt.service.cluster import (
     RetainedQuestion,
     RetainedWrite,
 )
+from callboard.mqtt.service.hub_door import TopicMap
 from callboard.mqtt.wire.packet import V5, Publish, Subscribe, Subscription
 from callboard.mqtt.wire.properties import Properties
 from tests.callboard.mqtt.caller import Caller
@@ -187,6 +188,32 @@ def test_a_message_forwarded_by_doors_is_retained_only_if_its_publisher_said_so(
             got = {there.recv(10).topic, there.recv(10).topic}
         assert got == {"plain", "kept"}
         both_keep(one, two, {b"kept": b"2"})
+
+
+def test_doors_that_retain_do_so_for_actors_and_not_for_clients_elsewhere() -> None:
+    maps = [TopicMap(retain=True)]
+    with (
+        apart() as (one, two, a, b),
+        MqttDoor(one, a, maps),
+        MqttDoor(two, b, maps),
+        Node("plain") as plain,
+        Endpoint(node=a) as near,
+        Endpoint(node=plain) as far,
+        two.link() as there,
+    ):
+        link(a, b)
+        there.subscribe("of a client", qos=1).result(5)
+        far.peer(*near_address(near))
+        near.publish("/mqtt/of a node with a router", b"1")
+        far.publish("/mqtt/of a node without", b"2")
+        with one.link() as here:
+            here.publish("of a client", b"3", qos=1).result(5)
+        assert there.recv(10).payload == b"3"
+        both_keep(one, two, {b"of a node with a router": b"1", b"of a node without": b"2"})
+
+
+def near_address(endpoint: Endpoint) -> tuple[str, int]:
+    return "127.0.0.1", endpoint.listen("127.0.0.1", 0)
 
 
 def test_the_time_that_a_message_has_left_goes_along(routers) -> None:
