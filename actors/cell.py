@@ -109,6 +109,13 @@ Handlers = type | Mapping[type, Callable[[Any], Any]] | object
 _UNAWAITED: Final = frozenset({CoroutineType, Future, Pause})
 
 
+class Elsewhere(Protocol):
+    """What an actor's own runtime sees of other nodes."""
+
+    def is_reachable(self, node: bytes, /) -> bool:
+        """Return whether a path leads to another node."""
+
+
 class ActorHost(MailboxHost, Protocol):
     """The runtime of an actor, as its cell and the actor itself use it."""
 
@@ -118,6 +125,10 @@ class ActorHost(MailboxHost, Protocol):
     #: Starts children of supervisors on other nodes: (class, args, kwargs, where); None without
     #: other nodes.
     spawn_elsewhere: Callable[..., Future[ActorRef[Any]]] | None
+
+    @property
+    def remote(self) -> Elsewhere:
+        """What leads to other nodes."""
 
     #: The runner of the node.
     runner: Runner

@@ -81,6 +81,9 @@ class Remote(Protocol):
     def actor_ended(self, context: Any, down: Down) -> None:
         """Take note that an actor of this node ended."""
 
+    def is_reachable(self, node: bytes, /) -> bool:
+        """Return whether a path leads to another node."""
+
 
 class LocalOnly:
     """A runtime without other nodes."""
@@ -100,6 +103,10 @@ class LocalOnly:
 
     def actor_ended(self, _context: Any, _down: Down) -> None:
         """Tell nobody."""
+
+    def is_reachable(self, _node: bytes) -> bool:
+        """Return that there is no other node."""
+        return False
 
 
 class Runtime:

@@ -27,7 +27,8 @@ class Child:
         name: the name that each incarnation is registered under on the node, so that others
             find the one that runs. Messages to an earlier incarnation are dead letters.
         on: the node that it runs on: an address, a node id, a worker or a pool of workers; None
-            for the supervisor's own.
+            for the supervisor's own. A list of these names several: it runs on the first that
+            takes it, and moves to the next one when its node is gone.
         shutdown: seconds that it may take to end when the supervisor ends it; then it is killed
             and no longer waited for. None for no limit.
     """
@@ -46,7 +47,13 @@ class Child:
 
         Raises:
             ValueError: `restart` is none of the three, or `shutdown` is negative.
+            WrongArgument: `on` is a list without nodes.
         """
+        if isinstance(on, list | tuple) and (not on or None in on):
+            msg = (
+                f"on={on!r}: name the nodes, Child(Counter, on=[first.address, second.address])"
+            )
+            raise WrongArgument(msg)
         if restart not in _KINDS:
             msg = f"restart={restart!r}: choose permanent, transient or temporary"
             raise ValueError(msg)
@@ -59,6 +66,8 @@ class Child:
         self.restart = restart
         self.name = name
         self.on = on
+        #: The nodes that it may run on, the first to try first; none for the supervisor's own.
+        self.places = tuple(on) if isinstance(on, list | tuple) else () if on is None else (on,)
         self.shutdown = limit(shutdown, "shutdown")
         self.label: str = name or str(getattr(actor_class, "__name__", actor_class))
 

@@ -54,6 +54,7 @@ class Slot:
         restarts: how often it was started again.
         cause: why its last incarnation ended, as reason and detail; None at the first start.
         is_leaving: it is removed once it has ended.
+        place: which of its child's places it runs on, or is tried on first.
     """
 
     child: Child
@@ -64,6 +65,7 @@ class Slot:
     restarts: int = 0
     cause: tuple[str, str] | None = None
     is_leaving: bool = False
+    place: int = 0
     started_at: float = 0.0
     #: The pauses before restarts that follow one another soon; None before the first.
     backoff: Backoff | None = None

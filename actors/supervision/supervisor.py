@@ -7,17 +7,17 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from callboard.actors.actor import Actor
 from callboard.actors.cell import Cell, Reminder
 from callboard.actors.dispatch import DispatchTable, handler
-from callboard.actors.errors import remote_error
+from callboard.actors.errors import RemoteError, remote_error
 from callboard.actors.events import ActorRestarted, RestartsExhausted
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import Future
 from callboard.actors.mailbox import options_of
-from callboard.actors.reference import ActorRef, Sender
+from callboard.actors.reference import ActorRef, Down, Sender
 from callboard.actors.signals import ChildDown, Exit, Restarted, Stop
 from callboard.actors.supervision.child import Child, check_children
 from callboard.actors.supervision.rules import BACKOFF, Phase, Slot, Supervision
@@ -25,6 +25,12 @@ from callboard.actors.system_actor import CallBack
 from callboard.text import describe
 
 log = logging.getLogger("callboard.actors")
+
+#: Seconds between looks whether a lost node is back on which a child may still run.
+LOOK_INTERVAL: Final = 1.0
+
+#: Such children that are remembered.
+LOST_LIMIT: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,6 +106,8 @@ class Supervisor(Actor):
         self._slots: dict[ActorRef[Any], Slot] = {}
         self._last_words = _Leave(ExitReason.NORMAL, "")
         self._timer: Reminder | None = None
+        #: Incarnations on nodes that were lost, which may still run there.
+        self._lost: dict[ActorRef[Any], None] = {}
         for child in children:
             slot = self._plan.add(child)
             if child.on is None:
@@ -162,6 +170,9 @@ class Supervisor(Actor):
         """Start a child again, here or on another node, if it is to be and may be."""
         slot = self._slots.pop(down.ref, None)
         if slot is not None:  # the incarnation that runs
+            if down.reason == ExitReason.UNREACHABLE:
+                slot.place = (slot.place + 1) % len(slot.child.places or (None,))
+                self._seek(down.ref)
             self._gone(slot, down.reason, down.detail)
 
     def _gone(self, slot: Slot, reason: str, detail: str) -> None:
@@ -194,16 +205,76 @@ class Supervisor(Actor):
             ref.kill()
             self._gone(slot, ExitReason.KILLED, "")
 
-    def _spawned(self, slot: Slot, outcome: Future[ActorRef[Any]]) -> None:
-        """Take note of how a start on another node ended."""
-        error = outcome.exception()
+    def _try_place(self, slot: Slot, tried: list[str]) -> None:
+        """Begin a start on the next of a child's places, behind those that did not take it."""
+        child = slot.child
+        spawn = self._cell.runtime.spawn_elsewhere
+        if spawn is None:
+            msg = f"{child!r} is to run on {child.on!r}, and there are no other nodes"
+            raise ValueError(msg)
+        at = (slot.place + len(tried)) % len(child.places)
+        future = spawn(child.actor_class, child.args, child.kwargs, child.places[at])
+        future.add_done_callback(
+            lambda done: self._cell.post(
+                CallBack(partial(self._spawned, slot, at, tried, done)), None
+            )
+        )
+
+    def _spawned(
+        self, slot: Slot, at: int, tried: list[str], outcome: Future[ActorRef[Any]]
+    ) -> None:
+        """Take note of how a start on another node ended; it may be tried on the next one."""
+        error, places = outcome.exception(), slot.child.places
         if error is None:
+            slot.place = at
             ref = outcome.result()
             self._begin(slot, ref)
             self.link(ref)
-        elif not self._plan.not_started(slot, describe(error), self._now()):
-            self._give_up(slot, describe(error))
+        else:
+            where = places[at].hex() if isinstance(places[at], bytes) else str(places[at])
+            text = f"on {where}: {describe(error)}" if len(places) > 1 else describe(error)
+            tried = [*tried, text]
+            # What its __init__ raised it would raise on each of them.
+            is_other_node_better = not isinstance(error, RemoteError)
+            if slot.phase is Phase.STARTING and is_other_node_better and at != self._last(slot):
+                self._try_place(slot, tried)
+                return
+            text = "; ".join(tried)
+            if not self._plan.not_started(slot, text, self._now()):
+                self._give_up(slot, text)
         self._proceed()
+
+    def _last(self, slot: Slot) -> int:
+        """Return the place of a child that is tried last."""
+        return (slot.place - 1) % len(slot.child.places)
+
+    def _seek(self, ref: ActorRef[Any], reason: str = ExitReason.UNREACHABLE) -> None:
+        """Remember an incarnation whose node is lost; another one takes its place.
+
+        It ends by itself when its node misses this one, unless it traps exits. So it is killed
+        as soon as a path leads there again: of those that see each other one runs.
+        """
+        if reason == ExitReason.UNREACHABLE:
+            if not self._lost:
+                self.after(LOOK_INTERVAL, CallBack(self._look_for_lost))
+            self._lost[ref] = None
+            if len(self._lost) > LOST_LIMIT:
+                del self._lost[next(iter(self._lost))]
+
+    def _look_for_lost(self) -> None:
+        """Kill what still runs on nodes that are back."""
+        is_reachable = self._cell.runtime.remote.is_reachable
+        for ref in [ref for ref in self._lost if is_reachable(ref.node_id)]:
+            del self._lost[ref]
+            told = partial(self._told_of_lost, ref)
+            ref.kill()
+            ref.target.monitor(("lost", self), told)
+        if self._lost:
+            self.after(LOOK_INTERVAL, CallBack(self._look_for_lost))
+
+    def _told_of_lost(self, ref: ActorRef[Any], down: Down) -> None:
+        """Look again if its node was lost again; on any thread."""
+        self._cell.post(CallBack(partial(self._seek, ref, down.reason)), None)
 
     @handler
     def leave(self, words: _Leave) -> None:
@@ -251,16 +322,9 @@ class Supervisor(Actor):
     def _start(self, slot: Slot) -> ActorRef[Any] | None:
         """Start a child here, or begin its start on another node."""
         child = slot.child
-        if child.on is not None:
-            spawn = self._cell.runtime.spawn_elsewhere
-            if spawn is None:
-                msg = f"{child!r} is to run on {child.on!r}, and there are no other nodes"
-                raise ValueError(msg)
+        if child.places:
             slot.phase = Phase.STARTING
-            future = spawn(child.actor_class, child.args, child.kwargs, child.on)
-            future.add_done_callback(
-                lambda done: self._cell.post(CallBack(partial(self._spawned, slot, done)), None)
-            )
+            self._try_place(slot, [])
             return None
         cell = self._cell
         assert isinstance(cell, SupervisorCell)

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, create_model
 
 from callboard import Limits
 from callboard.configuration import reading
-from callboard.proxies.address import check_name, parse_seed
+from callboard.proxies.address import check_name, parse_node_address, parse_seed
 from callboard.proxies.messages import DRAIN_TIMEOUT
 
 #: Environment variables and the keys they stand for; CALLBOARD_JOIN separates by commas.
@@ -98,6 +98,7 @@ class ChildEntry(reading.Table):
     options: dict[str, Any] = {}
     name: ActorName | None = None
     restart: Literal["permanent", "transient", "temporary"] = "permanent"
+    on: list[Annotated[str, reading.text_form(parse_node_address)]] = []
 
 
 class NodeConfiguration(reading.Table):

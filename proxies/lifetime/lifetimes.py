@@ -22,6 +22,7 @@ from callboard.actors.system_actor import ActorContext
 from callboard.basp.control import pack_announce, pack_down, pack_release, read_down
 from callboard.basp.frame import Frame
 from callboard.basp.header import FIRST_ACTOR, NODE_ACTOR
+from callboard.basp.node_id import NodeId
 from callboard.proxies.address import parse_address
 from callboard.proxies.ledger.holding import Holdings
 from callboard.proxies.ledger.registry import HolderRegistry
@@ -75,6 +76,10 @@ class Lifetimes:
     def is_number_held(self, number: int) -> bool:
         """Return whether a node holds a proxy of an actor with a number."""
         return self.holders.is_held(number)
+
+    def is_reachable(self, node: bytes) -> bool:
+        """Return whether a path leads to another node."""
+        return self._routes.router.path(NodeId(node)) is not None
 
     # --- proxies here ---
 

@@ -157,7 +157,7 @@ def children(config: NodeConfiguration, module: ModuleType | None) -> list[Any]:
             *entry.args,
             restart=entry.restart,
             name=entry.name,
-            **entry.options,
+            **({"on": entry.on} | entry.options if entry.on else entry.options),
         )
         for entry in config.children
     ]
