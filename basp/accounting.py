@@ -15,7 +15,8 @@ lost. Reports are cumulative for each epoch: one that is lost is healed by the n
 
 A destination that reports an epoch which has not begun, or more of one than was sent in it, was
 deceived on the way and takes what is sent for late: the next epoch behind it begins at once.
-Numbers wrap, so only the last line of a report, where the destination is now, says so.
+Numbers wrap, so only the last line of a report, where the destination is now, says so. One that
+is in an epoch of which nothing is in flight any more was deceived too, or has missed its end.
 
 An epoch has room for 2^24 dispatches; with more the next one begins by itself.
 
@@ -25,6 +26,7 @@ did not come in time, will never be delivered: it is lost at once.
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -72,12 +74,14 @@ class Account(_Sent):
         dead_letters: reported as arrived for an actor that had ended.
         lost: written off, or given up by the destination.
         offset: the next dispatch has the position ``offset + sent & POSITION_MASK``.
+        is_missed: whether the destination, as it said last, is in an epoch that is closed.
     """
 
     def __init__(self) -> None:
         """Open an account with nothing sent."""
         super().__init__()
         self.offset = 0
+        self.is_missed = False
         # Value of ``sent`` when the current epoch began.
         self._base = 0
         self._current = _Epoch()
@@ -130,6 +134,11 @@ class Account(_Sent):
     def is_ahead(self, epoch: int) -> bool:
         """Return whether an epoch is one that has not begun, or is too far behind to be one."""
         return 0 < (epoch - self.epoch) % EPOCH_COUNT < EPOCH_COUNT - FAR_EPOCHS
+
+    def is_closed(self, epoch: int) -> bool:
+        """Return whether nothing is in flight of an epoch before the current one."""
+        is_open = any(over.number == epoch for over in self._open)
+        return epoch != self.epoch and not is_open and not self.is_ahead(epoch)
 
     def confirm(self, epoch: int, delivered: int, dead_letters: int, given_up: int) -> int:
         """Take the cumulative numbers of one epoch; those of a closed one are ignored.
@@ -200,6 +209,11 @@ class Arrivals:
     #: Sum that the last report told.
     reported: int = 0
 
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.delivered + self.dead_letters + self.given_up
+
 
 class Accounts:
     """All accounts of one node.
@@ -207,12 +221,15 @@ class Accounts:
     Attributes:
         accounts: by destination node; made by :meth:`account`.
         arrivals: by source node, then by epoch; made by :meth:`arrivals_of`.
+        expected: the epoch that is expected of a source now, if that is known; for the driver
+            to say.
     """
 
     def __init__(self) -> None:
         """Make an empty book."""
         self.accounts: dict[bytes, Account] = {}
         self.arrivals: dict[bytes, dict[int, Arrivals]] = {}
+        self.expected: Callable[[bytes], int | None] = lambda _: None
         self._latest_epoch: dict[bytes, int] = {}
         # Sums over the accounts that were closed.
         self._closed_confirmed = 0
@@ -234,28 +251,31 @@ class Accounts:
         return found
 
     def reports(self) -> list[tuple[NodeId, bytes]]:
-        """Make the reports of what changed; call it often, and at a clean end."""
+        """Make the reports of what changed; call it often, and at a clean end.
+
+        The epoch that is expected now is the last line of each.
+        """
         made = []
         for source, epochs in self.arrivals.items():
+            changed = [epoch for epoch, one in epochs.items() if one.total != one.reported]
+            if not changed:
+                continue
+            latest = self.expected(source)
+            if latest is not None:
+                changed = [epoch for epoch in changed if epoch != latest] + [latest]
             lines = []
-            for epoch, arrivals in epochs.items():
-                line = [epoch, arrivals.delivered, arrivals.dead_letters, arrivals.given_up]
-                total = sum(line[1:])
-                if total != arrivals.reported:
-                    arrivals.reported = total
-                    lines.append(line)
-            if lines:
-                made.append((NodeId(source), write_plain(lines)))
+            for epoch in changed:
+                one = self.arrivals_of(source, epoch)
+                one.reported = one.total
+                lines.append([epoch, one.delivered, one.dead_letters, one.given_up])
+            made.append((NodeId(source), write_plain(lines)))
         return made
 
-    def repeat_report(self, source: bytes, epoch: int | None = None) -> None:
-        """Report everything to ``source`` again: a path to it is back, reports may be lost.
-
-        The epoch that is expected from it now, if given, is told last.
-        """
-        if epoch is not None:
-            latest = self.arrivals_of(source, epoch)
-            self.arrivals[source][epoch] = self.arrivals[source].pop(epoch, latest)
+    def repeat_report(self, source: bytes) -> None:
+        """Report everything to ``source`` again: a path to it is back, reports may be lost."""
+        latest = self.expected(source)
+        if latest is not None:
+            self.arrivals_of(source, latest)
         for arrivals in self.arrivals.get(source, {}).values():
             arrivals.reported = -1
 
@@ -279,6 +299,7 @@ class Accounts:
         account = self.accounts.get(node)
         if account is None:
             return 0
+        account.is_missed = bool(lines) and account.is_closed(lines[-1][0])
         known = [line for line in lines[:-1] if not account.is_ahead(line[0])]
         return sum(account.confirm(*line) for line in known + lines[-1:])
 

@@ -21,7 +21,10 @@ nothing. If nothing else comes for ``OPEN_PATIENCE``, then the position
 here is wrong, because a node on the path has altered what it passed on, and the order begins
 anew with the source's. A source whose position is late hears of it by the delivery reports,
 begins an epoch behind it (:mod:`callboard.basp.accounting`), and says that the one here is
-over. An end that another one contradicts was altered too: the latest holds, alone.
+over. An end that another one contradicts was altered too: the latest holds, alone, and none
+when more comes of its epoch than it says. An end may also lie ahead, of an epoch that goes on.
+So nobody relies on one for longer than ``END_PATIENCE``: if its epoch is not complete by then,
+what comes next decides, a dispatch of that epoch, or one behind it, or the end once more.
 
 How long is in time: ``OPEN_PATIENCE`` for each dispatch that is held, however many are missing
 before it, and for the end of an epoch before which one without an end is expected. If the
@@ -91,7 +94,7 @@ class PathOrder:
     Attributes:
         expected: position of the dispatch to deliver next; the driver delivers a dispatch of
             this position, adds one, and gives all others to :meth:`take`. It is one that no
-            dispatch has while any is held, and from :meth:`stop` to :meth:`go_on`.
+            dispatch has while any is held or decides, and from :meth:`stop` to :meth:`go_on`.
         deadline: when to call :meth:`tick`; None while nothing is waited for.
         late: dispatches that came twice, after they were given up, or from far away, since
             the start.
@@ -115,6 +118,8 @@ class PathOrder:
         self._waits: deque[tuple[float, int]] = deque()
         # By epoch: its end, when it was known that the path is broken, and since when.
         self._ends: dict[int, tuple[int, float, float]] = {}
+        # What follows ends that were not complete in time, and are forgotten; else 0.
+        self._over = 0
         self._is_stopped = False
         # Since when nothing came but what is far away, and the position then.
         self._far_since = _NEVER, 0
@@ -124,6 +129,11 @@ class PathOrder:
         """The epoch that the next dispatch is expected of."""
         self._catch_up()
         return (self._position >> SEQUENCE_BITS) % EPOCH_COUNT
+
+    @property
+    def doubts_ends(self) -> bool:
+        """Whether the source may be behind ends that were not complete in time."""
+        return self._over > 0
 
     def take(self, frame: RawFrame, now: float) -> list[RawFrame]:
         """Take a dispatch that is not the expected one; return what is released."""
@@ -140,12 +150,13 @@ class PathOrder:
         if position < self._position or position in self._held:
             self.late += 1
             return []
+        released = self._pass_over(position)
         self._held[position] = frame
         self._octets += len(frame[_PAYLOAD])
         if position > self._position:
             heappush(self._positions, position)
             self._waits.append((now, position))
-        released = self._advance()
+        released += self._advance()
         while len(self._held) > HELD_LIMIT or (
             self._octets > HELD_BYTES and len(self._held) > 1
         ):
@@ -162,6 +173,8 @@ class PathOrder:
         if self._is_far(start):
             if self._is_nothing_else(now):
                 self._begin_at(start + SEQUENCE_COUNT)
+        elif self._position < start + SEQUENCE_COUNT <= self._over:  # said again: it is true
+            return self._pass_over(self._over)
         elif start + SEQUENCE_COUNT > self._position:
             last = start + min(operation_data & MESSAGE_ID_MASK, SEQUENCE_COUNT)
             known = self._ends.get(epoch)
@@ -188,6 +201,9 @@ class PathOrder:
             to = self._next_epoch()
             if self._due_end() <= now:
                 to = (max(self._ends) + 1) << SEQUENCE_BITS
+                if self._is_whole():
+                    self._over, to = to, self._position
+                    self._ends.clear()
             elif now >= self._waits[0][0] + OPEN_PATIENCE:
                 to = self._waits[0][1]
             else:  # what is missing of later epochs may come
@@ -207,13 +223,17 @@ class PathOrder:
         self._clean()
 
     def _catch_up(self) -> None:
-        """Add what the driver delivered without us."""
+        """Add what the driver delivered without us, also behind an end that was altered."""
         if self.expected != _NONE_EXPECTED:
             self._position += self.expected - (self._position & POSITION_MASK)
+            end = self._ends.get(self._position >> SEQUENCE_BITS)
+            if end is not None and end[0] < self._position:
+                self._ends.clear()
 
     def _meet(self, number: int) -> None:
         """Begin near the first number of a source that is met in the middle of its epochs."""
-        if self._position == 0 and not self._held and not self._ends and number > _BACK:
+        is_met = self._held or self._ends or self._over
+        if self._position == 0 and not is_met and number > _BACK:
             self._position = _POSITION_COUNT + number - _BACK
 
     def _is_far(self, position: int) -> bool:
@@ -235,11 +255,17 @@ class PathOrder:
         self._held.clear()
         self._octets = 0
         self._ends.clear()
+        self._over = 0
         self._positions.clear()
         self._position = position
         before = position - (position & _EPOCH_START)
         if before:
             self.given_up.append(((position >> SEQUENCE_BITS) % EPOCH_COUNT, before))
+
+    def _pass_over(self, position: int) -> list[RawFrame]:
+        """Skip the ends that are doubted if this position is behind them; else deny them."""
+        over, self._over = self._over, 0
+        return self._skip(over) if self._position < over <= position else []
 
     def _next_epoch(self) -> int:
         """Return the first position of the next epoch."""
@@ -295,7 +321,7 @@ class PathOrder:
         self.deadline = None if due == _NEVER else due
         if not self._held:
             self._waits.clear()
-            if not self._is_stopped:
+            if not self._is_stopped and not self._over:
                 self.expected = self._position & POSITION_MASK
             return
         self.expected = _NONE_EXPECTED
@@ -311,12 +337,15 @@ class PathOrder:
         )
 
     def _due_end(self) -> float:
-        """Return when the last known end is believed without those of epochs before it."""
-        if not self._ends:
+        """Return when the last known end is believed or, of a whole row, doubted."""
+        if not self._ends or (self._is_whole() and self._held):
             return _NEVER
-        last = max(self._ends)
-        is_whole = last - (self._position >> SEQUENCE_BITS) < len(self._ends)
-        return _NEVER if is_whole else self._ends[last][2] + OPEN_PATIENCE
+        patience = END_PATIENCE if self._is_whole() else OPEN_PATIENCE
+        return self._ends[max(self._ends)][2] + patience
+
+    def _is_whole(self) -> bool:
+        """Return whether no end is missing between here and the last known one."""
+        return max(self._ends) - (self._position >> SEQUENCE_BITS) < len(self._ends)
 
 
 def _nearest(number: int, origin: int) -> int:

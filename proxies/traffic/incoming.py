@@ -228,6 +228,7 @@ class Incoming:
         self._node_id = self._routes.node_id
         self._accounts = self._routes.accounts
         self._doubts.deliver = partial(self.deliver, were_doubted=True)
+        self._accounts.expected = self._expected_epoch
         self._contexts = self._runtime.contexts
         self._decode = self._out.codec.decode_message
         self._large = LargeMessages(self._runtime, self._out.codec, self._large_read)
@@ -404,6 +405,11 @@ class Incoming:
             return order is not None and order.is_owed(frame[2])
         return self._routes.brings(wire.peer, frame[4], self._runtime.now())
 
+    def _expected_epoch(self, source: bytes) -> int | None:
+        """Return the epoch of which the next dispatch of a node is expected, if it sent any."""
+        order = self._orders.get(source)
+        return None if order is None else order.epoch
+
     def forget(self, source: bytes) -> None:
         """Forget the order of a node that is out of reach for long."""
         self._orders.pop(source, None)
@@ -414,7 +420,7 @@ class Incoming:
         released = order.take(frame, self._runtime.now())
         if order.late > late:  # tell the source where we are: it may be deceived, or we
             self._routes.undeliverable += order.late - late
-            self._accounts.repeat_report(frame[3], order.epoch)
+            self._accounts.repeat_report(frame[3])
         self._released(wire, order, frame[3], released)
 
     def _released(
@@ -450,8 +456,8 @@ class Incoming:
             del self._armed[order]
         epoch = order.epoch
         released = order.tick(now)
-        if order.epoch != epoch:  # by an end that may have been altered on its way
-            self._accounts.repeat_report(source, order.epoch)
+        if order.epoch != epoch or order.doubts_ends:  # an end may have been altered
+            self._accounts.repeat_report(source)
         self._released(wire, order, source, released)
 
     def _large_read(self, reading: Reading) -> None:
@@ -609,4 +615,4 @@ class Incoming:
         self._released(wire, order, frame.source, released)
         self._doubts.believe(frame.source)
         # The source moved its path; ours may be the same, but the report on it may be lost.
-        self._accounts.repeat_report(frame.source, order.epoch)
+        self._accounts.repeat_report(frame.source)

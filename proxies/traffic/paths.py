@@ -169,7 +169,7 @@ class Paths:
     def take_report(self, node: NodeId, payload: bytes) -> int:
         """Take a `delivery_report`; return how many messages it says are lost.
 
-        If it was deceived of where we are, it is told that what it expects is over.
+        If it does not know where we are, it is told that what it expects is over.
 
         Raises:
             MalformedPayload: the payload has another layout.
@@ -184,6 +184,10 @@ class Paths:
                 end = self._pack_end(node, over, count if over == epoch else 0, is_open=True)
                 self._path_ends[node] = deque([end], maxlen=PATH_ENDS)
                 self._routes.send_to(node, end)
+            elif account.is_missed:
+                end = self._pack_end(node, over, 0, is_open=True)
+                for frame in self._path_ends.get(node) or (end,):
+                    self._routes.send_to(node, frame)
         return lost
 
     def _tell_path_ends(self, node: NodeId) -> None:

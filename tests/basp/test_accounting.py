@@ -205,16 +205,39 @@ def test_only_the_last_line_of_a_report_can_name_an_epoch_that_has_not_begun():
     receiver.arrivals_of(A, 20).delivered += 1
     receiver.arrivals_of(A, 0).delivered += 1
 
-    receiver.repeat_report(A, 20)
+    receiver.expected = {A: 20}.get
+    receiver.repeat_report(A)
     ((_, report),) = receiver.reports()
     assert read_plain(report)[-1][0] == 20
     assert sender.receive_report(B, report) == 0
     assert account.epoch == 42
 
-    receiver.repeat_report(A, 50)
+    receiver.expected = {A: 50}.get
+    receiver.repeat_report(A)
     ((_, report),) = receiver.reports()
     sender.receive_report(B, report)
     assert account.epoch == 51
+
+
+def test_a_report_ends_with_where_its_node_is_and_its_source_sees_what_that_missed():
+    sender, receiver = Accounts(), Accounts()
+    account = sender.account(B)
+    receiver.expected = {A: 1}.get
+    for _ in range(3):
+        account.sent += 1
+        sender.path_moved(B)
+    receiver.arrivals_of(A, 0).delivered += 1
+
+    ((_, report),) = receiver.reports()
+    assert read_plain(report) == [[0, 1, 0, 0], [1, 0, 0, 0]]
+    sender.receive_report(B, report)
+    assert not account.is_missed  # of epoch 1 a message is under way
+    assert receiver.reports() == []
+
+    account.expire(2)
+    receiver.repeat_report(A)
+    sender.receive_report(B, *[report for _, report in receiver.reports()])
+    assert (account.is_missed, account.epoch) == (True, 3)
 
 
 def test_what_the_destination_gave_up_is_lost_at_once():

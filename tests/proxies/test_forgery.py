@@ -124,6 +124,12 @@ FORGERIES = {
         dispatch(a, there, epoch, 0) for epoch in (10, 20, 30, 32, 40)
     ],
     "an end": lambda a, b, there: [pack_path_end(a.node_id, b.node_id, 0, 1, is_open=False)],
+    "an end ahead": lambda a, b, there: [
+        pack_path_end(a.node_id, b.node_id, 0, 4, is_open=False)
+    ],
+    "behind, from ahead": lambda a, b, there: [
+        dispatch(a, there, epoch, 7) for epoch in (20, 43) for _ in range(6)
+    ],
     "ends": lambda a, b, there: [
         pack_path_end(a.node_id, b.node_id, epoch, 0, is_open=False) for epoch in range(31)
     ],
@@ -179,6 +185,25 @@ def test_a_quiet_pair_heals_too(cluster, what):
     cluster.advance(5.0)
 
     assert to_b.ask(1).result(0.1) == 1
+
+
+def test_an_end_forged_on_the_path_has_no_effect_five_seconds_later(cluster):
+    a, b, t = linked(cluster, "at", "bt")
+    there = b.spawn(Listed)
+    to_b = a.ref(str(there))
+    to_b.ask(0).result(5)
+    forge(t, b, pack_path_end(a.node_id, b.node_id, 1, 4, is_open=False))  # the next epoch's
+    cluster.advance(0.1)
+    b.connect(a.address)
+    cluster.kill(t)
+    cluster.advance(5.1)
+
+    for number in range(1, 9):
+        to_b.tell(number)
+        cluster.advance(0.01)
+        b._broker.incoming._orders[a.node_id].tick(0.0)  # as what overtakes does
+
+    assert listed(there) == list(range(9))
 
 
 @pytest.mark.parametrize("sightings", [1000, 1 << 40, (1 << 64) - 1])

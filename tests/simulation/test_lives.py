@@ -16,6 +16,9 @@ ROOT = Path(__file__).parents[2]
 #: Seeds that found something once: a dial that timed out after it had succeeded.
 FOUND_SOMETHING = (1001, 1012, 1124, 1217)
 
+#: Ends of epochs that a traitor forged, and were still known; a pair that heals while quiet.
+TRAITORS_THAT_DID = (3503, 3893, 4369, 4794)
+
 SEEDS = range(5000, 5040)
 
 
@@ -34,6 +37,11 @@ def test_random_lives_break_no_rule(first):
 def test_lives_with_a_traitor_break_no_rule(first):
     for seed in range(first, first + 25):
         TraitorLife(seed).run()
+
+
+@pytest.mark.parametrize("seed", TRAITORS_THAT_DID)
+def test_traitors_that_did_something_once_do_it_no_more(seed):
+    TraitorLife(seed).run()
 
 
 def _events_of(seed: int, hash_seed: str) -> str:

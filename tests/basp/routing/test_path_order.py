@@ -248,6 +248,42 @@ def test_of_two_ends_of_an_epoch_the_latest_holds_alone():
     assert positions(arrive(order, at(1, 0))) == [(1, 0)]
 
 
+@pytest.mark.parametrize("ends", [[(0, 9)], [(0, 9), (1, 0)]])
+def test_an_end_that_did_not_come_about_is_doubted_and_the_next_one_decides(ends):
+    def doubting():
+        order = PathOrder()
+        arrive(order, at(0, 0))
+        for one in ends:
+            order.end(end(*one, is_open=True), 1.0)
+        assert (order.doubts_ends, order.deadline) == (False, 1.0 + END_PATIENCE)
+        assert order.tick(order.deadline) == order.given_up == []
+        assert (order.doubts_ends, order.deadline, order.epoch) == (True, None, 0)
+        return order
+
+    goes_on, is_over, is_said_again = doubting(), doubting(), doubting()
+    assert positions(arrive(goes_on, at(0, 1), 9.0)) == [(0, 1)]
+    assert [positions(arrive(goes_on, at(0, n), 9.0)) for n in (2, 20)] == [[(0, 2)], []]
+    assert goes_on.deadline == 9.0 + OPEN_PATIENCE  # it was altered, and counts no more
+
+    following = ends[-1][0] + 1
+    assert positions(arrive(is_over, at(following, 0), 9.0)) == [(following, 0)]
+
+    is_said_again.end(end(*ends[0], is_open=True), 9.0)
+    assert (is_said_again.epoch, is_said_again.doubts_ends) == (following, False)
+    assert positions(arrive(is_said_again, at(following, 0), 9.0)) == [(following, 0)]
+
+
+def test_an_end_is_altered_when_more_comes_than_it_says():
+    order = PathOrder()
+    order.end(end(0, 3, is_open=True), 0.0)
+    for sequence in range(4):
+        arrive(order, at(0, sequence), 0.1)
+
+    assert order.epoch == 0
+    assert arrive(order, at(0, 5), 0.2) == []
+    assert positions(arrive(order, at(0, 4), 0.3)) == [(0, 4), (0, 5)]
+
+
 def test_nothing_is_waited_for_of_an_epoch_that_is_over_for_long():
     order = PathOrder()
     order.end(end(0, 3, is_open=True), 0.0)
@@ -354,7 +390,7 @@ def test_any_ways_and_losses_deliver_in_order_once(journey):
         else:
             arrived += 1
             delivered += positions(arrive(order, event, when))
-            assert order.deadline is None or order.deadline <= when + OPEN_PATIENCE
+            assert not order._held or order.deadline <= when + OPEN_PATIENCE
     tick_until(float("inf"))
 
     places = [sent.index((e if e >= first else e + 64, s)) for e, s in delivered]
