@@ -508,6 +508,7 @@ class Incoming:
     def _refuse(self, number: int, message: Any, sender: Any) -> None:
         """Carry out a command for the node, or refuse a message that no actor here takes."""
         if number == NODE_ACTOR:
+            message = message.message if message.__class__ is Envelope else message
             if isinstance(message, Failure):
                 self._lifetimes.refuse_monitors(sender.node, message)
             elif isinstance(message, CancelAsk):

@@ -182,6 +182,18 @@ def test_odd_requests_to_a_nodes_own_actors_harm_nobody(make_node, shop):
     settled(b)
 
 
+def test_an_order_to_a_node_that_has_a_deadline_is_carried_out(make_node, shop):
+    b = make_node()
+    connect(b, shop)
+    echo = shop.spawn(Echo)
+    down = shop.monitor(echo)
+
+    ref = b.runtime.ref_of(shop.node_id, NODE_ACTOR)
+    ref.ask(StopActor(echo.actor_id, kill=True), timeout=5.0).result(5)
+
+    assert down.result(5).reason == "killed"
+
+
 # --- nodes ---
 
 

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from callboard.simulation.trace import Dump
 from tests.simulation.channel_life import ChannelLife
+from tests.simulation.leaf_life import LeafLife
 from tests.simulation.life import Life
 from tests.simulation.mqtt_cluster_life import MqttClusterLife
 from tests.simulation.mqtt_life import MqttLife
@@ -23,6 +24,7 @@ BUILD = ROOT / "build"
 LIVES: Final[dict[str, Any]] = {
     "nodes": Life,
     "traitors": TraitorLife,
+    "leaves": LeafLife,
     "topics": TopicLife,
     "channels": ChannelLife,
     "stores": StoreLife,

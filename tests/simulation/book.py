@@ -15,6 +15,14 @@ class Numbered:
     number: int
 
 
+@message("simulation.Passed")
+@dataclass(frozen=True)
+class Passed:
+    """Let an actor send something on, to all refs in it, in its own name."""
+
+    to: Any
+
+
 @message("simulation.Fail")
 @dataclass(frozen=True)
 class Fail:

@@ -60,6 +60,8 @@ class Forger:
         self.latest = 0
         #: Connections that say nothing, or stop in the middle of a word.
         self.half_open: list[Any] = []
+        #: What it writes as messages.
+        self.payloads = [b"\x81\x63abc", b"\x81\xff", b"", b"\x81" * 40]
         self._passed: list[RawFrame] = []
         self._kept: list[RawFrame] = []
         self._way = ""
@@ -110,7 +112,17 @@ class Forger:
     def act(self, *, is_off: bool) -> str:
         """Do one thing over one link, and return what; off the path also in all names."""
         wires = sorted(self.traitor._broker.routes.wires.items())
-        acts = [
+        act = self.chance.choice(self.acts())
+        if not wires:
+            return "nothing: it has no link"
+        neighbor, wire = self.chance.choice(wires)
+        for frame in act(neighbor, is_off):
+            wire.write(frame)
+        return act.__name__.strip("_")
+
+    def acts(self) -> list[Any]:
+        """Return what it may do: functions that take a neighbor, and return frames for it."""
+        return [
             self._frames,
             self._frames,
             self._frames,
@@ -122,13 +134,6 @@ class Forger:
             self._half_open,
             self._stutter,
         ]
-        act = self.chance.choice(acts)
-        if not wires:
-            return "nothing: it has no link"
-        neighbor, wire = self.chance.choice(wires)
-        for frame in act(neighbor, is_off):
-            wire.write(frame)
-        return act.__name__.strip("_")
 
     def _pair(self) -> tuple[Node, Node]:
         """Return a node in whose name it speaks, and to whom."""
@@ -145,7 +150,7 @@ class Forger:
         self, source: bytes, there: bytes, actor: int, position: int, data: int = 0
     ) -> bytes:
         data |= position << POSITION_SHIFT
-        payload = self.chance.choice((b"\x81\x63abc", b"\x81\xff", b"", b"\x81" * 40))
+        payload = self.chance.choice(self.payloads)
         asker = self.chance.choice((0, 0, 7))
         return pack_frame(
             Operation.DISPATCH_MESSAGE, data, source, there, asker, actor, payload
