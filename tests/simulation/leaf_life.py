@@ -44,6 +44,9 @@ TWIN, LEAF = 8, 9
 QUIET = 5.0
 """Virtual seconds after which what a leaf said wrong of itself harms itself no more."""
 
+FORGOTTEN = 15.0
+"""Virtual seconds after which nobody waits for anything of a leaf that is gone."""
+
 
 class Till(Probe):
     """What the leaves may look up and send to; it also sends on, in its own name."""
@@ -447,7 +450,7 @@ class LeafLife:
             if not down.done() or down.result(0).reason != reason:
                 raise Violation(f"monitor of leaf {index} says {down}, and not {reason}")
         self.cluster.kill(self.leaf)
-        self.cluster.advance(40.0)
+        self.cluster.advance(FORGOTTEN)
 
     def _check_node(self, node: Node) -> None:
         broker = node._broker
