@@ -8,6 +8,7 @@ Format: Prometheus text exposition 0.0.4: HELP and TYPE lines, then one line for
 (https://prometheus.io/docs/instrumenting/exposition_formats/).
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -121,6 +122,8 @@ def exposition(metrics: Iterable[Metric]) -> str:
 
 
 def _number(value: float) -> str:
+    if value != value or abs(value) == math.inf:  # others may tell such a one
+        return "NaN" if value != value else "+Inf" if value > 0 else "-Inf"
     return str(int(value)) if value == int(value) else repr(value)
 
 

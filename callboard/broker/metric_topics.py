@@ -120,7 +120,7 @@ def _read(value: Any) -> tuple[str, list[Metric]] | None:
     try:
         name, _, rows = value
         metrics = [_metric(*row) for row in rows]
-    except (TypeError, ValueError, AttributeError):
+    except (TypeError, ValueError, AttributeError, OverflowError):
         return None
     return (name, metrics) if isinstance(name, str) else None
 

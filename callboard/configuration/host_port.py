@@ -14,7 +14,7 @@ def parse_host_port(text: str) -> tuple[str, int]:
         ValueError: the text has another form.
     """
     host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > PORT_LIMIT:
+    if not colon or not host or not port.isdecimal() or len(port) > 5 or int(port) > PORT_LIMIT:
         message = f"{text!r} is no HOST:PORT; write it like 127.0.0.1:4222"
         raise ValueError(message)
     return host.strip("[]"), int(port)

@@ -61,7 +61,8 @@ class ListenerSettings:
         scheme, colon, rest = self.address.rpartition("://")
         scheme = scheme if colon else "tcp"
         host, _, port = rest.rpartition(":")
-        if scheme not in _SCHEMES or not host or not port.isdecimal() or int(port) > 65_535:
+        is_port = port.isdecimal() and len(port) <= 5 and int(port) <= 65_535
+        if scheme not in _SCHEMES or not host or not is_port:
             message = (
                 f"{self.address!r} is no address of a listener; write HOST:PORT, "
                 "tls://HOST:PORT, ws://HOST:PORT, wss://HOST:PORT or unix:/PATH"

@@ -103,7 +103,8 @@ class BridgeSettings:
         scheme, colon, rest = self.address.rpartition("://")
         host, _, port = rest.rpartition(":")
         known = not colon or scheme in {"tcp", "tls"}
-        if not known or not host or not port.isdecimal() or not 0 < int(port) <= 65_535:
+        is_port = port.isdecimal() and len(port) <= 5 and 0 < int(port) <= 65_535
+        if not known or not host or not is_port:
             message = (
                 f"{self.address!r} is no broker's address; write HOST:PORT or tls://HOST:PORT"
             )

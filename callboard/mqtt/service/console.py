@@ -75,7 +75,8 @@ class ConsolePages(Mapping[str, Callable[[], Page]]):
             return self._metrics
         if noun == "trace" and rest:
             client, _, since = rest.rpartition("/")
-            return partial(self._trace, unquote(client), int(since) if since.isdecimal() else 0)
+            number = int(since) if since.isdecimal() and len(since) < 20 else 0
+            return partial(self._trace, unquote(client), number)
         view = _BY_NOUN[noun, bool(rest)]
         return partial(self._answer, partial(view, self, unquote(rest)))
 

@@ -1,12 +1,14 @@
 """Metrics that travel as messages."""
 
 import datetime
+import math
 
 import pytest
 
 from callboard.broker import BrokerOptions, Configuration, metric_topics
 from callboard.broker.metric_topics import MetricImporter
 from callboard.broker.monitoring import metrics_of, metrics_text
+from callboard.figures import exposition
 from callboard.model.errors import InvalidOption, InvalidTopic
 from callboard.operation.metrics import node_metrics
 from tests.proxies.cast import eventually
@@ -65,6 +67,18 @@ def test_a_node_shows_what_its_endpoint_was_told(make_endpoint):
     assert "a_total" in {metric.name for metric in node_metrics(endpoint.node)}
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "nan", 1e308])
+def test_odd_numbers_of_others_do_not_take_the_page_away(make_endpoint, value):
+    endpoint = make_endpoint(configured(metrics_import_topics=("/metrics",)))
+    (importer,) = endpoint._metric_topics
+
+    importer.take([("/metrics", ("x", NOW, (("odd", "gauge", "", (({}, value),)),)))])
+
+    shown = exposition(node_metrics(endpoint.node))
+    (line,) = [line for line in shown.splitlines() if line.startswith("odd ")]
+    assert line.split()[1] in ("NaN", "+Inf", "-Inf", str(int(1e308)))
+
+
 def test_no_more_is_published_or_shown_after_the_end(make_endpoint, collector):
     shown, port = collector
     endpoint = make_endpoint(
@@ -94,6 +108,7 @@ GOOD = ("x", NOW, (("a_total", "counter", "text", (({"l": "v"}, 1),)),))
         ("x", NOW, (("a", "gauge", "", (({"bad label": "v"}, 1),)),)),
         ("x", NOW, (("a", "gauge", "", (({}, "much"),)),)),
         ("x", NOW, (("a", "gauge", "", 5),)),
+        ("x", NOW, (("a", "gauge", "", (({}, 10**400),)),)),
     ],
 )
 def test_what_is_no_metrics_is_counted_and_dropped(make_endpoint, value):

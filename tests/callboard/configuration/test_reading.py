@@ -101,7 +101,9 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path, name, content, line):
     assert told.startswith(f"{path}: {line}")
 
 
-@pytest.mark.parametrize("text", ["", "4222", ":4222", "h:", "h:x", "h:65536"])
+@pytest.mark.parametrize(
+    "text", ["", "4222", ":4222", "h:", "h:x", "h:65536", "h:" + "9" * 5000]
+)
 def test_what_is_no_address_is_refused(text):
     with pytest.raises(ValueError, match="no HOST:PORT"):
         parse_host_port(text)

@@ -131,6 +131,7 @@ def test_a_trace_tells_packets_both_ways(router, caller):
     }
     assert [each["payload"] for each in told["packets"] if "payload" in each] == ["hello"] * 2
     assert ask(router, f"/trace/c%2F1/{told['count']}")["packets"] == []
+    assert ask(router, "/trace/c%2F1/" + "9" * 5000)["connected"]
 
 
 def test_consolelink_logs_swaps_the_log_level_live(router):
