@@ -133,11 +133,11 @@ def _announces(node: Node, ref: Any) -> Iterator[bytes]:
 def _crowd(node: Node, ref: Any) -> Iterator[bytes]:
     """Tell of nodes that there are not, then take them back, and tell of others."""
     me, names = node.node_id, [write_name("x" * 200)] * 1000
-    for first in itertools.count(0, 1000):
+    for first in itertools.count(1, 1000):
         ids = [NodeId(number.to_bytes(18, "big")) for number in range(first, first + 1000)]
-        old = max(0, first - 60_000)
+        old = max(1, first - 60_000)
         gone = [NodeId(number.to_bytes(18, "big")) for number in range(old, old + 1000)]
-        rest = write_rest(gone if old else [], [], [])
+        rest = write_rest(gone if old > 1 else [], [], [])
         vectors = [write_vector((NodeId(me), one), (1, 1)) for one in ids]
         payload = join_update(vectors, rest, names)
         yield pack_frame(Operation.ROUTING_UPDATE, 0, me, ref.node_id, 0, 0, payload)

@@ -11,7 +11,7 @@ from typing import Final
 
 from callboard.basp.accounting import Accounts
 from callboard.basp.node_id import NodeId
-from callboard.basp.routing.router import Router
+from callboard.basp.routing.router import PORTION, Router
 from callboard.proxies.address import Endpoint, actor_text, is_path
 from callboard.proxies.ledger.departed import Departed
 from callboard.proxies.link.wire import Wire
@@ -33,7 +33,7 @@ class RouteTable:
 
     def __init__(self, node_id: NodeId) -> None:
         self.node_id = node_id
-        self.router = Router(node_id)
+        self.router = Router(node_id, PORTION)
         self.accounts = Accounts()
         self.lock = threading.Lock()
         #: What other nodes call themselves.

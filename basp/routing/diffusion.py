@@ -17,6 +17,7 @@ before it would not have stated that it has no path, and each node on the way na
 rest.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Final
@@ -33,6 +34,9 @@ from callboard.basp.routing.update import (
 #: Statements kept of nodes out of reach, some hundred bytes each; the oldest are dropped. A
 #: cluster that heals brings back fewer at once, and a restarted node has another id.
 GONE_LIMIT: Final = 4096
+
+#: Statements that are looked at in one search for lost destinations, about.
+SEARCH_STEPS: Final = 20_000
 
 #: Node ids in all statements of others, some hundred bytes each; what is more is not kept.
 IDS_LIMIT: Final = 1 << 20
@@ -55,6 +59,18 @@ class Diffusion:
         # How many others seek a destination, those out of reach included.
         self._sought: Counter[NodeId] = Counter()
         self._size = 0
+        # Where to go on with looking for lost destinations; None when all were looked at.
+        self._next: NodeId | None = None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether destinations may be lost that were not looked at yet."""
+        return self._next is not None
+
+    @property
+    def sought_count(self) -> int:
+        """How many destinations others seek."""
+        return len(self._sought)
 
     def take(
         self, statements: list[Statement], best: Mapping[NodeId, PathVector]
@@ -163,30 +179,48 @@ class Diffusion:
             for said in map(statements.get, neighbors)
         )
 
-    def find_lost(self) -> list[NodeId]:
-        """Return the destinations that are lost for sure, and stop seeking them."""
-        lost = [
-            destination for destination in sorted(self.active) if self._is_lost(destination)
-        ]
+    def find_lost(self, most: int | None = None) -> list[NodeId]:
+        """Return destinations that are lost for sure, and stop seeking them.
+
+        Args:
+            most: how many, about; then the next call goes on, and so it is after
+                `SEARCH_STEPS`. None for all that there are.
+        """
+        todo, steps = sorted(self.active), 0
+        lost: list[NodeId] = []
+        start = 0 if self._next is None else bisect_left(todo, self._next)
+        self._next = None
+        for destination in todo[start:] + todo[:start]:
+            if most is not None and (len(lost) >= most or steps > SEARCH_STEPS):
+                self._next = destination
+                break
+            count = self._nodes_that_lack(destination)
+            steps += abs(count)
+            if count > 0:
+                lost.append(destination)
         self.active.difference_update(lost)
         return lost
 
-    def _is_lost(self, destination: NodeId) -> bool:
-        """Return whether the statements about a destination are closed."""
+    def _nodes_that_lack(self, destination: NodeId) -> int:
+        """Return how many statements about a destination are closed; below 0 if they are not.
+
+        It is the number of those that were looked at then.
+        """
         reached, todo = {self._self_id}, [self._self_id]
         while todo:
             said = self.statements.get(todo.pop())
             if said is None:
-                return False
+                return -len(reached)
             if said.lacks(destination):
                 for node in said.neighbors - reached:
                     if node not in self.statements:
-                        return False  # at once: of many neighbors most have not answered yet
+                        # At once: of many neighbors most have not answered yet.
+                        return -len(reached)
                     todo.append(node)
                 reached |= said.neighbors
             elif destination not in said.beyond:
-                return False
-        return True
+                return -len(reached)
+        return len(reached)
 
     def _is_near(self, node: NodeId, best: Mapping[NodeId, PathVector]) -> bool:
         """Return whether ``node`` may wait for a statement of ours."""

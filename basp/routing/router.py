@@ -22,11 +22,16 @@ send each statement to each neighbor otherwise.
 A neighbor may be a *leaf*: a stub that speaks for itself only. Of what it states nothing counts
 but what it seeks, and that search ends here at once. It is told of the nodes that it may reach,
 by patterns of their names, and others are told of it only if there are such nodes.
+
+What neighbors tell is noted at once, and concluded on in portions: the best paths, what the
+others are told, which nodes are lost. :meth:`Router.conclude` takes as much of each neighbor.
+What one takes back before its turn costs nothing more.
 """
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import islice
 from typing import Any, Final
 
 from callboard.basp.errors import LocalProtocolError, MalformedPayload
@@ -49,8 +54,18 @@ from callboard.basp.routing.update import (
 
 # Paths, withdrawals and cuts of each kind in one update, and node ids in its statements: what a
 # node tells on must never be more than its neighbors take, whatever it was told.
-_PART: Final = 4_096
-_PART_IDS: Final = 65_536
+_PART: Final = 512
+_PART_IDS: Final = 8_192
+
+#: Nodes that a router knows; what neighbors tell of further ones is not kept.
+NODES_LIMIT: Final = 16_384
+
+#: Destinations whose conclusions a node draws at once: some milliseconds.
+PORTION: Final = 128
+
+# Paths that are told at once, to all neighbors together, at least.
+_TOLD_AT_ONCE: Final = 16_384
+_LEAST_PORTION: Final = 8
 
 # Cuts to remember, the latest. They only save detours, so none is needed for long.
 _CUT_LIMIT: Final = 4096
@@ -66,8 +81,10 @@ class Changes:
             we were active for them (even the same: others on it may have had none either).
         gained: nodes that a path leads to again or for the first time.
         left: neighbors, and the nodes that they do not carry for any more.
+        sought: nodes that the router has become active for.
         updates: neighbor and payload of the ``routing_update`` frames to send, one for
             each neighbor, or several in their order where there is much to tell.
+        work: what it took, about, in conclusions for one destination.
     """
 
     updates: list[tuple[NodeId, bytes]] = field(default_factory=list)
@@ -75,6 +92,8 @@ class Changes:
     lost: list[NodeId] = field(default_factory=list)
     moved: list[NodeId] = field(default_factory=list)
     left: list[tuple[NodeId, NodeId]] = field(default_factory=list)
+    sought: list[NodeId] = field(default_factory=list)
+    work: float = 0.0
 
 
 class Router:
@@ -91,9 +110,15 @@ class Router:
             :meth:`forget_cuts` when nobody can be ignorant of them any more.
     """
 
-    def __init__(self, self_id: NodeId) -> None:
-        """Make the router of node ``self_id``, without neighbors."""
+    def __init__(self, self_id: NodeId, portion: int | None = None) -> None:
+        """Make a router without neighbors.
+
+        Args:
+            self_id: the node that it is of.
+            portion: destinations whose conclusions are drawn at once; None for all.
+        """
         self._self_id = self_id
+        self._whole_portion = portion
         # Raised with each change of our own links and each statement.
         self._stamp = 0
         # What each neighbor told us; its keys are the neighbors.
@@ -117,6 +142,17 @@ class Router:
         self._diffusion = Diffusion(self_id)
         # Whose statements were not sent on yet, and the neighbor that told each.
         self._held: dict[NodeId, NodeId] = {}
+        # So with cuts, and whether paths may be dead by them that are not dropped yet.
+        self._held_cuts: dict[tuple[NodeId, NodeId], tuple[Cut, NodeId]] = {}
+        self._may_be_dead = False
+        # Whether a neighbor told something since the last conclusions.
+        self._is_noted = False
+        # Destinations to conclude on, by the neighbor that told something, or this node.
+        self._pending: dict[NodeId, dict[NodeId, None]] = {}
+        # What neighbors that are new are still to be told.
+        self._untold: dict[NodeId, dict[NodeId, None]] = {}
+        # Destinations whose paths are to be told again as somebody spoke in our name.
+        self._denied: set[NodeId] | None = None
         self.active: set[NodeId] = self._diffusion.active
 
     @property
@@ -160,6 +196,7 @@ class Router:
         if reach is not None:
             self._leaves[peer] = tuple(reach)
         self._heard[peer], self._refused[peer], self._told[peer] = {}, {}, set()
+        self._untold[peer] = dict.fromkeys([*self._best, peer])
         changes = Changes()
         self._finish({peer}, changes, fresh=peer)
         return changes
@@ -172,6 +209,8 @@ class Router:
             return changes
         del self._told[peer], self._refused[peer]
         self._sought.pop(peer, None)
+        self._untold.pop(peer, None)
+        pending = self._pending.pop(peer, {})
         if self._leaves.pop(peer, None) == () and self._find_best(peer)[0] is None:
             # Nobody else has heard of it, so nobody has to be asked.
             del self._best[peer], self.next_hops[peer], self.carriers[peer]
@@ -179,18 +218,15 @@ class Router:
             changes.left.append((peer, peer))
             return changes
         self._stamp += 1
-        cuts = [Cut(self._self_id, peer, self._stamp)]
-        self._keep_cuts(cuts)
-        self._finish({peer, *heard}, changes, cuts=cuts)
+        self._hold_cuts([Cut(self._self_id, peer, self._stamp)], self._self_id)
+        self._finish({peer, *heard, *pending}, changes)
         return changes
 
-    def give_up(self, destination: NodeId) -> Changes:
-        """Hold a node for lost that was sought for long, whatever others state."""
-        changes = Changes()
-        if destination in self.active:
-            self.active.remove(destination)
-            changes.lost.append(destination)
-        return changes
+    def give_up(self, destinations: Iterable[NodeId]) -> Changes:
+        """Hold nodes for lost that were sought for long, whatever others state."""
+        lost = [destination for destination in destinations if destination in self.active]
+        self.active.difference_update(lost)
+        return Changes(lost=lost)
 
     def close(self) -> Changes:
         """Take note that all links end now, without telling: each neighbor sees its own end."""
@@ -200,43 +236,74 @@ class Router:
         self._told.clear()
         self._leaves.clear()
         self._sought.clear()
+        self._pending.clear()
+        self._untold.clear()
+        self._is_noted = False
+        self._whole_portion = None
         changes = Changes()
         self._finish(touched, changes)
         return changes
 
-    def receive(self, peer: NodeId, payload: bytes) -> Changes:  # one update
-        """Take a ``routing_update``; one of a node that is not a neighbor is ignored.
+    def receive(self, peer: NodeId, payload: bytes) -> Changes:
+        """Take a ``routing_update``, and draw a portion of conclusions.
 
         Raises:
             MalformedPayload: the payload breaks the layout, or names too many nodes.
         """
-        update = read_update(peer, payload)
-        changes = Changes()
+        self.take(peer, read_update(peer, payload))
+        return self.conclude()
+
+    def take(self, peer: NodeId, update: Update) -> None:
+        """Note what a neighbor tells; that of a node that is no neighbor is ignored.
+
+        Raises:
+            MalformedPayload: it named too many nodes.
+        """
         heard, refused = self._heard.get(peer), self._refused.get(peer, {})
         if heard is None:
-            return changes
+            return
+        self._is_noted = True
         if peer in self._leaves:
             self._sought.update(
                 (peer, said.seeking) for said in update.statements if said.node == peer
             )
-            self._answer_leaves(changes)
-            return changes
+            return
         foreign = self._take_denials(update)
-        cuts = self._keep_cuts([cut for cut in update.cuts if self._may_tell(peer, cut.node)])
-        touched = self._drop_dead() if cuts else set()
-        touched.update(update.withdrawn)
+        if foreign is not None:
+            self._denied = foreign | (self._denied or set())
+        self._hold_cuts([cut for cut in update.cuts if self._may_tell(peer, cut.node)], peer)
+        touched = self._note_paths(peer, update, heard, refused)
+        if touched:
+            self._pending[peer] = touched
+        if len(heard) + len(refused) > UPDATE_LIMIT:
+            msg = f"node {node_id_text(peer)} announced more than {UPDATE_LIMIT:,} nodes"
+            raise MalformedPayload(msg)
+        news = self._diffusion.take(update.statements, self._best)
+        self._held.update((said.node, peer) for said in news)
+
+    def _note_paths(
+        self,
+        peer: NodeId,
+        update: Update,
+        heard: dict[NodeId, PathVector],
+        refused: dict[NodeId, PathVector],
+    ) -> dict[NodeId, None]:
+        """Note paths that a neighbor announces or withdraws; return what to conclude on."""
+        touched: dict[NodeId, None] = self._pending.pop(peer, {})
         for destination in update.withdrawn:
-            heard.pop(destination, None)
-            refused.pop(destination, None)
-        room = UPDATE_LIMIT - len(self._best) - len(self.active)
+            if heard.pop(destination, None) or refused.pop(destination, None):
+                touched[destination] = None
+        room = NODES_LIMIT - len(self._best) - len(self.active)
+        room -= sum(map(len, self._pending.values())) + len(touched)
         for vector, name in zip(update.announced, update.names, strict=True):
             destination = vector.path[-1]
-            is_new = destination not in self._best and destination not in self.active
+            is_known = destination in self._best or destination in self.active
+            is_new = not is_known and destination not in touched
             room -= is_new  # several neighbors together may tell of more than we can tell on
             held = heard.get(destination) or refused.get(destination)
             if destination == peer or _is_late(vector, held) or (is_new and room < 0):
                 continue
-            touched.add(destination)
+            touched[destination] = None
             heard.pop(destination, None)
             refused.pop(destination, None)
             if self._self_id in vector.path:
@@ -247,11 +314,51 @@ class Router:
                 heard[destination] = vector
                 if name and name.isprintable():
                     self.names.setdefault(destination, name)
-        if len(heard) + len(refused) > UPDATE_LIMIT:
-            msg = f"node {node_id_text(peer)} announced more than {UPDATE_LIMIT:,} nodes"
-            raise MalformedPayload(msg)
-        self._finish(touched, changes, peer, cuts, update.statements, denied=foreign)
+        return touched
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether conclusions are to be drawn."""
+        return bool(
+            self._is_noted or self._pending or self._untold or self._diffusion.is_behind
+        )
+
+    def conclude(self) -> Changes:
+        """Draw a portion of conclusions from what neighbors told."""
+        changes = Changes()
+        self._is_noted = False
+        if self._may_be_dead:
+            self._may_be_dead = False
+            changes.work += sum(map(len, self._heard.values())) / 64
+            dead = self._drop_dead()
+            if dead:
+                self._pending.setdefault(self._self_id, {}).update(dict.fromkeys(sorted(dead)))
+        self._finish(self._next_pending(), changes)
         return changes
+
+    @property
+    def _portion(self) -> int | None:
+        """Destinations to conclude on at once: fewer, where many neighbors are told."""
+        most = self._whole_portion
+        if most is None:
+            return None
+        return min(most, max(_LEAST_PORTION, _TOLD_AT_ONCE // (len(self._told) or 1)))
+
+    def _next_pending(self) -> set[NodeId]:
+        """Take out destinations to conclude on, as many of each neighbor."""
+        pending, portion = self._pending, self._portion
+        if portion is None:
+            touched = set().union(*pending.values())
+            pending.clear()
+            return touched
+        touched = set()
+        share = max(1, portion // (len(pending) or 1))
+        for peer in list(pending)[:portion]:
+            queue = pending.pop(peer)
+            touched.update(_first(queue, share))
+            if queue:
+                pending[peer] = queue  # behind the others
+        return touched
 
     def _answer(self, leaf: NodeId) -> list[Statement]:
         """Return what ends a leaf's search for what we do not seek ourselves on its behalf."""
@@ -284,10 +391,9 @@ class Router:
             self._heard[peer] |= alive
             self._refused[peer] = {d: refused[d] for d in refused.keys() - alive.keys()}
             touched |= alive.keys()
-        changes = Changes()
         if touched:
-            self._finish(touched, changes)
-        return changes
+            self._pending.setdefault(self._self_id, {}).update(dict.fromkeys(sorted(touched)))
+        return self.conclude() if touched else Changes()
 
     def _may_tell(self, peer: NodeId, node: NodeId) -> bool:
         """Return whether a neighbor carries for a node, or nobody does."""
@@ -312,19 +418,18 @@ class Router:
         self._stamp = max(self._stamp, *stamps) + 1
         return {destination for destination in best if best[destination].path[0] in ends}
 
-    def _keep_cuts(self, cuts: list[Cut]) -> list[Cut]:
-        """Remember what is news, and return it."""
-        news = []
+    def _hold_cuts(self, cuts: list[Cut], source: NodeId) -> None:
+        """Remember what is news, to be sent on."""
         for cut in cuts:
             link = (cut.node, cut.neighbor)
             if self._cuts.get(link, -1) < cut.stamp:
                 self._drop_cut(link)
                 self.cuts_kept += 1
                 self._cuts[link], self._cut_numbers[link] = cut.stamp, self.cuts_kept
-                news.append(cut)
+                self._held_cuts[link] = cut, source
+                self._may_be_dead |= source != self._self_id  # our own heard paths are gone
         while len(self._cuts) > _CUT_LIMIT:
             self._drop_cut(next(iter(self._cuts)))
-        return news
 
     def _drop_cut(self, link: tuple[NodeId, NodeId]) -> None:
         """Forget a cut."""
@@ -351,47 +456,41 @@ class Router:
         )
 
     def _finish(
-        self,
-        touched: Iterable[NodeId],
-        changes: Changes,
-        source: NodeId | None = None,
-        cuts: list[Cut] | None = None,
-        statements: list[Statement] | None = None,
-        fresh: NodeId | None = None,
-        denied: set[NodeId] | None = None,
+        self, touched: Iterable[NodeId], changes: Changes, fresh: NodeId | None = None
     ) -> None:
-        """Draw all conclusions; what the ``source`` told goes on to the other neighbors.
+        """Draw all conclusions; what a neighbor told goes on to the other ones.
 
-        Paths to what is ``denied`` are told again, and our own statement, unless it is None.
+        A `fresh` neighbor gets all statements, and what is untold bit by bit.
         """
         changed = self._choose(touched, changes)
+        denied, self._denied = self._denied, None
         changed += sorted((denied or set()).difference(changed))
-        news = self._diffusion.take(statements or [], self._best)
-        own = self._diffusion.restate(
+        diffusion = self._diffusion
+        own = diffusion.restate(
             self._best, self._members(), self._stamp + 1, anew=denied is not None
         )
         if own is not None:
             self._stamp += 1
-        changes.lost += self._diffusion.find_lost()
-        if source is not None:
-            self._held.update((said.node, source) for said in news)
-        is_nothing_else = not (changed or own or cuts or fresh)
-        if is_nothing_else and self._diffusion.awaits(self._members()):
+        changes.lost += diffusion.find_lost(self._portion)
+        changes.work += 4 + (len(changed) + len(changes.lost)) * (1 + len(self._told) / 128)
+        changes.work += (len(self.active) + diffusion.sought_count) / 256
+        is_nothing_else = not (changed or own or self._held_cuts or self._untold)
+        if is_nothing_else and diffusion.awaits(self._members()):
             self._answer_leaves(changes)
             return
         sources, relayed = self._release_held()
+        cuts, self._held_cuts = list(self._held_cuts.values()), {}
         offers: dict[NodeId, tuple[bytes, bytes]] = {}  # the same for all neighbors
         written: tuple[tuple[list[Any], ...], list[bytes]] = (), []
         for peer, told in self._told.items():
-            announced, withdrawn = self._compare(
-                peer, told, self._best if peer == fresh else changed
-            )
+            news = changed if peer not in self._untold else self._next_untold(peer, changed)
+            announced, withdrawn = self._compare(peer, told, news)
             if peer == fresh:
-                said = list(self._diffusion.statements.values())
+                said = list(diffusion.statements.values())
             else:
                 said = [] if own is None else [own]
                 said += relayed if sources - {peer} else []
-            passed_on = [] if peer in (source, fresh) else cuts or []
+            passed_on = [cut for cut, source in cuts if source != peer != fresh]
             if peer in self._leaves:
                 passed_on, said = [], self._answer(peer)
             content = announced, withdrawn, passed_on, said
@@ -400,6 +499,17 @@ class Router:
             if content != written[0]:
                 written = content, [self._write(*part, offers) for part in _parts(*content)]
             changes.updates += [(peer, payload) for payload in written[1]]
+        changes.work += len(offers)
+
+    def _next_untold(self, peer: NodeId, changed: list[NodeId]) -> list[NodeId]:
+        """Return what a neighbor is told that is new: what changed, and some of the rest."""
+        untold, portion = self._untold[peer], self._portion
+        for destination in changed:
+            untold.pop(destination, None)
+        news = [*changed, *_first(untold, len(untold) if portion is None else portion)]
+        if not untold:
+            del self._untold[peer]
+        return news
 
     def _release_held(self) -> tuple[set[NodeId], list[Statement]]:
         """Return what others stated, to be sent on now, and the neighbors that told it.
@@ -439,15 +549,18 @@ class Router:
             changes.left += [(peer, destination) for peer in before if peer not in carriers]
             if best is None:
                 if held is None:
+                    if destination not in self.active:  # it was taken back before its turn
+                        self.names.pop(destination, None)
                     continue
                 self.active.add(destination)  # first: no reader sees it in neither
+                changes.sought.append(destination)
                 del self._best[destination], self.next_hops[destination]
                 del self.carriers[destination]
             else:
                 self.carriers[destination] = carriers
                 self._best[destination] = best
-                if held is not None and held.path == best.path:
-                    continue
+                if held is not None and held.path == best.path and not self._is_dead(held):
+                    continue  # or a link of it was cut and is back: others wait for that
                 self.next_hops[destination] = best.path[0]
                 is_known = held is not None or destination in self.active
                 self.active.discard(destination)
@@ -515,6 +628,14 @@ def _parts(
             yield *rest, said[first:index]
             rest, first, size = ([], [], []), index, each.size
     yield *rest, said[first:]
+
+
+def _first(queue: dict[NodeId, None], count: int) -> list[NodeId]:
+    """Take the first ids out of a queue."""
+    first = list(islice(queue, count))
+    for node in first:
+        del queue[node]
+    return first
 
 
 def _is_late(vector: PathVector, held: PathVector | None) -> bool:

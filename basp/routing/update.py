@@ -22,19 +22,31 @@ that reads in its own name what it did not state takes a newer stamp than that, 
 is true.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, cast
 
-from callboard.basp.cbor.plain import is_natural, read_plain, write_plain
+from callboard.basp.cbor.plain import (
+    is_natural,
+    read_plain,
+    read_plain_in_pieces,
+    write_plain,
+)
 from callboard.basp.errors import MalformedPayload
-from callboard.basp.node_id import NODE_ID_SIZE, NodeId, node_id_text
+from callboard.basp.node_id import NO_NODE, NODE_ID_SIZE, NodeId, node_id_text
 
 #: Nodes on a path, the first and last included. Longer paths would cost more in
 #: forwarding than any cluster of people's making needs.
 PATH_LIMIT: Final = 16
 #: Destinations in one update; a cluster of that size needs another protocol.
 UPDATE_LIMIT: Final = 65_536
+#: Bytes of an update that is read in parts.
+LARGE_UPDATE: Final = 65_536
+
+# Paths, withdrawals and cuts in such a part, and statements.
+_PART: Final = 512
+_PART_STATEMENTS: Final = 16
+
 #: Characters of a name in an update; a node with a longer one has to be asked for it.
 NAME_LIMIT: Final = 256
 
@@ -148,7 +160,33 @@ def read_update(peer: NodeId, payload: bytes) -> Update:
         MalformedPayload: the payload has another shape, or a path that does not begin with
             the peer, is too long, or visits a node twice.
     """
-    content = read_plain(payload)
+    lists: list[list[Any]] = [[], [], [], [], []]
+    for update in read_parts(peer, payload):
+        for part, more in zip(lists, cast("tuple[list[Any], ...]", update or ()), strict=False):
+            part += more
+    return Update(*lists)
+
+
+def read_parts(peer: NodeId, payload: bytes) -> Generator[Update | None, None, None]:
+    """Read an update in parts, in their order; of a large one there is nothing at first.
+
+    Raises:
+        RemoteProtocolError: as :func:`read_update`, when it comes to what is wrong.
+    """
+    if len(payload) <= LARGE_UPDATE:
+        yield _read_entries(peer, *_lists_of(peer, read_plain(payload)))
+        return
+    content = yield from read_plain_in_pieces(payload)
+    *entries, statements, names = _lists_of(peer, content)
+    for at in range(0, max(map(len, entries)), _PART):
+        announced, withdrawn, cuts = (part[at : at + _PART] for part in entries)
+        yield _read_entries(peer, announced, withdrawn, cuts, [], names[at : at + _PART])
+    for at in range(0, len(statements), _PART_STATEMENTS):
+        yield _read_entries(peer, [], [], [], statements[at : at + _PART_STATEMENTS], [])
+
+
+def _lists_of(peer: NodeId, content: Any) -> list[list[Any]]:
+    """Return the five lists of an update."""
     if type(content) is not list or len(content) < 2:
         _refuse(peer, "it must be [announced, withdrawn, cuts, statements, names]")
     parts = [*content[:5], [], [], []][:5]
@@ -158,11 +196,24 @@ def read_update(peer: NodeId, payload: bytes) -> Update:
     count = sum(map(len, entries))
     if count > UPDATE_LIMIT:
         _refuse(peer, f"{count:,} entries exceed {UPDATE_LIMIT:,}")
-    announced, withdrawn, cuts, statements = entries
+    if names and len(names) != len(entries[0]):
+        _refuse(peer, "names must be as many as vectors")
+    return parts
+
+
+def _read_entries(
+    peer: NodeId,
+    announced: list[Any],
+    withdrawn: list[Any],
+    cuts: list[Any],
+    statements: list[Any],
+    names: list[Any],
+) -> Update:
+    """Read the entries of an update."""
     if not all(map(_is_node, withdrawn)):
         _refuse(peer, "withdrawn must hold node ids")
-    if names and (len(names) != len(announced) or not all(map(_is_name, names))):
-        _refuse(peer, f"names must be texts of {NAME_LIMIT} characters, one for each vector")
+    if not all(map(_is_name, names)):
+        _refuse(peer, f"names must be texts of {NAME_LIMIT} characters")
     return Update(
         [_read_vector(peer, item) for item in announced],
         withdrawn,
@@ -213,8 +264,8 @@ def _read_statement(peer: NodeId, item: Any) -> Statement:
 
 
 def _is_node(value: object) -> bool:
-    """Return whether a value is a node id."""
-    return type(value) is bytes and len(value) == NODE_ID_SIZE
+    """Return whether a value is the id of a node; frames to `NO_NODE` end links."""
+    return type(value) is bytes and len(value) == NODE_ID_SIZE and value != NO_NODE
 
 
 def _is_name(value: object) -> bool:

@@ -180,6 +180,8 @@ class Lifetimes:
     def take_announce(self, frame: Frame) -> None:
         """Take note that another node has a proxy; tell it at once if the actor is dead."""
         source, number = frame.source, frame.destination_actor
+        if number == NODE_ACTOR:
+            return  # no actor, so no frame tells of its end
         ending = self.holders.announced(source, number, frame.data, self._proxy_limit)
         if ending is not None:
             self._tell_down(source, number, *ending)

@@ -4,12 +4,14 @@ On the runner, with its role.
 """
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from callboard.actors.errors import NodeClosed, NodeUnreachable
 from callboard.actors.future import Future
 from callboard.actors.runtime import Runtime
+from callboard.actors.token_bucket import TokenBucket
 from callboard.basp.cbor.plain import read_plain
 from callboard.basp.errors import BaspError
 from callboard.basp.frame import Frame, pack_frame
@@ -17,7 +19,8 @@ from callboard.basp.handshake import PeerIdentity
 from callboard.basp.header import DIRECTORY, EPOCH_COUNT, Operation
 from callboard.basp.node_id import NodeId
 from callboard.basp.routing.path_order import pack_path_end
-from callboard.basp.routing.router import Changes
+from callboard.basp.routing.router import PORTION, Changes
+from callboard.basp.routing.update import LARGE_UPDATE, Update, read_parts
 from callboard.proxies.events import LinkDown, LinkUp, MessagesLost, NodeDown, NodeUp, PathMoved
 from callboard.proxies.lifetime.lifetimes import Lifetimes
 from callboard.proxies.link.wire import Wire
@@ -30,6 +33,15 @@ from callboard.proxies.traffic.unrouted import DIAL_TIMEOUT, Unrouted
 
 #: Ends of old paths told again with each change: one may be lost with the next path.
 PATH_ENDS: Final = 8
+
+#: Seconds between two looks at the cuts that are to be forgotten: each goes through all paths.
+CUTS_INTERVAL: Final = 0.25
+
+#: Conclusions for one destination that a node draws in a second from what neighbors tell, and
+#: those of a quiet time that it draws at once: a third of a processor, for a table of thousands
+#: no wait. What neighbors take back meanwhile is never concluded on, nor told on.
+CONCLUSIONS_PER_SECOND: Final = 4_000.0
+CONCLUSIONS_SAVED: Final = 8_192.0
 
 
 @dataclass(eq=False, repr=False)
@@ -52,8 +64,14 @@ class Paths:
     sought: dict[NodeId, tuple[str, float]] = field(default_factory=dict)
     #: Hops to nodes that were found and did not say their name yet.
     _unnamed: dict[NodeId, int] = field(default_factory=dict)
+    #: What conclusions may cost, and whether the next ones are planned.
+    _pace: TokenBucket = field(
+        default_factory=lambda: TokenBucket(CONCLUSIONS_PER_SECOND, CONCLUSIONS_SAVED)
+    )
+    _is_planned: bool = False
     #: Cuts that the router has kept so far, all of them to be forgotten in a while.
     _cuts_kept: int = 0
+    _awaits_cuts: bool = False
 
     def link_up(self, wire: Wire, peer: PeerIdentity) -> None:
         """A link is established: exchange routes."""
@@ -89,43 +107,83 @@ class Paths:
             changes = self._routes.router.close()
         self._routes_changed(changes, "the node is closing")
 
-    def take_routes(self, frame: Frame) -> None:
-        """Take a `routing_update` of a neighbor.
+    def take_routes(self, frame: Frame) -> Iterator[object] | None:
+        """Take a `routing_update` of a neighbor; returns what is left to do, step by step.
 
         Raises:
-            MalformedPayload: its payload breaks the layout.
+            RemoteProtocolError: its payload breaks the layout.
         """
-        with self._routes.lock:  # nobody begins to wait for what is just found or lost
-            changes = self._routes.router.receive(NodeId(frame.source), frame.payload)
-        self._routes_changed(changes, "routes changed")
+        steps = self._take_parts(NodeId(frame.source), frame.payload)
+        next(steps)
+        return steps if len(frame.payload) > LARGE_UPDATE else None
+
+    def _take_parts(self, peer: NodeId, payload: bytes) -> Iterator[object]:
+        """Take an update in steps, of which a small one is one."""
+        for update in read_parts(peer, payload):
+            if update is not None:
+                self._take_update(peer, update)
+            yield update
+
+    def _take_update(self, peer: NodeId, update: Update) -> None:
+        """Note what a neighbor tells, and draw conclusions if it is time."""
+        with self._routes.lock:
+            self._routes.router.take(peer, update)
+        if not self._is_planned:
+            self._conclude()
+
+    def _conclude(self) -> None:
+        """Draw a portion of conclusions, unless there are none to be drawn."""
+        self._is_planned = False
+        if self._routes.router.is_behind:
+            with self._routes.lock:  # nobody begins to wait for what is just found or lost
+                changes = self._routes.router.conclude()
+            self._routes_changed(changes, "routes changed")
 
     def _routes_changed(self, changes: Changes, reason: str) -> None:
         """Tell neighbors of a change of routes, and do what follows from it."""
         me = self._routes.node_id
         self._routes.changed(changes.left, self._runtime.now())
-        kept = self._routes.router.cuts_kept
-        if kept != self._cuts_kept:
-            self._cuts_kept = kept
-            self._runtime.call_later(OLD_PATH_LIMIT, self._forget_cuts, kept)
+        self._plan_forgetting()
         for peer, payload in changes.updates:
             wire = self._routes.wires.get(peer)
             if wire is not None:
                 wire.write(pack_frame(Operation.ROUTING_UPDATE, 0, me, peer, 0, 0, payload))
-        active = self._routes.router.active
-        for node in sorted(active):  # by no hash: the same seed gives the same run
-            if node not in self.sought:
-                search = self.sought[node] = reason, self._runtime.now()
-                self._runtime.call_later(OLD_PATH_LIMIT, self._give_up, node, search)
+        active, search = self._routes.router.active, (reason, self._runtime.now())
+        sought = [node for node in changes.sought if node in active and node not in self.sought]
+        self.sought.update(dict.fromkeys(sought, search))
+        if sought:
+            self._runtime.call_later(OLD_PATH_LIMIT, self._give_up, sought, search)
         for node in changes.lost:
             self._node_lost(node, self.sought.get(node, (reason,))[0])
         for node in changes.moved:
             self._path_moved(node)
         for node in changes.gained:
             self._node_found(node)
-        for node in [node for node in self.sought if node not in active]:
-            del self.sought[node]
-            self._unrouted.search_over(node)
+        for node in (*changes.lost, *changes.moved, *changes.gained):
+            if node not in active and self.sought.pop(node, None) is not None:
+                self._unrouted.search_over(node)
         self._doubts.review()
+        self._plan(changes.work)
+
+    def _plan(self, work: float) -> None:
+        """Plan the next conclusions, when the last ones are paid for."""
+        debt = self._pace.spend(work, self._runtime.now())
+        if not self._is_planned and (debt or self._routes.router.is_behind):
+            self._is_planned = True
+            self._runtime.call_later(debt, self._conclude)
+
+    def _plan_forgetting(self) -> None:
+        """Plan to forget the cuts that are new, now and then for all together."""
+        kept = self._routes.router.cuts_kept
+        if kept != self._cuts_kept and not self._awaits_cuts:
+            self._cuts_kept, self._awaits_cuts = kept, True
+            self._runtime.call_later(OLD_PATH_LIMIT, self._forget_cuts, kept)
+            self._runtime.call_later(CUTS_INTERVAL, self._look_at_cuts)
+
+    def _look_at_cuts(self) -> None:
+        """Plan to forget what came since the last look."""
+        self._awaits_cuts = False
+        self._plan_forgetting()
 
     def _forget_cuts(self, number: int) -> None:
         """Take the paths that neighbors still tell, whatever was said of their links."""
@@ -133,12 +191,15 @@ class Paths:
             changes = self._routes.router.forget_cuts(number)
         self._routes_changed(changes, "routes changed")
 
-    def _give_up(self, node: NodeId, search: tuple[str, float]) -> None:
-        """Hold a node for lost that no path was found to, even if others do not state so."""
-        if self.sought.get(node) == search:
+    def _give_up(self, nodes: list[NodeId], search: tuple[str, float]) -> None:
+        """Hold nodes for lost that no path was found to, even if others do not state so."""
+        due = [node for node in nodes[:PORTION] if self.sought.get(node) is search]
+        if due:
             with self._routes.lock:
-                changes = self._routes.router.give_up(node)
+                changes = self._routes.router.give_up(due)
             self._routes_changed(changes, search[0])
+        if nodes[PORTION:]:
+            self._runtime.call_later(0.0, self._give_up, nodes[PORTION:], search)
 
     def _path_moved(self, node: NodeId) -> None:
         """What was under way on the old path may be lost: say what matters again."""
@@ -237,7 +298,7 @@ class Paths:
         with self._routes.lock:
             self._end_epoch(node, is_open=False)
             lost = self._routes.accounts.node_lost(node)
-        self._routes.departed.lost(node, self._runtime.now())
+        self._routes.departed.lost(node, self._runtime.now(), is_strange=self._is_strange(node))
         name = self._routes.names.get(node, "")
         down = NodeDown(node, name, reason, lost)
         text = f"no path leads to node {name or node.hex()} any more ({reason})"
@@ -248,6 +309,17 @@ class Paths:
         for watcher in self._watchers.pop(node, ()):
             watcher.set_result(down)
         self._runtime.report(down)
+
+    def _is_strange(self, node: bytes) -> bool:
+        """Return whether nothing ever came of a node, or was sent to it."""
+        routes = self._routes
+        account = routes.accounts.accounts.get(node)
+        return not (
+            node in routes.endpoints
+            or node in routes.accounts.arrivals
+            or (account is not None and account.sent)
+            or self._lifetimes.proxies_of(node)
+        )
 
     def monitor_node(self, node: bytes, future: Future[NodeDown]) -> None:
         """Complete the future when the node is out of reach; at once if it is."""

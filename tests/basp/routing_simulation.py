@@ -40,10 +40,12 @@ class Simulation:
     nothing was under way at last. These times are counted in events: some are simultaneous.
     """
 
-    def __init__(self, size, chance):
+    def __init__(self, size, chance, portion=None):
         self.chance = chance
         self.nodes = [node(i) for i in range(size)]
-        self.routers = {n: Router(n) for n in self.nodes}
+        self.routers = {n: Router(n, portion) for n in self.nodes}
+        self.portion = portion
+        self.planned = set()
         self.now = 0.0
         self.step = 0
         self.events = []
@@ -77,6 +79,17 @@ class Simulation:
         for destination in changes.lost:
             self.lost.append((self.now, me, destination))
             self.check_lost(me, destination)
+        self.plan(me)
+
+    def plan(self, me):
+        """Let a router conclude on some more, after a while in which others tell it more."""
+        if self.routers[me].is_behind and me not in self.planned:
+            self.planned.add(me)
+            self.change(self.chance.choice([0, 0.05, 0.5]), lambda: self.conclude(me))
+
+    def conclude(self, me):
+        self.planned.remove(me)
+        self.carry_out(me, self.routers[me].conclude())
 
     def check_lost(self, me, destination):
         statements = self.routers[me]._diffusion.statements
@@ -95,7 +108,12 @@ class Simulation:
 
     def arrive(self, sender, receiver, payload, life):
         self.under_way -= 1
-        if self.ends.get((receiver, sender)) == life:
+        if self.ends.get((receiver, sender)) != life:
+            return
+        if self.portion is not None:
+            self.routers[receiver].take(sender, read_update(sender, payload))
+            self.plan(receiver)
+        else:
             self.carry_out(receiver, self.routers[receiver].receive(sender, payload))
 
     def change(self, delay, action):

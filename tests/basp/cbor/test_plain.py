@@ -35,7 +35,7 @@ def test_tags_are_refused(tag):
 
 def test_deep_values_are_refused():
     with pytest.raises(MalformedPayload, match="depth"):
-        read_plain(b"\x81" * 100_000 + b"\x00")
+        read_plain(b"\x81" * 10_000 + b"\x00")
 
 
 @given(st.binary(max_size=60))

@@ -1,3 +1,4 @@
+from callboard.proxies.ledger import departed
 from callboard.proxies.ledger.departed import ACCOUNTS_KEPT, ARRIVALS_KEPT, Departed
 
 A, B = (bytes([number]) * 18 for number in range(2))
@@ -29,3 +30,23 @@ def test_a_node_that_comes_back_is_not_forgotten_and_one_lost_again_begins_anew(
 
     assert nodes.due(ARRIVALS_KEPT) == ([], [])
     assert nodes.due(ARRIVALS_KEPT + 500.0) == ([B], [])
+
+
+def test_nodes_that_nothing_came_of_are_forgotten_at_once():
+    nodes = Departed()
+    nodes.lost(A, 0.0, is_strange=True)
+    nodes.lost(B, 0.0, is_strange=True)
+    nodes.found(B)
+
+    assert nodes.due(0.0) == ([A], [A])
+    assert len(nodes) == 0
+
+
+def test_so_many_nodes_are_remembered_and_the_oldest_are_forgotten_first(monkeypatch):
+    monkeypatch.setattr(departed, "DEPARTED_LIMIT", 1)
+    nodes = Departed()
+    nodes.lost(A, 0.0)
+    nodes.lost(B, 1.0)
+
+    assert nodes.due(1.0) == ([A], [A])
+    assert len(nodes) == 1

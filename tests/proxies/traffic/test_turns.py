@@ -1,12 +1,20 @@
 """What one link brings is carried out in turns, between those of others."""
 
+from contextlib import ExitStack
+
 import pytest
 
 from callboard.basp.control import pack_announce, pack_down, pack_release
-from callboard.basp.header import FIRST_ACTOR, NODE_ACTOR
+from callboard.basp.frame import pack_frame
+from callboard.basp.header import FIRST_ACTOR, NODE_ACTOR, Operation
+from callboard.basp.node_id import NodeId
+from callboard.basp.routing.update import PathVector
+from callboard.proxies.events import NodeDown, NodeUp
 from callboard.proxies.lifetime.lifetimes import AT_ONCE
+from callboard.proxies.traffic import paths
 from callboard.proxies.traffic.incoming import CONTROLS_AT_ONCE, Incoming
-from tests.proxies.cast import Echo
+from tests.basp.wire import write_update
+from tests.proxies.cast import Echo, recorded
 
 
 @pytest.fixture
@@ -117,3 +125,67 @@ def test_a_link_that_is_not_read_is_not_taken_for_silent(cluster):
 
     assert asked.result(5.0) == "x"
     assert {link.peer for link in host.links()} == {a.node_id}
+
+
+def crowd_of(node, peer, first, count, *, gone=False):
+    """Return a frame in which a node tells of neighbors that there are not."""
+    ids = [NodeId(number.to_bytes(18, "big")) for number in range(first, first + count)]
+    vectors = [] if gone else [PathVector((node.node_id, one), (1, 1)) for one in ids]
+    payload = write_update(vectors, ids if gone else [], names=["x"] * len(vectors))
+    source, destination = node.node_id, peer.node_id
+    return pack_frame(Operation.ROUTING_UPDATE, 0, source, destination, 0, 0, payload)
+
+
+def test_a_flood_of_nodes_is_concluded_on_at_a_pace_here_and_beyond(cluster, monkeypatch):
+    monkeypatch.setattr(paths, "CONCLUSIONS_SAVED", 128.0)
+    monkeypatch.setattr(paths, "CONCLUSIONS_PER_SECOND", 200.0)
+    host, (hostile, member, other), (wire, _, _) = linked(
+        cluster, "hostile", "member", "other", "host"
+    )
+    beyond = cluster.node("beyond")
+    beyond.connect(member.address)
+    cluster.advance(5.0)
+    concluded = dict.fromkeys((host, member, beyond), 0)
+    with ExitStack() as listening:
+        for node in concluded:
+
+            def note(event, node=node):
+                concluded[node] += isinstance(event, NodeUp | NodeDown)
+
+            listening.enter_context(node.subscribed(note))
+        for second in range(5):
+            for first in range(1, 501, 100):
+                number = 1_000 * second + first
+                wire.write(crowd_of(hostile, host, number, 100))
+                wire.write(crowd_of(hostile, host, number + 500, 100))
+                wire.write(crowd_of(hostile, host, number, 100, gone=True))
+            cluster.advance(1.0)
+            if second == 2:
+                lost = beyond.monitor_node(other.node_id)
+                other.close()
+
+    assert lost.result(1.0).node_id == other.node_id
+    assert max(concluded.values()) <= 2 * (128 + 5 * 200)
+    for node, count in ((host, 2), (member, 2), (beyond, 1)):
+        assert len(node.links()) == count
+    hostile.close()
+    cluster.advance(120.0)
+    for node in concluded:
+        routes = node._broker.routes
+        assert len(routes.router.reachable) == 2
+        assert len(routes.names) + len(routes.departed) < 10
+
+
+def test_an_announce_of_no_actor_ends_no_link_of_others(cluster):
+    host, (hostile,), _ = linked(cluster, "hostile", "host")
+    target = cluster.node("target")
+    target.connect(host.address)
+    cluster.advance(5.0)
+    hostile._broker.routes.send_to(
+        target.node_id, pack_announce(hostile.node_id, target.node_id, NODE_ACTOR, 1)
+    )
+    with recorded(host) as events, recorded(target) as others:
+        cluster.advance(5.0)
+
+    assert events == others == []
+    assert len(host.links()) == 2
