@@ -1,8 +1,9 @@
 """Back-off: longer and longer pauses between attempts that fail, with jitter. Pure."""
 
 import random
-from dataclasses import dataclass
 from typing import Final
+
+from callboard.dataclass import dataclass
 
 #: Share of a pause that chance may add, so that not all return at once.
 JITTER: Final = 0.5

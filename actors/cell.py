@@ -33,7 +33,7 @@ import contextvars
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from random import Random
 from types import CoroutineType
 from typing import Any, ClassVar, Final, Literal, NoReturn, Protocol
@@ -79,6 +79,7 @@ from callboard.actors.signals import (
 )
 from callboard.actors.supervision.succession import Succession
 from callboard.actors.task import ConcurrentTask, HandlerTask
+from callboard.dataclass import dataclass
 from callboard.text import said
 
 #: Messages that one actor handles before the next one gets its turn.

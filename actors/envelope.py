@@ -12,12 +12,17 @@ import contextlib
 import re
 from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, Literal, NamedTuple
+
+from callboard.dataclass import dataclass
 
 Priority = Literal["normal", "high"]
 
-_TRACEPARENT: Final = re.compile(
+#: Compiles a pattern when it is first used.
+_compiled: Final = cache(re.compile)
+
+_TRACEPARENT: Final = (
     r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[\x21-\x7e]*)?"
 )
 
@@ -25,7 +30,7 @@ _TRACEPARENT: Final = re.compile(
 LONGEST_TRACEPARENT: Final = 128
 
 # W3C trace context, section 3.3: up to 32 members `key=value`, separated by commas.
-_TRACESTATE: Final = re.compile(
+_TRACESTATE: Final = (
     r"[\t ]*[a-z0-9][a-z0-9_*/@-]{0,255}=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,256}[\t ]*"
 )
 _MOST_MEMBERS: Final = 32
@@ -76,7 +81,7 @@ def is_traceparent(text: object) -> bool:
     return (
         isinstance(text, str)
         and len(text) <= LONGEST_TRACEPARENT
-        and _TRACEPARENT.fullmatch(text) is not None
+        and _compiled(_TRACEPARENT).fullmatch(text) is not None
     )
 
 
@@ -85,7 +90,7 @@ def is_tracestate(text: object) -> bool:
     if not isinstance(text, str) or len(text) > LONGEST_TRACESTATE:
         return False
     members = [member for member in text.split(",") if member.strip()]
-    return len(members) <= _MOST_MEMBERS and all(map(_TRACESTATE.fullmatch, members))
+    return len(members) <= _MOST_MEMBERS and all(map(_compiled(_TRACESTATE).fullmatch, members))
 
 
 def traceparent() -> str | None:

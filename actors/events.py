@@ -1,9 +1,10 @@
 """What a node tells about its actors, as it happens, and what it counts of them."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from callboard.actors.reference import ActorRef
+from callboard.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

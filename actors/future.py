@@ -15,12 +15,12 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextvars import Context, ContextVar
-from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 from weakref import ref
 
 from callboard.actors.errors import AskTimeout, ResultTimeout, WouldBlock
 from callboard.actors.seconds import limit as checked_limit
+from callboard.dataclass import dataclass
 from callboard.text import logged, shown
 
 log = logging.getLogger("callboard.actors")

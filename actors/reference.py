@@ -9,7 +9,6 @@ import functools
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
-from dataclasses import dataclass
 from random import Random
 from typing import (
     TYPE_CHECKING,
@@ -29,6 +28,7 @@ from callboard.actors.errors import NoSuchMethod, WrongArgument
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import Future
 from callboard.actors.seconds import limit as checked_limit
+from callboard.dataclass import dataclass
 from callboard.seconds import LONGEST
 from callboard.text import shown
 
@@ -83,7 +83,6 @@ class Ended:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class Down(Ended):
     """A monitored actor ended. Sent exactly once for each monitor.
 
@@ -92,6 +91,8 @@ class Down(Ended):
         reason: why, an `ExitReason` (equal to its text).
         detail: the text of the error, for people.
     """
+
+    __slots__ = ()
 
 
 Watcher = Callable[[Down], object]

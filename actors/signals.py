@@ -1,21 +1,23 @@
 """Signals: messages of the runtime about the life of actors."""
 
-from dataclasses import dataclass
 from typing import Final
 
 from callboard.actors.envelope import Envelope
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import Call, Ended
+from callboard.dataclass import dataclass
 
 
-@dataclass(frozen=True, slots=True)
 class Exit(Ended):
     """A linked actor ended; delivered only to actors with `trap_exit = True`."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True)
+
 class ChildDown(Ended):
     """A child of a supervisor ended, with the reason."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +48,10 @@ class Urgent:
     """Stands at the front of a mailbox for the next message with high priority."""
 
 
-@dataclass(frozen=True, slots=True)
 class LinkExit(Ended):
     """A linked actor ended: becomes an `Exit` message, or the end of the receiver."""
 
+    __slots__ = ()
     reason: ExitReason
 
 

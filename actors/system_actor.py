@@ -12,7 +12,6 @@ that thread.
 
 import contextvars
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final, Protocol, Self
 
@@ -24,6 +23,7 @@ from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import Running, Sender
 from callboard.actors.runner.loop import current_task_cleared
 from callboard.actors.runner.runner import Runner
+from callboard.dataclass import dataclass
 
 #: Errands of a node that may be under way at once: each one that blocks holds a thread.
 ERRAND_LIMIT: Final = 64

@@ -8,7 +8,7 @@ handler looks like the current task of a running loop.
 import asyncio
 import contextvars
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 from callboard.actors.errors import WouldDeadlock
@@ -16,6 +16,7 @@ from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Asker, Sender
 from callboard.actors.runner.loop import current_task_set
 from callboard.actors.runner.runner import Runner
+from callboard.dataclass import dataclass
 
 
 class TaskOwner(Protocol):

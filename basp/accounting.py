@@ -27,7 +27,6 @@ did not come in time, will never be delivered: it is lost at once.
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from callboard.basp.cbor.plain import is_natural, read_plain, write_plain
@@ -35,6 +34,7 @@ from callboard.basp.errors import MalformedPayload
 from callboard.basp.header import EPOCH_COUNT, POSITION_MASK, SEQUENCE_BITS, SEQUENCE_COUNT
 from callboard.basp.node_id import NodeId, node_id_text
 from callboard.basp.routing.path_order import FAR_EPOCHS
+from callboard.dataclass import dataclass
 
 #: Epochs whose messages may be under way at once. Half of the numbers, so that one is used
 #: again only long after its last message.

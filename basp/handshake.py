@@ -48,7 +48,7 @@ their senders (see :class:`PeerIdentity`).
 
 import hmac
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from hashlib import sha256
 from typing import Any, Final
@@ -67,6 +67,7 @@ from callboard.basp.errors import (
 from callboard.basp.frame import DEFAULT_PAYLOAD_LIMIT, Frame, pack_frame
 from callboard.basp.header import MAX_ACTOR, Operation, check_header
 from callboard.basp.node_id import NO_NODE, NODE_ID_SIZE, NodeId, node_id_text
+from callboard.dataclass import dataclass
 
 #: 2: dispatches carry a sequence number, delivery reports what was given up.
 VERSION: Final = 0x43420002

@@ -31,7 +31,7 @@ guide, section 7.2.1.1; CAF 0.17 manual, "Binary Actor System Protocol".
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, auto
 from operator import itemgetter
 from typing import Final
@@ -50,6 +50,7 @@ from callboard.basp.handshake import (
 )
 from callboard.basp.header import Operation, check_header
 from callboard.basp.node_id import NO_NODE, NodeId, node_id_text
+from callboard.dataclass import dataclass
 
 #: Connections of one pair that may wait; a node that dials more often is broken, and those
 #: that wait already keep the pair connected. More are dropped as redundant.

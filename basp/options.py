@@ -22,7 +22,8 @@ and :func:`read_options` makes values of its map.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+from functools import cache
 from types import MappingProxyType
 from typing import Final
 
@@ -30,6 +31,7 @@ from callboard.basp.cbor import tags
 from callboard.basp.cbor.collisions import TEXTS
 from callboard.basp.cbor.plain import is_natural
 from callboard.basp.errors import MalformedPayload
+from callboard.dataclass import dataclass
 
 DEADLINE_MS: Final = 1
 TRACE_CONTEXT: Final = 2
@@ -42,10 +44,11 @@ NO_OPTIONS: Final[Mapping[int, object]] = MappingProxyType({})
 
 # W3C trace context, section 3.2: version, trace id, parent id, flags; a later version may
 # go on behind another hyphen. Ids of zeros only, and the version ff, are invalid.
-_TRACE_PARENT: Final = re.compile(
-    r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?",
-    re.ASCII,
+_TRACE_PARENT: Final = (
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?"
 )
+#: Compiles a pattern when it is first used.
+_compiled: Final = cache(re.compile)
 #: First byte of a payload that has options.
 WITH_OPTIONS: Final = 0x82
 _DEADLINE_ALONE: Final = (
@@ -83,7 +86,7 @@ class DispatchOptions:
         if self.deadline_ms is not None and not is_natural(self.deadline_ms):
             msg = f"deadline_ms must be milliseconds from 0 on, not {self.deadline_ms!r:.80}"
             raise ValueError(msg)
-        if self.trace_parent and not _TRACE_PARENT.fullmatch(self.trace_parent):
+        if self.trace_parent and not _compiled(_TRACE_PARENT).fullmatch(self.trace_parent):
             msg = f"trace_parent is not a W3C traceparent: {self.trace_parent[:80]!r}"
             raise ValueError(msg)
         if self.trace_state and not self.trace_parent:
@@ -129,7 +132,11 @@ def _read_trace(context: object) -> tuple[str, str]:
     parent, state = context, ""
     if isinstance(context, list | tuple) and len(context) == 2:
         parent, state = context
-    if type(parent) is str and type(state) is str and _TRACE_PARENT.fullmatch(parent):
+    if (
+        type(parent) is str
+        and type(state) is str
+        and _compiled(_TRACE_PARENT).fullmatch(parent)
+    ):
         return parent, state
     return "", ""
 

@@ -26,6 +26,7 @@ from callboard.basp.cbor.writer import (
     head,
     too_deep,
 )
+from callboard.dataclass import awaited_fields
 from callboard.text import describe
 
 #: A type name travels with every message of its type; 255 characters hide no abuse.
@@ -177,7 +178,7 @@ class RecordType(MessageType):
         if not dataclasses.is_dataclass(cls) and not is_named_tuple:
             why = "it is not a dataclass, named tuple or enum; decorate it with @dataclass"
             raise self._unfit(why)
-        self._parameters = tuple(signature(cls).parameters.values())
+        self._parameters = _parameters(cls)
         # Fields that __init__ does not take are set after it.
         self._late: frozenset[str] = frozenset()
         self._defaults: dict[str, Callable[[], object] | None] = {}
@@ -416,6 +417,15 @@ class MessageRegistry:
         else:
             self.flat.pop(made.wire_name, None)
         self.by_class[cls] = made
+
+
+def _parameters(cls: type) -> tuple[Parameter, ...]:
+    """Return what a constructor takes; one that is not generated yet is left so."""
+    fields = awaited_fields(cls)
+    if fields is None:
+        return tuple(signature(cls).parameters.values())
+    kinds = {True: Parameter.KEYWORD_ONLY, False: Parameter.POSITIONAL_OR_KEYWORD}
+    return tuple(Parameter(field.name, kinds[bool(field.kw_only)]) for field in fields)
 
 
 def _default_maker(field: "dataclasses.Field[Any]") -> Callable[[], object] | None:

@@ -18,11 +18,11 @@ in brackets. NODE has 36 hexadecimal digits. PATH has no colons or spaces.
 """
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from callboard.actors.errors import InvalidAddress
 from callboard.basp.node_id import NodeId
+from callboard.dataclass import dataclass
 
 _ADDRESS: Final = re.compile(
     r"(?:(?:basp://)?(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\[\]:/@\s]+):(?P<port>\d{1,5})|basp://"

@@ -16,11 +16,11 @@ serving -> draining -> refusing -> quiet or out of time -> closed
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from callboard.actors.reference import current_cell
 from callboard.actors.runtime import Runtime
+from callboard.dataclass import dataclass
 from callboard.proxies.broker import Broker
 from callboard.proxies.messages import Drained
 from callboard.proxies.names.directory import Names

@@ -1,6 +1,6 @@
 """What a node tells about links and other nodes, as it happens."""
 
-from dataclasses import dataclass
+from callboard.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

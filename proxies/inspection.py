@@ -9,7 +9,7 @@ who looks at the cluster, so that one link is enough.
 import functools
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import field, fields, is_dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
@@ -22,6 +22,7 @@ from callboard.actors.seconds import seconds
 from callboard.actors.supervision.supervisor import Supervisor
 from callboard.actors.system_actor import SystemActor
 from callboard.basp.header import FIRST_ACTOR, INSPECTOR, NODE_ACTOR
+from callboard.dataclass import dataclass
 from callboard.proxies.broker import Broker
 from callboard.proxies.chronicle import (
     EventPage,

@@ -1,7 +1,6 @@
 """Messages between the nodes' own actors, and the form in which an error answers an ask."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from callboard.actors import errors
@@ -13,6 +12,7 @@ from callboard.basp.errors import BaspError, PayloadTooHeavy
 from callboard.basp.errors import DuplicateMessageType as BaspDuplicate
 from callboard.basp.errors import NotSerializable as BaspNotSerializable
 from callboard.basp.registry import DEFAULT_REGISTRY
+from callboard.dataclass import dataclass
 from callboard.proxies.errors import (
     DuplicateMessageType,
     MessageTooLarge,

@@ -1,6 +1,8 @@
 """Figures of a node, as values."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from callboard.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

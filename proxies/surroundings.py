@@ -9,13 +9,13 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from callboard.actors.runner.runner import Runner
 from callboard.basp.node_id import NodeId, make_node_id
 from callboard.basp.registry import DEFAULT_REGISTRY, MessageRegistry
+from callboard.dataclass import dataclass
 from callboard.proxies.link.network import MachineNetwork, Network
 
 

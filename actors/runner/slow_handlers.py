@@ -8,9 +8,10 @@ knows which handlers were stuck so long that their runner went on without them.
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final
+
+from callboard.dataclass import dataclass
 
 #: Seconds that a handler may hold a thread before it is told.
 SLOW_AFTER: Final = 1.0

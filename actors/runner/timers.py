@@ -9,10 +9,10 @@ import heapq
 import itertools
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 from callboard.actors.seconds import seconds
+from callboard.dataclass import dataclass
 
 #: Cancelled timers that are worth making the heap again.
 COMPACT_FROM: Final = 64

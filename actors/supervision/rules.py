@@ -17,7 +17,6 @@ order once all of it has ended; a child that fails meanwhile widens the group.
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
 
@@ -25,6 +24,7 @@ from callboard.actors.backoff import Backoff
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.seconds import seconds
 from callboard.actors.supervision.child import Child
+from callboard.dataclass import dataclass
 
 STRATEGIES: Final = ("one_for_one", "one_for_all", "rest_for_one")
 

@@ -5,7 +5,6 @@ The rules are in `callboard.actors.supervision`; here they are carried out on ac
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ from callboard.actors.signals import ChildDown, Exit, Restarted, Stop
 from callboard.actors.supervision.child import Child, check_children
 from callboard.actors.supervision.rules import BACKOFF, Phase, Slot, Supervision
 from callboard.actors.system_actor import CallBack
+from callboard.dataclass import dataclass
 from callboard.text import describe
 
 log = logging.getLogger("callboard.actors")

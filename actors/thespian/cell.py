@@ -10,7 +10,6 @@ import copy
 import logging
 import selectors
 import types
-from dataclasses import dataclass
 from typing import Any, Final
 
 from thespian.actors import (
@@ -31,6 +30,7 @@ from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import ActorRef, Call, Down, NoActor, Sender, Watcher
 from callboard.actors.runtime import Runtime
 from callboard.actors.signals import LinkExit, Stop, Urgent
+from callboard.dataclass import dataclass
 from callboard.text import logged, shown, trace_of
 
 log = logging.getLogger("callboard.thespian")

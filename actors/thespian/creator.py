@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from callboard.actors.reference import ActorRef, Down
 from callboard.actors.thespian.cell import Creation, FailedChild, PlainCell
 from callboard.actors.thespian.neighbors import Neighbors
 from callboard.actors.thespian.sources import Sources
+from callboard.dataclass import dataclass
 from callboard.text import logged, said, shown
 
 log = logging.getLogger("callboard.thespian")

@@ -6,7 +6,6 @@ calls its `ActorSystemBase(system, logDefs=…)`.
 
 import contextlib
 import logging
-import logging.config
 import queue
 import sys
 import threading
@@ -14,7 +13,6 @@ import time
 import types
 from collections.abc import Callable, Collection
 from datetime import timedelta
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, Protocol
 
@@ -401,7 +399,9 @@ class SystemBase(ExternalContext):
         self.dead_letters: ActorRef[Any] | None = None
         self.creator = Creator(self.neighbors, self.sources, self.capabilities, messages)
         if isinstance(logDefs, dict):
-            logging.config.dictConfig(logDefs)
+            from logging.config import dictConfig
+
+            dictConfig(logDefs)
         super().__init__(self)
         if convention is not None:
             self.neighbors.convention = convention
@@ -529,6 +529,8 @@ def open_convention(
     """
     if capabilities.get("Admin Port") is None:
         return None
+    from importlib.metadata import entry_points
+
     # Found by its name in the installed package: this room knows no other one.
     openers = list(entry_points(group=OPENER_GROUP))
     if not openers:

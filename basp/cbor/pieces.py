@@ -18,7 +18,8 @@ import mmap
 import re
 from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
+from functools import cache
 from typing import Any, Final
 
 import cbor2
@@ -26,6 +27,7 @@ import cbor2
 from callboard.basp.cbor import tags
 from callboard.basp.cbor.collisions import TEXTS
 from callboard.basp.errors import MalformedPayload, PayloadTooHeavy
+from callboard.dataclass import dataclass
 
 #: Makes the reader of a stream of small items, with so many levels inside each other.
 OpenReader = Callable[[io.BytesIO, int], cbor2.CBORDecoder]
@@ -69,17 +71,20 @@ _SHORT_SCALARS: Final = b"|".join(
         *[b"[\\x%02x\\x%02x].{%d}" % (0x40 + size, 0x60 + size, size) for size in range(1, 24)],
     ]
 )
-_scalars = re.compile(b"(?:" + _SHORT_SCALARS + b")++", re.DOTALL)
+#: Compiles a pattern when it is first used: that takes long, and few nodes see large items.
+_compiled: Final = cache(re.compile)
+
+_SCALARS: Final = b"(?s:(?:" + _SHORT_SCALARS + b")++)"
 
 #: Heads of small containers and tags, one byte each; and the tag of registered types.
 _SHORT_HEADS: Final = rb"[\x80-\x97\xa0-\xb7\xc0-\xd7]"
 _REGISTERED: Final = b"\xd9" + tags.REGISTERED.to_bytes(2, "big")
-_short_items = re.compile(
-    b"(?:%b++|%b|%b)++" % (_SHORT_HEADS, _SHORT_SCALARS, re.escape(_REGISTERED)), re.DOTALL
+_SHORT_ITEMS: Final = b"(?s:(?:%b++|%b|%b)++)" % (
+    *(_SHORT_HEADS, _SHORT_SCALARS, re.escape(_REGISTERED)),
 )
 #: Finds runs of heads, the tag, and nothing for a scalar.
-_weights = re.compile(
-    b"(%b++|%b)|(?:%b)" % (_SHORT_HEADS, re.escape(_REGISTERED), _SHORT_SCALARS), re.DOTALL
+_WEIGHTS: Final = b"(?s:(%b++|%b)|(?:%b))" % (
+    *(_SHORT_HEADS, re.escape(_REGISTERED), _SHORT_SCALARS),
 )
 
 
@@ -153,9 +158,9 @@ def weigh(
         if at > pause:
             pause = at + _WEIGHED_AT_ONCE
             yield
-        run = _short_items.match(payload, at, at + _WEIGHED_AT_ONCE)
+        run = _compiled(_SHORT_ITEMS).match(payload, at, at + _WEIGHED_AT_ONCE)
         if run is not None:
-            heads = _weights.findall(run[0])
+            heads = _compiled(_WEIGHTS).findall(run[0])
             wide = (len(_REGISTERED) - 1) * heads.count(_REGISTERED)
             weight += CONTAINER * (sum(map(len, heads)) - wide) + heads.count(b"")
             at = run.end()
@@ -214,7 +219,7 @@ def find_references(payload: bytes, most: int) -> list[tuple[bytes, int]]:
     at = passed = 0
     while at < len(payload):
         start = at
-        run = _short_items.match(payload, at)
+        run = _compiled(_SHORT_ITEMS).match(payload, at)
         if run is not None:
             at = run.end()
         else:
@@ -321,7 +326,7 @@ class PieceReader:
             levels = self.max_depth - len(stack) + 1
             reserve(_WINDOW)
             window = payload[at : at + _WINDOW]
-            run = _scalars.match(window)
+            run = _compiled(_SCALARS).match(window)
             if run is not None and run.end() >= _LONG_RUN:
                 values = self._decode(b"\x9f" + run[0] + b"\xff", levels + 1)
                 at += run.end()

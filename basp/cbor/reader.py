@@ -14,7 +14,6 @@ The depth of nested containers, and the time that colliding keys can cost, are b
 import io
 from collections.abc import Callable, Collection, Generator, Mapping
 from datetime import datetime, time, timedelta
-from decimal import Decimal
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, NoReturn
@@ -237,6 +236,12 @@ def _read_timedelta(content: Any, _is_key: object) -> timedelta:
     raise bad_content(content, "timedelta")
 
 
+def _make_decimal(text: str) -> Any:
+    from decimal import Decimal  # takes long to import
+
+    return Decimal(text)
+
+
 def _read_ip(content: Any, _is_key: object) -> Any:
     """Make an IP address, network or interface of its type's place and its text."""
     place, text = content
@@ -254,7 +259,7 @@ PYTHON_TAGS: Final[Mapping[int, TagReader]] = {
     tags.FROZENSET: _hashed_reader(frozenset, "frozenset"),
     tags.PAIRS: _read_pairs,
     tags.BYTEARRAY: read_as(bytes, bytearray, "bytearray"),
-    tags.DECIMAL: read_as(str, Decimal, "decimal"),
+    tags.DECIMAL: read_as(str, _make_decimal, "decimal"),
     tags.DATETIME: read_as(str, datetime.fromisoformat, "datetime"),
     tags.TIME: read_as(str, time.fromisoformat, "time"),
     tags.FOLDED: _read_folded,

@@ -13,12 +13,11 @@ general encoder takes; long runs of scalars go to cbor2 in one call. What `PYTHO
 :mod:`callboard.basp.cbor.reader` reads is written here.
 """
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
-from decimal import Decimal
 from struct import Struct
 from typing import Any, Final
-from uuid import UUID
 
 import cbor2
 
@@ -148,16 +147,20 @@ _PYTHON_ENCODERS: Final[Mapping[type, Encoder]] = {
     str: encode_text,
     bytes: encode_bytes,
     bytearray: lambda value, _depth: _BYTEARRAY_HEAD + encode_bytes(bytes(value)),
-    Decimal: _text_encoder(head(0xC0, tags.DECIMAL)),
     datetime: _moment_encoder(head(0xC0, tags.DATETIME)),
     date: _text_encoder(head(0xC0, 1004)),
     time: _moment_encoder(head(0xC0, tags.TIME)),
     timedelta: _encode_timedelta,
-    UUID: lambda value, _depth: _UUID_HEAD + value.bytes,
     **{
         ip_type: _text_encoder(head(0xC0, tags.IP) + b"\x82" + head(0x00, place))
         for place, ip_type in enumerate(tags.IP_TYPES)
     },
+}
+
+#: Those of classes whose modules take long to import: a value has imported its class.
+_LATE_ENCODERS: Final[Mapping[tuple[str, str], Encoder]] = {
+    ("decimal", "Decimal"): _text_encoder(head(0xC0, tags.DECIMAL)),
+    ("uuid", "UUID"): lambda value, _depth: _UUID_HEAD + value.bytes,
 }
 
 
@@ -191,7 +194,10 @@ class EncoderTable(dict[type, Encoder]):
         Raises:
             Unserializable: it has no wire form.
         """
-        made = None if self._find is None else self._find(self, cls)
+        module, name = cls.__module__, cls.__qualname__
+        made = _LATE_ENCODERS.get((module, name))
+        if made is None or getattr(sys.modules.get(module), name, None) is not cls:
+            made = None if self._find is None else self._find(self, cls)
         if made is None:
             raise Unserializable(cls)
         self[cls] = made

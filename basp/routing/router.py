@@ -29,7 +29,7 @@ What one takes back before its turn costs nothing more.
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any, Final
@@ -51,6 +51,7 @@ from callboard.basp.routing.update import (
     write_rest,
     write_vector,
 )
+from callboard.dataclass import dataclass
 
 # Paths, withdrawals and cuts of each kind in one update, and node ids in its statements: what a
 # node tells on must never be more than its neighbors take, whatever it was told.

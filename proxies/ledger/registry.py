@@ -17,10 +17,11 @@ go through in turns.
 """
 
 from collections.abc import Callable, Collection, Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from callboard.actors.exit_reason import ExitReason
+from callboard.dataclass import dataclass
 from callboard.proxies.link.limits import PROXIES
 
 #: Why an actor ended, and the text of the error.

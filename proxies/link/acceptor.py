@@ -9,11 +9,12 @@ import logging
 import selectors
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from callboard.actors.runner.runner import Runner
 from callboard.basp.handshake import LinkConfig
+from callboard.dataclass import dataclass
 from callboard.proxies.address import Endpoint, endpoint_text
 from callboard.proxies.events import ConnectionsRefused, LinkRefused
 from callboard.proxies.link.certificates import Certificates

@@ -8,7 +8,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -35,6 +35,7 @@ from callboard.basp.link import (
     Wake,
 )
 from callboard.basp.node_id import NodeId
+from callboard.dataclass import dataclass
 from callboard.proxies.address import Endpoint, endpoint_text
 from callboard.proxies.events import LinkRefused
 from callboard.proxies.link.acceptor import REFUSAL_INTERVAL, Acceptor

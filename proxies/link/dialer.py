@@ -11,7 +11,7 @@ import selectors
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from callboard.actors.backoff import Backoff
@@ -23,6 +23,7 @@ from callboard.basp.errors import AuthenticationFailed, ConnectedToItself, LinkL
 from callboard.basp.handshake import PeerIdentity, Published
 from callboard.basp.link import Closed, LinkPairs
 from callboard.basp.node_id import NodeId
+from callboard.dataclass import dataclass
 from callboard.proxies.address import Endpoint, endpoint_text, is_path
 from callboard.proxies.errors import LinkError, TlsError
 from callboard.proxies.link.certificates import Certificates

@@ -2,7 +2,7 @@
 
 import ipaddress
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import lru_cache
 from typing import Final
 

@@ -3,12 +3,13 @@
 import errno
 import ipaddress
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from callboard.actors.errors import InvalidAddress, WrongArgument
 from callboard.actors.reference import ActorRef
 from callboard.actors.runner.runner import Runner
+from callboard.dataclass import dataclass
 from callboard.proxies.address import (
     UNIX,
     Endpoint,

@@ -9,15 +9,16 @@ import binascii
 import math
 import re
 import ssl
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import repeat
 from typing import Any, Final
 
+from callboard.dataclass import dataclass
+
 #: One certificate: the issuer's name and the serial number.
 CertificateId = tuple[bytes, bytes]
 
-_LIST: Final = re.compile(rb"-----BEGIN X509 CRL-----(.*?)-----END X509 CRL-----", re.DOTALL)
+_LIST: Final = rb"(?s)-----BEGIN X509 CRL-----(.*?)-----END X509 CRL-----"
 
 _INTEGER: Final = 0x02
 _SEQUENCE: Final = 0x30
@@ -49,7 +50,7 @@ def read_lists(text: bytes) -> Revocations:
         ValueError: it is not a list.
     """
     found = Revocations()
-    for block in _LIST.finditer(text):
+    for block in re.finditer(_LIST, text):
         try:
             found |= _read_list(binascii.a2b_base64(block[1]))
         except IndexError:

@@ -3,9 +3,9 @@
 import os
 import ssl
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, NoReturn
 
+from callboard.dataclass import dataclass
 from callboard.named_file import read_named
 from callboard.proxies.errors import TlsError
 

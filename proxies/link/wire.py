@@ -2,12 +2,12 @@
 
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from callboard.basp.frame import RawFrame
 from callboard.basp.link import Effect, Link
 from callboard.basp.node_id import NodeId
+from callboard.dataclass import dataclass
 from callboard.proxies.address import Endpoint
 from callboard.proxies.link.limits import Limits, Throttle
 from callboard.proxies.link.stream import READ_SIZE, Stream, Turns

@@ -2,12 +2,12 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 from callboard.actors.dispatch import handler
 from callboard.actors.reference import ActorRef, Down, checked_ref
 from callboard.actors.system_actor import SystemActor
+from callboard.dataclass import dataclass
 from callboard.proxies.address import check_name
 from callboard.proxies.messages import ABILITIES, Describe, HoldersChanged, Lookup, WatchName
 

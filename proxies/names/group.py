@@ -3,7 +3,6 @@
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, Literal, TypeVar, get_args, overload
 
@@ -13,6 +12,7 @@ from callboard.actors.envelope import Priority
 from callboard.actors.future import Future
 from callboard.actors.reference import DEFAULT_TIMEOUT, ActorRef, Call, Callee, Query
 from callboard.actors.runtime import Runtime
+from callboard.dataclass import dataclass
 from callboard.proxies.errors import NoMembers
 from callboard.proxies.names.directory import Names
 from callboard.proxies.names.hash_ring import HashRing, key_bytes

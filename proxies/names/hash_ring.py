@@ -6,11 +6,11 @@ about one in n of them. Places depend only on the members' ids, so all nodes agr
 """
 
 import hashlib
+import sys
 from bisect import bisect_right
 from collections.abc import Mapping
 from itertools import chain
 from typing import Any, Final, Generic, TypeVar
-from uuid import UUID
 
 T = TypeVar("T")
 
@@ -53,6 +53,11 @@ def _points_of(member: bytes) -> Points:
     return sorted((_hash(index.to_bytes(4), member), member) for index in range(POINTS))
 
 
+def _uuid_type() -> type | None:
+    """Return the type of UUIDs, whose module takes long to import; None where none is."""
+    return getattr(sys.modules.get("uuid"), "UUID", None)
+
+
 def key_bytes(key: Any) -> bytes:
     """Turn a key into bytes, the same on all nodes.
 
@@ -63,7 +68,7 @@ def key_bytes(key: Any) -> bytes:
         return b"b" + key
     if type(key) is str:
         return b"s" + key.encode()
-    if type(key) in (int, bool, float, type(None), UUID):
+    if type(key) in (int, bool, float, type(None)) or type(key) is _uuid_type():
         return b"v" + repr(key).encode()
     if type(key) is tuple:
         parts = [key_bytes(part) for part in key]

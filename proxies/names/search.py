@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Collection, Coroutine
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -13,6 +12,7 @@ from callboard.actors.runtime import Runtime
 from callboard.basp.handshake import Published
 from callboard.basp.header import DIRECTORY, SPAWN_SERVER
 from callboard.basp.node_id import NodeId
+from callboard.dataclass import dataclass
 from callboard.proxies.address import Endpoint, endpoint_text, parse_address, parse_node_address
 from callboard.proxies.errors import NotPermitted
 from callboard.proxies.link.dialer import Dial, Dialer

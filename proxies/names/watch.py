@@ -8,7 +8,6 @@ seen: a directory that lost sight of it for a moment, and it not of the director
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from callboard.actors.dispatch import handler
@@ -16,6 +15,7 @@ from callboard.actors.reference import ActorRef
 from callboard.actors.runtime import Runtime
 from callboard.actors.system_actor import SystemActor
 from callboard.basp.header import DIRECTORY
+from callboard.dataclass import dataclass
 from callboard.proxies.events import NodeDown, NodeUp
 from callboard.proxies.messages import HoldersChanged, WatchName
 

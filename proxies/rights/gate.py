@@ -13,7 +13,7 @@ that means "not permitted", so order and accounts stay exact. Nothing unknown pa
 
 import threading
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, NamedTuple, Protocol
 
 from callboard.actors.envelope import Envelope
@@ -44,6 +44,7 @@ from callboard.basp.header import (
     Operation,
 )
 from callboard.basp.payload import LargePayload
+from callboard.dataclass import dataclass
 from callboard.proxies.messages import (
     CancelAsk,
     Describe,

@@ -1,11 +1,11 @@
 """Who a link belongs to, by what was proven on it, and what that peer may do."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
 from callboard.basp.handshake import SECRET_LIMIT
+from callboard.dataclass import dataclass
 from callboard.proxies.rights.rights import Rights
 
 Secret = str | bytes

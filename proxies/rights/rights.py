@@ -1,11 +1,12 @@
 """What a peer may do: names of rights, patterns of what they are for, and how to ask."""
 
-import difflib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, Final, Literal, Self
+
+from callboard.dataclass import dataclass
 
 #: Rights whose patterns are matched with names, as file names are (`*`, `?`, `[a-z]`).
 NAMED: Final = ("names", "send", "monitor", "spawn", "stop", "link", "logs", "reach")
@@ -82,7 +83,9 @@ class Rights:
             raise TypeError(msg)
         for name, level in stores.items():
             if level not in STORE_LEVELS:
-                meant = difflib.get_close_matches(str(level), STORE_LEVELS, 1)
+                from difflib import get_close_matches
+
+                meant = get_close_matches(str(level), STORE_LEVELS, 1)
                 hint = f"; did you mean {meant[0]!r}?" if meant else ""
                 msg = f"a store is for 'read' or 'write', not {level!r} ({name!r}){hint}"
                 raise ValueError(msg)

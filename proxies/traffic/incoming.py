@@ -6,7 +6,7 @@ concern, frames for other nodes go on (`callboard.proxies.traffic.forwarding`).
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from itertools import chain, dropwhile
 from typing import Any, Final
@@ -34,6 +34,7 @@ from callboard.basp.header import (
 from callboard.basp.node_id import NodeId
 from callboard.basp.payload import LargePayload
 from callboard.basp.routing.path_order import PathOrder
+from callboard.dataclass import dataclass
 from callboard.proxies.errors import NotPermitted
 from callboard.proxies.events import MessagesLost
 from callboard.proxies.lifetime.lifetimes import Lifetimes

@@ -9,7 +9,7 @@ a message of it is read, or waits, is not read: what is here of one link is a me
 
 from collections import Counter
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from callboard.actors.runner.collector import Collector
@@ -18,6 +18,7 @@ from callboard.basp.errors import RemoteProtocolError
 from callboard.basp.frame import RawFrame
 from callboard.basp.payload import PayloadCodec
 from callboard.basp.routing.path_order import PathOrder
+from callboard.dataclass import dataclass
 from callboard.proxies.link.wire import Wire
 
 #: Seconds of reading between two turns of others.

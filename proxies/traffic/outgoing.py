@@ -8,7 +8,6 @@ order on the wire is the order of the positions.
 import contextlib
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any, Final
@@ -40,6 +39,7 @@ from callboard.basp.header import (
 from callboard.basp.options import DEADLINE_MS, DispatchOptions, read_options
 from callboard.basp.payload import PayloadCodec
 from callboard.basp.registry import MessageRegistry
+from callboard.dataclass import dataclass
 from callboard.proxies.errors import MessageTooLarge, NotSerializable
 from callboard.proxies.lifetime.proxy import Proxy
 from callboard.proxies.link.stream import WAITING_LIMIT

@@ -5,7 +5,7 @@ On the runner, with its role.
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from callboard.actors.errors import NodeClosed, NodeUnreachable
@@ -21,6 +21,7 @@ from callboard.basp.node_id import NodeId
 from callboard.basp.routing.path_order import pack_path_end
 from callboard.basp.routing.router import PORTION, Changes
 from callboard.basp.routing.update import LARGE_UPDATE, Update, read_parts
+from callboard.dataclass import dataclass
 from callboard.proxies.events import LinkDown, LinkUp, MessagesLost, NodeDown, NodeUp, PathMoved
 from callboard.proxies.lifetime.lifetimes import Lifetimes
 from callboard.proxies.link.wire import Wire

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import itertools
-import json
 import os
 import signal
 import socket
@@ -12,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import IO, Any, Final, ParamSpec, TypeVar, cast
 
@@ -23,6 +22,7 @@ from callboard.actors.errors import NodeClosed, NotSpawnable
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef
 from callboard.basp.header import INSPECTOR, SPAWN_SERVER
+from callboard.dataclass import dataclass
 from callboard.proxies.broker import Broker
 from callboard.proxies.errors import WorkerFailed
 from callboard.proxies.events import LinkUp, NodeDown, WorkerEnded, WorkerStarted
@@ -202,11 +202,15 @@ class Worker:
 
     def _say(self, what: object) -> None:
         """Write one line to the process."""
+        import json
+
         with contextlib.suppress(OSError):  # it ended: whoever waits is told
             self._control.sendall(json.dumps(what).encode() + b"\n")
 
     def _listen(self, lines: IO[str]) -> None:
         """Take what the process says, line by line."""
+        import json
+
         for line in lines:
             said = json.loads(line)
             if "node" in said:

@@ -1,0 +1,89 @@
+"""Loading modules of a source: the finder, and the import statement that its modules see.
+
+Thespian's loader gives the modules of a source the prefix `{{hash}}`, rewrites their import
+statements and sets `builtins.__import__` for the calls of `__import__` that it cannot rewrite.
+In a process of its own that is harmless. In one that runs other code, too, the hook must hold
+for the modules of sources only, and the finder must not offer a source's modules to others.
+"""
+
+import builtins
+import contextlib
+import importlib
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any, Final
+
+from thespian.system.sourceLoader import SourceHashFinder, loadModuleFromHashSource
+
+_original_import: Final = builtins.__import__
+
+#: Importing changes tables of the whole process.
+_IMPORTING: Final = threading.RLock()
+
+
+def source_import(
+    name: str,
+    globals: Mapping[str, object] | None = None,  # noqa: A002  # names of the built-in
+    locals: Mapping[str, object] | None = None,  # noqa: A002
+    fromlist: Sequence[str] | None = (),
+    level: int = 0,
+) -> ModuleType:
+    """`__import__` for a process with loaded sources: their modules see each other first."""
+    caller = globals if globals is not None else sys._getframe(1).f_globals
+    root = _root_of(str(caller.get("__name__", "")))
+    if root and level == 0 and not name.startswith(root):
+        with contextlib.suppress(ImportError):
+            return importlib.__import__(root + name, globals, locals, fromlist or (), level)
+    return importlib.__import__(name, globals, locals, fromlist or (), level)
+
+
+def _root_of(module: str) -> str:
+    """Return the `{{hash}}` that the name of a source's module begins with, or nothing."""
+    return module[: module.index("}}") + 2] if module.startswith("{{") else ""
+
+
+class SourceFinder(SourceHashFinder):
+    """Finds the modules of one source, for that source only."""
+
+    def __init__(self, source_hash: str, content: bytes) -> None:
+        super().__init__(source_hash, lambda encrypted: encrypted, content)
+        self.src_hashimporter = source_import
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        """Find a module whose name says that it is this source's."""
+        if not fullname.startswith(self.hashRoot()):
+            return None
+        return super().find_spec(fullname, path, target)
+
+
+def load_class(source_hash: str, content: bytes, module: str, name: str) -> Any:
+    """Return a class of a source; its modules stay until `forget`.
+
+    Raises:
+        ImportError: the source has no such module, or it cannot be read.
+        AttributeError: the module has no such class.
+    """
+    with _IMPORTING:
+        if _finder_of(source_hash) is None:
+            sys.meta_path.insert(0, SourceFinder(source_hash, content))
+        return loadModuleFromHashSource(source_hash, {source_hash: content}, module, name)
+
+
+def forget(source_hash: str) -> None:
+    """Take the modules of a source out of the process."""
+    with _IMPORTING:
+        finder = _finder_of(source_hash)
+        if finder is None:
+            return
+        sys.meta_path.remove(finder)
+        for module in [name for name in sys.modules if name.startswith(finder.hashRoot())]:
+            del sys.modules[module]
+        if not any(isinstance(other, SourceFinder) for other in sys.meta_path):
+            builtins.__import__ = _original_import
+
+
+def _finder_of(source_hash: str) -> Any:
+    finders = (finder for finder in sys.meta_path if isinstance(finder, SourceFinder))
+    return next((finder for finder in finders if finder.srcHash == source_hash), None)
