@@ -10,9 +10,11 @@ Format: Prometheus text exposition 0.0.4: HELP and TYPE lines, then one line for
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import attrgetter
 from typing import Any, Final, Generic, Literal, TypeVar
+
+from callboard.dataclass import dataclass
 
 #: How the text is labelled when it is offered over HTTP.
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

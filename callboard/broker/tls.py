@@ -7,10 +7,10 @@ certificates are not compared with host names: what counts is the signature.
 """
 
 import ssl
-from dataclasses import dataclass
 from typing import Final
 
 from callboard.broker.options import Configuration
+from callboard.dataclass import dataclass
 from callboard.proxies.errors import TlsError
 from callboard.proxies.link.tls import load_lists, never_resume
 

@@ -13,11 +13,12 @@ producer has it no longer.
 """
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from callboard.channel import message
 from callboard.channel.producer import HEARTBEAT_INTERVAL, NACK_LIMIT, TIMEOUT
+from callboard.dataclass import dataclass
 
 P = TypeVar("P")
 

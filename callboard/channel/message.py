@@ -4,9 +4,10 @@ Sequence numbers start at 1 with the first event of a producer and never repeat.
 may lose, double, delay and reorder all of these; no message depends on an earlier one.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
+
+from callboard.dataclass import dataclass
 
 P = TypeVar("P")
 

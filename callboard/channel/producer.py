@@ -12,11 +12,12 @@ who asks for it learns that. Nothing here reads a clock: `tick` is called at a s
 """
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, field
 from itertools import islice
 from typing import Final, Generic, Protocol, TypeVar
 
 from callboard.channel import message
+from callboard.dataclass import dataclass
 
 H = TypeVar("H", bound=Hashable)
 P = TypeVar("P")

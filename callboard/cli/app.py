@@ -7,7 +7,6 @@ named, that of a command when it runs.
 import importlib
 import sys
 from collections.abc import MutableMapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, cast
 
@@ -17,6 +16,7 @@ from typer.core import TyperGroup
 from callboard.cli.options import AccessOptions, JsonOptions, command, flag, option
 from callboard.cli.output import say
 from callboard.cli.problem import FAILED, MISUSED, Problem, explain, one_line
+from callboard.dataclass import dataclass
 
 #: What there is beside the commands of this file; `callboard.cli.NOUN` has the commands.
 NOUNS: Final = {

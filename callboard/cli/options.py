@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 
@@ -21,6 +21,7 @@ import typer
 
 from callboard.cli.output import say, to_json
 from callboard.cli.problem import Misuse
+from callboard.dataclass import dataclass
 from callboard.named_file import read_named
 from callboard.text import printable
 

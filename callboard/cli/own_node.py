@@ -5,12 +5,12 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from callboard.cli.options import AccessOptions, flag, option
 from callboard.cli.problem import FAILED, Misuse, Problem
+from callboard.dataclass import dataclass
 
 if TYPE_CHECKING:
     from callboard import Node

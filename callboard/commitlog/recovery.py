@@ -12,12 +12,12 @@ raises `LogCorrupt`, and the log goes on in a new segment.
 """
 
 from contextlib import closing
-from dataclasses import dataclass
 
 from callboard.commitlog.disk import is_readable
 from callboard.commitlog.folder import CUT, TEMPORARY, Folder, Mark, read_mark
 from callboard.commitlog.integrity import Scan, find_intact
 from callboard.commitlog.segment import SegmentIndex
+from callboard.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """What endpoints tell by `node.events()`: messages that were lost."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from callboard.actors.reference import ActorRef
+from callboard.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 from weakref import WeakSet
@@ -37,6 +36,7 @@ from callboard.actors.reference import ActorRef, Down
 from callboard.actors.seconds import seconds
 from callboard.actors.system_actor import CallBack, SystemActor
 from callboard.basp.header import CORE_ACTOR, DIRECTORY
+from callboard.dataclass import dataclass
 from callboard.endpoint.events import Undelivered
 from callboard.endpoint.machine.core import DEFAULT_TTL, Core
 from callboard.endpoint.machine.effect import (

@@ -15,11 +15,11 @@ Programs that are tested on it take a `Disk` as an argument, and get a
 import errno
 import os
 import random
-from dataclasses import dataclass
 from typing import Final
 
 from callboard.commitlog.disk import check_rename
 from callboard.commitlog.errors import FolderInPlace
+from callboard.dataclass import dataclass
 
 #: Bytes that a disk writes whole or not at all.
 SECTOR: Final = 512

@@ -17,9 +17,9 @@ import selectors
 import zlib
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+from callboard.dataclass import dataclass
 from callboard.simulation.clock import Clock
 from callboard.simulation.trace import EventTrace
 

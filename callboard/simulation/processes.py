@@ -11,12 +11,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from callboard.actors.actor import Actor
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Down
+from callboard.dataclass import dataclass
 from callboard.node import Node
 from callboard.proxies.events import NodeDown
 from callboard.proxies.messages import message

@@ -8,13 +8,14 @@ line of text each. A replay is compared with it.
 import json
 import zlib
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
 from callboard.actors.reference import ActorRef
+from callboard.dataclass import dataclass
 
 #: Events that are kept, the first ones: some 50 MB. Later ones count for the checksum only.
 EVENT_LIMIT: Final = 200_000

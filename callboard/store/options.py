@@ -1,6 +1,6 @@
 """How stores behave; defaults are those of Broker 2.x."""
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Final
 
 from callboard.actors.seconds import seconds

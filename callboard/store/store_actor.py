@@ -17,7 +17,6 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -27,6 +26,7 @@ from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import Future
 from callboard.actors.seconds import seconds
 from callboard.actors.system_actor import CallBack, SystemActor
+from callboard.dataclass import dataclass
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item, PeerEvent, RefusedThere, RunReceiver
 from callboard.endpoint.machine.run import PackedType

@@ -20,10 +20,11 @@ the seven callbacks of the guide.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, field
 from operator import itemgetter
 from typing import Final
 
+from callboard.dataclass import dataclass
 from callboard.endpoint.machine.effect import (
     CommandPairs,
     CoreCounters,

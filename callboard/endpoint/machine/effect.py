@@ -1,9 +1,10 @@
 """What goes in and out of a core: messages, orders, effects, peer events, counters."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple, Protocol
 
+from callboard.dataclass import dataclass
 from callboard.endpoint.machine.filter_exchange import FilterChange
 from callboard.endpoint.machine.run import PackedType
 from callboard.endpoint.machine.status import EC, SC

@@ -15,9 +15,10 @@ each knows of every other one how much of its own filter has arrived there:
 Updates to one endpoint keep their order, as all messages of a pair do.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, NamedTuple
 
+from callboard.dataclass import dataclass
 from callboard.model.errors import MalformedMessage
 
 #: Topics in one update: with topics of 60 bytes it stays below the 256 KiB of a chunk.

@@ -6,10 +6,12 @@ it names. Its Python package knows them as `EC` and `SC`.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, IntEnum, IntFlag
 from typing import Final, Generic, Self, TypeVar
 from uuid import UUID
+
+from callboard.dataclass import dataclass
 
 
 class _Code(IntEnum):

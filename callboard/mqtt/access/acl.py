@@ -12,11 +12,11 @@ left out of what is delivered.
 
 import re
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Final
 
+from callboard.dataclass import dataclass
 from callboard.mqtt.access.admission import call_function
 from callboard.mqtt.wire.reason_code import ReasonCode
 from callboard.mqtt.wire.topic import (

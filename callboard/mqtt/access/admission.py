@@ -7,10 +7,10 @@ a connection.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, TypeVar
 
+from callboard.dataclass import dataclass
 from callboard.mqtt.router.link import Access
 from callboard.mqtt.wire.packet import Connect
 from callboard.mqtt.wire.reason_code import ReasonCode

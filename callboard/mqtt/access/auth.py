@@ -11,11 +11,12 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any, Final
 
 from callboard.actors.token_bucket import TokenBucket
+from callboard.dataclass import dataclass
 from callboard.mqtt.access.acl import (
     AclEntry,
     Client,

@@ -25,9 +25,9 @@ not know whether it is the first one, and touches no socket, so it is tested wit
 
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from callboard.dataclass import dataclass
 from callboard.mqtt.access.admission import await_answer, call_function
 from callboard.mqtt.wire.codec import decode_packet, encode
 from callboard.mqtt.wire.errors import ProtocolViolation

@@ -19,9 +19,9 @@ import secrets
 import stringprep
 import unicodedata
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
+from callboard.dataclass import dataclass
 from callboard.mqtt.access.authentication import Challenge, Proved, Step
 from callboard.mqtt.wire.reason_code import ReasonCode
 

@@ -8,8 +8,10 @@ import base64
 import hashlib
 import hmac
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
+
+from callboard.dataclass import dataclass
 
 #: Scrypt's N: 16 MiB and some 40 ms for each attempt.
 COST: Final = 1 << 14

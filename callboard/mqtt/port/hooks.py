@@ -16,9 +16,10 @@ Connections without hooks never come here: without `publish` and `deliver` no pa
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from callboard.dataclass import dataclass
 from callboard.mqtt.access.acl import Client, SubscribeHook
 from callboard.mqtt.access.admission import call_function
 from callboard.mqtt.port.remote_link import RemoteLink

@@ -1,9 +1,10 @@
 """What the connections of a router are allowed, and what is counted of them."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from callboard.actors.seconds import seconds
+from callboard.dataclass import dataclass
 from callboard.mqtt.wire.framing import PACKET_SIZE, PACKETS_PER_READ
 from callboard.mqtt.wire.reason_code import ReasonCode, reason_text
 from callboard.seconds import check_numbers

@@ -11,12 +11,13 @@ import os
 import socket
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from callboard.actors.runner.runner import Runner
+from callboard.dataclass import dataclass
 from callboard.mqtt.port.remote_link import Door
 from callboard.mqtt.port.socket_stream import SocketServer
 from callboard.mqtt.port.stream import Entrance, TransportStream

@@ -8,11 +8,12 @@ holds one buffer of the router and one of the wire at most. Pure but for the wir
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import inf
 from typing import Final, Protocol
 
 from callboard.actors.token_bucket import TokenBucket, TrafficLimit
+from callboard.dataclass import dataclass
 from callboard.mqtt.access.admission import (
     NO_SUCH_METHOD,
     Admission,

@@ -10,11 +10,12 @@ import contextlib
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, field
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import Final
 
 from callboard.actors.runner.runner import Runner
+from callboard.dataclass import dataclass
 from callboard.mqtt.access.admission import Peer
 from callboard.mqtt.port.remote_link import Door, RemoteLink
 from callboard.mqtt.port.stream import MOST_ARRIVED, WRITE_BUFFER, Entrance, host_of

@@ -13,9 +13,10 @@ Brakes cost nothing before a log has filled half of its segments.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
+from callboard.dataclass import dataclass
 from callboard.mqtt.router.datalog import Segment
 from callboard.mqtt.router.delivery import Delivery
 from callboard.mqtt.router.effects import Effects

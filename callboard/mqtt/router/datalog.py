@@ -12,10 +12,11 @@ for each run; messages with QoS 0, which the journal never had, are gaps in it.
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import add, attrgetter
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from callboard.dataclass import dataclass
 from callboard.mqtt.router.message import Run
 
 #: A reader of a log, which may wait there.

@@ -3,8 +3,9 @@
 Records, notifications, alerts and fetches are carried out in this order.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from callboard.dataclass import dataclass
 from callboard.mqtt.router.datalog import CursorJump, Segment
 from callboard.mqtt.router.limits import Limits
 from callboard.mqtt.router.link import Link, Notification

@@ -8,12 +8,12 @@ The ingress does not end a connection: it returns an `Ending` that says why it h
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
 from typing import Final
 
 import callboard.mqtt.wire.packet as wire
+from callboard.dataclass import dataclass
 from callboard.mqtt.router.brake import Brakes
 from callboard.mqtt.router.delivery import Delivery
 from callboard.mqtt.router.effects import Effects

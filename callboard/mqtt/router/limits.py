@@ -1,9 +1,9 @@
 """Limits of a router: every table, queue and packet has a bound."""
 
-from dataclasses import dataclass
 from enum import Enum
 
 from callboard.actors.seconds import seconds
+from callboard.dataclass import dataclass
 from callboard.mqtt.router.datalog import SEGMENT_BYTES, SEGMENT_COUNT
 from callboard.seconds import check_numbers
 

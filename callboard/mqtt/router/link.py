@@ -20,9 +20,10 @@ of a link may be called from any thread; those of one side from one thread at a 
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, field
 from typing import Final, NamedTuple, Protocol
 
+from callboard.dataclass import dataclass
 from callboard.mqtt.wire.packet import Auth, Connect
 from callboard.mqtt.wire.reason_code import ReasonCode
 

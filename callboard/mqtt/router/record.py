@@ -42,12 +42,13 @@ import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import blake2b
 from operator import attrgetter
 from typing import Any, ClassVar, Final, Self, dataclass_transform
 
 from callboard.commitlog import LogCorrupt
+from callboard.dataclass import dataclass
 from callboard.mqtt.router.datalog import Shelf
 from callboard.mqtt.router.message import Run
 from callboard.mqtt.router.session import SessionSubscription

@@ -23,10 +23,11 @@ and `Sessions` for a connection that begins.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from callboard.dataclass import dataclass
 from callboard.mqtt.router.datalog import DataLog
 from callboard.mqtt.router.limits import Limits
 from callboard.mqtt.router.link import Access, Link, Notification

@@ -6,9 +6,10 @@ wills are kept by client id; when one is reached, everything that is due for the
 
 import heapq
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
+from callboard.dataclass import dataclass
 from callboard.mqtt.router import record
 from callboard.mqtt.router.delivery import Delivery
 from callboard.mqtt.router.effects import Effects

@@ -5,9 +5,10 @@ the waiters of the log when everything is read, and idle when no member can take
 """
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
+from callboard.dataclass import dataclass
 from callboard.mqtt.router.limits import ShareStrategy
 from callboard.mqtt.router.message import Run
 from callboard.mqtt.router.session import DataRequest, Session, Status

@@ -1,7 +1,8 @@
 """SUBSCRIBE and UNSUBSCRIBE: each filter is judged and answered by itself."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from callboard.dataclass import dataclass
 from callboard.mqtt.router.datalog import DataLog
 from callboard.mqtt.router.delivery import Delivery
 from callboard.mqtt.router.effects import Effects

@@ -6,9 +6,10 @@ PUBCOMP, both in the order of sending. When the connection ends, messages in fli
 4.4 and 4.6).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple
 
+from callboard.dataclass import dataclass
 from callboard.mqtt.router.message import Run
 from callboard.mqtt.wire.errors import ProtocolViolation
 

@@ -13,11 +13,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Literal
 
 import callboard.mqtt.wire.packet as packets
 from callboard.actors.backoff import Backoff
+from callboard.dataclass import dataclass
 from callboard.mqtt.port.local_link import LocalLink
 from callboard.mqtt.router.link import RouterMailbox
 from callboard.mqtt.wire.client import ClientProtocol, Message, Settled

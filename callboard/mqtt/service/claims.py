@@ -29,10 +29,11 @@ import enum
 import logging
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from callboard.commitlog import LogCorrupt
+from callboard.dataclass import dataclass
 from callboard.mqtt.access.admission import Admission
 from callboard.mqtt.journal.handover import Handover
 from callboard.mqtt.router.link import Ending

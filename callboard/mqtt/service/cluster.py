@@ -13,11 +13,12 @@ a piece at a time. See `retained` for which write is the last.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, get_args, get_type_hints
 
 from callboard.actors.errors import ActorDown, CallboardError
 from callboard.actors.reference import ActorRef
+from callboard.dataclass import dataclass
 from callboard.mqtt.access.admission import Admission, Admitter, Peer
 from callboard.mqtt.router.logs import Logs
 from callboard.mqtt.router.message import Run, passed_on

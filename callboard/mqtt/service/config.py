@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Final
 
 from callboard.actors.seconds import seconds
+from callboard.dataclass import dataclass
 from callboard.mqtt.access.auth import AuthenticationMethod, Authenticator, Security
 from callboard.mqtt.port.hooks import Hooks
 from callboard.mqtt.port.limits import NetworkLimits

@@ -20,10 +20,10 @@ import json
 import logging
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
 from callboard.actors.closing import Closing
+from callboard.dataclass import dataclass
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item, RunReceiver
 from callboard.model.data import thawed

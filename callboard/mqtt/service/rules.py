@@ -9,9 +9,10 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
+from callboard.dataclass import dataclass
 from callboard.mqtt.port.local_link import LocalLink
 from callboard.mqtt.router.link import RouterMailbox
 from callboard.mqtt.wire.client import Message

@@ -6,11 +6,11 @@ identifier is *in flight* from `expect` until `take` has seen its last acknowled
 that come are acknowledged by their owner, with `acknowledge`, once they are safe.
 """
 
-from dataclasses import dataclass
 from itertools import cycle
 from typing import Final, Generic, NamedTuple, TypeVar
 
 import callboard.mqtt.wire.packet as packets
+from callboard.dataclass import dataclass
 from callboard.mqtt.wire.codec import encode
 from callboard.mqtt.wire.errors import LinkClosed
 from callboard.mqtt.wire.packet import V5, Packet, Publish

@@ -5,8 +5,8 @@ knows has its default. The field `version` of a CONNECT is the version of the wh
 """
 
 import enum
-from dataclasses import dataclass
 
+from callboard.dataclass import dataclass
 from callboard.mqtt.wire.properties import Properties
 
 #: Protocol level of MQTT 3.1.1.

@@ -7,10 +7,11 @@ at most once.
 
 import enum
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from callboard.dataclass import dataclass
 from callboard.mqtt.wire.errors import InvalidPacket, MalformedPacket, ProtocolViolation
 from callboard.mqtt.wire.field import (
     Reader,

@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import Enum
 from typing import Any, Literal, Protocol
 
+from callboard.dataclass import dataclass
 from callboard.store.errors import BackendFailure
 from callboard.store.machine.command import Who
 from callboard.store.machine.step import Persist, Row, WriterRow

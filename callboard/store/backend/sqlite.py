@@ -29,7 +29,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 from uuid import UUID
@@ -39,6 +38,7 @@ import cbor2
 from cbor2 import CBORError
 
 from callboard.commitlog.disk import check_plain, open_plain
+from callboard.dataclass import dataclass
 from callboard.model.errors import EndpointError, InvalidData
 from callboard.model.scalar import Enum
 from callboard.store.backend.interface import Contents

@@ -39,7 +39,7 @@ value …
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, auto
 from typing import Any, Final, NoReturn
 from uuid import UUID
@@ -54,6 +54,7 @@ from callboard.channel.message import (
     Nack,
     RetransmitFailed,
 )
+from callboard.dataclass import dataclass
 from callboard.model.data import DataType
 from callboard.model.errors import InvalidData
 from callboard.store.machine.snapshot import SnapshotChunk

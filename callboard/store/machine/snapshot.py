@@ -6,10 +6,10 @@ most. What was lost is asked for again from there, not from the beginning.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from callboard.dataclass import dataclass
 from callboard.store.machine.stored import Stored, Token
 
 #: Bytes of one chunk; a single larger value makes a chunk of its own.

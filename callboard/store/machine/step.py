@@ -1,9 +1,10 @@
 """What goes into the machines of masters and clones, and what comes out, in order."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, auto
 from typing import Any, Final
 
+from callboard.dataclass import dataclass
 from callboard.store.machine.change import Change
 from callboard.store.machine.command import CommandRun, EntityId, Who
 from callboard.store.machine.stored import Stored, Token
