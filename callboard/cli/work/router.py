@@ -7,9 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Any
 
 from callboard import Node
 from callboard.actors.errors import CallboardError
@@ -17,12 +15,14 @@ from callboard.cli.loading import load_app
 from callboard.cli.options import JsonOptions, read_secret
 from callboard.cli.own_node import catch_signals, open_port
 from callboard.cli.problem import Misuse, Problem, Problems
-from callboard.mqtt import Router, RouterConfig
-from callboard.mqtt.service import config_file
+from callboard.mqtt import ListenerSettings, Router, RouterConfig
 from callboard.mqtt.service.hub_door import MqttDoor
 from callboard.mqtt.service.router import tune_collector
-from callboard.mqtt.wire.errors import MqttError
+from callboard.mqtt.wire.errors import ListenError, MqttError
 from callboard.operation.logs import set_up_logging
+
+if TYPE_CHECKING:  # it loads pydantic, which a router without a file does not need
+    from callboard.mqtt.service import config_file
 
 _log = logging.getLogger("callboard.mqtt")
 
@@ -38,11 +38,12 @@ def route(file: Path | None, listen: str, options: JsonOptions) -> None:
     Raises:
         Problem: the file has mistakes, or the router ended.
     """
-    table, config = _default_config(listen) if file is None else load_config(file)
-    folder = Path() if file is None else file.parent
-    set_up_logging(table.log_level)
+    table, config = (None, _default_config(listen)) if file is None else load_config(file)
+    set_up_logging(table.log_level if table else "warning")
     with catch_signals() as stop, contextlib.ExitStack() as stack:
-        node = stack.enter_context(_node(table, folder))
+        node = stack.enter_context(
+            _node(table, file.parent) if table and file else Node(config.name)
+        )
         try:
             router = Router(config, node=node).start()
         except (CallboardError, OSError) as error:
@@ -52,11 +53,8 @@ def route(file: Path | None, listen: str, options: JsonOptions) -> None:
         tune_collector()
         ended = node.monitor(router.ref)
         ended.add_done_callback(lambda _: stop.set())
-        maps = config_file.make_maps(table)
-        if maps:
-            stack.enter_context(MqttDoor(router, node, maps))
-        if file is not None:
-            stack.enter_context(_reloads(file, router))
+        if table and file:
+            stack.enter_context(_follow(table, file, router, node))
         _introduce(router, options)
         stop.wait()
         if ended.done():
@@ -64,12 +62,14 @@ def route(file: Path | None, listen: str, options: JsonOptions) -> None:
             raise Problem(why=why, step="see the log, mend the cause and run it again")
 
 
-def load_config(file: Path) -> tuple[config_file.ConfigTable, RouterConfig]:
+def load_config(file: Path) -> tuple["config_file.ConfigTable", RouterConfig]:
     """Return what a file says, and the configuration that it makes.
 
     Raises:
         Problem: with a line for each mistake.
     """
+    from callboard.mqtt.service import config_file
+
     try:
         table = config_file.read_config_file(file)
     except config_file.MqttConfigError as error:
@@ -97,6 +97,7 @@ def _finder(
     module: ModuleType | None, *, finds_names: bool
 ) -> Callable[[str], Callable[..., Any]]:
     """Return what finds functions: by module, or by name in the app."""
+    from callboard.mqtt.service import config_file
 
     def find(text: str) -> Callable[..., Any]:
         if ":" in text:
@@ -113,22 +114,23 @@ def _finder(
     return find
 
 
-def _default_config(listen: str) -> tuple[config_file.ConfigTable, RouterConfig]:
+def _default_config(listen: str) -> RouterConfig:
     """Return the configuration of a router without a file.
 
     Raises:
         Problem: the address is none.
     """
+    config = RouterConfig((ListenerSettings(listen),))
     try:
-        table = config_file.ConfigTable(listeners=[config_file.ListenerTable(address=listen)])
-        return table, config_file.make_config(table, Path())
-    except (ValidationError, config_file.MqttConfigError) as error:
+        config.listeners[0].parse()
+    except ListenError as error:
         why = f"{listen!r} is no address that a router can have without a file"
         step = "write --listen 127.0.0.1:1883, ws://HOST:PORT or unix:/PATH"
         raise Misuse(why=why, step=step) from error
+    return config
 
 
-def _node(table: config_file.ConfigTable, folder: Path) -> Node:
+def _node(table: "config_file.ConfigTable", folder: Path) -> Node:
     """Return the router's node, linked with the cluster that the file names."""
     settings = table.node
     path = None if settings.secret_file is None else folder / settings.secret_file
@@ -146,8 +148,11 @@ def _node(table: config_file.ConfigTable, folder: Path) -> Node:
 
 
 @contextlib.contextmanager
-def _reloads(file: Path, router: Router) -> Iterator[None]:
-    """Let SIGHUP take over users, topic rules, bans and limits."""
+def _follow(
+    table: "config_file.ConfigTable", file: Path, router: Router, node: Node
+) -> Iterator[None]:
+    """Open the doors of a file, and let SIGHUP take over its users, topic rules and limits."""
+    from callboard.mqtt.service import config_file
 
     def reload() -> None:
         try:
@@ -166,8 +171,10 @@ def _reloads(file: Path, router: Router) -> Iterator[None]:
         threading.Thread(target=reload, name="mqtt-reload", daemon=True).start()
 
     before = signal.signal(signal.SIGHUP, on_signal)
+    maps = config_file.make_maps(table)
     try:
-        yield
+        with MqttDoor(router, node, maps) if maps else contextlib.nullcontext():
+            yield
     finally:
         signal.signal(signal.SIGHUP, before)
 
