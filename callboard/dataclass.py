@@ -55,18 +55,15 @@ def _set_state(instance: Any, state: list[Any]) -> None:
 
 
 def _define(cls: type[Any], **options: bool) -> type[Any]:
-    """Make a class a dataclass; one with fields from elsewhere is made whole at once."""
+    """Make a class a dataclass; a rare one with more than fields is made whole at once."""
     kinds = cls.__dict__.get("__annotations__", {}).values()
-    if (
-        hasattr(cls, _FIELDS)
-        or options.get("order")
-        or any(isinstance(kind, dataclasses.InitVar) for kind in kinds)
-    ):
+    if options.get("order") or any(isinstance(kind, dataclasses.InitVar) for kind in kinds):
         return dataclasses.dataclass(**options)(cls)
     frozen, eq = options.get("frozen", False), options.get("eq", True)
     own = set(cls.__dict__)
     has_hash = cls.__dict__.get("__hash__") is not None  # None comes with an own __eq__
-    made = dataclasses.dataclass(**options | _NONE | {"frozen": False})(cls)
+    late = _NONE if hasattr(cls, _FIELDS) else _NONE | {"frozen": False}
+    made = dataclasses.dataclass(**options | late)(cls)
     made.__dataclass_params__.frozen = frozen  # a class that derives from it asks
     members: dict[str, Any] = {}
     if options.get("init", True):
