@@ -67,7 +67,13 @@ def _define(cls: type[Any], **options: bool) -> type[Any]:
     made.__dataclass_params__.frozen = frozen  # a class that derives from it asks
     members: dict[str, Any] = {}
     if options.get("init", True):
-        members["__init__"] = _Generated(made, "__init__", init=True, frozen=frozen)
+        # With slots it sets what it does not take; else that is an attribute of the class.
+        slots = options.get("slots", False) and not all(
+            f.init for f in dataclasses.fields(made)
+        )
+        members["__init__"] = _Generated(
+            made, "__init__", init=True, frozen=frozen, slots=slots
+        )
     if options.get("repr", True):
         members["__repr__"] = _Generated(made, "__repr__", repr=True)
     if eq:

@@ -33,6 +33,7 @@ def both(**options):
             y: float = 2.5
             names: list[str] = field(default_factory=list, compare=False)
             secret: str = field(default="s", repr=False)
+            late: int = field(default=7, init=False)
 
             def __post_init__(self):
                 object.__setattr__(self, "secret", self.secret.upper())
@@ -47,7 +48,7 @@ def test_with_all_options_it_is_the_same(options):
 
     assert inspect.signature(ours) == inspect.signature(theirs)
     assert ours.__match_args__ == theirs.__match_args__
-    assert [f.name for f in dataclasses.fields(ours)] == ["x", "y", "names", "secret"]
+    assert [f.name for f in dataclasses.fields(ours)] == ["x", "y", "names", "secret", "late"]
     one, other = theirs(x=1, names=["a"]), ours(x=1, names=["a"])
     assert dataclasses.asdict(one) == dataclasses.asdict(other)
     if options["repr"]:
