@@ -4,7 +4,7 @@
 #   ARGS="…"                  more arguments for run, test, faults, fuzz, bench and growth
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test thespian faults fuzz simulate search check bench growth docs lock clean
+.PHONY: help setup run test pythons thespian faults fuzz simulate search check bench growth docs lock clean
 .DELETE_ON_ERROR:
 
 SEEDS ?= 0:100
@@ -17,11 +17,16 @@ help: ## print this list
 
 setup: .venv/.dev .venv/.spark ## everything a developer needs: .venv with the locked development tools
 
-run: .venv/.run .venv/.spark ## start the demo: four nodes, one is killed, the system heals
-	@$(python) -m callboard demo $(ARGS)
+# The first picture waits for nothing but pip: where there is no Spark yet, it is fetched beside the demo.
+run: .venv/.run ## start the demo: four nodes, one is killed, the system heals
+	@$(MAKE) --question .venv/.spark 2>/dev/null || { scripts/setup.sh beside && export CALLBOARD_SPARK=awaited; }; \
+	  $(python) -m callboard demo $(ARGS)
 
 test: .venv/.dev .venv/.spark ## run the test suite
 	@$(python) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+pythons: .venv/.dev ## run the unit tests that start no process on every other Python that is here
+	@scripts/pythons.sh
 
 thespian: .venv/.dev ## run Thespian's own suite on callboard's base
 	@$(python) -m tests.interop.thespian_suite $(ARGS)

@@ -5,11 +5,14 @@
 #   scripts/setup.sh run     what callboard needs, and callboard itself, used in place
 #   scripts/setup.sh dev     besides, what its developers need; docs: what builds the documentation
 #   scripts/setup.sh spark   Spark, and Java where it is missing; where they cannot be had, one line says so and all is well
+#   scripts/setup.sh beside  the same in the background, by `make .venv/.spark`; ends at once
 #
-# PYTHON=… names the interpreter; else the newest of those below that works is taken. Nothing outside this folder is
-# changed. Everything installed is in a lock with hashes, the tools that build thespian included.
+# PYTHON=… names the interpreter; else the newest of those below that works is taken. VENV=… names another environment
+# than .venv. Nothing outside this folder is changed. Everything installed is in a lock with hashes, the tools that build
+# thespian included.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+venv=${VENV:-.venv}
 
 unset PYTHONPATH PYTHONHOME VIRTUAL_ENV
 export PIP_USER=0 PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_REQUIRE_VIRTUALENV=0
@@ -37,25 +40,25 @@ find_python() {
 }
 
 pip_install() { # .venv's own pip; where it has none, that of the interpreter the environment was made with
-  if .venv/bin/python -c 'import pip' 2>/dev/null; then
-    .venv/bin/python -m pip install -qq "$@"
+  if "$venv/bin/python" -c 'import pip' 2>/dev/null; then
+    "$venv/bin/python" -m pip install -qq "$@"
   else
-    "$(find_python)" -m pip --python .venv/bin/python install -qq "$@"
+    "$(find_python)" -m pip --python "$venv/bin/python" install -qq "$@"
   fi
 }
 
 make_venv() {
   local python
   python=$(find_python)
-  rm -rf .venv
-  "$python" -m venv .venv >/dev/null 2>&1 && return
-  rm -rf .venv
+  rm -rf "$venv"
+  "$python" -m venv "$venv" >/dev/null 2>&1 && return
+  rm -rf "$venv"
   "$python" -m pip --version >/dev/null 2>&1 ||
     fail "$python has neither venv nor pip: apt install python3-venv"
   echo "callboard: $python lacks venv (python3-venv); uv makes the environment" >&2
   "$python" -m pip install --quiet --require-hashes --target build/bootstrap -r requirements/bootstrap.txt ||
     fail "$python lacks venv, and uv could not be installed: apt install python3-venv"
-  build/bootstrap/bin/uv --no-config --quiet venv --python "$("$python" -c 'import sys; print(sys.executable)')" .venv
+  build/bootstrap/bin/uv --no-config --quiet venv --python "$("$python" -c 'import sys; print(sys.executable)')" "$venv"
 }
 
 install_locked() { # nothing unlocked is fetched: the locked setuptools builds thespian, which has no wheel
@@ -75,30 +78,48 @@ install_spark() { # ends with 3 when Spark cannot be had; what needs it is left 
     echo "callboard: no Spark: it needs 3000 MB of disk to install, $free_mb MB are free" >&2
     return 3
   fi
-  echo "callboard: installing requirements/$lock.txt in .venv (once)" >&2
+  echo "callboard: installing requirements/$lock.txt in $venv (once)" >&2
   if ! (install_locked "$lock") 2>build/spark.log; then
     echo "callboard: no Spark: requirements/$lock.txt cannot be installed, see build/spark.log" >&2
     return 3
   fi
 }
 
-case ${1:?venv, run, dev, docs or spark} in
+fetching() { # whether Spark is being fetched in the background
+  kill -0 "$(cat build/spark.pid 2>/dev/null || echo none)" 2>/dev/null
+}
+
+fetch_beside() { # it goes on when the demo ends, and gives way to whatever else runs
+  mkdir -p build
+  if ! fetching; then
+    unset MAKEFLAGS MAKELEVEL MFLAGS
+    BESIDE=1 nohup nice -n 19 make .venv/.spark >build/spark-beside.log 2>&1 </dev/null &
+    echo $! >build/spark.pid
+  fi
+  echo "callboard: Spark is fetched in the background, see build/spark-beside.log; the next make run has it" >&2
+}
+
+case ${1:?venv, run, dev, docs, spark or beside} in
   venv)
-    echo "callboard: making .venv (once)" >&2
+    echo "callboard: making $venv (once)" >&2
     make_venv
     ;;
   run)
-    echo "callboard: installing requirements/run.txt in .venv (once)" >&2
+    echo "callboard: installing requirements/run.txt in $venv (once)" >&2
     install_locked build
     install_locked run
     pip_install --no-deps --no-build-isolation --no-index --editable . # callboard itself, used in place
     ;;
+  beside)
+    fetch_beside
+    ;;
   spark)
     mkdir -p build
+    while [ -z "${BESIDE:-}" ] && fetching; do sleep 1; done # two pips at once would damage .venv
     install_spark
     ;;
   *)
-    echo "callboard: installing requirements/$1.txt in .venv (once)" >&2
+    echo "callboard: installing requirements/$1.txt in $venv (once)" >&2
     install_locked "$1"
     ;;
 esac

@@ -19,6 +19,9 @@ from callboard.demo.line import child_environment
 from callboard.demo.options import ANALYSIS, DemoOptions
 from callboard.text import printable
 
+#: Variable of the environment that `make run` sets to "awaited" while it fetches Spark.
+AWAITED: Final = "CALLBOARD_SPARK"
+
 BARS: Final = "▁▂▃▄▅▆▇█"
 #: Columns of the chart in a terminal.
 WIDTH: Final = 64
@@ -247,6 +250,8 @@ def _why_missing(options: DemoOptions) -> str:
     """Return why there is no analysis; empty where there is one."""
     if options.forever or options.seconds < SHORTEST:
         return f"the story is shorter than {SHORTEST:g} s" if not options.forever else "no end"
+    if os.environ.get(AWAITED) == "awaited":  # it may be there in part
+        return "it is being fetched; the next run has it"
     if find_spec("pyspark") is None:
         return "it is not installed: pip install 'callboard[spark]'"
     return ""
