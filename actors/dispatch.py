@@ -10,11 +10,11 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar, Union, overload
 
 from callboard.actors.errors import InvalidHandler
 from callboard.actors.signals import RUNTIMES_OWN
+from callboard.dataclass import dataclass
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -1,6 +1,5 @@
 """What an actor does at this moment, for people who look at it from outside."""
 
-from dataclasses import dataclass
 from pathlib import PurePath
 from types import FrameType
 from typing import Any
@@ -9,6 +8,7 @@ from callboard.actors.cell import Cell
 from callboard.actors.future import Future, Pause
 from callboard.actors.runner.slow_handlers import handler_frame
 from callboard.actors.task import HandlerTask
+from callboard.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any, Final
 
 from callboard.actors.cell import Cell
@@ -27,6 +27,7 @@ from callboard.actors.events import (
 )
 from callboard.actors.reference import ActorRef, Down, Sender
 from callboard.actors.runtime import Runtime
+from callboard.dataclass import dataclass
 from callboard.proxies.events import MessagesLost, NodeDown
 from callboard.proxies.messages import message
 
