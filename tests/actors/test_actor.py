@@ -9,6 +9,7 @@ from callboard import Actor, Down, handler
 from callboard.actors.actor import RESERVED
 from callboard.actors.errors import ActorDown, RemoteError, ReservedName, UnexpectedMessage
 from tests.actors.sample import Collector, Echo, Parent, instance
+from tests.polling import eventually
 
 
 @pytest.mark.parametrize("name", sorted(RESERVED))
@@ -161,17 +162,18 @@ class Alarm(Collector):
     def wake_me(self, seconds, msg):
         return self.after(seconds, msg)
 
+    def wake_me_in_time(self):
+        """In one handler, so that no message comes before all are set."""
+        self.after(0.5, "second")
+        self.after(0.01, "first")
+        self.after(0.2, "never").cancel()
+
 
 def test_after_sends_a_message_to_oneself(runtime):
     ref = runtime.start_actor(Alarm)
-    ref.call(Alarm.wake_me, 0.02, "second").result(5)
-    ref.call(Alarm.wake_me, 0.01, "first").result(5)
-    cancelled = ref.call(Alarm.wake_me, 0.015, "never").result(5)
-    cancelled.cancel()
-    done = threading.Event()
-    runtime.runner.call_later(0.05, done.set)
+    ref.call(Alarm.wake_me_in_time).result(20)
 
-    assert done.wait(5)
+    eventually(lambda: len(ref.ask(list).result(5)) == 2)
     assert ref.ask(list).result(5) == ["first", "second"]
 
 
