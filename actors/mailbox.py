@@ -31,6 +31,7 @@ from callboard.actors.events import Counters, MailboxOverflow
 from callboard.actors.future import Future
 from callboard.actors.reference import Down, Home, Running, Sender, current_cell
 from callboard.actors.signals import ChildDown, Exit, LinkExit, Resume, Stop, Urgent
+from callboard.dataclass import dataclass
 from callboard.seconds import check_numbers
 
 Item = tuple[Any, Sender | None]

@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, Protocol
 
@@ -17,6 +16,7 @@ from callboard.actors.errors import (
 from callboard.actors.future import Future
 from callboard.actors.seconds import count as checked_count
 from callboard.actors.seconds import period as checked_period
+from callboard.dataclass import dataclass
 
 #: Seconds before the first repeat, and before a later one at most.
 FIRST_PAUSE: Final = 0.1

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from callboard.commitlog.segment import SegmentInfo
+from callboard.dataclass import dataclass
 from callboard.seconds import check_numbers
 
 DEFAULT_SEGMENT_BYTES: Final = 64 << 20

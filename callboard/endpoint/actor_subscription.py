@@ -16,7 +16,6 @@ import logging
 import typing
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
 
 from callboard.actors.cell import Cell
@@ -32,6 +31,7 @@ from callboard.actors.errors import (
 from callboard.actors.events import Unexpected
 from callboard.actors.reference import ActorRef, checked_ref
 from callboard.actors.system_actor import CallBack
+from callboard.dataclass import dataclass
 from callboard.endpoint.events import SubscriptionOverflow
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item, RunReceiver

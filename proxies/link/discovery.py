@@ -13,7 +13,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,7 @@ from callboard.actors.errors import CallboardError, InvalidAddress, NodeUnreacha
 from callboard.actors.future import Future
 from callboard.actors.runner.runner import Runner
 from callboard.actors.runner.timers import Timer
+from callboard.dataclass import dataclass
 from callboard.proxies.address import Endpoint, NodeSource, endpoint_text, parse_node_address
 from callboard.proxies.events import AddressesChanged, LookUpFailed
 from callboard.proxies.link.dialer import LAST_RETRY, Dial, Dialer
