@@ -62,6 +62,24 @@ def test_the_programs_of_a_page_run_as_they_stand(page, capsys, monkeypatch, tmp
             printed = printed[printed.index(part.strip()) + len(part.strip()) :]
 
 
+BLOCKS = list(
+    Sybil([PythonCodeBlockParser()], path=str(ROOT)).parse(ROOT / "README.md").examples()
+)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: f"line {block.line}")
+def test_each_program_of_the_readme_runs_alone(block, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    program = ModuleType(f"readme_{block.line}")
+    monkeypatch.setitem(sys.modules, program.__name__, program)
+    block.document.namespace = vars(program)
+
+    block.evaluate()
+
+    printed = capsys.readouterr().out
+    assert all(said.strip() in printed for said in SAID.findall(block.parsed))
+
+
 def test_pages_that_run_elsewhere_are_run():
     assert all((ROOT / "tests" / test).is_file() for test in ELSEWHERE.values())
     assert all((ROOT / "docs" / page).is_file() for page in ELSEWHERE)

@@ -34,6 +34,9 @@ PROBE_TIME: Final = 5.0
 #: No clock that is right shows an earlier time: callboard is younger.
 BEGIN: Final = datetime(2025, 1, 1, tzinfo=UTC)
 
+#: Of what is fine, what people look for: the rest is counted, and told with --json.
+_TOLD: Final = ("python", "place", "loopback", "port", "peer")
+
 Status = Literal["ok", "warn", "fail"]
 
 
@@ -207,10 +210,15 @@ def _timed(act: Callable[[], object]) -> float:
 
 
 def report(found: Sequence[Finding]) -> str:
-    """Return the findings as lines for people."""
-    width = max(len(finding.check) for finding in found)
-    return "\n".join(
-        f"{finding.status:<4}  {finding.check:<{width}}  {finding.text}"
-        + (f"; {finding.step}" if finding.step else "")
-        for finding in found
-    )
+    """Return lines for people: what fails, what may trouble, and in one line what is fine."""
+    wrong = [each for status in ("fail", "warn") for each in found if each.status == status]
+    fine = [each for each in found if each.status == "ok"]
+    width = max((len(each.check) for each in wrong), default=0)
+    lines = [
+        f"{each.status:<4}  {each.check:<{width}}  {each.text}; {each.step}" for each in wrong
+    ]
+    told = [each.text for each in fine if each.check in _TOLD]
+    others = sum(each.check not in _TOLD for each in fine)
+    if fine:
+        lines.append(f"ok    {', '.join(told)}{' and ' * bool(told)}{others} more checks")
+    return "\n".join(lines)

@@ -15,6 +15,7 @@ from callboard.cli.problem import Misuse, Problem
 
 TEMPLATES: Final = {
     "Makefile": "Makefile.txt",
+    "local.mk": "local.mk.txt",
     "README.md": "README.md.txt",
     "pyproject.toml": "pyproject.toml.txt",
     "node.toml": "node.toml.txt",

@@ -120,6 +120,21 @@ def test_peers_are_reached_or_told():
     assert lost.step
 
 
+def test_what_is_wrong_comes_first_and_what_is_fine_in_one_line():
+    found = [
+        doctor.Finding("python", "ok", "Python 3.11.7"),
+        doctor.Finding("files", "warn", "few", "ulimit"),
+        doctor.Finding("typer", "ok", "typer 1"),
+        doctor.Finding("port", "fail", "taken", "ss"),
+    ]
+
+    assert doctor.report(found).splitlines() == [
+        "fail  port   taken; ss",
+        "warn  files  few; ulimit",
+        "ok    Python 3.11.7 and 1 more checks",
+    ]
+
+
 def test_wrong_use_is_told_before_anything_is_tried(capsys):
     assert main(["doctor", "--listen", "here"]) == 2
     assert capsys.readouterr().err == (

@@ -1,9 +1,14 @@
 import json
 import os
+import re
 import subprocess
+import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
+import callboard
 from callboard.cli import main
 
 
@@ -27,6 +32,24 @@ def test_the_tests_of_a_project_pass(tmp_path, capsys):
     assert "2 passed" in done.stdout
     assert make(folder, "clean").returncode == 0
     assert not (folder / ".venv").exists()
+
+
+def test_no_file_that_is_kept_names_a_place_on_this_machine(tmp_path, capsys):
+    folder = tmp_path / "kept"
+    assert main(["new", str(folder)]) == 0
+
+    ignored = (folder / ".gitignore").read_text().splitlines()
+    assert "local.mk" in ignored
+    for path in folder.rglob("*"):
+        if path.is_file() and path.name not in ignored:
+            text = path.read_text()
+            assert not {sys.prefix, str(Path(callboard.__file__).parents[1])} & {
+                word.strip("\"'") for word in re.split(r"[\s=:]", text)
+            }
+            assert sys.executable not in text
+    project = tomllib.loads((folder / "pyproject.toml").read_text())
+    assert project["build-system"]["build-backend"] == "hatchling.build"
+    assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"] == ["kept.py"]
 
 
 def test_the_files_are_listed_as_json(tmp_path, capsys):

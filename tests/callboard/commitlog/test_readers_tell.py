@@ -412,6 +412,7 @@ def test_each_command_counts_what_is_readable_and_ends_with_1(folder, kind, comm
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_sql_counts_what_is_readable_and_ends_with_1(either, kind, capsys):
     pytest.importorskip("duckdb")
+    pytest.importorskip("pyarrow")
     DAMAGE[kind](either)
     in_columns = set()
     for each in sealed_segments(either):
@@ -435,6 +436,7 @@ def test_sql_counts_what_is_readable_and_ends_with_1(either, kind, capsys):
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_open_sql_raises_or_has_all(either, kind):
     pytest.importorskip("duckdb")
+    pytest.importorskip("pyarrow")
     from callboard.commitlog.sql import open_sql
 
     DAMAGE[kind](either)
