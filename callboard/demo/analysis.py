@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from callboard.commitlog import LogError, LogReader, Record
+from callboard.commitlog.disk import open_plain
 from callboard.demo.line import child_environment
 from callboard.demo.options import ANALYSIS, DemoOptions
 from callboard.text import printable
@@ -160,7 +161,9 @@ class AnalysisResult:
         if self.missing:
             print(printable(f"no analysis with Spark: {self.missing}"), flush=True)  # noqa: T201
             return
-        text = "\n".join([*self.lines(), f"chart: {self.picture}"])
+        text = "\n".join(
+            [*self.lines(), f"chart: {self.picture or 'its file is not ours to write'}"]
+        )
         print(printable(text, kept="\n"), flush=True)  # noqa: T201
 
 
@@ -226,8 +229,10 @@ class Analysis:
             return AnalysisResult(missing="it had no result in time; the machine may be busy")
         found = _evaluate(results, _records(folder / "metrics"))
         picture = Path(tempfile.gettempdir()) / "callboard-demo.html"
-        picture.write_text(found.page(), encoding="utf-8")
-        found.picture = str(picture)
+        with suppress(OSError):  # somebody else has put a link or a file of his own there
+            with open(picture, "w", encoding="utf-8", opener=open_plain) as file:
+                file.write(found.page())
+            found.picture = str(picture)
         return found
 
     def _end(self) -> None:
