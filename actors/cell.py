@@ -59,6 +59,7 @@ from callboard.actors.mailbox import BoundedMailbox, Item, Mailbox, MailboxHost
 from callboard.actors.reference import (
     ActorRef,
     Asker,
+    Awaited,
     Call,
     Down,
     Running,
@@ -193,7 +194,7 @@ class Aside:
     """The rarely used state of a cell, made on first use."""
 
     #: The actor whose full mailbox this one waits for.
-    blocked_by: Running | None = None
+    blocked_by: Awaited | None = None
     #: Called before others learn of the end.
     on_end: Callable[[ExitReason, str], object] | None = None
     reminders: "set[Reminder]" = field(default_factory=set)
@@ -369,6 +370,13 @@ class Cell:
         """Whether what waits longest is handled next: not where a policy drops the oldest."""
         box = self._mailbox
         return not isinstance(box, BoundedMailbox) or box.bounds.on_full != "drop_oldest"
+
+    @property
+    def waited_for(self) -> BoundedMailbox | None:
+        """The mailbox, if it has bounds and senders wait for room in it."""
+        box = self._mailbox
+        is_so = isinstance(box, BoundedMailbox) and box.bounds.on_full == "wait"
+        return box if is_so else None  # type: ignore[return-value]
 
     @property
     def unfinished(self) -> int:
@@ -952,7 +960,7 @@ class Cell:
 
     # --- full mailboxes of others ---
 
-    def block_on(self, target: Running) -> bool:
+    def block_on(self, target: Awaited) -> bool:
         """Take no turn until `unblock`; False if `target` waits for this actor in turn."""
         aside = self.open_aside()
         with LIFE:

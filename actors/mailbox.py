@@ -12,6 +12,10 @@ not fit is the mailbox's policy:
 - `drop_newest`, `drop_oldest`: that message, or the oldest ones, are dropped.
 - `fail`: the message is refused.
 
+Senders on other nodes wait there (`callboard.proxies.traffic.pacing`), and send what they were
+granted. What they send before they know that, and what comes while local senders have filled
+the mailbox, is parked beside it, in order, within bounds for each node.
+
 To refuse means `MailboxFull`, raised at the teller, or as the outcome of an ask; the ask of a
 dropped message fails so too. Each message that is dropped or refused is counted, and told in
 `MailboxOverflow` events. Signals of the runtime (stops, downs, exits) always fit.
@@ -41,6 +45,10 @@ _POLICIES: Final = ("wait", "drop_newest", "drop_oldest", "fail")
 
 #: Seconds between two events about one mailbox that overflows all the time.
 REPORT_INTERVAL: Final = 1.0
+
+#: Messages and bytes of one node that may be parked beside a mailbox, above its bounds.
+PARKED_MESSAGES: Final = 16
+PARKED_OCTETS: Final = 256 * 1024
 
 #: What the runtime itself sends: an actor that is full must still learn of ends, and end.
 ALWAYS_FIT: Final[set[type]] = {ChildDown, Down, Exit, LinkExit, Resume, Stop, Urgent}
@@ -148,6 +156,17 @@ class BackPressure:
         self.waiters.append(lambda: room.set_result(None))
         return room
 
+    def wait(self, room: Future[None], sender: Sender | None, now: Callable[[], float]) -> bool:
+        """Block this thread until there may be room; False if the time of its ask was over."""
+        deadline = sender.deadline if isinstance(sender, Future) else None
+        try:
+            room.result(None if deadline is None else deadline - now())
+        except ResultTimeout:
+            assert isinstance(sender, Future)
+            sender.expire()
+            return False
+        return True
+
     def hold(self, sender: Running, receiver: Running, count: Callable[[], int]) -> None:
         """Give an actor no turn until there is room, unless the receiver waits for it."""
         if sender.block_on(receiver):
@@ -166,6 +185,11 @@ class BackPressure:
 def _shown(bound: int | None) -> str:
     """Return the text of a bound."""
     return "any number of" if bound is None else f"{bound:,}"
+
+
+def may_wait() -> bool:
+    """Return whether this thread may wait for room: no event loop runs on it, nor a handler."""
+    return asyncio._get_running_loop() is None
 
 
 class MailboxHost(Home, Protocol):
@@ -193,8 +217,21 @@ class MailboxOwner(Running, Protocol):
         """Whether the actor has not ended."""
 
 
+class Guests(Protocol):
+    """The nodes that send to one mailbox what they were granted."""
+
+    def arrived(self, node: bytes, /) -> None:
+        """Count a message of another node that was taken."""
+
+    def __contains__(self, node: bytes, /) -> bool:
+        """Return whether a node is one of them."""
+
+
 class BoundedMailbox(deque[Item]):
     """A mailbox that knows its bounds; looks like a deque to the cell that empties it."""
+
+    #: The nodes that know of the bounds; None as long as there are none.
+    guests: Guests | None = None
 
     def __init__(self, cell: MailboxOwner, bounds: Mailbox) -> None:
         super().__init__()
@@ -205,6 +242,10 @@ class BoundedMailbox(deque[Item]):
         self._sizes: deque[int] | None = None if bounds.bytes is None else deque()
         self._lost = 0
         self._reporting = False
+        #: Messages of guests that wait for room, their sizes and nodes.
+        self._parked: deque[tuple[Item, int, bytes]] = deque()
+        #: How many these are of each node, and their bytes.
+        self._parked_of: dict[bytes, list[int]] = {}
 
     # --- as a deque ---
 
@@ -213,9 +254,15 @@ class BoundedMailbox(deque[Item]):
         message = item[0]
         if message.__class__ in ALWAYS_FIT:
             with self._lock:
-                self._push(item, 0)
+                if self._parked and message.__class__ is Stop:
+                    self._parked.append((item, 0, b""))
+                else:
+                    self._push(item, 0)
             return
         size = 0 if self._sizes is None else size_of(message)
+        if self.guests is not None and (node := self._guest(item)):
+            self._take_in(item, size, node)
+            return
         with self._lock:
             fits = self.pressure.fits(len(self), size)
             if fits:
@@ -243,6 +290,8 @@ class BoundedMailbox(deque[Item]):
             item = super().popleft()
             if self._sizes is not None:
                 self.pressure.held -= self._sizes.popleft()
+            if self._parked:
+                self._unpark()
         if self.pressure.waiters:
             self.pressure.make_room(len(self))
         return item
@@ -274,6 +323,58 @@ class BoundedMailbox(deque[Item]):
                 return room
             room = self.pressure.room()  # then look again: it may just have become free
 
+    # --- messages of other nodes ---
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """Messages that wait, those that are parked included, and their bytes."""
+        with self._lock:
+            parked = sum(held[1] for held in self._parked_of.values())
+            return len(self) + len(self._parked), self.pressure.held + parked
+
+    def _guest(self, item: Item) -> bytes | None:
+        """Return the node that a message came from, if it knows of the bounds."""
+        node: bytes | None = getattr(item[1], "node", None)
+        return node if node is not None and self.guests and node in self.guests else None
+
+    def _take_in(self, item: Item, size: int, node: bytes) -> None:
+        """Take a message that was granted: into the mailbox, or beside it."""
+        assert self.guests is not None, "only guests are taken in"
+        with self._lock:
+            fits = not self._parked and self.pressure.fits(len(self), size)
+            held = self._parked_of.get(node, [0, 0])
+            is_taken = fits or self._may_park(*held)
+            if fits:
+                self._push(item, size)
+            elif is_taken:
+                self._parked.append((item, size, node))
+                self._parked_of[node] = [held[0] + 1, held[1] + size]
+        self.guests.arrived(node)
+        if not is_taken:  # the node does not do what was agreed on
+            self._turn_away(item)
+
+    def _may_park(self, count: int, held: int) -> bool:
+        """Return whether one more message may be parked beside so many of its node."""
+        limit, most = self.bounds.limit, self.bounds.bytes
+        return (limit is None or count < limit + PARKED_MESSAGES) and (
+            most is None or held < most + PARKED_OCTETS
+        )
+
+    def _unpark(self) -> None:
+        """Take in what is parked as far as there is room; needs the lock."""
+        while self._parked:
+            item, size, node = self._parked[0]
+            if item[0].__class__ is not Stop and not self.pressure.fits(len(self), size):
+                return
+            self._parked.popleft()
+            self._push(item, size)
+            if node:
+                held = self._parked_of[node]
+                held[0] -= 1
+                held[1] -= size
+                if not held[0]:
+                    del self._parked_of[node]
+
     # --- bounds ---
 
     def _push(self, item: Item, size: int) -> None:
@@ -285,9 +386,14 @@ class BoundedMailbox(deque[Item]):
 
     def admit(self, message: Any, sender: Sender | None) -> bool:
         """Do for an urgent message what `append` does, but leave its place to the caller."""
+        node = None if self.guests is None else self._guest((message, sender))
+        beside = 0 if node is None else PARKED_MESSAGES
         with self._lock:
-            if self.pressure.fits(len(self), 0):
-                return True
+            fits = self.pressure.fits(max(0, len(self) - beside), 0, 1 if node is None else 2)
+        if node is not None and self.guests is not None:
+            self.guests.arrived(node)
+        if fits:
+            return True
         if self.bounds.on_full == "drop_oldest":
             self._make_room(0)
             return True
@@ -362,7 +468,7 @@ class BoundedMailbox(deque[Item]):
 
     def _wait(self, item: Item, size: int, push: Callable[[Item, int], None] | None) -> bool:
         """Wait outside of the system; inside use the overdraft, and refuse what is beyond."""
-        if asyncio._get_running_loop() is None:
+        if may_wait():
             return self._block(item, size, push)
         with self._lock:
             fits = self.pressure.fits(len(self), size, 2)
@@ -378,8 +484,6 @@ class BoundedMailbox(deque[Item]):
 
     def _block(self, item: Item, size: int, push: Callable[[Item, int], None] | None) -> bool:
         """Block this thread until there is room, or the time of an ask is over."""
-        sender = item[1]
-        deadline = sender.deadline if isinstance(sender, Future) else None
         while True:
             room = self.pressure.room()
             room.asked = self._cell.ref
@@ -388,12 +492,7 @@ class BoundedMailbox(deque[Item]):
                     if push is not None:
                         push(item, size)
                     return True
-            left = None if deadline is None else deadline - self._cell.runtime.now()
-            try:
-                room.result(left)
-            except ResultTimeout:
-                assert isinstance(sender, Future)
-                sender.expire()
+            if not self.pressure.wait(room, item[1], self._cell.runtime.now):
                 self._lose(item)
                 return False
 

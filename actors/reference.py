@@ -187,7 +187,14 @@ class Asker(Protocol):
 Sender = Teller | Asker
 
 
-class Running(Teller, Protocol):
+class Awaited(Protocol):
+    """An actor that another one waits for."""
+
+    def waits_for(self, other: "Running", /) -> bool:
+        """Return whether this actor is `other`, or waits for it, directly or through others."""
+
+
+class Running(Teller, Awaited, Protocol):
     """The actor whose handler runs: what the code below a handler may know of it."""
 
     @property
@@ -212,10 +219,7 @@ class Running(Teller, Protocol):
     def may_block_here(self) -> bool:
         """Return whether this is the actor's own thread, which it may block."""
 
-    def waits_for(self, other: "Running", /) -> bool:
-        """Return whether this actor is `other`, or waits for it, directly or through others."""
-
-    def block_on(self, target: "Running", /) -> bool:
+    def block_on(self, target: Awaited, /) -> bool:
         """Take no turn until `unblock`; False if `target` waits for this actor in turn."""
 
     def unblock(self) -> None:

@@ -22,16 +22,24 @@ An epoch has room for 2^24 dispatches; with more the next one begins by itself.
 
 Payload of a ``delivery_report``: the CBOR array
 ``[[epoch, delivered, dead letters, given up], …]``. What the destination gave up, because it
-did not come in time, will never be delivered: it is lost at once.
+did not come in time, will never be delivered: it is lost at once. Between nodes that have
+agreed on it, lines ``[actor, [position, bytes]]`` tell of *credit*: how far what is sent to an
+actor there may go, see ``callboard.proxies.ledger.credit``.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from callboard.basp.cbor.plain import is_natural, read_plain, write_plain
 from callboard.basp.errors import MalformedPayload
-from callboard.basp.header import EPOCH_COUNT, POSITION_MASK, SEQUENCE_BITS, SEQUENCE_COUNT
+from callboard.basp.header import (
+    EPOCH_COUNT,
+    MAX_ACTOR,
+    POSITION_MASK,
+    SEQUENCE_BITS,
+    SEQUENCE_COUNT,
+)
 from callboard.basp.node_id import NodeId, node_id_text
 from callboard.basp.routing.path_order import FAR_EPOCHS
 from callboard.dataclass import dataclass
@@ -41,6 +49,11 @@ from callboard.dataclass import dataclass
 OPEN_EPOCH_LIMIT: Final = EPOCH_COUNT // 2
 # What a report may name: every epoch once.
 _REPORT_LIMIT: Final = EPOCH_COUNT
+#: Lines of credit in one report.
+CREDIT_LINES: Final = 1024
+
+#: Actor, position, bytes.
+CreditLine = tuple[int, int, int]
 
 
 @dataclass(slots=True, eq=False)
@@ -130,6 +143,13 @@ class Account(_Sent):
         self._open.clear()
         self.lost += rest
         return written_off + rest
+
+    def lose_unsent(self, count: int) -> None:
+        """Count messages as lost that waited here and got no position."""
+        self.sent += count
+        self.lost += count
+        self._base += count
+        self.offset = self.offset - count & POSITION_MASK
 
     def is_ahead(self, epoch: int) -> bool:
         """Return whether an epoch is one that has not begun, or is too far behind to be one."""
@@ -250,12 +270,18 @@ class Accounts:
             found = epochs[epoch] = Arrivals()
         return found
 
-    def reports(self) -> list[tuple[NodeId, bytes]]:
+    def reports(
+        self, credit: Mapping[bytes, Sequence[CreditLine]] | None = None
+    ) -> list[tuple[NodeId, bytes]]:
         """Make the reports of what changed; call it often, and at a clean end.
 
         The epoch that is expected now is the last line of each.
+
+        Args:
+            credit: lines to be told again behind it, by node.
         """
         made = []
+        credit = credit or {}
         for source, epochs in self.arrivals.items():
             changed = [epoch for epoch, one in epochs.items() if one.total != one.reported]
             if not changed:
@@ -263,11 +289,12 @@ class Accounts:
             latest = self.expected(source)
             if latest is not None:
                 changed = [epoch for epoch in changed if epoch != latest] + [latest]
-            lines = []
+            lines: list[Sequence[object]] = []
             for epoch in changed:
                 one = self.arrivals_of(source, epoch)
                 one.reported = one.total
                 lines.append([epoch, one.delivered, one.dead_letters, one.given_up])
+            lines += _credit_lines(credit.get(source, ()))
             made.append((NodeId(source), write_plain(lines)))
         return made
 
@@ -285,17 +312,10 @@ class Accounts:
         Raises:
             MalformedPayload: the payload has another layout; nothing was counted.
         """
-        lines = read_plain(payload)
-        if (
-            type(lines) is not list
-            or len(lines) > _REPORT_LIMIT
-            or not all(map(_is_line, lines))
-        ):
-            msg = (
-                f"delivery report of node {node_id_text(node)} must be an array of at most "
-                f"{_REPORT_LIMIT} [epoch, delivered, dead letters, given up]"
-            )
-            raise MalformedPayload(msg)
+        return self.take_report(node, read_report(node, payload)[0])
+
+    def take_report(self, node: NodeId, lines: list[list[int]]) -> int:
+        """Take the lines of a report that were read; return how many messages are lost."""
         account = self.accounts.get(node)
         if account is None:
             return 0
@@ -351,11 +371,54 @@ class Accounts:
             del epochs[old]
 
 
-def _is_line(line: object) -> bool:
+def _credit_lines(credit: Iterable[CreditLine]) -> list[Sequence[object]]:
+    """Return lines of credit as they are written."""
+    return [(actor, rest) for actor, *rest in credit]
+
+
+def write_credit(credit: Iterable[CreditLine]) -> bytes:
+    """Write a ``delivery_report`` that tells of credit alone; at most ``CREDIT_LINES``."""
+    return write_plain(_credit_lines(credit))
+
+
+def read_report(node: NodeId, payload: bytes) -> tuple[list[list[int]], list[CreditLine]]:
+    """Read the ``delivery_report`` of ``node``; return its lines, and those of credit.
+
+    Raises:
+        MalformedPayload: the payload has another layout.
+    """
+    lines = read_plain(payload)
+    if type(lines) is list and all(type(line) is list for line in lines):
+        counts = [line for line in lines if len(line) != 2]
+        credit = [line for line in lines if len(line) == 2]
+        if (
+            len(counts) <= _REPORT_LIMIT
+            and len(credit) <= CREDIT_LINES
+            and all(map(_is_line, counts))
+            and all(map(_is_credit, credit))
+        ):
+            return counts, [(actor, *rest) for actor, rest in credit]
+    msg = (
+        f"delivery report of node {node_id_text(node)} must be an array of at most "
+        f"{_REPORT_LIMIT} [epoch, delivered, dead letters, given up] and {CREDIT_LINES:,} "
+        "[actor, [position, bytes]]"
+    )
+    raise MalformedPayload(msg)
+
+
+def _is_line(line: list[object]) -> bool:
     """Return whether an item of a report has the layout of a line."""
     return (
-        type(line) is list
-        and len(line) == 4
-        and is_natural(line[0], EPOCH_COUNT)
-        and all(map(is_natural, line[1:]))
+        len(line) == 4 and is_natural(line[0], EPOCH_COUNT) and all(map(is_natural, line[1:]))
+    )
+
+
+def _is_credit(line: list[object]) -> bool:
+    """Return whether an item of a report has the layout of a line of credit."""
+    actor, rest = line
+    return (
+        is_natural(actor, MAX_ACTOR + 1)
+        and type(rest) is list
+        and len(rest) == 2
+        and all(map(is_natural, rest))
     )

@@ -2,6 +2,7 @@
 
 - `unrouted`: what waits for a path or for a dial
 - `outgoing`: from proxies and answers to wires
+- `pacing`, `granting`: credit for actors with bounded mailboxes, at both ends
 - `lifetimes`: announce, release and down keep the proxies of all nodes true
 - `paths`: links, routes, and what follows from their changes
 - `gates`: those of peers with limited rights
@@ -29,8 +30,10 @@ from callboard.proxies.surroundings import Surroundings
 from callboard.proxies.traffic.doubts import Doubts
 from callboard.proxies.traffic.forwarding import Forwarding
 from callboard.proxies.traffic.gates import Gatekeeper
+from callboard.proxies.traffic.granting import Granting
 from callboard.proxies.traffic.incoming import Incoming
 from callboard.proxies.traffic.outgoing import Outgoing
+from callboard.proxies.traffic.pacing import Pacing
 from callboard.proxies.traffic.paths import Paths
 from callboard.proxies.traffic.unrouted import Unrouted
 
@@ -63,7 +66,10 @@ class Broker:
             limits.payload,
             limits.items,
         )
-        self.lifetimes = Lifetimes(runtime, routes, self.outgoing, limits.proxies)
+        self.pacing = Pacing(runtime, routes, self.outgoing, self.unrouted)
+        self.lifetimes = Lifetimes(runtime, routes, self.pacing, limits.proxies)
+        self.granting = Granting(runtime, routes, self.lifetimes.holders)
+        self.pacing.held, self.lifetimes.lender = self.lifetimes, self.granting
         self.doubts = Doubts(runtime, routes)
         self.gates = Gatekeeper(runtime, routes, self.outgoing.codec)
         self.paths = Paths(
@@ -71,6 +77,7 @@ class Broker:
             routes,
             self.outgoing,
             self.unrouted,
+            self.pacing,
             self.lifetimes,
             self.doubts,
             self.gates,
@@ -84,6 +91,8 @@ class Broker:
             self.lifetimes,
             self.paths,
             self.doubts,
+            self.pacing,
+            self.granting,
         )
         #: Takes the frames of one read; for the connector.
         self.deliver: Callable[[Wire, list[RawFrame]], None] = self.incoming.deliver
@@ -111,7 +120,7 @@ class Broker:
     def report(self) -> bool:
         """Tell the other nodes what arrived from them; False when nothing did."""
         routes = self.routes
-        reports = routes.accounts.reports()
+        reports = routes.accounts.reports(self.granting.told_again())
         for node, payload in reports:
             frame = pack_frame(
                 Operation.DELIVERY_REPORT, 0, routes.node_id, node, 0, 0, payload
@@ -134,6 +143,7 @@ class Broker:
             routes.names.pop(node, None)
             routes.abilities.pop(node, None)
             self.gates.forget(node)
+            self.pacing.forget(node)
             if not self.lifetimes.proxies_of(node):  # they may still dial it
                 routes.endpoints.pop(node, None)
 

@@ -127,7 +127,7 @@ class Describe:
 
 #: What nodes of this release can do that those of earlier ones cannot: keep answers by key, and
 #: give up the work of an asker that has gone.
-ABILITIES: Final = ("keys", "cancel")
+ABILITIES: Final = ("keys", "cancel", "credit")
 
 
 #: Seconds that a drain lasts at most by default.
@@ -199,6 +199,24 @@ class CancelAsk:
 
     number: int
     message_id: int
+
+
+@message("callboard.AskCredit")
+@dataclass(frozen=True, slots=True)
+class AskCredit:
+    """To the node itself: all messages to its actor `number` up to `position` went before this.
+
+    `waiting` more wait for credit.
+    """
+
+    number: int
+    position: int
+    waiting: int
+
+    @property
+    def is_sound(self) -> bool:
+        """False when a field is no number that a node comes to: it is from another one."""
+        return all(type(n) is int and 0 <= n < 1 << 62 for n in (self.position, self.waiting))
 
 
 @message("callboard.Failure")

@@ -634,8 +634,12 @@ class Node(Closing):
 
     def accounts(self) -> dict[bytes, AccountInfo]:
         """Return what was sent to each other node, and what became of it."""
-        accounts = list(self._routes.accounts.accounts.items())
-        return {node: _account_info(account) for node, account in accounts}
+        accounts = dict(self._routes.accounts.accounts)
+        waiting = self._broker.unrouted.waiting_by_node()
+        return {
+            node: _account_info(accounts.get(node) or Account(), waiting.get(node, 0))
+            for node in {**accounts, **waiting}
+        }
 
     def report_now(self) -> None:
         """Tell the other nodes at once what arrived from them, instead of within the second."""
@@ -826,12 +830,13 @@ class Node(Closing):
         return self._start(self.aspawn(actor_class, *args, on=on, **kwargs))
 
 
-def _account_info(account: Account) -> AccountInfo:
+def _account_info(account: Account, waiting: int) -> AccountInfo:
     """Return the figures of an account."""
     # What was sent is read last: other threads send meanwhile, and nothing is in flight twice.
     confirmed, dead_letters, lost = account.confirmed, account.dead_letters, account.lost
     sent = account.sent
-    return AccountInfo(sent, confirmed, dead_letters, lost, sent - confirmed - lost)
+    in_flight = sent - confirmed - lost
+    return AccountInfo(sent, confirmed, dead_letters, lost, in_flight, waiting)
 
 
 _TASKS: set[asyncio.Task[Any]] = set()  # asyncio itself keeps only weak references

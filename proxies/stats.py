@@ -43,6 +43,7 @@ class AccountInfo:
         confirmed: handled there, or counted there as dead letters.
         dead_letters: those of the confirmed whose receiver had ended.
         lost: lost or unconfirmed when the node, or the last path to it, was lost.
+        waiting: not sent yet: they wait at this node for a path, or for room in a mailbox.
     """
 
     sent: int
@@ -50,6 +51,7 @@ class AccountInfo:
     dead_letters: int
     lost: int
     in_flight: int
+    waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True)

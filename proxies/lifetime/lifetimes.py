@@ -10,23 +10,23 @@ finds a proxy that is watched or that messages wait in for a path, and comes bac
 import weakref
 from collections import deque
 from collections.abc import Generator, Iterator
-from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from callboard.actors.errors import InvalidAddress
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import ActorRef, Down
 from callboard.actors.runtime import Runtime
 from callboard.actors.system_actor import ActorContext
-from callboard.basp.control import pack_announce, pack_down, pack_release, read_down
+from callboard.basp.control import pack_down, pack_release, read_down
 from callboard.basp.frame import Frame
 from callboard.basp.header import FIRST_ACTOR, NODE_ACTOR
 from callboard.basp.node_id import NodeId
 from callboard.proxies.address import parse_address
+from callboard.proxies.ledger.credit import KNOWS_CREDIT
 from callboard.proxies.ledger.holding import Holdings
 from callboard.proxies.ledger.registry import HolderRegistry
-from callboard.proxies.lifetime.proxy import Outbound, Proxy
+from callboard.proxies.lifetime.proxy import Proxy
 from callboard.proxies.messages import Failure
 from callboard.proxies.route_table import OLD_PATH_LIMIT, RouteTable
 
@@ -42,18 +42,47 @@ class _WeakRef(weakref.ref[ActorRef[Any]]):
     key: tuple[bytes, int]
 
 
+class Pace(Protocol):
+    """What makes the proxies here, which have credit for bounded mailboxes elsewhere."""
+
+    def make(self, node: bytes, number: int, sightings: int, /) -> Proxy:
+        """Make a proxy; with the lock held."""
+
+    def announce(self, proxy: Proxy, /) -> None:
+        """Tell the host of an actor that this node has a proxy of it."""
+
+    def unanswered(self, proxy: Proxy, /) -> None:
+        """Take note that an announce was refused, so nobody says whether there are bounds."""
+
+    def give_up(self, proxy: Proxy, /) -> None:
+        """Lose what waits for an actor that ended."""
+
+
+class Lender(Protocol):
+    """What gives credit for the bounded mailboxes here."""
+
+    def announced(self, node: bytes, number: int, sightings: int, /) -> None:
+        """Tell a node that has a proxy of an actor whether it has bounds."""
+
+    def released(self, node: bytes, number: int = NODE_ACTOR, /) -> None:
+        """Forget a node that holds no proxy of an actor, or of none, any more."""
+
+
 class Lifetimes:
     """The proxies that this node holds, and those that others hold of its actors."""
 
+    #: Gives credit to those who hold proxies.
+    lender: Lender
+
     def __init__(
-        self, runtime: Runtime, routes: RouteTable, outbound: Outbound, proxy_limit: int
+        self, runtime: Runtime, routes: RouteTable, pace: Pace, proxy_limit: int
     ) -> None:
         """Begin without proxies.
 
         Args:
             runtime: of the node.
             routes: to other nodes.
-            outbound: what the proxies send by.
+            pace: makes the proxies.
             proxy_limit: proxies of actors here that one other node may hold.
         """
         self._runtime = runtime
@@ -64,7 +93,9 @@ class Lifetimes:
         #: Refs that are gone, to be released. A callback of the garbage collection may come
         #: anywhere, also where a lock is held, so all that it does is to append here.
         self._gone: deque[_WeakRef] = deque()
-        self._holdings = Holdings(partial(Proxy, outbound, runtime))
+        self._pace = pace
+        self._holdings = Holdings(pace.make)
+        self._holdings.sightings = KNOWS_CREDIT
         self.holders = HolderRegistry(runtime.contexts.__contains__)
         #: What nodes are being told again.
         self._owed: dict[bytes, Generator[tuple[int, ExitReason, str], None, None]] = {}
@@ -105,15 +136,8 @@ class Lifetimes:
             weak = self._refs[key] = _WeakRef(ref, self._gone.append)
             weak.key = key
         if is_new:
-            self._announce(proxy)
+            self._pace.announce(proxy)
         return ref
-
-    def _announce(self, proxy: Proxy) -> None:
-        """Tell the host of an actor that this node has a proxy of it."""
-        node, number = proxy.node, proxy.number
-        if number >= FIRST_ACTOR:
-            frame = pack_announce(self._routes.node_id, node, number, proxy.sightings)
-            self._routes.send_to(node, frame)
 
     def proxies(self) -> list[Proxy]:
         """Return all proxies."""
@@ -124,6 +148,11 @@ class Lifetimes:
         """Return the proxies of a node's actors."""
         with self._lock:
             return self._holdings.of(node)
+
+    def proxy_of(self, node: bytes, number: int) -> Proxy | None:
+        """Return the proxy of an actor, if there is one."""
+        with self._lock:
+            return self._holdings.get(node, number)
 
     @property
     def count(self) -> int:
@@ -137,10 +166,11 @@ class Lifetimes:
             MalformedPayload: its payload breaks the layout.
         """
         number, reason, detail = read_down(frame)
-        with self._lock:
-            proxy = self._holdings.get(frame.source, number)
+        proxy = self.proxy_of(frame.source, number)
         if proxy is not None:
             proxy.actor_ended(ExitReason.from_ordinal(reason), detail)
+            if proxy.waiting is not None:
+                self._pace.give_up(proxy)
 
     def refuse_monitors(self, teller: bytes, refusal: Failure) -> None:
         """Take note that an actor elsewhere may not be watched, from who decides on that."""
@@ -152,10 +182,10 @@ class Lifetimes:
         if node is None or number is None or type(text) is not str:
             return
         if teller in (node, self._routes.router.next_hops.get(node)):
-            with self._lock:
-                proxy = self._holdings.get(node, number)
+            proxy = self.proxy_of(node, number)
             if proxy is not None:
                 proxy.refuse_monitors(text)
+                self._pace.unanswered(proxy)
 
     def release_unused(self) -> None:
         """Forget proxies that nobody here holds a ref to, and tell their hosts."""
@@ -185,6 +215,8 @@ class Lifetimes:
         ending = self.holders.announced(source, number, frame.data, self._proxy_limit)
         if ending is not None:
             self._tell_down(source, number, *ending)
+        else:
+            self.lender.announced(source, number, frame.data)
 
     def take_release(self, frame: Frame) -> Iterator[object] | None:
         """Take note that another node has a proxy no more, or nothing that is older.
@@ -194,10 +226,17 @@ class Lifetimes:
         source, number, sightings = frame.source, frame.destination_actor, frame.data
         if number != NODE_ACTOR:
             self.holders.released(source, number, sightings)
+            self.lender.released(source, number)
             return None
         if self.holders.swept(source, sightings):
             self._runtime.call_later(OLD_PATH_LIMIT, self._settle, source)
-        return _in_steps(self.holders.sweep(source, sightings))
+        return _in_steps(self._taken_back(source, self.holders.sweep(source, sightings)))
+
+    def _taken_back(self, node: bytes, work: Iterator[object]) -> Iterator[object]:
+        """Forget proxies that a node had, step by step, and what it may send to their actors."""
+        yield from work
+        self.lender.released(node)
+
 
     def _settle(self, node: bytes) -> None:
         """Take what a node announced late for true, and tell it of the dead ones."""
@@ -220,7 +259,7 @@ class Lifetimes:
     def forget(self, node: bytes) -> None:
         """Forget the proxies that another node had."""
         self._owed.pop(node, None)
-        self._go_through(_in_steps(self.holders.node_lost(node)))
+        self._go_through(_in_steps(self._taken_back(node, self.holders.node_lost(node))))
 
     def actor_ended(self, cell: ActorContext, down: Down) -> None:
         """Tell the nodes that hold a proxy of an actor that it ended; from any thread."""
@@ -244,7 +283,7 @@ class Lifetimes:
         with self._lock:
             proxies, before = self._holdings.renewed(node)
         for proxy in proxies:
-            self._announce(proxy)
+            self._pace.announce(proxy)
         if before:
             frame = pack_release(self._routes.node_id, node, NODE_ACTOR, before)
             self._routes.send_to(node, frame)

@@ -5,23 +5,67 @@ to the actor's node. It remembers that its actor ended, so that later asks fail 
 """
 
 import threading
+from collections import deque
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from callboard.actors.envelope import Envelope
 from callboard.actors.errors import ActorDown, NodeUnreachable
 from callboard.actors.exit_reason import ExitReason
+from callboard.actors.mailbox import BackPressure, Mailbox
 from callboard.actors.reference import ActorRef, Down, Sender, Watcher
 from callboard.actors.runtime import Runtime
 from callboard.basp.header import NODE_ACTOR
 from callboard.proxies.address import Endpoint
+from callboard.proxies.ledger.credit import Credit
 from callboard.proxies.ledger.holding import Holding
 from callboard.proxies.messages import LinkActors, StopActor
 
-#: A message that waits for a path, its sender, and the message serialized.
+#: A message that waits for a path or for credit, its sender, and the message serialized, which
+#: is empty for the order to stop.
 Waiting = tuple[Any, Sender | None, bytes]
 
 _LIFE = threading.Lock()  # guards the tables of watchers; held for a few operations
+
+
+#: Messages and bytes to one actor that wait for credit before their threads wait as well; a
+#: handler may go to twice as much.
+CREDIT_QUEUE: Final = Mailbox(limit=16, bytes=256 * 1024)
+
+
+class Queue(deque[Waiting]):
+    """What waits for a path or for credit to one actor, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: Its bytes, its bounds, and everyone who waits for room in it.
+        self.pressure = BackPressure(CREDIT_QUEUE)
+        #: Whether credit is looked for at intervals.
+        self.is_tended = False
+
+    def put(self, message: Any, sender: Sender | None, payload: bytes) -> None:
+        """Append a message; one with high priority goes before those without."""
+        self.pressure.held += len(payload)
+        at = len(self)
+        if _is_urgent(message):
+            at = next((index for index, one in enumerate(self) if not _is_urgent(one[0])), at)
+        self.insert(at, (message, sender, payload))
+
+    def take(self) -> Waiting:
+        """Take the first one out."""
+        first = self.popleft()
+        self.pressure.held -= len(first[2])
+        return first
+
+    @property
+    def message_count(self) -> int:
+        """How many messages wait; orders to stop are none."""
+        return sum(bool(payload) for _, _, payload in self)
+
+
+def _is_urgent(message: Any) -> bool:
+    """Return whether a message has high priority."""
+    return message.__class__ is Envelope and bool(message.is_urgent)
 
 
 class Outbound(Protocol):
@@ -35,8 +79,9 @@ class Outbound(Protocol):
         payload: bytes | None = None,
         *,
         at_once: bool = False,
+        has_waited: bool = False,
     ) -> None:
-        """Send a message to a proxy's actor, or let it wait for a path."""
+        """Send a message to a proxy's actor, or let it wait for a path or for credit."""
 
     def ensure_watched(self, proxy: "Proxy") -> None:
         """See to it that a monitor of a proxy's actor is told of its end."""
@@ -52,11 +97,12 @@ class Proxy(Holding):
     """The stand-in for one actor of another node."""
 
     __slots__ = (
-        "_outbound",
         "_runtime",
+        "credit",
         "endpoint",
         "node",
         "number",
+        "outbound",
         "waiting",
     )
 
@@ -64,30 +110,33 @@ class Proxy(Holding):
         self, outbound: Outbound, runtime: Runtime, node: bytes, number: int, sightings: int
     ) -> None:
         super().__init__(sightings)
-        self._outbound = outbound
+        #: Where its messages go.
+        self.outbound = outbound
         self._runtime = runtime
         self.node = node
         self.number = number
         #: Where the node listens, if the ref's text said so: used when no path leads there.
         self.endpoint: Endpoint | None = None
-        #: Messages that wait for a dial that is under way.
-        self.waiting: list[Waiting] | None = None
+        #: Messages that wait for a dial that is under way, or for credit.
+        self.waiting: Queue | None = None
+        #: How much the actor takes; None for any number.
+        self.credit: Credit | None = None
 
     # --- messages ---
 
     def post(self, message: Any, sender: Sender | None) -> None:
         """Send a message to the actor; an ask to one that is known dead fails at once."""
         if self.down is None:
-            self._outbound.dispatch(self, message, sender)
+            self.outbound.dispatch(self, message, sender)
         else:
-            self.refuse(message, sender, self._gone())
+            self.refuse(message, sender, self.gone())
 
     def post_at_once(self, message: Any, sender: Sender | None) -> None:
         """Send a message without waiting for the end of a turn, from a thread outside."""
         if self.down is None:
-            self._outbound.dispatch(self, message, sender, at_once=True)
+            self.outbound.dispatch(self, message, sender, at_once=True)
         else:
-            self.refuse(message, sender, self._gone())
+            self.refuse(message, sender, self.gone())
 
     def post_urgent(self, message: Any, sender: Sender | None) -> None:
         """Send a message that goes before those without priority at the actor."""
@@ -97,14 +146,17 @@ class Proxy(Holding):
             self.post(Envelope(message, is_urgent=True), sender)
 
     def post_waited(self, message: Any, sender: Sender | None, payload: bytes) -> None:
-        """Send a message that waited for a path, in front of those that still wait."""
-        self._outbound.dispatch(self, message, sender, payload)
+        """Send a message that waited, in front of those that still wait."""
+        if payload:
+            self.outbound.dispatch(self, message, sender, payload, has_waited=True)
+        else:
+            self.command(message)
 
     def refuse(self, message: Any, sender: Sender | None, error: Exception) -> None:
         """Fail an ask, or count a tell that leads nowhere."""
         if sender is not None and sender.expects:
             sender.set_exception(error)
-        self._runtime.dead_letter(self._ref(), message, sender)
+        self._runtime.dead_letter(self.ref, message, sender)
 
     def keeps_answers(self) -> bool:
         """Return whether its node answers an ask that comes again as before."""
@@ -117,20 +169,27 @@ class Proxy(Holding):
 
     def stop(self) -> None:
         """End the actor behind earlier messages."""
-        self._command(StopActor(self.number))
+        if self.credit is None:
+            self.command(StopActor(self.number))
+        else:  # where some of them wait, it does as well
+            self.outbound.dispatch(self, StopActor(self.number), None, b"")
 
     def kill(self) -> None:
         """End the actor before its next message."""
-        self._command(StopActor(self.number, kill=True))
+        self.command(StopActor(self.number, kill=True))
 
-    def _command(self, command: object) -> None:
+    def command(self, command: object) -> None:
         """Send a message to the actor's node itself."""
         if self.down is None:
             node_ref = self._runtime.ref_of(self.node, NODE_ACTOR)  # held until it is under way
             node_proxy = node_ref.target
             if isinstance(node_proxy, Proxy):
                 node_proxy.endpoint = self.endpoint
-                self._outbound.dispatch(node_proxy, command, None)
+                self.outbound.dispatch(node_proxy, command, None)
+
+    def waits_for(self, _: object) -> bool:
+        """Return that it does not: whom an actor elsewhere waits for is not known here."""
+        return False
 
     # --- monitors and links ---
 
@@ -139,9 +198,9 @@ class Proxy(Holding):
         with _LIFE:
             ending = self.watch(key, watcher)
         if ending is not None:
-            watcher(Down(self._ref(), *ending))
+            watcher(Down(self.ref, *ending))
         else:
-            self._outbound.ensure_watched(self)
+            self.outbound.ensure_watched(self)
 
     def demonitor(self, key: object) -> None:
         """Forget a watcher."""
@@ -150,11 +209,11 @@ class Proxy(Holding):
 
     def link(self, other: ActorRef[Any]) -> None:
         """Let the remote actor be told when `other` ends."""
-        self._command(LinkActors(self.number, other))
+        self.command(LinkActors(self.number, other))
 
     def unlink(self, other: ActorRef[Any]) -> None:
         """Undo `link`."""
-        self._command(LinkActors(self.number, other, undo=True))
+        self.command(LinkActors(self.number, other, undo=True))
 
     # --- what other nodes tell ---
 
@@ -180,15 +239,15 @@ class Proxy(Holding):
     def _tell(self, watchers: list[Watcher], reason: ExitReason, detail: str) -> None:
         """Call watchers that were taken out of the table."""
         if watchers:
-            down = Down(self._ref(), reason, detail)
+            down = Down(self.ref, reason, detail)
             for watcher in watchers:
                 watcher(down)
 
-    def _gone(self) -> ActorDown:
+    def gone(self) -> ActorDown:
         """Return the error of an ask to an actor that ended."""
         assert self.down is not None
         reason, detail = self.down
-        return ActorDown(f"{self._ref()} ended ({reason})", reason, detail)
+        return ActorDown(f"{self.ref} ended ({reason})", reason, detail)
 
     def no_path(self) -> NodeUnreachable:
         """Return the error of a message that has no way to go."""
@@ -196,6 +255,7 @@ class Proxy(Holding):
             f"no path leads to node {self.node.hex()}; connect to it or a neighbor"
         )
 
-    def _ref(self) -> ActorRef[Any]:
-        """Return the ref of the actor."""
+    @property
+    def ref(self) -> ActorRef[Any]:
+        """The ref of the actor."""
         return self._runtime.ref_of(self.node, self.number)

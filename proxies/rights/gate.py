@@ -46,6 +46,7 @@ from callboard.basp.header import (
 from callboard.basp.payload import LargePayload
 from callboard.dataclass import dataclass
 from callboard.proxies.messages import (
+    AskCredit,
     CancelAsk,
     Describe,
     DrainNode,
@@ -251,12 +252,15 @@ class LeafGate:
     ) -> Refusal | None:
         """Return what a message to a part of a node lacks."""
         rights, kind = self.standing.rights, type(message)
-        if number == NODE_ACTOR and kind in (StopActor, LinkActors):
+        if number == NODE_ACTOR and kind in _COMMANDS:
             target = message.number
-            right: NamedRight = "stop" if kind is StopActor else "link"
+            right: NamedRight = _COMMANDS[kind]
             key = (node, target if type(target) is int else 0)
-            is_own = kind is StopActor or getattr(message.other, "node_id", b"") == self._leaf
-            if is_own and key[1] >= FIRST_ACTOR and self._permits(right, key):
+            is_own = (
+                kind is not LinkActors or getattr(message.other, "node_id", b"") == self._leaf
+            )
+            is_given = kind is AskCredit and key in self._given
+            if is_given or (is_own and key[1] >= FIRST_ACTOR and self._permits(right, key)):
                 return None
             return self._about(right, key)
         if (number, kind) in ((DIRECTORY, Describe), (NODE_ACTOR, CancelAsk)):
@@ -418,6 +422,13 @@ class LeafGate:
                 if len(given) > GIVEN_LIMIT:
                     del given[next(iter(given))]
 
+
+#: What nodes themselves are told, and the right that it takes.
+_COMMANDS: Final[dict[type, NamedRight]] = {
+    StopActor: "stop",
+    LinkActors: "link",
+    AskCredit: "send",
+}
 
 #: What the parts of a node are asked by name.
 _NAMED: Final = {SPAWN_SERVER: (Spawn,), DIRECTORY: (Lookup, WatchName)}

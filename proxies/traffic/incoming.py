@@ -15,7 +15,7 @@ from callboard.actors.envelope import Envelope
 from callboard.actors.errors import ActorDown, AskTimeout, MailboxFull, NodeClosed
 from callboard.actors.reference import ActorRef, Home
 from callboard.actors.runtime import Runtime
-from callboard.basp.accounting import Arrivals
+from callboard.basp.accounting import Arrivals, read_report
 from callboard.basp.errors import BaspError, MalformedPayload, RemoteProtocolError
 from callboard.basp.frame import Frame, RawFrame
 from callboard.basp.header import (
@@ -41,6 +41,7 @@ from callboard.proxies.lifetime.lifetimes import Lifetimes
 from callboard.proxies.link.wire import Wire
 from callboard.proxies.messages import (
     TAKES_NO_MORE,
+    AskCredit,
     CancelAsk,
     Failure,
     LinkActors,
@@ -51,8 +52,10 @@ from callboard.proxies.messages import (
 from callboard.proxies.route_table import RouteTable
 from callboard.proxies.traffic.doubts import Doubts
 from callboard.proxies.traffic.forwarding import Forwarding
+from callboard.proxies.traffic.granting import Granting
 from callboard.proxies.traffic.large import LargeMessages, Reading
 from callboard.proxies.traffic.outgoing import Outgoing
+from callboard.proxies.traffic.pacing import Pacing
 from callboard.proxies.traffic.paths import Paths
 
 #: Errors of messages that no handler has seen.
@@ -217,6 +220,8 @@ class Incoming:
     _lifetimes: Lifetimes
     _paths: Paths
     _doubts: Doubts
+    _pacing: Pacing
+    _granting: Granting
     _orders: dict[bytes, PathOrder] = field(default_factory=dict)
     #: Orders that have a timer, and when the next one is due.
     _armed: dict[PathOrder, float] = field(default_factory=dict)
@@ -515,7 +520,7 @@ class Incoming:
             elif isinstance(message, CancelAsk):
                 self._take_cancel(message, sender.node)
             else:
-                self._take_command(message)
+                self._take_command(message, sender.node)
             sender.set_result(None)
             return
         if self.refuses_asks and number >= FIRST_ACTOR and isinstance(sender, RemoteAsker):
@@ -545,11 +550,15 @@ class Incoming:
         if type(error) is MalformedPayload and source == wire.peer:
             wire.end(str(error))
 
-    def _take_command(self, message: Any) -> None:
+    def _take_command(self, message: Any, node: bytes) -> None:
         """Carry out what another node asks of this node itself, as far as that makes sense."""
-        number = message.number if isinstance(message, StopActor | LinkActors) else None
+        is_command = isinstance(message, StopActor | LinkActors | AskCredit)
+        number = message.number if is_command else None
         if type(number) is not int or number < FIRST_ACTOR:
             self._runtime.counters.unexpected += 1
+        elif isinstance(message, AskCredit):
+            if message.is_sound:
+                self._granting.asked(node, message)
         elif isinstance(message, StopActor):
             cell = self._runtime.contexts.get(number)
             if cell is None:
@@ -605,7 +614,10 @@ class Incoming:
     def _take_report(self, _: Wire, frame: Frame) -> None:
         """Take the report of what arrived at another node."""
         source = NodeId(frame.source)
-        lost = self._paths.take_report(source, frame.payload)
+        lines, credit = read_report(source, frame.payload)
+        if credit:
+            self._pacing.take_credit(source, credit)
+        lost = self._paths.take_report(source, lines) if lines else 0
         if lost:
             name = self._routes.names.get(source, "")
             self._runtime.report(MessagesLost(source, name, lost))

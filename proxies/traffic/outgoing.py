@@ -103,6 +103,7 @@ class Outgoing:
         payload: bytes | None = None,
         *,
         at_once: bool = False,
+        has_waited: bool = False,
     ) -> None:
         """Send a message to a proxy's actor: serialized here, counted, written.
 
@@ -110,16 +111,15 @@ class Outgoing:
             proxy: of the actor.
             message: what to send.
             sender: who sends it.
-            payload: the message serialized, if it waited for a dial; it goes in front of those
-                that still wait.
+            payload: the message serialized, if it is that already.
             at_once: write it before this returns; asks of threads outside always are.
+            has_waited: it goes in front of those that still wait.
 
         Raises:
             NotSerializable: it holds something that cannot travel.
             MessageTooLarge: it is larger than the receiver accepts.
             LinkFull: the next hop does not read.
         """
-        has_waited = payload is not None
         if payload is None:
             payload = self.encode(message)
         node = proxy.node

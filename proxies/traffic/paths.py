@@ -30,6 +30,7 @@ from callboard.proxies.route_table import OLD_PATH_LIMIT, RouteTable
 from callboard.proxies.traffic.doubts import Doubts
 from callboard.proxies.traffic.gates import Gatekeeper
 from callboard.proxies.traffic.outgoing import Outgoing
+from callboard.proxies.traffic.pacing import Pacing
 from callboard.proxies.traffic.unrouted import DIAL_TIMEOUT, Unrouted
 
 #: Ends of old paths told again with each change: one may be lost with the next path.
@@ -53,6 +54,7 @@ class Paths:
     _routes: RouteTable
     _outgoing: Outgoing
     _unrouted: Unrouted
+    _pacing: Pacing
     _lifetimes: Lifetimes
     _doubts: Doubts
     _gates: Gatekeeper
@@ -83,6 +85,7 @@ class Paths:
             reach = rights.reach
         wire.peer_name = self._routes.names[node] = _read_name(peer.state)
         self._routes.is_able(node, [*_read_state(peer.state), None, None][1])
+        self._pacing.learned(node)
         self._routes.wires[node] = wire
         if wire.endpoint is not None:
             self._routes.endpoints[node] = wire.endpoint
@@ -228,19 +231,16 @@ class Paths:
         me = self._routes.node_id
         return pack_path_end(me, node, epoch, count, is_open=is_open)
 
-    def take_report(self, node: NodeId, payload: bytes) -> int:
-        """Take a `delivery_report`; return how many messages it says are lost.
+    def take_report(self, node: NodeId, lines: list[list[int]]) -> int:
+        """Take the lines of a `delivery_report`; return how many messages it says are lost.
 
         If it does not know where we are, it is told that what it expects is over.
-
-        Raises:
-            MalformedPayload: the payload has another layout.
         """
         accounts = self._routes.accounts
         with self._routes.lock:
             account = accounts.account(node)
             epoch, count = account.epoch, account.sent_in_epoch
-            lost = accounts.receive_report(node, payload)
+            lost = accounts.take_report(node, lines)
             over = (account.epoch - 1) % EPOCH_COUNT
             if account.epoch != epoch:
                 end = self._pack_end(node, over, count if over == epoch else 0, is_open=True)
@@ -301,11 +301,12 @@ class Paths:
             lost = self._routes.accounts.node_lost(node)
         self._routes.departed.lost(node, self._runtime.now(), is_strange=self._is_strange(node))
         name = self._routes.names.get(node, "")
-        down = NodeDown(node, name, reason, lost)
         text = f"no path leads to node {name or node.hex()} any more ({reason})"
         is_drained = node in self._outgoing.refusing
         self._outgoing.refusing.discard(node)
-        self._outgoing.fail((NodeClosed if is_drained else NodeUnreachable)(text), node)
+        error = (NodeClosed if is_drained else NodeUnreachable)(text)
+        down = NodeDown(node, name, reason, lost + self._pacing.node_lost(node, error))
+        self._outgoing.fail(error, node)
         self._lifetimes.node_lost(node, text)
         for watcher in self._watchers.pop(node, ()):
             watcher.set_result(down)

@@ -1,20 +1,21 @@
 """Messages and monitors without a path: wait while one is sought, dial, or refuse.
 
 The first use of a ref whose text has an address dials it. What is told meanwhile waits in
-the proxy, in order, and goes out in front of what is told later.
+the proxy, in order, and goes out in front of what is told later. What waits for credit
+(`callboard.proxies.traffic.pacing`) waits there as well.
 """
 
 from collections.abc import Callable
 from typing import Any, Final
 
 from callboard.actors.errors import NodeUnreachable
-from callboard.actors.future import Future
+from callboard.actors.future import OVER, Future
 from callboard.actors.reference import Sender
 from callboard.actors.runtime import Runtime
 from callboard.basp.node_id import NodeId
 from callboard.proxies.address import Endpoint, endpoint_text
 from callboard.proxies.errors import LinkFull
-from callboard.proxies.lifetime.proxy import Proxy, Waiting
+from callboard.proxies.lifetime.proxy import Proxy, Queue
 from callboard.proxies.link.dialer import Dial, Dialer
 from callboard.proxies.route_table import RouteTable
 
@@ -44,6 +45,8 @@ class Unrouted:
         self._waiting: dict[bytes, dict[Proxy, None]] = {}
         #: How to send what waits for a path to a node that the router is active for.
         self.held: dict[bytes, list[Callable[[], None]]] = {}
+        #: Told of proxies whose messages wait for credit.
+        self.on_short: Callable[[Proxy], object] = lambda _: None
 
     def _endpoint_of(self, proxy: Proxy) -> Endpoint | None:
         """Return where a proxy's node listens, if that is known."""
@@ -55,6 +58,15 @@ class Unrouted:
         with self._lock:
             proxies = [proxy for waiting in self._waiting.values() for proxy in waiting]
         return sum(len(proxy.waiting or ()) for proxy in proxies)
+
+    def waiting_by_node(self) -> dict[bytes, int]:
+        """Return how many messages wait for a path or for credit, by node."""
+        with self._lock:
+            counts = {
+                node: sum(proxy.waiting.message_count for proxy in waiting if proxy.waiting)
+                for node, waiting in self._waiting.items()
+            }
+        return {node: count for node, count in counts.items() if count}
 
     def hold(self, node: bytes, send: Callable[[], None]) -> bool:
         """Keep what has no path until one is found or the node is lost; needs the lock."""
@@ -77,11 +89,11 @@ class Unrouted:
             is_active = proxy.node in self._router.active
             may_wait = endpoint is not None or proxy.node in self._router.next_hops
             if may_wait or is_active:
-                waiting = self._begin_to_wait(proxy)
+                waiting = self.begin_to_wait(proxy)
                 if len(waiting) >= DIAL_QUEUE:
                     msg = f"{DIAL_QUEUE:,} messages wait for a path to node {proxy.node.hex()}"
                     raise LinkFull(msg)
-                waiting.append((message, sender, payload))
+                waiting.put(message, sender, payload)
         if is_active:
             return  # it is sent or refused when the router knows, see `search_over`
         if not may_wait:
@@ -89,21 +101,24 @@ class Unrouted:
         else:
             self._runtime.post(self._dial_for, proxy, endpoint)
 
-    def _begin_to_wait(self, proxy: Proxy) -> list[Waiting]:
+    def begin_to_wait(self, proxy: Proxy) -> Queue:
         """Return the queue of a proxy, made if need be; with the lock held."""
         if proxy.waiting is None:
-            proxy.waiting = []
+            proxy.waiting = Queue()
             self._waiting.setdefault(proxy.node, {})[proxy] = None
         return proxy.waiting
 
-    def _end_wait(self, proxy: Proxy) -> list[Waiting]:
-        """Take the queue of a proxy away, and return it; with the lock held."""
+    def end_wait(self, proxy: Proxy) -> Queue:
+        """Take the queue of a proxy away, and return it; with the lock held.
+
+        Its `pressure` is to be released without.
+        """
         waiting, proxy.waiting = proxy.waiting, None
         proxies = self._waiting.get(proxy.node, {})
         proxies.pop(proxy, None)
         if not proxies:
             self._waiting.pop(proxy.node, None)
-        return waiting or []
+        return Queue() if waiting is None else waiting
 
     def search_over(self, node: NodeId) -> None:
         """Send or refuse what waited for another path."""
@@ -130,13 +145,13 @@ class Unrouted:
             proxy.out_of_reach("no path leads to its node")
         else:
             with self._lock:
-                self._begin_to_wait(proxy)
+                self.begin_to_wait(proxy)
             self._dial_for(proxy, endpoint)
 
     def _is_sent_or_sought(self, proxy: Proxy) -> bool:
         """Send what waits in a proxy if there is a path; True as well while one is sought."""
         if proxy.node in self._router.next_hops:
-            self._send_waiting(proxy)
+            self.send_waiting(proxy)
             return True
         return proxy.node in self._router.active
 
@@ -170,24 +185,34 @@ class Unrouted:
             self.refuse_waiting(proxy, text)
             proxy.out_of_reach(text)
 
-    def _send_waiting(self, proxy: Proxy) -> None:
-        """Send what waited for a link; messages told meanwhile queue up behind it."""
+    def send_waiting(self, proxy: Proxy) -> None:
+        """Send what waited, as far as there is credit; what is told meanwhile is behind it."""
         while True:
             with self._lock:
-                waiting = proxy.waiting
+                waiting, credit = proxy.waiting, proxy.credit
                 if not waiting:
-                    self._end_wait(proxy)
-                    return
-                proxy.waiting = []
-            for message, sender, payload in waiting:
-                proxy.post_waited(message, sender, payload)
+                    waiting = self.end_wait(proxy)
+                    break
+                payload = waiting[0][2]
+                if credit is not None and payload and not credit.take(len(payload)):
+                    break
+                entry = waiting.take()
+            sender = entry[1]
+            if sender is None or sender.deadline is not OVER:
+                proxy.post_waited(*entry)
+        if waiting:
+            waiting.pressure.make_room(len(waiting))
+            self.on_short(proxy)
+        else:
+            waiting.pressure.release()
 
     def refuse_waiting(self, proxy: Proxy, text: str) -> None:
         """Fail what waited for a path that does not come."""
         with self._lock:
-            waiting = self._end_wait(proxy)
+            waiting = self.end_wait(proxy)
         for message, sender, _ in waiting:
             proxy.refuse(message, sender, NodeUnreachable(text))
+        waiting.pressure.release()
 
     def close(self, text: str) -> None:
         """Fail everything that waits for a path."""

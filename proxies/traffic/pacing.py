@@ -1,0 +1,345 @@
+"""Credit at the sender: what is told to an actor with a bounded mailbox waits for its turn.
+
+A proxy begins here. When the actor's node says that there are no bounds, its messages go
+straight to `outgoing` from then on, as do those to parts of nodes and to nodes of an earlier
+release. With bounds, a message that there is no credit for (`callboard.proxies.ledger.credit`)
+waits in the proxy before it gets a position: order and path epochs know nothing of it.
+
+Who sends waits as for a full mailbox at home: a thread until the queue has room, and no longer
+than its ask; a handler never, its actor gets no turn for a while, and beyond twice the queue it
+gets `MailboxFull`. Code on an event loop outside of actors cannot wait in `tell` and `ask`: its
+messages wait in its stead, up to a bound that protects the process.
+
+Orders to kill, monitors, downs and answers need no credit. `stop` waits in the queue.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from callboard.actors.errors import MailboxFull, NodeClosed, NodeUnreachable
+from callboard.actors.mailbox import PARKED_MESSAGES, PARKED_OCTETS, may_wait
+from callboard.actors.reference import Sender, current_cell
+from callboard.actors.runtime import Runtime
+from callboard.basp.accounting import CreditLine
+from callboard.basp.control import pack_announce
+from callboard.basp.header import FIRST_ACTOR
+from callboard.basp.node_id import NodeId
+from callboard.proxies.errors import LinkFull
+from callboard.proxies.events import MessagesLost
+from callboard.proxies.ledger.credit import NO_BOUND, Credit
+from callboard.proxies.lifetime.lifetimes import Lifetimes
+from callboard.proxies.lifetime.proxy import Proxy, Queue
+from callboard.proxies.link.stream import WAITING_LIMIT
+from callboard.proxies.messages import AskCredit
+from callboard.proxies.route_table import RouteTable
+from callboard.proxies.traffic.outgoing import Outgoing
+from callboard.proxies.traffic.unrouted import DIAL_QUEUE, Unrouted
+
+#: Seconds from the first message that waits to the first question for credit; the pause to the
+#: next one is twice as long each time, up to a second.
+FIRST_LOOK: Final = 0.05
+LONGEST_LOOK: Final = 1.0
+
+#: Seconds that a node which is no neighbor has to answer announces, while it reports messages:
+#: after that it is of an earlier release.
+ANSWER_TIME: Final = 3.0
+
+#: Seconds that a handler which used the overdraft gets no turn, at most: the other actor may
+#: wait for this one, and neither node would know.
+LONGEST_HOLD: Final = 1.0
+
+
+@dataclass(eq=False, repr=False)
+class Pacing:
+    """What a node sends to actors elsewhere that have bounds, or may have.
+
+    `dispatch` may be called from any thread; the rest runs on the runner, with its role.
+    """
+
+    _runtime: Runtime
+    _routes: RouteTable
+    _outgoing: Outgoing
+    _unrouted: Unrouted
+    #: Whether nodes know of credit, as far as that is known.
+    _knows: dict[bytes, bool] = field(default_factory=dict)
+    #: The highest position that this node was granted.
+    _base: int = 0
+    #: The proxies of the node.
+    held: Lifetimes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._lock = self._routes.lock
+        self._next_hops = self._routes.router.next_hops
+        self._unrouted.on_short = self._tend
+
+    def make(self, node: bytes, number: int, sightings: int) -> Proxy:
+        """Make a proxy; with the lock held."""
+        proxy = Proxy(self._outgoing, self._runtime, node, number, sightings)
+        if number >= FIRST_ACTOR and self._knows.get(node, True):
+            self._begin(proxy)
+        return proxy
+
+    def _begin(self, proxy: Proxy) -> Credit:
+        """Let a proxy have credit; with the lock held."""
+        credit = proxy.credit = Credit(self._base, PARKED_MESSAGES, PARKED_OCTETS)
+        proxy.outbound = self
+        return credit
+
+    def announce(self, proxy: Proxy) -> None:
+        """Tell the host of an actor that this node has a proxy; it answers with credit."""
+        if proxy.number >= FIRST_ACTOR:
+            me, node = self._routes.node_id, proxy.node
+            self._routes.send_to(node, pack_announce(me, node, proxy.number, proxy.sightings))
+
+    # --- messages ---
+
+    def dispatch(
+        self,
+        proxy: Proxy,
+        message: Any,
+        sender: Sender | None,
+        payload: bytes | None = None,
+        *,
+        at_once: bool = False,
+        has_waited: bool = False,
+    ) -> None:
+        """Send a message to a proxy's actor, or let it wait for credit.
+
+        Raises:
+            NotSerializable: it holds something that cannot travel.
+            MessageTooLarge: it is larger than the receiver accepts.
+            LinkFull: the next hop does not read, or too many messages wait.
+            MailboxFull: too many messages wait, and the teller must not.
+        """
+        if payload is None:
+            payload = self._outgoing.encode(message)
+        if not has_waited and not self._may_go(proxy, message, sender, payload):
+            return
+        if payload:
+            self._outgoing.dispatch(
+                proxy, message, sender, payload, at_once=at_once, has_waited=has_waited
+            )
+        else:
+            proxy.command(message)
+
+    def ensure_watched(self, proxy: Proxy) -> None:
+        """See to it that a monitor of a proxy's actor is told of its end."""
+        self._outgoing.ensure_watched(proxy)
+
+    def _may_go(
+        self, proxy: Proxy, message: Any, sender: Sender | None, payload: bytes
+    ) -> bool:
+        """Return whether a message may be sent now; if not it waits, or was refused."""
+        while True:
+            with self._lock:
+                queue = self._queue_of(proxy, len(payload))
+                if queue is None:
+                    return True
+                fits = not payload or queue.pressure.fits(len(queue), len(payload))
+                is_taken = fits or self._may_pile(proxy, queue, len(payload))
+                if is_taken:
+                    queue.put(message, sender, payload)
+                room = None if is_taken or not may_wait() else queue.pressure.room()
+            if is_taken:
+                self._wait_in(proxy, queue)
+                return False
+            if room is None:
+                self._refuse(queue, proxy, sender)
+                return False
+            room.asked = proxy.ref
+            if not queue.pressure.wait(room, sender, self._runtime.now):
+                return False
+
+    def _queue_of(self, proxy: Proxy, size: int) -> Queue | None:
+        """Return where a message waits, None if it does not; with the lock held."""
+        credit, queue = proxy.credit, proxy.waiting
+        if credit is None or proxy.down is not None or proxy.node not in self._next_hops:
+            return None
+        if queue is None and (not size or credit.take(size)):
+            return None
+        return self._unrouted.begin_to_wait(proxy)
+
+    def _may_pile(self, proxy: Proxy, queue: Queue, size: int) -> bool:
+        """Return whether a message beyond the bounds is taken, as its sender must not wait."""
+        if may_wait():
+            return False
+        if (
+            current_cell.get() is not None
+            and proxy.credit is not None
+            and proxy.credit.is_known
+        ):
+            return queue.pressure.fits(len(queue), size, 2)
+        return len(queue) < DIAL_QUEUE and queue.pressure.held + size <= WAITING_LIMIT
+
+    def _wait_in(self, proxy: Proxy, queue: Queue) -> None:
+        """Look for credit for what waits; an actor that has filled the queue gets no turn."""
+        if not queue.is_tended:
+            self._runtime.post(self._tend, proxy)
+        cell, credit = current_cell.get(), proxy.credit
+        if cell is None or credit is None or not credit.is_known:
+            return
+        if not queue.pressure.fits(len(queue), 0) and cell.block_on(proxy):
+            queue.pressure.waiters.append(cell.unblock)
+            queue.pressure.make_room(len(queue))
+            self._runtime.call_later(LONGEST_HOLD, cell.unblock)
+
+    def _refuse(self, queue: Queue, proxy: Proxy, sender: Sender | None) -> None:
+        """Refuse a message that there is no place for.
+
+        Raises:
+            MailboxFull: its sender waits for no answer.
+        """
+        self._runtime.counters.overflows += 1
+        error = MailboxFull(
+            f"the mailbox of {proxy.ref} is full, and {len(queue):,} messages wait here for "
+            "room in it; send less, or raise its bounds"
+        )
+        if sender is None or not sender.expects:
+            raise error
+        sender.set_exception(error)
+
+    # --- credit ---
+
+    def take_credit(self, node: NodeId, lines: Iterable[CreditLine]) -> None:
+        """Take what a node grants to the proxies of its actors."""
+        self.knows_credit(node, knows=True)
+        for number, up_to, octets in lines:
+            proxy = self.held.proxy_of(node, number)
+            if proxy is None:
+                continue
+            if up_to == NO_BOUND:
+                self.serve_without(proxy)
+                continue
+            with self._lock:
+                credit = proxy.credit or self._begin(proxy)
+                is_new = credit.granted(up_to, octets)
+                self._base = max(self._base, credit.up_to)
+            if is_new:
+                self._ask(proxy)
+            self._unrouted.send_waiting(proxy)
+
+    def knows_credit(self, node: bytes, *, knows: bool) -> None:
+        """Take note whether a node knows of credit; if not it is served without."""
+        if self._knows.get(node) is knows:
+            return
+        self._knows[node] = knows
+        for proxy in () if knows else self.held.proxies_of(node):
+            self.serve_without(proxy)
+
+    def serve_without(self, proxy: Proxy) -> None:
+        """Send what waits, and everything from now on, without credit."""
+        with self._lock:
+            proxy.credit, proxy.outbound = None, self._outgoing
+            has_path = proxy.node in self._next_hops
+        if has_path:
+            self._unrouted.send_waiting(proxy)
+
+    def unanswered(self, proxy: Proxy) -> None:
+        """Take note that an announce was refused, so nobody says whether there are bounds."""
+        if proxy.credit is not None and not proxy.credit.is_known:
+            self.serve_without(proxy)
+
+    def forget(self, node: bytes) -> None:
+        """Forget a node that is out of reach for long."""
+        self._knows.pop(node, None)
+
+    def _tend(self, proxy: Proxy) -> None:
+        """Look for credit as long as messages wait for it."""
+        with self._lock:
+            queue, credit = proxy.waiting, proxy.credit
+            if queue is None or credit is None:
+                return
+            is_short, credit.is_short = credit.is_short, False
+            is_tended, queue.is_tended = queue.is_tended, True
+            confirmed = self._routes.accounts.account(proxy.node).confirmed
+        if is_short and credit.is_known:
+            self._ask(proxy)
+        if not is_tended:
+            look = _Look(proxy, queue, credit.grants, self._runtime.now(), confirmed)
+            self._runtime.call_later(FIRST_LOOK, self._look, look)
+
+    def _look(self, look: "_Look") -> None:
+        """Ask for credit if none came since the last look."""
+        proxy = look.proxy
+        with self._lock:
+            credit, node = proxy.credit, proxy.node
+            if proxy.waiting is not look.queue or credit is None:
+                return
+            has_path = node in self._next_hops
+            has_come = self._routes.accounts.account(node).confirmed > look.confirmed
+        if proxy.down is not None:
+            self.give_up(proxy)
+            return
+        is_late = self._runtime.now() >= look.since + ANSWER_TIME
+        if has_path and not credit.is_known:
+            self.announce(proxy)
+            if is_late and has_come:
+                self._knows.setdefault(node, False)
+                self.serve_without(proxy)
+                return
+        elif has_path and credit.grants == look.grants:
+            self._ask(proxy)
+        is_vain, look.grants = credit.grants == look.grants, credit.grants
+        look.pause = min(2 * look.pause, LONGEST_LOOK) if is_vain else FIRST_LOOK
+        self._runtime.call_later(look.pause, self._look, look)
+
+    def _ask(self, proxy: Proxy) -> None:
+        """Tell the actor's node where this one is, behind all that it has sent."""
+        with self._lock:
+            credit, waiting = proxy.credit, len(proxy.waiting or ())
+        if credit is not None:
+            try:
+                proxy.command(AskCredit(proxy.number, credit.sent, waiting))
+            except LinkFull:
+                pass  # it asks again
+
+    # --- losses ---
+
+    def give_up(self, proxy: Proxy) -> None:
+        """Lose what waits for an actor that ended, and tell so."""
+        lost = self._lose(proxy, proxy.gone())
+        if lost:
+            name = self._routes.names.get(proxy.node, "")
+            self._runtime.report(MessagesLost(proxy.node, name, lost))
+
+    def node_lost(self, node: bytes, error: NodeUnreachable | NodeClosed) -> int:
+        """Lose what waits for credit of a node out of reach; return how many messages."""
+        lost = 0
+        for proxy in self.held.proxies_of(node):
+            if proxy.credit is not None and proxy.credit.is_known:
+                lost += self._lose(proxy, error)
+                with self._lock:
+                    self._begin(proxy)
+        return lost
+
+    def _lose(self, proxy: Proxy, error: Exception) -> int:
+        """Count what waits as lost, and fail its askers; return how many messages."""
+        with self._lock:
+            queue = self._unrouted.end_wait(proxy)
+            lost = queue.message_count
+            if lost:
+                self._routes.accounts.account(proxy.node).lose_unsent(lost)
+        for _, sender, _ in queue:
+            if sender is not None and sender.expects:
+                sender.set_exception(error)
+        queue.pressure.release()
+        return lost
+
+
+@dataclass(slots=True, eq=False)
+class _Look:
+    """What looks for credit for one queue.
+
+    Attributes:
+        grants: that had come at the last look.
+        since: when the first message began to wait.
+        confirmed: messages that the node had confirmed then.
+    """
+
+    proxy: Proxy
+    queue: Queue
+    grants: int
+    since: float
+    confirmed: int
+    pause: float = FIRST_LOOK
