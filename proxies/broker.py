@@ -72,6 +72,7 @@ class Broker:
         self.pacing.held, self.lifetimes.lender = self.lifetimes, self.granting
         self.doubts = Doubts(runtime, routes)
         self.gates = Gatekeeper(runtime, routes, self.outgoing.codec)
+        self.gates.lend = self._lend
         self.paths = Paths(
             runtime,
             routes,
@@ -104,6 +105,11 @@ class Broker:
         self._pause = TEND_INTERVAL
         self._tend_at = runtime.now() + TEND_INTERVAL
         runtime.call_later(TEND_INTERVAL, self._look_around)
+
+    def _lend(self, leaf: bytes, number: int) -> None:
+        """Give a leaf credit that may not hold a proxy."""
+        if self.pacing.is_known_to(leaf):
+            self.granting.lend(leaf, number)
 
     # --- for the connector ---
 

@@ -302,6 +302,10 @@ class LeafGate:
         self.refusals.append(self._about("monitor", key))
         return False
 
+    def may_send(self, number: int) -> bool:
+        """Return whether the leaf may send to an actor of this node by its names."""
+        return self._permits("send", (self._node, number))
+
     def _names_of(self, key: Key) -> Collection[str]:
         """Return what an actor is called, as far as this node knows."""
         names = self._host.names_of(key[1]) if key[0] == self._node else ()

@@ -28,6 +28,8 @@ TOLD_WITHIN: Final = 1024 * 1024
 class Gatekeeper:
     """What the gates of one node share. On the runner, but for what gates ask."""
 
+    #: Tells a leaf how much an actor takes that it may send to, though not watch.
+    lend: Callable[[bytes, int], object]
     #: Returns what an actor of this node is registered as.
     registered: Callable[[ActorRef[Any]], Collection[str]]
     #: The classes that others may spawn here, by name.
@@ -90,6 +92,8 @@ class Gatekeeper:
             gate.refusals.clear()
             gate.dropped = 0
         for node, number in gate.unwatched:
+            if node == self._routes.node_id and gate.may_send(number):
+                self.lend(leaf, number)
             if wire.waiting < TOLD_WITHIN:
                 text = gate.text_of(Refusal("monitor", "", f"actor {number}"))
                 node_ref = self._runtime.ref_of(leaf, NODE_ACTOR)

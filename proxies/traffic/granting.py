@@ -91,8 +91,11 @@ class Granting:
 
     def announced(self, node: bytes, number: int, sightings: int) -> None:
         """Tell a node that has a proxy of an actor whether it has bounds."""
-        if sightings < KNOWS_CREDIT:
-            return
+        if sightings >= KNOWS_CREDIT:
+            self.lend(node, number)
+
+    def lend(self, node: bytes, number: int) -> None:
+        """Tell a node that knows of credit whether an actor has bounds."""
         host = self._host(number)
         if host is None:
             self.tell(node, (number, NO_BOUND, 0))
@@ -104,6 +107,8 @@ class Granting:
         """Take note of where a node is, and grant it what is free."""
         host = self._host(question.number)
         if host is None:
+            if question.number in self._runtime.contexts:
+                self.tell(node, (question.number, NO_BOUND, 0))
             return
         self._hosts_of.setdefault(node, set()).add(question.number)
         grants = host.grants

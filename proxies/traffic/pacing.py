@@ -240,6 +240,10 @@ class Pacing:
         if proxy.credit is not None and not proxy.credit.is_known:
             self.serve_without(proxy)
 
+    def is_known_to(self, node: bytes) -> bool:
+        """Return whether a node has said that it knows of credit."""
+        return self._knows.get(node, False)
+
     def forget(self, node: bytes) -> None:
         """Forget a node that is out of reach for long."""
         self._knows.pop(node, None)

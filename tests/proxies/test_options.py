@@ -8,6 +8,7 @@ from callboard import Actor, Node, handler
 from callboard.actors.envelope import traced, traceparent, tracestate
 from callboard.actors.errors import AskTimeout, MailboxFull
 from callboard.actors.mailbox import Mailbox
+from callboard.proxies.ledger.credit import KNOWS_CREDIT
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -113,8 +114,23 @@ def test_an_ask_to_a_full_mailbox_elsewhere_fails(nodes, policy):
     actor.gate.set()
 
 
-def test_with_wait_messages_from_elsewhere_have_an_overdraft_and_are_then_counted(nodes):
+def test_with_wait_messages_from_elsewhere_wait_as_well(nodes):
     here, there = nodes
+    far, _, actor = held(here, there, limit=2)
+
+    for number in range(6):
+        far.tell(number)
+    asked = far.ask([])
+    actor.gate.set()
+
+    assert asked.result(5) == [0, 1, 2, 3, 4, 5]
+    assert there.runtime.counters.overflows == 0
+
+
+def test_messages_of_an_earlier_release_have_an_overdraft_and_are_then_counted(nodes):
+    here, there = nodes
+    here._broker.lifetimes._holdings.sightings -= KNOWS_CREDIT
+    here._broker.pacing.knows_credit(there.node_id, knows=False)
     far, _, actor = held(here, there, limit=2)
 
     for number in range(6):

@@ -135,23 +135,24 @@ STEPS = st.lists(
 
 def step(model: Model, what: str, index: int, size: int) -> None:
     sender = model.senders[index % len(model.senders)]
-    if what == "tell":
-        sender.tell(size)
-    elif what == "burst":
-        for _ in range(20):
-            sender.tell(size)
-    elif what == "arrive":
-        model.arrive(sender)
-    elif what == "handle":
-        model.handle()
-    elif what == "ask":
-        sender.ask()
-    elif what == "lose":
-        sender.lose()
+    if "line" in what or what in ("repeat", "late"):
+        step_line(sender, what)
     elif what == "release":
         model.grants.leave(sender.name)
         sender.lines.append(model.grants.welcome(sender.name))
-    elif sender.lines:
+    else:
+        {
+            "tell": lambda: sender.tell(size),
+            "burst": lambda: [sender.tell(size) for _ in range(20)],
+            "arrive": lambda: model.arrive(sender),
+            "handle": model.handle,
+            "ask": sender.ask,
+            "lose": sender.lose,
+        }[what]()
+
+
+def step_line(sender: Sender, what: str) -> None:
+    if sender.lines:
         at = 0 if what != "late" else len(sender.lines) - 1
         line = sender.lines[at] if what == "repeat" else sender.lines.pop(at)
         if what != "lose line":
