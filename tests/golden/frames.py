@@ -1,6 +1,6 @@
 """BASP: the frames of every operation, and whole conversations of two links."""
 
-from callboard.basp.accounting import Accounts
+from callboard.basp.accounting import Accounts, read_report, write_credit
 from callboard.basp.control import pack_announce, pack_down, pack_release, read_down
 from callboard.basp.frame import Frame, FrameReader, pack_frame, repack_frame
 from callboard.basp.handshake import LinkConfig
@@ -9,6 +9,7 @@ from callboard.basp.link import Link, LinkPairs, Transmit
 from callboard.basp.node_id import NodeId, make_node_id
 from callboard.basp.routing.path_order import pack_path_end
 from callboard.basp.routing.update import Cut, PathVector, Statement, read_update
+from callboard.proxies.ledger.credit import NO_BOUND
 from tests.basp.wire import receive, write_update
 from tests.golden.sample import Sample
 
@@ -114,6 +115,9 @@ def report(_: object) -> bytes:
     return payload
 
 
+CREDIT = [(17, 1_000, 0), (18, NO_BOUND, 0), (19, 70_000, 4_096)]
+
+
 def take_report(payload: bytes) -> tuple[int, ...]:
     """Let the sender of 1005 messages in four epochs take it."""
     accounts = Accounts()
@@ -183,6 +187,7 @@ SAMPLES = {
     ),
     "delivery report": frame(Operation.DELIVERY_REPORT, 0, B, A, 0, 0, report(None)),
     "payload of a delivery report": Sample(None, report, take_report, (1, 1002, 2, 1)),
+    "payload of credit": Sample(CREDIT, write_credit, lambda data: read_report(B, data)[1]),
 }
 
 
