@@ -190,16 +190,16 @@ Sender = Teller | Asker
 class Awaited(Protocol):
     """An actor that another one waits for."""
 
+    @property
+    def ref(self) -> "ActorRef[Any]":
+        """The actor's ref."""
+
     def waits_for(self, other: "Running", /) -> bool:
         """Return whether this actor is `other`, or waits for it, directly or through others."""
 
 
 class Running(Teller, Awaited, Protocol):
     """The actor whose handler runs: what the code below a handler may know of it."""
-
-    @property
-    def ref(self) -> "ActorRef[Any]":
-        """The actor's ref."""
 
     @property
     def actor(self) -> Any:

@@ -9,7 +9,7 @@ finds a proxy that is watched or that messages wait in for a path, and comes bac
 
 import weakref
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from itertools import islice
 from typing import Any, Final, Protocol
 
@@ -51,9 +51,6 @@ class Pace(Protocol):
     def announce(self, proxy: Proxy, /) -> None:
         """Tell the host of an actor that this node has a proxy of it."""
 
-    def unanswered(self, proxy: Proxy, /) -> None:
-        """Take note that an announce was refused, so nobody says whether there are bounds."""
-
     def give_up(self, proxy: Proxy, /) -> None:
         """Lose what waits for an actor that ended."""
 
@@ -66,6 +63,9 @@ class Lender(Protocol):
 
     def released(self, node: bytes, number: int = NODE_ACTOR, /) -> None:
         """Forget a node that holds no proxy of an actor, or of none, any more."""
+
+    def lost(self, node: bytes, /) -> None:
+        """Forget a node that is out of reach."""
 
 
 class Lifetimes:
@@ -185,7 +185,6 @@ class Lifetimes:
             proxy = self.proxy_of(node, number)
             if proxy is not None:
                 proxy.refuse_monitors(text)
-                self._pace.unanswered(proxy)
 
     def release_unused(self) -> None:
         """Forget proxies that nobody here holds a ref to, and tell their hosts."""
@@ -230,13 +229,9 @@ class Lifetimes:
             return None
         if self.holders.swept(source, sightings):
             self._runtime.call_later(OLD_PATH_LIMIT, self._settle, source)
-        return _in_steps(self._taken_back(source, self.holders.sweep(source, sightings)))
-
-    def _taken_back(self, node: bytes, work: Iterator[object]) -> Iterator[object]:
-        """Forget proxies that a node had, step by step, and what it may send to their actors."""
-        yield from work
-        self.lender.released(node)
-
+        return _in_steps(
+            _then(self.holders.sweep(source, sightings), self.lender.released, source)
+        )
 
     def _settle(self, node: bytes) -> None:
         """Take what a node announced late for true, and tell it of the dead ones."""
@@ -259,7 +254,8 @@ class Lifetimes:
     def forget(self, node: bytes) -> None:
         """Forget the proxies that another node had."""
         self._owed.pop(node, None)
-        self._go_through(_in_steps(self._taken_back(node, self.holders.node_lost(node))))
+        work = _then(self.holders.node_lost(node), self.lender.lost, node)
+        self._go_through(_in_steps(work))
 
     def actor_ended(self, cell: ActorContext, down: Down) -> None:
         """Tell the nodes that hold a proxy of an actor that it ended; from any thread."""
@@ -298,6 +294,14 @@ class Lifetimes:
         self.forget(node)
         for proxy in self.proxies_of(node):
             proxy.out_of_reach(text)
+
+
+def _then(
+    work: Iterator[object], callback: Callable[[bytes], object], node: bytes
+) -> Iterator[object]:
+    """Do a work step by step, and call when it is done."""
+    yield from work
+    callback(node)
 
 
 def _in_steps(work: Iterator[object]) -> Iterator[object] | None:

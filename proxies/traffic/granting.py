@@ -6,6 +6,7 @@ when half of the mailbox is free, as local senders go on then, too. Each grant g
 and again with the next delivery report. On the runner, with its role, but for `room`.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from callboard.actors.mailbox import BoundedMailbox
@@ -119,21 +120,31 @@ class Granting:
         host.attend()
 
     def released(self, node: bytes, number: int = NODE_ACTOR) -> None:
-        """Forget what a node may send to an actor, or any, that it holds no proxy of."""
-        known = self._hosts_of.get(node, set())
-        for one in list(known) if number == NODE_ACTOR else {number} & known:
-            if not self._holders.holds(node, one):
-                self._leave(node, one, known)
+        """Forget what a node may send to an actor, or any, that it holds no proxy of.
 
-    def _leave(self, node: bytes, number: int, numbers: set[int]) -> None:
-        """Forget what a node may send to one actor."""
-        numbers.discard(number)
-        if not numbers:
-            del self._hosts_of[node]
-        host = self._host(number)
-        if host is not None:
-            host.grants.leave(node)
-            host.attend()
+        A leaf may send where it may hold none.
+        """
+        if node not in self._routes.rights:
+            known = self._hosts_of.get(node, set())
+            self._leave(node, list(known) if number == NODE_ACTOR else [number])
+
+    def lost(self, node: bytes) -> None:
+        """Forget what a node that is out of reach may send."""
+        self._leave(node, list(self._hosts_of.get(node, ())))
+
+    def _leave(self, node: bytes, numbers: Iterable[int]) -> None:
+        """Forget what a node may send to actors, but where it holds a proxy."""
+        known = self._hosts_of.get(node, set())
+        for number in known.intersection(numbers):
+            if self._holders.holds(node, number):
+                continue
+            known.discard(number)
+            host = self._host(number)
+            if host is not None:
+                host.grants.leave(node)
+                host.attend()
+        if not known:
+            self._hosts_of.pop(node, None)
 
     # --- telling ---
 

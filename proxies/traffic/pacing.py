@@ -235,11 +235,6 @@ class Pacing:
         if has_path:
             self._unrouted.send_waiting(proxy)
 
-    def unanswered(self, proxy: Proxy) -> None:
-        """Take note that an announce was refused, so nobody says whether there are bounds."""
-        if proxy.credit is not None and not proxy.credit.is_known:
-            self.serve_without(proxy)
-
     def is_known_to(self, node: bytes) -> bool:
         """Return whether a node has said that it knows of credit."""
         return self._knows.get(node, False)
@@ -277,11 +272,12 @@ class Pacing:
             return
         is_late = self._runtime.now() >= look.since + ANSWER_TIME
         if has_path and not credit.is_known:
-            self.announce(proxy)
-            if is_late and has_come:
-                self._knows.setdefault(node, False)
-                self.serve_without(proxy)
+            if proxy.unwatched or (is_late and has_come):
+                if not proxy.unwatched:
+                    self._knows.setdefault(node, False)
+                self.serve_without(proxy)  # nobody says whether there are bounds
                 return
+            self.announce(proxy)
         elif has_path and credit.grants == look.grants:
             self._ask(proxy)
         is_vain, look.grants = credit.grants == look.grants, credit.grants
