@@ -124,6 +124,11 @@ _ROWS: Final[tuple[Row[_Look], ...]] = (
         "Messages sent to other nodes and neither confirmed nor lost.",
         _of_accounts("in_flight"),
     ),
+    (
+        "messages_waiting",
+        "Messages to other nodes that wait here for a path, or for room in a mailbox.",
+        _of_accounts("waiting"),
+    ),
     ("forwarded_total", "Frames passed on.", "stats.forwarded"),
     ("undeliverable_total", "Frames without a path.", "stats.undeliverable"),
     (

@@ -33,6 +33,10 @@ _LIFE = threading.Lock()  # guards the tables of watchers; held for a few operat
 CREDIT_QUEUE: Final = Mailbox(limit=16, bytes=256 * 1024)
 
 
+#: Bytes that a message in a queue takes beside its own.
+ENTRY_SIZE: Final = 256
+
+
 class Queue(deque[Waiting]):
     """What waits for a path or for credit to one actor, in order."""
 
@@ -56,6 +60,11 @@ class Queue(deque[Waiting]):
         first = self.popleft()
         self.pressure.held -= len(first[2])
         return first
+
+    @property
+    def weight(self) -> int:
+        """Bytes of memory that it takes, as estimated."""
+        return self.pressure.held + ENTRY_SIZE * len(self)
 
     @property
     def message_count(self) -> int:

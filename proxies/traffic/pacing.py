@@ -34,7 +34,7 @@ from callboard.proxies.link.stream import WAITING_LIMIT
 from callboard.proxies.messages import AskCredit
 from callboard.proxies.route_table import RouteTable
 from callboard.proxies.traffic.outgoing import Outgoing
-from callboard.proxies.traffic.unrouted import DIAL_QUEUE, Unrouted
+from callboard.proxies.traffic.unrouted import Unrouted
 
 #: Seconds from the first message that waits to the first question for credit; the pause to the
 #: next one is twice as long each time, up to a second.
@@ -164,13 +164,11 @@ class Pacing:
         """Return whether a message beyond the bounds is taken, as its sender must not wait."""
         if may_wait():
             return False
-        if (
-            current_cell.get() is not None
-            and proxy.credit is not None
-            and proxy.credit.is_known
-        ):
+        if proxy.credit is None or not proxy.credit.is_known:
+            return queue.weight <= 2 * WAITING_LIMIT
+        if current_cell.get() is not None:
             return queue.pressure.fits(len(queue), size, 2)
-        return len(queue) < DIAL_QUEUE and queue.pressure.held + size <= WAITING_LIMIT
+        return queue.weight <= WAITING_LIMIT
 
     def _wait_in(self, proxy: Proxy, queue: Queue) -> None:
         """Look for credit for what waits; an actor that has filled the queue gets no turn."""
@@ -304,13 +302,18 @@ class Pacing:
             self._runtime.report(MessagesLost(proxy.node, name, lost))
 
     def node_lost(self, node: bytes, error: NodeUnreachable | NodeClosed) -> int:
-        """Lose what waits for credit of a node out of reach; return how many messages."""
+        """Lose what waits for credit of a node out of reach; return how many messages.
+
+        What was told before it was known that there are bounds waits for a dial, if it can.
+        """
         lost = 0
         for proxy in self.held.proxies_of(node):
             if proxy.credit is not None and proxy.credit.is_known:
                 lost += self._lose(proxy, error)
                 with self._lock:
                     self._begin(proxy)
+            elif proxy.waiting is not None:
+                self._unrouted.dial_or_refuse(proxy)
         return lost
 
     def _lose(self, proxy: Proxy, error: Exception) -> int:

@@ -17,6 +17,7 @@ from callboard.proxies.address import Endpoint, endpoint_text
 from callboard.proxies.errors import LinkFull
 from callboard.proxies.lifetime.proxy import Proxy, Queue
 from callboard.proxies.link.dialer import Dial, Dialer
+from callboard.proxies.link.stream import WAITING_LIMIT
 from callboard.proxies.route_table import RouteTable
 
 #: Seconds that the first use of a ref with an address waits for a link.
@@ -25,6 +26,9 @@ DIAL_TIMEOUT: Final = 5.0
 #: Messages to one actor that may wait for such a link or a path; more are refused with
 #: `LinkFull`.
 DIAL_QUEUE: Final = 100_000
+
+#: Messages that waited and are sent in one turn.
+SENT_A_TURN: Final = 1_000
 
 #: Responses and messages of others that may wait for a path to one node.
 HELD_LIMIT: Final = 100_000
@@ -90,8 +94,11 @@ class Unrouted:
             may_wait = endpoint is not None or proxy.node in self._router.next_hops
             if may_wait or is_active:
                 waiting = self.begin_to_wait(proxy)
-                if len(waiting) >= DIAL_QUEUE:
-                    msg = f"{DIAL_QUEUE:,} messages wait for a path to node {proxy.node.hex()}"
+                is_full = len(waiting) >= DIAL_QUEUE
+                if proxy.node in self._router.next_hops:  # they are being sent
+                    is_full = waiting.weight > 2 * WAITING_LIMIT
+                if is_full:
+                    msg = f"{len(waiting):,} messages wait for a path to {proxy.node.hex()}"
                     raise LinkFull(msg)
                 waiting.put(message, sender, payload)
         if is_active:
@@ -129,7 +136,11 @@ class Unrouted:
             send()
         for proxy in waiting:
             if proxy.waiting is not None:
-                self._dial_for(proxy, self._endpoint_of(proxy))
+                self.dial_or_refuse(proxy)
+
+    def dial_or_refuse(self, proxy: Proxy) -> None:
+        """Go on with what waits when its node is lost: dial it, or refuse."""
+        self._dial_for(proxy, self._endpoint_of(proxy))
 
     def ensure_watched(self, proxy: Proxy) -> None:
         """A monitor was set: the host knows of the proxy, unless no path leads there."""
@@ -186,8 +197,11 @@ class Unrouted:
             proxy.out_of_reach(text)
 
     def send_waiting(self, proxy: Proxy) -> None:
-        """Send what waited, as far as there is credit; what is told meanwhile is behind it."""
-        while True:
+        """Send what waited, as far as there is credit; what is told meanwhile is behind it.
+
+        Some of it, and the rest in a later turn.
+        """
+        for _ in range(SENT_A_TURN):
             with self._lock:
                 waiting, credit = proxy.waiting, proxy.credit
                 if not waiting:
@@ -200,6 +214,9 @@ class Unrouted:
             sender = entry[1]
             if sender is None or sender.deadline is not OVER:
                 proxy.post_waited(*entry)
+        else:
+            self._runtime.post(self.send_waiting, proxy)
+            return
         if waiting:
             waiting.pressure.make_room(len(waiting))
             self.on_short(proxy)
