@@ -108,7 +108,7 @@ class Broker:
 
     def _lend(self, leaf: bytes, number: int) -> None:
         """Give a leaf credit that may not hold a proxy."""
-        if self.pacing.is_known_to(leaf):
+        if "credit" in self.routes.abilities.get(leaf, ()):
             self.granting.lend(leaf, number)
 
     # --- for the connector ---
@@ -149,7 +149,6 @@ class Broker:
             routes.names.pop(node, None)
             routes.abilities.pop(node, None)
             self.gates.forget(node)
-            self.pacing.forget(node)
             if not self.lifetimes.proxies_of(node):  # they may still dial it
                 routes.endpoints.pop(node, None)
 

@@ -51,7 +51,7 @@ class Pace(Protocol):
     def announce(self, proxy: Proxy, /) -> None:
         """Tell the host of an actor that this node has a proxy of it."""
 
-    def give_up(self, proxy: Proxy, /) -> None:
+    def lose(self, proxy: Proxy, /) -> None:
         """Lose what waits for an actor that ended."""
 
 
@@ -170,7 +170,7 @@ class Lifetimes:
         if proxy is not None:
             proxy.actor_ended(ExitReason.from_ordinal(reason), detail)
             if proxy.waiting is not None:
-                self._pace.give_up(proxy)
+                self._pace.lose(proxy)
 
     def refuse_monitors(self, teller: bytes, refusal: Failure) -> None:
         """Take note that an actor elsewhere may not be watched, from who decides on that."""

@@ -169,12 +169,12 @@ class Proxy(Holding):
 
     def keeps_answers(self) -> bool:
         """Return whether its node answers an ask that comes again as before."""
-        return self._outbound.can(self.node, "keys")
+        return self.outbound.can(self.node, "keys")
 
     def give_up(self, asker: object) -> None:
         """Let a coroutine handler stop whose asker has gone."""
         if self.down is None:
-            self._outbound.give_up(self, asker)
+            self.outbound.give_up(self, asker)
 
     def stop(self) -> None:
         """End the actor behind earlier messages."""

@@ -41,8 +41,8 @@ from callboard.proxies.traffic.unrouted import Unrouted
 FIRST_LOOK: Final = 0.05
 LONGEST_LOOK: Final = 1.0
 
-#: Seconds that a node which is no neighbor has to answer announces, while it reports messages:
-#: after that it is of an earlier release.
+#: Seconds that a node has to answer announces, while it reports messages: after that it is
+#: served as if there were no bounds.
 ANSWER_TIME: Final = 3.0
 
 #: Seconds that a handler which used the overdraft gets no turn, at most: the other actor may
@@ -61,8 +61,6 @@ class Pacing:
     _routes: RouteTable
     _outgoing: Outgoing
     _unrouted: Unrouted
-    #: Whether nodes know of credit, as far as that is known.
-    _knows: dict[bytes, bool] = field(default_factory=dict)
     #: The highest position that this node was granted.
     _base: int = 0
     #: The proxies of the node.
@@ -76,9 +74,14 @@ class Pacing:
     def make(self, node: bytes, number: int, sightings: int) -> Proxy:
         """Make a proxy; with the lock held."""
         proxy = Proxy(self._outgoing, self._runtime, node, number, sightings)
-        if number >= FIRST_ACTOR and self._knows.get(node, True):
+        if number >= FIRST_ACTOR and not self._is_unable(node):
             self._begin(proxy)
         return proxy
+
+    def _is_unable(self, node: bytes) -> bool:
+        """Return whether a node has said what it is able to, and credit is not among it."""
+        said = self._routes.abilities.get(node)
+        return said is not None and "credit" not in said
 
     def _begin(self, proxy: Proxy) -> Credit:
         """Let a proxy have credit; with the lock held."""
@@ -126,6 +129,14 @@ class Pacing:
     def ensure_watched(self, proxy: Proxy) -> None:
         """See to it that a monitor of a proxy's actor is told of its end."""
         self._outgoing.ensure_watched(proxy)
+
+    def can(self, node: bytes, ability: str) -> bool:
+        """Return whether a node has said that it has an ability."""
+        return self._outgoing.can(node, ability)
+
+    def give_up(self, proxy: Proxy, asker: object) -> None:
+        """Tell a proxy's node that nobody waits for an answer any more."""
+        self._outgoing.give_up(proxy, asker)
 
     def _may_go(
         self, proxy: Proxy, message: Any, sender: Sender | None, payload: bytes
@@ -201,7 +212,6 @@ class Pacing:
 
     def take_credit(self, node: NodeId, lines: Iterable[CreditLine]) -> None:
         """Take what a node grants to the proxies of its actors."""
-        self.knows_credit(node, knows=True)
         for number, up_to, octets in lines:
             proxy = self.held.proxy_of(node, number)
             if proxy is None:
@@ -217,12 +227,9 @@ class Pacing:
                 self._ask(proxy)
             self._unrouted.send_waiting(proxy)
 
-    def knows_credit(self, node: bytes, *, knows: bool) -> None:
-        """Take note whether a node knows of credit; if not it is served without."""
-        if self._knows.get(node) is knows:
-            return
-        self._knows[node] = knows
-        for proxy in () if knows else self.held.proxies_of(node):
+    def learned(self, node: bytes) -> None:
+        """Serve a node without credit if it has said that it does not know of it."""
+        for proxy in self.held.proxies_of(node) if self._is_unable(node) else ():
             self.serve_without(proxy)
 
     def serve_without(self, proxy: Proxy) -> None:
@@ -232,14 +239,6 @@ class Pacing:
             has_path = proxy.node in self._next_hops
         if has_path:
             self._unrouted.send_waiting(proxy)
-
-    def is_known_to(self, node: bytes) -> bool:
-        """Return whether a node has said that it knows of credit."""
-        return self._knows.get(node, False)
-
-    def forget(self, node: bytes) -> None:
-        """Forget a node that is out of reach for long."""
-        self._knows.pop(node, None)
 
     def _tend(self, proxy: Proxy) -> None:
         """Look for credit as long as messages wait for it."""
@@ -266,15 +265,14 @@ class Pacing:
             has_path = node in self._next_hops
             has_come = self._routes.accounts.account(node).confirmed > look.confirmed
         if proxy.down is not None:
-            self.give_up(proxy)
+            self.lose(proxy)
             return
         is_late = self._runtime.now() >= look.since + ANSWER_TIME
         if has_path and not credit.is_known:
-            if proxy.unwatched or (is_late and has_come):
-                if not proxy.unwatched:
-                    self._knows.setdefault(node, False)
+            if proxy.unwatched or self._is_unable(node) or (is_late and has_come):
                 self.serve_without(proxy)  # nobody says whether there are bounds
                 return
+            self._outgoing.can(node, "credit")  # one that is no neighbor has to be asked
             self.announce(proxy)
         elif has_path and credit.grants == look.grants:
             self._ask(proxy)
@@ -294,7 +292,7 @@ class Pacing:
 
     # --- losses ---
 
-    def give_up(self, proxy: Proxy) -> None:
+    def lose(self, proxy: Proxy) -> None:
         """Lose what waits for an actor that ended, and tell so."""
         lost = self._lose(proxy, proxy.gone())
         if lost:

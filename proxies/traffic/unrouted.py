@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from callboard.actors.errors import NodeUnreachable
-from callboard.actors.future import OVER, Future
+from callboard.actors.future import Future
 from callboard.actors.reference import Sender
 from callboard.actors.runtime import Runtime
 from callboard.basp.node_id import NodeId
@@ -211,8 +211,8 @@ class Unrouted:
                 if credit is not None and payload and not credit.take(len(payload)):
                     break
                 entry = waiting.take()
-            sender = entry[1]
-            if sender is None or sender.deadline is not OVER:
+            sender: Any = entry[1]
+            if sender is None or not sender.expects or not sender.done_:
                 proxy.post_waited(*entry)
         else:
             self._runtime.post(self.send_waiting, proxy)

@@ -130,7 +130,7 @@ def test_with_wait_messages_from_elsewhere_wait_as_well(nodes):
 def test_messages_of_an_earlier_release_have_an_overdraft_and_are_then_counted(nodes):
     here, there = nodes
     here._broker.lifetimes._holdings.sightings -= KNOWS_CREDIT
-    here._broker.pacing.knows_credit(there.node_id, knows=False)
+    here._broker.routes.is_able(there.node_id, ["keys"])
     far, _, actor = held(here, there, limit=2)
 
     for number in range(6):
