@@ -43,10 +43,6 @@ class Small(Actor):
         self.entered.set()
         assert self.gate.wait(20)
 
-    @handler
-    async def pause(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
 
 class Teller(Actor):
     """Tells so many numbers in one turn, and counts those that were refused."""
