@@ -20,7 +20,7 @@ from callboard.proxies.messages import AskCredit
 from callboard.proxies.route_table import RouteTable
 
 
-class Host:
+class Hosting:
     """The mailbox of one actor, and the nodes that send to it."""
 
     def __init__(self, granting: "Granting", number: int, mailbox: BoundedMailbox) -> None:
@@ -79,15 +79,15 @@ class Granting:
     def __post_init__(self) -> None:
         self.post = self._runtime.post
 
-    def _host(self, number: int) -> Host | None:
+    def _host(self, number: int) -> Hosting | None:
         """Return what keeps the credit of an actor; None if it takes what comes."""
         cell = self._runtime.contexts.get(number)
         mailbox = None if cell is None else cell.waited_for
         if mailbox is None:
             return None
         if mailbox.guests is None:
-            mailbox.guests = Host(self, number, mailbox)
-        assert isinstance(mailbox.guests, Host), "made here only"
+            mailbox.guests = Hosting(self, number, mailbox)
+        assert isinstance(mailbox.guests, Hosting), "made here only"
         return mailbox.guests
 
     def announced(self, node: bytes, number: int, sightings: int) -> None:

@@ -236,9 +236,7 @@ class Pacing:
         """Send what waits, and everything from now on, without credit."""
         with self._lock:
             proxy.credit, proxy.outbound = None, self._outgoing
-            has_path = proxy.node in self._next_hops
-        if has_path:
-            self._unrouted.send_waiting(proxy)
+        self._unrouted.send_waiting(proxy)
 
     def _tend(self, proxy: Proxy) -> None:
         """Look for credit as long as messages wait for it."""

@@ -208,7 +208,9 @@ class Unrouted:
                     waiting = self.end_wait(proxy)
                     break
                 payload = waiting[0][2]
-                if credit is not None and payload and not credit.take(len(payload)):
+                if proxy.node not in self._router.next_hops or (
+                    credit is not None and payload and not credit.take(len(payload))
+                ):
                     break
                 entry = waiting.take()
             sender: Any = entry[1]
