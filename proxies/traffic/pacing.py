@@ -172,11 +172,14 @@ class Pacing:
         return self._unrouted.begin_to_wait(proxy)
 
     def _may_pile(self, proxy: Proxy, queue: Queue, size: int) -> bool:
-        """Return whether a message beyond the bounds is taken, as its sender must not wait."""
+        """Return whether a message beyond the bounds is taken: where its sender must not wait.
+
+        So it is as well while nobody knows whether there are bounds, for a round trip.
+        """
+        if proxy.credit is None or not proxy.credit.is_known:
+            return queue.weight <= (WAITING_LIMIT if may_wait() else 2 * WAITING_LIMIT)
         if may_wait():
             return False
-        if proxy.credit is None or not proxy.credit.is_known:
-            return queue.weight <= 2 * WAITING_LIMIT
         if current_cell.get() is not None:
             return queue.pressure.fits(len(queue), size, 2)
         return queue.weight <= WAITING_LIMIT
