@@ -18,8 +18,9 @@ stops nobody, who waits gets one more while what is granted is within the bounds
 in any case when it asks again.
 """
 
-from dataclasses import dataclass
 from typing import Final
+
+from callboard.dataclass import dataclass
 
 #: Sightings from here on tell that who announces knows of credit. An earlier release takes them
 #: as they are: all numbers of a node are above, or none.

@@ -7,13 +7,14 @@ and again with the next delivery report. On the runner, with its role, but for `
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from callboard.actors.mailbox import BoundedMailbox
 from callboard.actors.runtime import Runtime
 from callboard.basp.accounting import CREDIT_LINES, CreditLine, write_credit
 from callboard.basp.frame import pack_frame
 from callboard.basp.header import NODE_ACTOR, Operation
+from callboard.dataclass import dataclass
 from callboard.proxies.ledger.credit import KNOWS_CREDIT, NO_BOUND, Grants
 from callboard.proxies.ledger.registry import HolderRegistry
 from callboard.proxies.messages import AskCredit

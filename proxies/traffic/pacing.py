@@ -14,7 +14,7 @@ Orders to kill, monitors, downs and answers need no credit. `stop` waits in the 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from callboard.actors.errors import MailboxFull, NodeClosed, NodeUnreachable
@@ -25,6 +25,7 @@ from callboard.basp.accounting import CreditLine
 from callboard.basp.control import pack_announce
 from callboard.basp.header import FIRST_ACTOR
 from callboard.basp.node_id import NodeId
+from callboard.dataclass import dataclass
 from callboard.proxies.errors import LinkFull
 from callboard.proxies.events import MessagesLost
 from callboard.proxies.ledger.credit import NO_BOUND, Credit
