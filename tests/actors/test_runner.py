@@ -17,7 +17,7 @@ from tests.actors.conftest import runtime_threads
 from tests.actors.sample import Echo, Gate, instance
 from tests.polling import eventually
 
-PROMPTLY = 0.5  # seconds; on a quiet machine it takes milliseconds
+PROMPTLY = 10.0  # seconds; on a quiet machine it takes milliseconds, and stuck ones never end
 
 
 class Computing(Actor):

@@ -96,7 +96,7 @@ def test_a_stranger_that_says_nothing_is_dropped_after_the_handshake_time(sides)
         while scanner.recv(4096):
             pass
 
-    assert 0.1 < time.monotonic() - began < 2
+    assert 0.1 < time.monotonic() - began < 20
     assert sides[0].user.up == []
 
 
@@ -119,7 +119,7 @@ def test_a_stranger_that_says_a_byte_now_and_then_gains_no_time(sides):
                 break
 
     assert said > 3
-    assert 0.1 < time.monotonic() - began < 2
+    assert 0.1 < time.monotonic() - began < 20
     eventually(lambda: not sides[0].connector._wires)
     assert sides[0].user.up == []
 

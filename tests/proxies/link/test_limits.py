@@ -284,7 +284,7 @@ def test_what_a_stranger_sends_without_end_is_not_kept(make_node):
                 pass
         except ConnectionResetError:
             pass
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 20
     assert a.links() == []
 
 

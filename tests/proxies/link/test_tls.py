@@ -336,7 +336,7 @@ def test_strangers_disturb_neither_the_node_nor_its_links(make_node, papers):
         silent.settimeout(5)
         assert silent.recv(100) == b""  # given up on soon
 
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 20
     assert time.process_time() - cpu < 1.0  # and waited for without turning around
     assert b.remote_actor(a.address + "/echo").ask("still there").result(5) == "still there"
     for stranger in open_ones:
