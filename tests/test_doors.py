@@ -160,6 +160,7 @@ WITHOUT = {
 #: Every file that opens a socket, and the doors that it opens.
 OPENERS = {
     "proxies/link/network.py": "basp, basp unix, basp tls",
+    "proxies/link/discovery.py": "finds out whether an address is ours; it sends nothing",
     "proxies/workers/pool.py": "pairs with our own workers; strangers do not reach them",
     "proxies/worker_process.py": "the worker's ends of these",
     "callboard/mqtt/port/listener.py": "mqtt, mqtt unix, mqtt tls, mqtt ws, mqtt wss",
