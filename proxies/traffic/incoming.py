@@ -238,6 +238,8 @@ class Incoming:
         self._contexts = self._runtime.contexts
         self._decode = self._out.codec.decode_message
         self._large = LargeMessages(self._runtime, self._out.codec, self._large_read)
+        #: Messages that could not be read since a line in the log told of one.
+        self._unreadable = 0
         #: The large message that is being delivered.
         self._read: Reading | None = None
         self._controls: dict[int, Callable[[Wire, Frame], Iterator[object] | None]] = {
@@ -543,7 +545,10 @@ class Incoming:
         arrivals = self._accounts.arrivals_of(source, data >> EPOCH_SHIFT & _EPOCH_BITS)
         arrivals.dead_letters += 1
         self._runtime.counters.dead_letters += 1
-        _log.warning("a message from node %s cannot be read: %s", source.hex(), error)
+        self._unreadable += 1
+        if self._unreadable == 1:
+            _log.warning("a message from node %s cannot be read: %s", source.hex(), error)
+            self._runtime.call_later(1.0, self._tell_unreadable)
         message_id = data & MESSAGE_ID_MASK
         if message_id:
             self._out.respond_error(source, source_actor, message_id, error)
@@ -610,6 +615,12 @@ class Incoming:
         _log.warning("a control frame from node %s cannot be read: %s", source.hex(), error)
         if source == wire.peer:
             wire.end(str(error))
+
+    def _tell_unreadable(self) -> None:
+        """Tell how many messages could not be read since the one that was told."""
+        more, self._unreadable = self._unreadable - 1, 0
+        if more:
+            _log.warning("%d more messages of other nodes cannot be read", more)
 
     def _take_report(self, _: Wire, frame: Frame) -> None:
         """Take the report of what arrived at another node."""
