@@ -348,6 +348,13 @@ class Future(Generic[T]):
             raise ResultTimeout(msg)
 
 
+class AskList(Protocol):
+    """Where asks are put, so that their time can end."""
+
+    def append(self, future: "Future[Any]", /) -> None:
+        """Add an ask."""
+
+
 class Pause(Future[None]):
     """A time that passes; it tells when nobody awaits it."""
 

@@ -6,7 +6,6 @@ does not. What ends a target's life is told to its watchers as a `Down`.
 """
 
 import functools
-from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from random import Random
@@ -26,7 +25,7 @@ from callboard.actors.asking.retry import FIRST_PAUSE, RetriedAsk, Retries
 from callboard.actors.envelope import COMPANY, Envelope, Priority
 from callboard.actors.errors import NoSuchMethod, WrongArgument
 from callboard.actors.exit_reason import ExitReason
-from callboard.actors.future import Future
+from callboard.actors.future import AskList, Future
 from callboard.actors.seconds import limit as checked_limit
 from callboard.dataclass import dataclass
 from callboard.seconds import LONGEST
@@ -108,7 +107,7 @@ class Home(Protocol):
     #: Returns the monotonic time in seconds.
     now: Callable[[], float]
     #: The asks that were made a moment ago, whose deadlines have to be watched.
-    fresh_asks: "deque[Future[Any]]"
+    fresh_asks: AskList
 
     #: The node's source of randomness.
     random: Random

@@ -21,6 +21,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from callboard.actors import events
@@ -30,7 +31,7 @@ from callboard.actors.dispatch import NO_HANDLERS, DispatchTable
 from callboard.actors.envelope import Envelope
 from callboard.actors.errors import ActorDown, InvalidAddress, NodeClosed, ResultTimeout
 from callboard.actors.exit_reason import ExitReason
-from callboard.actors.future import Future, waiting
+from callboard.actors.future import AskList, Future, waiting
 from callboard.actors.mailbox import SpawnOptions, options_of
 from callboard.actors.reference import (
     LIMIT_MARGIN,
@@ -109,6 +110,26 @@ class LocalOnly:
         return False
 
 
+class NextAsk:
+    """Stands where asks are put until there is one, and has that one timed."""
+
+    def __init__(self, runtime: "Runtime") -> None:
+        self._runtime = runtime
+        runtime.fresh_asks = self
+
+    def append(self, future: Future[Any]) -> None:
+        """Take an ask: it goes where asks go, as all that follow."""
+        runtime = self._runtime
+        runner = runtime.runner
+        fresh = runtime.fresh_asks = runner.deadlines.fresh
+        fresh.append(future)
+        since, asks = runtime.now(), runner.sampler.asks
+        future.add_done_callback(lambda _: asks.add(runtime.now() - since))
+        cell = getattr(future.asked, "target", None)
+        if isinstance(cell, Cell):
+            runner.sampler.follow(cell, since, behind=1)
+
+
 class Runtime:
     """The actors of one node."""
 
@@ -159,7 +180,7 @@ class Runtime:
         self.loop = self.runner.loop
         #: An event that is set once the node's last thread has ended.
         self.stopped = self.runner.stopped
-        self.fresh_asks = self.runner.deadlines.fresh
+        self.fresh_asks: AskList = self.runner.deadlines.fresh
         self.kept = KeptAnswers(self.now, self.call_later)
         self.remote: Remote = LocalOnly()
         self._warned: set[object] = set()
@@ -199,6 +220,7 @@ class Runtime:
         self.remote = remote
         self.spawn_elsewhere = spawn_elsewhere
         self.on_end.append(remote.actor_ended)
+        self.runner.sampler.time_next_ask = partial(NextAsk, self)
 
     async def in_time(self, future: Future[T], seconds: float, late: Exception) -> T:
         """Await a future; it fails with `late` if it takes longer than some seconds."""

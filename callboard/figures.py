@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import Any, Final, Generic, Literal, TypeVar
 
 from callboard.dataclass import dataclass
+from callboard.histogram import Histogram
 
 #: How the text is labelled when it is offered over HTTP.
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -36,11 +37,11 @@ class Metric:
         name: as Prometheus wants it: counters end in `_total`.
         kind: whether it only rises.
         text: what it says, with its unit.
-        samples: labels and value of each.
+        samples: labels and value of each; a label without a name is how the name ends.
     """
 
     name: str
-    kind: Literal["counter", "gauge"]
+    kind: Literal["counter", "gauge", "histogram"]
     text: str
     samples: Samples = field(default_factory=list)
 
@@ -68,6 +69,9 @@ class Figure(Generic[S]):
     def metric(self, source: S, labels: Labels = ()) -> Metric:
         """Return it as a metric; `labels` stand before those of each sample."""
         value = self.value(source)
+        if isinstance(value, Histogram):
+            samples = [((*labels, *own), number) for own, number in value.samples()]
+            return Metric(self.name, "histogram", self.text, samples)
         if isinstance(value, list):
             samples = [((*labels, *own), number) for own, number in value]
         else:
@@ -117,7 +121,7 @@ def exposition(metrics: Iterable[Metric]) -> str:
         lines.append(f"# HELP {metric.name} {text}")
         lines.append(f"# TYPE {metric.name} {metric.kind}")
         lines += [
-            f"{metric.name}{_label_text(labels)} {_number(value)}"
+            f"{metric.name}{_ending(labels)}{_label_text(labels)} {_number(value)}"
             for labels, value in metric.samples
         ]
     return "\n".join(lines) + "\n"
@@ -126,10 +130,17 @@ def exposition(metrics: Iterable[Metric]) -> str:
 def _number(value: float) -> str:
     if value != value or abs(value) == math.inf:  # others may tell such a one
         return "NaN" if value != value else "+Inf" if value > 0 else "-Inf"
-    return str(int(value)) if value == int(value) else repr(value)
+    if value == int(value):
+        return str(int(value))
+    return repr(value) if abs(value) >= 0.0001 else f"{value:.9f}"
+
+
+def _ending(labels: Labels) -> str:
+    return next((value for name, value in labels if not name), "")
 
 
 def _label_text(labels: Labels) -> str:
+    labels = tuple(label for label in labels if label[0])
     if not labels:
         return ""
     return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels) + "}"

@@ -113,10 +113,10 @@ class Broker:
 
     # --- for the connector ---
 
-    def link_down(self, wire: Wire, reason: str) -> None:
+    def link_down(self, wire: Wire, reason: str, *, is_wanted: bool = True) -> None:
         """Take note that a link ended, behind all that it brought."""
         self.incoming.finish(wire)
-        self.paths.link_down(wire, reason)
+        self.paths.link_down(wire, reason, is_wanted=is_wanted)
 
     @property
     def awaited(self) -> int:
@@ -148,6 +148,7 @@ class Broker:
             self.paths.forget(node)
             routes.names.pop(node, None)
             routes.abilities.pop(node, None)
+            routes.tools.discard(node)
             self.gates.forget(node)
             if not self.lifetimes.proxies_of(node):  # they may still dial it
                 routes.endpoints.pop(node, None)

@@ -1,14 +1,17 @@
 """What a node tells about links and other nodes, as it happens."""
 
+from dataclasses import field
+
 from callboard.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class LinkUp:
-    """A link to a neighbor is established."""
+    """A link to a neighbor is established; `node.events()` tells nothing of tools."""
 
     peer: bytes
     name: str
+    is_tool: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,7 @@ class LinkDown:
     peer: bytes
     name: str
     reason: str
+    is_tool: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,7 @@ class NodeUp:
     node_id: bytes
     name: str
     hops: int
+    is_tool: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,7 @@ class NodeDown:
     name: str
     reason: str
     lost: int = 0
+    is_tool: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

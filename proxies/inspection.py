@@ -298,7 +298,8 @@ class Inspector(SystemActor):
         more: dict[str, Any] = {}
         if question.system is True:
             rows += self._parts_of_the_node(cells, now, limit)
-            more = {"neighbours": self.node.links()[:ROWS], "routes": self.node.nodes()[:ROWS]}
+            more["neighbours"] = self.node.links()[:ROWS]
+            more["routes"] = broker.routes.nodes()[:ROWS]
         if question.history is True:
             history = self._history
             more["losses"], more["failures"] = history.losses(), history.failures()

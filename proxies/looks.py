@@ -2,13 +2,18 @@
 
 from collections import deque
 from collections.abc import Collection
+from itertools import islice
 from typing import Final
 
 from callboard.actors.cell import Cell
 from callboard.actors.doing import handler_under_way
+from callboard.actors.runner.sampling import Sampler
 
 #: Looks that are remembered for one mailbox; of more, every second one.
 LOOKS: Final = 64
+
+#: Mailboxes whose last message is followed at each look.
+MARKED: Final = 16
 
 #: Actors that are looked at in a second: a node with more of them looks less often.
 ACTORS_A_SECOND: Final = 20_000
@@ -24,11 +29,16 @@ class Looks:
         self._handlers: dict[Cell, tuple[object, float]] = {}
         self._next = 0.0
 
-    def pass_by(self, cells: Collection[Cell], now: float) -> None:
-        """Look if it is time to; to be called every second or so."""
+    def pass_by(self, cells: Collection[Cell], now: float, sampler: Sampler) -> None:
+        """Look if it is time to; to be called every second or so.
+
+        The sampler follows the last message in mailboxes of actors that may seldom run.
+        """
         if now >= self._next:
             self._next = now + len(cells) / ACTORS_A_SECOND
             self.look(list(cells), now)
+            for cell in islice(self._lines, MARKED):
+                sampler.follow(cell, now)
 
     def look(self, cells: Collection[Cell], now: float) -> None:
         """Look at actors; empty mailboxes, and handlers that are over, are forgotten."""

@@ -33,7 +33,6 @@ from callboard.actors.supervision.rules import BACKOFF
 from callboard.actors.supervision.supervisor import Supervisor
 from callboard.actors.thespian import PlainActors
 from callboard.basp.accounting import Account
-from callboard.basp.cbor.plain import write_plain
 from callboard.basp.header import DIRECTORY, FIRST_ACTOR, INSPECTOR, SPAWN_SERVER
 from callboard.proxies.address import (
     Endpoint,
@@ -55,7 +54,7 @@ from callboard.proxies.link.discovery import Discovery, KnownSource
 from callboard.proxies.link.limits import Limits
 from callboard.proxies.link.ports import Ports
 from callboard.proxies.looks import Looks
-from callboard.proxies.messages import ABILITIES, DRAIN_TIMEOUT, Drained, Spawn
+from callboard.proxies.messages import DRAIN_TIMEOUT, Drained, Spawn
 from callboard.proxies.names.directory import Directory, Names
 from callboard.proxies.names.group import Group, Members
 from callboard.proxies.names.search import CONNECT_TIMEOUT, Reach
@@ -66,6 +65,7 @@ from callboard.proxies.rights.rights import Rights
 from callboard.proxies.spawn_server import SpawnServer
 from callboard.proxies.stats import AccountInfo, LinkInfo, NodeStats, Passage, ReachableNode
 from callboard.proxies.surroundings import Surroundings, real_surroundings
+from callboard.proxies.traffic.paths import describe_node
 from callboard.proxies.workers.class_source import refuse_while_loading, source_of
 from callboard.proxies.workers.pool import Worker, WorkerPool
 
@@ -99,6 +99,7 @@ class Node(Closing):
         permissions: Mapping[str, Rights] | None = None,
         tls: TlsSource | ssl.SSLContext | None = None,
         limits: Limits | None = None,
+        is_tool: bool = False,
         surroundings: Surroundings | None = None,
     ) -> None:
         """Make a node.
@@ -118,6 +119,8 @@ class Node(Closing):
             tls: encrypts the links that this node makes, and those of its ports unless
                 `listen` says otherwise; peers have to use TLS as well.
             limits: what the node takes from others.
+            is_tool: this node looks and asks, as commands do: others do not count it as a
+                member, and tell nobody that it comes and goes.
             surroundings: what the node stands on; simulations pass their own.
 
         Raises:
@@ -144,7 +147,7 @@ class Node(Closing):
         self.runner = around.make_runner(name)
         self.runtime = Runtime(name, node_id, self.runner)
         self.runtime.plain = PlainActors({})
-        state = write_plain([name, list(ABILITIES)])
+        state = describe_node(name, is_tool=is_tool)
         options = LinkOptions(node_id, access, certificates, limits or Limits(), state=state)
         self._closed = False
         #: What `_start` began and nobody has finished.
@@ -194,7 +197,7 @@ class Node(Closing):
         parts = (self._broker, names, self._drain, history, looks)
         start_actor(Inspector, parts, number=INSPECTOR)
         contexts = self.runtime.contexts.values()
-        self._broker.on_tend = lambda now: looks.pass_by(contexts, now)
+        self._broker.on_tend = lambda now: looks.pass_by(contexts, now, self.runner.sampler)
         gates = self._broker.gates
         gates.registered, gates.offered = names.names_of, self._offered
         gates.inspections = QUESTIONS
@@ -606,14 +609,9 @@ class Node(Closing):
     # --- figures and events ---
 
     def nodes(self) -> list[ReachableNode]:
-        """List the nodes in reach, nearest first."""
-        router, names = self._routes.router, self._routes.names
-        found = [
-            ReachableNode(node, names.get(node, ""), len(path), path[0])
-            for node in router.reachable
-            if (path := router.path(node))
-        ]
-        return sorted(found, key=lambda node: (node.hops, node.name, node.node_id))
+        """List the nodes in reach, nearest first; tools, such as commands, are none."""
+        tools = self._routes.tools
+        return [node for node in self._routes.nodes() if node.node_id not in tools]
 
     def links(self) -> list[LinkInfo]:
         """List the links to neighbors."""
@@ -628,6 +626,7 @@ class Node(Closing):
                 wire.bytes_received,
                 wire.waiting,
                 wire.pauses,
+                peer in self._routes.tools,
             )
             for peer, wire in list(self._routes.wires.items())
         ]
@@ -636,8 +635,11 @@ class Node(Closing):
         """Return what was sent to each other node, and what became of it."""
         accounts = dict(self._routes.accounts.accounts)
         waiting = self._broker.unrouted.waiting_by_node()
+        names = self._routes.names
         return {
-            node: _account_info(accounts.get(node) or Account(), waiting.get(node, 0))
+            node: _account_info(
+                accounts.get(node) or Account(), waiting.get(node, 0), names.get(node, "")
+            )
             for node in {**accounts, **waiting}
         }
 
@@ -684,11 +686,21 @@ class Node(Closing):
             not_permitted=broker.gates.audit.count,
             restarts=counters.restarts,
             exhausted=counters.exhausted,
+            ask_seconds=self.runner.sampler.asks,
+            waiting_seconds=self.runner.sampler.waits,
         )
 
     def subscribed(self, subscriber: Callable[[object], None]) -> AbstractContextManager[None]:
-        """Call `subscriber(event)` for each event while the block runs; it has to be quick."""
-        return self.runtime.subscribed(subscriber)
+        """Call `subscriber(event)` for each event while the block runs; it has to be quick.
+
+        Nothing is told of the links and paths of tools, such as commands.
+        """
+
+        def tell(event: object) -> None:
+            if not getattr(event, "is_tool", False):
+                subscriber(event)
+
+        return self.runtime.subscribed(tell)
 
     async def events(self) -> AsyncIterator[object]:
         """Iterate over what happens: dead letters, downs, links, restarts, as dataclasses."""
@@ -830,13 +842,13 @@ class Node(Closing):
         return self._start(self.aspawn(actor_class, *args, on=on, **kwargs))
 
 
-def _account_info(account: Account, waiting: int) -> AccountInfo:
+def _account_info(account: Account, waiting: int, name: str) -> AccountInfo:
     """Return the figures of an account."""
     # What was sent is read last: other threads send meanwhile, and nothing is in flight twice.
     confirmed, dead_letters, lost = account.confirmed, account.dead_letters, account.lost
     sent = account.sent
     in_flight = sent - confirmed - lost
-    return AccountInfo(sent, confirmed, dead_letters, lost, in_flight, waiting)
+    return AccountInfo(sent, confirmed, dead_letters, lost, in_flight, waiting, name)
 
 
 _TASKS: set[asyncio.Task[Any]] = set()  # asyncio itself keeps only weak references

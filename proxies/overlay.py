@@ -56,6 +56,10 @@ class Overlay:
         """Return the nodes on the way to a node, itself last; empty when none leads there."""
         return tuple(self._routes.router.path(NodeId(node_id)) or ())
 
+    def nodes(self) -> list[bytes]:
+        """Return all nodes in reach, tools included, nearest first."""
+        return [node.node_id for node in self._routes.nodes()]
+
     @property
     def leaves(self) -> Mapping[bytes, Rights]:
         """What leaves may do here, by node, as it is at any time; see `RouteTable.rights`."""

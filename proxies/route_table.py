@@ -16,6 +16,7 @@ from callboard.proxies.address import Endpoint, actor_text, is_path
 from callboard.proxies.ledger.departed import Departed
 from callboard.proxies.link.wire import Wire
 from callboard.proxies.rights.rights import Rights
+from callboard.proxies.stats import ReachableNode
 
 #: Abilities of a node that are kept, and characters of each.
 ABILITIES_LIMIT: Final = 64
@@ -36,8 +37,8 @@ class RouteTable:
         self.router = Router(node_id, PORTION)
         self.accounts = Accounts()
         self.lock = threading.Lock()
-        #: What other nodes call themselves.
-        self.names = self.router.names
+        #: What other nodes call themselves, and which of them are tools.
+        self.names, self.tools = self.router.names, self.router.tools
         #: What they said that they can do, see `callboard.proxies.messages`.
         self.abilities: dict[bytes, frozenset[str]] = {}
         #: The established links, by neighbor.
@@ -100,6 +101,16 @@ class RouteTable:
         """Return the wire of the next hop to a node; None without a path."""
         hop = self.router.next_hops.get(node)
         return None if hop is None else self.wires.get(hop)
+
+    def nodes(self) -> list[ReachableNode]:
+        """List all nodes in reach, tools included, nearest first."""
+        router, names = self.router, self.names
+        found = [
+            ReachableNode(node, names.get(node, ""), len(path), path[0])
+            for node in router.reachable
+            if (path := router.path(node))
+        ]
+        return sorted(found, key=lambda node: (node.hops, node.name, node.node_id))
 
     def send_to(self, node: bytes, frame: bytes) -> None:
         """Send a control frame; without a path it is dropped."""

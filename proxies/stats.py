@@ -3,6 +3,7 @@
 from dataclasses import field
 
 from callboard.dataclass import dataclass
+from callboard.histogram import Histogram
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class LinkInfo:
     Attributes:
         pauses: how often reading was put off because it brought more than `Limits` allow, or
             than a receiver of topics can take.
+        is_tool: whether the neighbor only looks and asks, as commands do.
     """
 
     peer: bytes
@@ -33,6 +35,7 @@ class LinkInfo:
     bytes_received: int
     bytes_waiting: int
     pauses: int = 0
+    is_tool: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ class AccountInfo:
         dead_letters: those of the confirmed whose receiver had ended.
         lost: lost or unconfirmed when the node, or the last path to it, was lost.
         waiting: not sent yet: they wait at this node for a path, or for room in a mailbox.
+        name: of the node, where it is known.
     """
 
     sent: int
@@ -52,6 +56,7 @@ class AccountInfo:
     lost: int
     in_flight: int
     waiting: int = 0
+    name: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,8 @@ class NodeStats:
             in the long run. Detached actors are not sampled: their threads are theirs.
         restarts: children that supervisors started again.
         exhausted: supervisors that gave up.
+        ask_seconds: what asks of this node took, of samples; as it is at any time.
+        waiting_seconds: how long messages waited in mailboxes, of samples.
         mailbox_messages: waiting in all mailboxes at this moment.
         mailbox_depth_max: waiting in the deepest one.
     """
@@ -113,3 +120,5 @@ class NodeStats:
     not_permitted: int = 0
     restarts: int = 0
     exhausted: int = 0
+    ask_seconds: Histogram = field(default_factory=Histogram, compare=False, repr=False)
+    waiting_seconds: Histogram = field(default_factory=Histogram, compare=False, repr=False)

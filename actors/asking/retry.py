@@ -1,6 +1,5 @@
 """An ask that is sent again when no answer comes, and handled once all the same."""
 
-from collections import deque
 from collections.abc import Callable
 from random import Random
 from typing import Any, Final, Protocol
@@ -13,7 +12,7 @@ from callboard.actors.errors import (
     MailboxFull,
     NodeUnreachable,
 )
-from callboard.actors.future import Future
+from callboard.actors.future import AskList, Future
 from callboard.actors.seconds import count as checked_count
 from callboard.actors.seconds import period as checked_period
 from callboard.dataclass import dataclass
@@ -31,7 +30,7 @@ class RetryHost(Protocol):
     now: Callable[[], float]
     call_later: Callable[..., Any]
     random: Random
-    fresh_asks: "deque[Future[Any]]"
+    fresh_asks: AskList
 
     def set_deadline(
         self, future: Future[Any], timeout: float, limit: float | None = None, /

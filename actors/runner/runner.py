@@ -32,6 +32,7 @@ from callboard.actors.runner.deadlines import SWEEP_INTERVAL, Deadlines
 from callboard.actors.runner.loop import RunnerLoop, current_task_cleared
 from callboard.actors.runner.patience import Patience
 from callboard.actors.runner.poller import WakeUp, best_selector
+from callboard.actors.runner.sampling import Sampler
 from callboard.actors.runner.slow_handlers import Stuck, TimeSheet
 from callboard.actors.runner.timers import Timer, Timers
 from callboard.actors.runner.watcher import WATCHER
@@ -97,7 +98,7 @@ class Runner:
         self.turns = 0
         #: What runs, or ran last; the watcher looks at it.
         self.current: Runnable | None = None
-        self.times = TimeSheet()
+        self.times, self.sampler = TimeSheet(), Sampler()
         self.sleeping = False
         #: When the current poll ends at the latest.
         self._polls_until = math.inf

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from callboard.actors.runner.contention import CONTENTION
+from callboard.actors.runner.sampling import Sampler
 from callboard.actors.runner.slow_handlers import TimeSheet
 
 #: Seconds between two looks; a handler that blocks holds others up for one to two of them.
@@ -26,6 +27,7 @@ class Watched(Protocol):
     sleeping: bool
     turns: int
     times: TimeSheet
+    sampler: Sampler
     #: What runs, or ran last.
     current: Any
 
@@ -114,6 +116,7 @@ def _looked(
         times = runner.times
         if times.stuck or not runner.sleeping:
             times.sample(None if runner.sleeping else runner.current, elapsed)
+        runner.sampler.look(None if runner.sleeping else runner.current, runner.now())
         if times.stuck:
             is_idle = False
             times.tell_slow(runner.now())

@@ -53,6 +53,10 @@ from callboard.basp.routing.update import (
 )
 from callboard.dataclass import dataclass
 
+#: What the name of a tool begins with on the wire. Nodes of the release before take it for no
+#: name, and ask the tool.
+TOOL_MARK: Final = "\0"
+
 # Paths, withdrawals and cuts of each kind in one update, and node ids in its statements: what a
 # node tells on must never be more than its neighbors take, whatever it was told.
 _PART: Final = 512
@@ -131,6 +135,8 @@ class Router:
         self.next_hops: dict[bytes, NodeId] = {}
         self.carriers: dict[bytes, tuple[NodeId, ...]] = {}
         self.names: dict[bytes, str] = {}
+        #: Nodes that only look and ask; the driver adds neighbors, as with names.
+        self.tools: set[bytes] = set()
         # Neighbors that are leaves: patterns of names that each may reach, and what it seeks.
         self._leaves: dict[NodeId, tuple[str, ...]] = {}
         self._sought: dict[NodeId, frozenset[NodeId]] = {}
@@ -313,8 +319,7 @@ class Router:
                 refused[destination] = vector
             else:
                 heard[destination] = vector
-                if name and name.isprintable():
-                    self.names.setdefault(destination, name)
+                self._take_name(destination, name)
         return touched
 
     @property
@@ -360,6 +365,14 @@ class Router:
             if queue:
                 pending[peer] = queue  # behind the others
         return touched
+
+    def _take_name(self, node: NodeId, name: str) -> None:
+        """Note what a node is called, and whether it is a tool."""
+        if name.startswith(TOOL_MARK):
+            self.tools.add(node)
+            name = name.removeprefix(TOOL_MARK)
+        if name and name.isprintable():
+            self.names.setdefault(node, name)
 
     def _answer(self, leaf: NodeId) -> list[Statement]:
         """Return what ends a leaf's search for what we do not seek ourselves on its behalf."""
@@ -609,7 +622,8 @@ class Router:
         """Write our path to a destination, and its name, for all neighbors."""
         best = self._best[destination]
         vector = write_vector((self._self_id, *best.path), (self._stamp, *best.stamps))
-        return vector, write_name(self.names.get(destination, ""))
+        mark = TOOL_MARK if destination in self.tools else ""
+        return vector, write_name(mark + self.names.get(destination, ""))
 
 
 def _parts(

@@ -74,7 +74,8 @@ class RunNodeOptions(AccessOptions):
     health: str | None = option(
         None, "Serve /livez, /readyz and /metrics there.", metavar="HOST:PORT"
     )
-    log_level: str | None = option(None, "debug, info, warning, error or critical.")
+    log_level: str | None = option(None, "debug, info (the default), warning, error, critical.")
+    log_format: str | None = option(None, "text (the default) or json.", metavar="text|json")
     drain_timeout: float | None = option(None, "Seconds that a drain may take (30).", min=0.0)
     when_exhausted: str | None = option(
         None,
@@ -87,7 +88,7 @@ class RunNodeOptions(AccessOptions):
         """Return what was given of the keys of a configuration."""
         keys = (
             *("listen", "join", "name", "insecure", "health", "log_level", "drain_timeout"),
-            *("when_exhausted", "permissions"),
+            *("when_exhausted", "permissions", "log_format"),
         )
         values = {"app": app} | {key: getattr(self, key) for key in keys}
         return {

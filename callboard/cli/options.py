@@ -210,7 +210,7 @@ class AccessOptions(JsonOptions):
         return Proof(read_secret(self.secret_file), read_tls(self.tls))
 
     def open_node(self, name: str) -> "Node":
-        """Make the short-lived node with which a command talks to one that runs.
+        """Make the short-lived node with which a command talks to one that runs: a tool.
 
         Raises:
             Problem: a file is missing or empty.
@@ -221,7 +221,7 @@ class AccessOptions(JsonOptions):
         from callboard.broker.tls import BrokerTls
 
         proof = self.proof()
-        node = Node(name, secret=proof.secret, tls=proof.tls)
+        node = Node(name, secret=proof.secret, tls=proof.tls, is_tool=True)
         encrypting = BrokerTls.of(Configuration())
         if proof.tls is None and encrypting is not None:  # endpoints speak it by default
             node.overlay.find_out_tls(encrypting.for_dialing())

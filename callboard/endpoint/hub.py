@@ -208,8 +208,8 @@ class Hub(SystemActor):
 
     def _take_stock(self, node: Node) -> None:
         """Take the nodes and links that were there before this hub."""
-        for other in node.nodes():
-            self._look_for_hub(other.node_id)
+        for other in node.overlay.nodes():
+            self._look_for_hub(other)
         for link in node.links():
             self._link_up(link.peer)
 

@@ -5,12 +5,13 @@
 
 from callboard.figures import Metric, exposition
 from callboard.operation.health import HealthServer
-from callboard.operation.logs import label_log_records
+from callboard.operation.logs import JsonFormatter, label_log_records
 from callboard.operation.metrics import node_metrics
 from callboard.operation.notify import ServiceManager
 
 __all__ = [
     "HealthServer",
+    "JsonFormatter",
     "Metric",
     "ServiceManager",
     "exposition",

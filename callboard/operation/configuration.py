@@ -23,7 +23,7 @@ VARIABLES: Final = {
     f"CALLBOARD_{key.upper()}": key
     for key in (
         *("name", "app", "listen", "join", "secret_file", "log_level", "health"),
-        *("drain_timeout", "when_exhausted", "permissions"),
+        *("log_format", "drain_timeout", "when_exhausted", "permissions"),
     )
 }
 
@@ -115,7 +115,8 @@ class NodeConfiguration(reading.Table):
     spawnable: dict[str, ClassName] | None = None
     limits: LimitValues = LimitValues()  # type: ignore[valid-type]
     children: list[ChildEntry] = []
-    log_level: reading.LogLevel = "warning"
+    log_level: reading.LogLevel = "info"
+    log_format: Literal["text", "json"] = "text"
     health: reading.HostPort | None = None
     drain_timeout: float = Field(default=DRAIN_TIMEOUT, ge=0)
     when_exhausted: Literal["exit", "stay"] = "exit"

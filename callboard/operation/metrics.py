@@ -1,6 +1,7 @@
 """A node's figures for monitoring, read when a client asks: they cost a message nothing."""
 
 import heapq
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -35,7 +36,16 @@ class _Look:
 
     def __init__(self, node: "Node", top: int) -> None:
         self.node = node
-        self.stats, self.links = node.stats(), node.links()
+        self.stats = node.stats()
+        self.links = [link for link in node.links() if not link.is_tool]
+        names = Counter(link.peer_name for link in self.links)
+        #: What each neighbor is called; two of one name are told apart.
+        self.peers = [
+            link.peer_name
+            if names[link.peer_name] == 1 and link.peer_name
+            else f"{link.peer_name or 'node'}-{link.peer.hex()[:12]}"
+            for link in self.links
+        ]
         self.accounts = list(node.accounts().values())
         actors = list(node.runtime.contexts.values())
         waiting = [(each.depth, each) for each in actors if each.number >= FIRST_ACTOR]
@@ -54,8 +64,11 @@ def _of_links(attribute: str) -> Callable[[_Look], Samples]:
     """Return what reads an attribute of each link."""
 
     def read(look: _Look) -> Samples:
-        figures = ((link.peer.hex(), getattr(link, attribute)) for link in look.links)
-        return [((("peer", peer),), float(figure)) for peer, figure in figures]
+        figures = (float(getattr(link, attribute)) for link in look.links)
+        return [
+            ((("peer", peer),), figure)
+            for peer, figure in zip(look.peers, figures, strict=True)
+        ]
 
     return read
 
@@ -98,6 +111,16 @@ _ROWS: Final[tuple[Row[_Look], ...]] = (
     ("failures_total", "Handlers that raised.", "stats.failures"),
     ("restarts_total", "Children that supervisors started again.", "stats.restarts"),
     ("supervisors_exhausted_total", "Supervisors that gave up.", "stats.exhausted"),
+    (
+        "ask_seconds",
+        "Seconds from an ask of this node to its outcome, of a sample of them.",
+        "stats.ask_seconds",
+    ),
+    (
+        "mailbox_wait_seconds",
+        "Seconds that messages waited for their handlers, of a sample of them.",
+        "stats.waiting_seconds",
+    ),
     ("asks_pending", "Asks of this node to other nodes.", "stats.waiting_asks"),
     ("draining", "1 while the node drains.", lambda look: int(look.node.is_draining)),
     ("links", "Links to neighbours.", lambda look: len(look.links)),

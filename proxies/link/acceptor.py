@@ -137,7 +137,7 @@ class Acceptor:
         """Tell why no link came of a connection, loudly what only people can mend."""
         now = self._runner.now()
         if not (sock.is_unfit or sock.is_silent) or now < self._quiet_until:
-            _log.info("connection from %s ended: %s", endpoint[0], error)
+            _log.debug("connection from %s ended: %s", endpoint[0], error)
             return
         self._quiet_until = now + REFUSAL_INTERVAL
         _log.warning("no link with %s: %s", endpoint_text(endpoint), error)

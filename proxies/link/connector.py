@@ -67,8 +67,8 @@ class LinkUser(Protocol):
     def link_up(self, wire: Wire, peer: PeerIdentity) -> None:
         """Take note that a link is established."""
 
-    def link_down(self, wire: Wire, reason: str) -> None:
-        """Take note that an established link ended."""
+    def link_down(self, wire: Wire, reason: str, *, is_wanted: bool) -> None:
+        """Take note that an established link ended; wanted by one of its nodes, or not."""
 
     def deliver(self, wire: Wire, frames: list[RawFrame]) -> None:
         """Take frames that arrived, in order."""
@@ -329,7 +329,7 @@ class Connector:
             self._pauses += wire.pauses
         was_established = wire.peer is not None
         if was_established:
-            self._user.link_down(wire, closed.reason)
+            self._user.link_down(wire, closed.reason, is_wanted=closed.error is None)
         elif closed.error is not None and not self.dialer.tries_another_key(wire, closed):
             self._refused(wire, closed)
         self.dialer.wire_ended(wire, closed, was_established=was_established)
@@ -339,7 +339,7 @@ class Connector:
         where = "a peer" if wire.remote is None else endpoint_text(wire.remote)
         now = self._runner.now()
         if not isinstance(closed.error, _UNFIT) or now < self._quiet_until:
-            _log.info("connection with %s ended: %s", where, closed.reason)
+            _log.debug("connection with %s ended: %s", where, closed.reason)
             return
         self._quiet_until = now + REFUSAL_INTERVAL
         if wire.endpoint is None:  # whoever dials gets an error instead

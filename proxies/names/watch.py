@@ -71,8 +71,8 @@ class NameWatcher(SystemActor):
     def refresh(self, _: _Refresh) -> None:
         """Ask every directory in reach."""
         self._ask(self.me.node_id)
-        for node in self.node.nodes():
-            self._ask(node.node_id)
+        for node in self.node.overlay.nodes():
+            self._ask(node)
         self.after(REFRESH, _Refresh())
 
     @handler

@@ -12,7 +12,7 @@ from callboard.actors.errors import NodeClosed, NodeUnreachable
 from callboard.actors.future import Future
 from callboard.actors.runtime import Runtime
 from callboard.actors.token_bucket import TokenBucket
-from callboard.basp.cbor.plain import read_plain
+from callboard.basp.cbor.plain import read_plain, write_plain
 from callboard.basp.errors import BaspError
 from callboard.basp.frame import Frame, pack_frame
 from callboard.basp.handshake import PeerIdentity
@@ -25,8 +25,9 @@ from callboard.dataclass import dataclass
 from callboard.proxies.events import LinkDown, LinkUp, MessagesLost, NodeDown, NodeUp, PathMoved
 from callboard.proxies.lifetime.lifetimes import Lifetimes
 from callboard.proxies.link.wire import Wire
-from callboard.proxies.messages import Describe
+from callboard.proxies.messages import ABILITIES, Describe
 from callboard.proxies.route_table import OLD_PATH_LIMIT, RouteTable
+from callboard.proxies.traffic.comings import Comings
 from callboard.proxies.traffic.doubts import Doubts
 from callboard.proxies.traffic.gates import Gatekeeper
 from callboard.proxies.traffic.outgoing import Outgoing
@@ -76,6 +77,9 @@ class Paths:
     _cuts_kept: int = 0
     _awaits_cuts: bool = False
 
+    def __post_init__(self) -> None:
+        self._comings = Comings(self._runtime.now)
+
     def link_up(self, wire: Wire, peer: PeerIdentity) -> None:
         """A link is established: exchange routes."""
         node, reach = peer.node_id, None
@@ -83,18 +87,21 @@ class Paths:
         if peer.standing is not None and self._gates.begin(wire, peer.standing):
             rights = self._routes.rights[node] = peer.standing.rights
             reach = rights.reach
-        wire.peer_name = self._routes.names[node] = _read_name(peer.state)
-        self._routes.is_able(node, [*_read_state(peer.state), None, None][1])
+        wire.peer_name, abilities, is_tool = read_node(peer.state)
+        self._routes.names[node] = wire.peer_name
+        self._routes.is_able(node, abilities)
+        (self._routes.tools.add if is_tool else self._routes.tools.discard)(node)
         self._pacing.learned(node)
         self._routes.wires[node] = wire
         if wire.endpoint is not None:
             self._routes.endpoints[node] = wire.endpoint
-        self._runtime.report(LinkUp(node, wire.peer_name))
+        self._runtime.report(LinkUp(node, wire.peer_name, is_tool))
+        self._comings.link_up(wire, is_quiet=is_tool)
         with self._routes.lock:
             changes = self._routes.router.add_peer(node, reach)
         self._routes_changed(changes, "")
 
-    def link_down(self, wire: Wire, reason: str) -> None:
+    def link_down(self, wire: Wire, reason: str, *, is_wanted: bool = True) -> None:
         """An established link ended: find other paths, and tell what is out of reach."""
         node = wire.peer
         if node is None or self._routes.wires.get(node) is not wire:
@@ -102,7 +109,9 @@ class Paths:
         with self._routes.lock:  # no sender sees a route without its wire
             del self._routes.wires[node]
             changes = self._routes.router.remove_peer(node)
-        self._runtime.report(LinkDown(node, wire.peer_name, reason))
+        is_tool = node in self._routes.tools
+        self._runtime.report(LinkDown(node, wire.peer_name, reason, is_tool))
+        self._comings.link_down(wire, reason, is_wanted=is_wanted, is_quiet=is_tool)
         self._routes_changed(changes, reason)
 
     def close(self) -> None:
@@ -291,7 +300,9 @@ class Paths:
         """Report a node that came into reach, once."""
         hops = self._unnamed.pop(node, None)
         if hops is not None:
-            self._runtime.report(NodeUp(node, self._routes.names.get(node, ""), hops))
+            name, is_tool = self._routes.names.get(node, ""), node in self._routes.tools
+            self._runtime.report(NodeUp(node, name, hops, is_tool))
+            self._comings.node_up(name or node.hex(), hops, is_quiet=is_tool)
 
     def _node_lost(self, node: NodeId, reason: str) -> None:
         """Fail what waits for a node out of reach, and report its loss."""
@@ -305,12 +316,14 @@ class Paths:
         is_drained = node in self._outgoing.refusing
         self._outgoing.refusing.discard(node)
         error = (NodeClosed if is_drained else NodeUnreachable)(text)
-        down = NodeDown(node, name, reason, lost + self._pacing.node_lost(node, error))
+        lost += self._pacing.node_lost(node, error)
+        down = NodeDown(node, name, reason, lost, is_tool := node in self._routes.tools)
         self._outgoing.fail(error, node)
         self._lifetimes.node_lost(node, text)
         for watcher in self._watchers.pop(node, ()):
             watcher.set_result(down)
         self._runtime.report(down)
+        self._comings.node_down(name or node.hex(), reason, lost, is_quiet=is_tool)
 
     def _is_strange(self, node: bytes) -> bool:
         """Return whether nothing ever came of a node, or was sent to it."""
@@ -336,16 +349,26 @@ class Paths:
         self._path_ends.pop(node, None)
 
 
-def _read_state(state: bytes) -> list[object]:
-    """Read what a peer says about itself: its name, and its abilities; odd things are none."""
+#: What a node that only looks and asks says of itself behind its name and abilities.
+_TOOL: Final = "tool"
+
+
+def describe_node(name: str, *, is_tool: bool) -> bytes:
+    """Return what a node says about itself when a link is established."""
+    said: list[object] = [name, list(ABILITIES)]
+    return write_plain([*said, _TOOL] if is_tool else said)
+
+
+def read_node(state: bytes) -> tuple[str, object, bool]:
+    """Read what a peer says about itself: its name, its abilities, and whether it is a tool.
+
+    What is not there or odd counts as no name.
+    """
     try:
         said = read_plain(state)
     except BaspError:
-        return []
-    return said if isinstance(said, list) else []
-
-
-def _read_name(state: bytes) -> str:
-    """Return the name that a peer has given itself; what is not there or odd counts as none."""
-    name = next(iter(_read_state(state)), "")
-    return name if isinstance(name, str) and name.isprintable() else ""
+        said = None
+    listed = said if isinstance(said, list) else []
+    name, abilities, kind = [*listed, None, None, None][:3]
+    is_name = isinstance(name, str) and name.isprintable()
+    return str(name) if is_name else "", abilities, bool(kind == _TOOL)

@@ -58,7 +58,7 @@ RESTART = chronicle.RestartInfo("w", "basp:///17@aa", "basp:///18@aa", 2, "error
 PAGE = inspection.ActorPage(ACTOR, "bounds", 1, ["m"], ["l"], ["c"], [FAILURE], [LOSS])
 PAGES = inspection.ActorPages([PAGE])
 ANSWER = inspection.NodeAnswer("node", "aa", "", PAGES)
-LINK = LinkInfo(b"p" * 18, "peer", "tcp://h:1", 1, 2, 3, 4, 5, 6)
+LINK = LinkInfo(b"p" * 18, "peer", "tcp://h:1", 1, 2, 3, 4, 5, 6, True)
 NODE = ReachableNode(b"q" * 18, "far", 2, b"p" * 18)
 JOIN = convention.Join(REF, {"Admin Port": 1900, "list": [1, (2,)]})
 WRITE = cluster.RetainedWrite(b"k" * 16, 7, b"o", b"t", b"x", 1, "c", b"\x01\x01", 2.5)
@@ -179,7 +179,7 @@ SAMPLES = {
 SAMPLES["callboard.Inspection of the release before"] = Sample(
     inspection.Inspection(
         *("node", 9.5, [EARLIER], 1, 2, 3, 4, 5, False, 6, 7, 8, 9, {"Worker": 0.5}),
-        [LINK],
+        [replace(LINK, is_tool=False)],
         [NODE],
     ),
     lambda _: EARLIER_INSPECTION,

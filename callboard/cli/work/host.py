@@ -45,7 +45,7 @@ def host(config: NodeConfiguration, options: AccessOptions) -> int:
     when nothing was cut short and no supervisor gave up.
     """
     proof = options.proof()
-    set_up_logging(config.log_level)
+    set_up_logging(config.log_level, config.log_format)
     manager = ServiceManager.from_environment()
     with catch_signals() as stop, contextlib.ExitStack() as stack:
         module = None if config.app is None else load_app(config.app)

@@ -15,7 +15,7 @@ from callboard.cli.app import main
 from callboard.cli.output import columns, say, to_json
 from callboard.cli.problem import one_line
 from callboard.operation.logs import FORMAT, PrintableFormatter
-from callboard.proxies.traffic.paths import _read_name
+from callboard.proxies.traffic.paths import read_node
 
 EVIL = "a\x1b]0;owned\x07\x1b[2J\x9b1m\u202e\r\nb"
 
@@ -86,8 +86,8 @@ def test_classes_and_errors_of_a_hostile_node_are_shown_escaped(capsys):
 def test_names_of_nodes_are_printable():
     with pytest.raises(ValueError, match=r"'a\\x1b.* cannot be the name"):
         Node(EVIL)
-    assert _read_name(write_plain([EVIL])) == ""
-    assert _read_name(write_plain(["shop"])) == "shop"
+    assert read_node(write_plain([EVIL]))[0] == ""
+    assert read_node(write_plain(["shop"]))[0] == "shop"
 
 
 def test_a_log_line_is_one_line_without_controls():

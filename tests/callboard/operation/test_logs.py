@@ -1,9 +1,10 @@
+import json
 import logging
 
 import pytest
 
-from callboard import Actor, Node, handler
-from callboard.operation import label_log_records
+from callboard import Actor, Node, handler, traced
+from callboard.operation import JsonFormatter, label_log_records
 from callboard.operation.logs import FORMAT
 
 log = logging.getLogger("test.operation.logs")
@@ -60,3 +61,43 @@ def test_labels_are_given_once():
     label_log_records()
 
     assert logging.getLogRecordFactory() is factory
+
+
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+def test_records_of_a_traced_message_have_the_ids_of_its_trace(caplog):
+    with Node("shop") as node, traced(TRACE):
+        node.spawn(Talker).ask("it").result(5)
+    log.warning("outside")
+
+    *records, outside = [record for record in caplog.records if record.name == log.name]
+    assert [(record.trace, record.span) for record in records] == [
+        ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
+    ] * 2
+    text = logging.Formatter(FORMAT).format(records[0])
+    assert " trace=4bf92f3577b34da6a3ce929d0e0e4736] " in text
+    assert (outside.trace, outside.span, outside.in_trace) == ("-", "-", "")
+
+
+def test_records_are_lines_of_json(caplog):
+    with Node("shop") as node, traced(TRACE):
+        talker = node.spawn(Talker)
+        talker.ask("it \x1b[2J\n").result(5)
+    try:
+        raise ValueError("no")
+    except ValueError:
+        log.exception("failed", extra={"order": 7, "level": "mine"})
+
+    lines = [JsonFormatter().format(each) for each in caplog.records if each.name == log.name]
+    assert all(line.isprintable() for line in lines)
+    first, _, last = map(json.loads, lines)
+    assert {key: first[key] for key in ("node", "actor", "level", "message", "trace_id")} == {
+        "node": "shop",
+        "actor": f"Talker/{talker.actor_id}",
+        "level": "WARNING",
+        "message": "before it \x1b[2J\n",
+        "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
+    }
+    assert (last["order"], last["level"], "trace_id" in last) == (7, "ERROR", False)
+    assert last["exception"].endswith("ValueError: no")

@@ -99,7 +99,7 @@ def test_traffic_is_counted_for_each_link_and_in_all():
 
         found = values(a)
 
-    peer = b.node_id.hex()
+    peer = b.name
     assert found["callboard_links",] == 1
     assert found["callboard_messages_sent_total",] >= 100
     assert found["callboard_messages_lost_total",] == 0
@@ -129,3 +129,16 @@ def test_labels_are_escaped():
     assert exposition([metric]) == (
         '# HELP m a\\\\b\\nc\n# TYPE m gauge\nm{x="say \\"hi\\"\\n\\\\"} 1.5\n'
     )
+
+
+def test_times_are_histograms_of_the_text_format():
+    with Node() as node:
+        node.runner.sampler.asks.add(0.003)
+        text = exposition(node_metrics(node))
+
+    lines = text.splitlines()
+    assert "# TYPE callboard_ask_seconds histogram" in lines
+    assert any(line.startswith('callboard_ask_seconds_bucket{le="0.005"} ') for line in lines)
+    assert any(line.startswith('callboard_ask_seconds_bucket{le="+Inf"} ') for line in lines)
+    assert any(line.startswith("callboard_ask_seconds_sum ") for line in lines)
+    assert any(line.startswith("callboard_mailbox_wait_seconds_count ") for line in lines)

@@ -31,7 +31,7 @@ class User:
     def link_up(self, wire, peer):
         self.up.append(peer.node_id)
 
-    def link_down(self, wire, reason):
+    def link_down(self, wire, reason, *, is_wanted):
         self.down.append(reason)
 
     def deliver(self, wire, frames):

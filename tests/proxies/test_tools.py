@@ -1,0 +1,79 @@
+"""Tools are no members; links and nodes that come and go are written to the log, by name."""
+
+import logging
+
+from callboard import Node
+from callboard.operation import node_metrics
+from callboard.proxies.events import LinkDown, LinkUp, NodeDown, NodeUp
+from callboard.proxies.messages import ABILITIES
+from callboard.proxies.traffic.paths import describe_node, read_node
+from tests.proxies.cast import Echo, connect, eventually
+
+COMINGS = (LinkUp, LinkDown, NodeUp, NodeDown)
+
+
+def test_a_tool_is_told_nobody_and_counted_nowhere_and_sees_what_it_asks_for():
+    with Node("shop") as shop, Node("stock") as stock:
+        connect(shop, stock)
+        eventually(lambda: shop.nodes() != [] != stock.nodes())
+        echo, told = stock.spawn(Echo), []
+
+        def note(event):
+            if isinstance(event, COMINGS):
+                told.append(event)
+
+        with shop.subscribed(note), stock.subscribed(note):
+            with Node("look", is_tool=True) as look:
+                connect(look, shop)
+                eventually(lambda: len(look.nodes()) == 2)
+                assert look.ref(str(echo)).ask("x").result(5) == "x"
+                for node, other in ((shop, "stock"), (stock, "shop")):
+                    assert [each.name for each in node.nodes()] == [other]
+                    assert look.node_id in node.overlay.nodes()
+                assert {link.peer_name: link.is_tool for link in shop.links()} == {
+                    "stock": False,
+                    "look": True,
+                }
+                labels = str([each.samples for each in node_metrics(shop)])
+                assert "('peer', 'stock')" in labels
+                assert "look" not in labels
+            eventually(lambda: look.node_id not in stock.overlay.nodes())
+            eventually(lambda: look.node_id not in shop.overlay.nodes())
+        assert told == []
+
+
+def test_what_a_node_says_of_itself_is_read_as_by_the_release_before():
+    abilities = list(ABILITIES)
+    assert read_node(b"\x81\x64shop") == ("shop", None, False)
+    assert read_node(describe_node("shop", is_tool=False)) == ("shop", abilities, False)
+    assert read_node(describe_node("look", is_tool=True)) == ("look", abilities, True)
+    for odd in (b"", b"\xff", b"\x80", b"\x81\x01", b"\x81\x61\x00"):
+        assert read_node(odd) == ("", None, False)
+
+
+def test_links_and_nodes_that_come_and_go_are_lines_with_names_and_reasons(cluster, caplog):
+    caplog.set_level(logging.INFO, "callboard.nodes")
+    a, b, _ = cluster(3, topology="line")
+    cluster.advance(1.0)
+    texts = "\n".join(caplog.messages)
+    assert "link with b (" in texts
+    assert "node b is in reach, linked with this one" in texts
+    assert "node c is in reach, 2 links away" in texts
+    caplog.clear()
+
+    cluster.partition(a, b)
+    cluster.advance(30.0)
+
+    lines = [(each.levelname, each.getMessage()) for each in caplog.records]
+    assert any(
+        level == "WARNING" and "link with b" in text and "silent for" in text
+        for level, text in lines
+    )
+    assert any("node c is out of reach: " in text for _, text in lines)
+
+
+def test_accounts_have_the_names_of_nodes():
+    with Node("shop") as shop, Node("stock") as stock:
+        connect(shop, stock)
+        assert shop.ref(str(stock.spawn(Echo))).ask("x").result(5) == "x"
+        assert shop.accounts()[stock.node_id].name == "stock"
