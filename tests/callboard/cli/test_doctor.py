@@ -1,3 +1,4 @@
+import importlib
 import importlib.metadata
 import json
 import resource
@@ -22,6 +23,7 @@ def install(tmp_path):
         for file in files:
             (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / file).touch()
+        importlib.invalidate_caches()  # the folder may have been looked into a moment ago
         return importlib.metadata.distributions(path=[str(tmp_path)])
 
     return add
