@@ -132,11 +132,11 @@ def test_a_hostile_message_is_refused_and_bystanders_go_on(make_node):
     asker.start()
     hostile._broker.routes.send_to(b.node_id, forged(hostile, ref, payload))
     eventually(lambda: b.runtime.counters.dead_letters == 1)
+    eventually(lambda: len(delays) >= 3)  # it may be refused before a second ask
     stop.set()
     asker.join()
 
     assert {link.peer for link in b.links()} == {hostile.node_id, bystander.node_id}
-    assert len(delays) >= 3
 
 
 # --- the messages of a node, without a node ---
