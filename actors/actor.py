@@ -19,7 +19,14 @@ from callboard.actors.envelope import COMPANY, Envelope
 from callboard.actors.errors import CallboardError, ReservedName, remote_error
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import Future, Pause
-from callboard.actors.mailbox import ALWAYS_FIT, ClassWithOptions, Mailbox, options_of
+from callboard.actors.mailbox import (
+    ALWAYS_FIT,
+    ClassWithOptions,
+    Mailbox,
+    check_class,
+    check_options,
+    options_of,
+)
 from callboard.actors.reference import ActorRef, Asker, checked_ref
 from callboard.actors.seconds import period as checked_period
 from callboard.actors.seconds import seconds as checked
@@ -84,6 +91,7 @@ class Actor(ThespianActor):
             msg = f"{cls.__qualname__} redefines {names}, which every actor has; rename it"
             raise ReservedName(msg)
         check_handlers(cls)
+        check_class(cls)
 
     @classmethod
     def attach(cls, cell: Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Self:
@@ -110,6 +118,7 @@ class Actor(ThespianActor):
             "mailbox": mailbox,
             "detached": detached,
         }
+        check_options(cls.__qualname__, given)
         changed = {name: value for name, value in given.items() if value is not None}
         _, options = options_of(cls)
         return ClassWithOptions(cls, replace(options, **changed))  # type: ignore[return-value]

@@ -845,6 +845,11 @@ class Cell:
         """Tell the asker, or count it: nothing here handles such a message."""
         name = type(self.actor).__name__
         text = f"{name} has no handler for {type(message).__qualname__}; add one with @handler"
+        if isinstance(message, type):
+            text = f"{name} was sent the class {message.__name__}; send {message.__name__}(…)"
+        elif isinstance(message, Future | CoroutineType):
+            kind = type(message).__name__.lower()
+            text = f"{name} was sent a {kind}; await it and send what comes of it"
         if sender is not None and sender.expects:
             sender.set_exception(UnexpectedMessage(text))
         if not isinstance(message, Down | ChildDown):
@@ -1200,11 +1205,10 @@ class Cell:
                     continue
                 message, sender = self.aside.urgent.popleft()
             if sender is not None and sender.expects:
-                sender.set_exception(
-                    ActorDown(
-                        f"{self.ref} ended ({self.reason})", self.reason or "", self.detail
-                    )
-                )
+                text = f"{self.ref} ended ({self.reason})"
+                if self.runtime.is_closed:
+                    text += f", as {self.runtime.name} is closed; make another node"
+                sender.set_exception(ActorDown(text, self.reason or "", self.detail))
             self.runtime.dead_letter(self.ref, message, sender)
 
 

@@ -57,6 +57,12 @@ def handler(
         cancellable: cancel this coroutine at its next await when the ask that it works on was
             cancelled or has taken too long; else it goes on, and its answer is dropped.
     """
+    given: object = function
+    if given is not None and (isinstance(given, type) or not _is_method(given)):
+        named = getattr(given, "__name__", "Message")
+        msg = f"@handler takes no message: write @handler above def {named.lower()}(self, "
+        msg_0 = f"{msg}msg: {named})"
+        raise InvalidHandler(msg_0)
 
     def mark(marked: F) -> F:
         if concurrent and not inspect.iscoroutinefunction(marked):
@@ -66,6 +72,11 @@ def handler(
         return marked
 
     return mark if function is None else mark(function)
+
+
+def _is_method(given: object) -> bool:
+    """Return whether it is a function, or what decorators make of one."""
+    return callable(given) or isinstance(given, staticmethod | classmethod | property)
 
 
 def is_handler(function: object) -> bool:
@@ -194,7 +205,8 @@ def check_handlers(actor_class: type) -> None:
             take the same.
     """
     takers: dict[type, Callable[..., Any]] = {}
-    for function in vars(actor_class).values():
+    for name, function in vars(actor_class).items():
+        _refuse_shape(f"{actor_class.__qualname__}.{name}", function)
         if getattr(function, _MARK, False):
             where, name = _parameter(actor_class, function)
             try:
@@ -209,6 +221,30 @@ def check_handlers(actor_class: type) -> None:
                         "only one would be called; join them, or give one another type"
                     )
                     raise InvalidHandler(msg)
+
+
+def _refuse_shape(where: str, value: Any) -> None:
+    """Refuse what is marked as a handler and cannot be called as one.
+
+    Raises:
+        InvalidHandler: it is no plain method, or a generator.
+    """
+    inner = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+    if not getattr(inner, _MARK, getattr(value, _MARK, False)):
+        return
+    if isinstance(value, property | classmethod | staticmethod):
+        kind = type(value).__name__
+        msg = f"{where} is a handler and a {kind}; make it a plain method (self, msg: Type)"
+        raise InvalidHandler(msg)
+    if inspect.isgeneratorfunction(value) or inspect.isasyncgenfunction(value):
+        msg = (
+            f"{where} yields, so nothing of it would run; return a list, or send one message "
+            "after the other to self.sender"
+        )
+        raise InvalidHandler(msg)
+    if where.endswith("__"):
+        msg = f"{where} is Python's own method; give the handler another name"
+        raise InvalidHandler(msg)
 
 
 def _message_types(actor_class: type, function: Callable[..., Any]) -> list[type]:

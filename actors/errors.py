@@ -24,7 +24,7 @@ CallboardError                    everything a user of callboard has to catch
 └── InvalidSeconds                a time that is no number of seconds        (ValueError)
 """
 
-from callboard.text import said, trace_of
+from callboard.text import said, shown, trace_of
 
 
 class CallboardError(Exception):
@@ -107,6 +107,11 @@ class NotAwaited(CallboardError, TypeError):
 
 class WrongArgument(CallboardError, TypeError):
     """An argument is of another kind than the call takes; the text says what to pass."""
+
+
+def wrong_argument(needed: str, given: object) -> WrongArgument:
+    """Return the error of an argument of another kind; `needed` says what to pass."""
+    return WrongArgument(f"{needed}, not {shown(given):.100}")
 
 
 class WrongValue(CallboardError, ValueError):

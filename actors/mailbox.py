@@ -22,21 +22,33 @@ dropped message fails so too. Each message that is dropped or refused is counted
 """
 
 import asyncio
+import inspect
+import logging
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from typing import Any, Final, Literal, Protocol, SupportsIndex
 
 from callboard.actors.envelope import Envelope
-from callboard.actors.errors import MailboxFull, ResultTimeout
+from callboard.actors.errors import (
+    MailboxFull,
+    ResultTimeout,
+    WrongArgument,
+    WrongValue,
+    wrong_argument,
+)
 from callboard.actors.events import Counters, MailboxOverflow
 from callboard.actors.future import Future
 from callboard.actors.reference import Down, Home, Running, Sender, current_cell
+from callboard.actors.seconds import count as checked_count
 from callboard.actors.signals import ChildDown, Exit, LinkExit, Resume, Stop, Urgent
 from callboard.dataclass import dataclass
 from callboard.seconds import check_numbers
+from callboard.text import shown
+
+log = logging.getLogger("callboard.actors")
 
 Item = tuple[Any, Sender | None]
 OnFull = Literal["wait", "drop_newest", "drop_oldest", "fail"]
@@ -71,12 +83,11 @@ class Mailbox:
     def __post_init__(self) -> None:
         check_numbers(self)
         for name, bound in (("limit", self.limit), ("bytes", self.bytes)):
-            if bound is not None and bound < 1:
-                msg = f"Mailbox({name}={bound!r}): a bound is 1 or more, or None"
-                raise ValueError(msg)
+            if bound is not None:
+                checked_count(bound, f"Mailbox: {name}", 1)
         if self.on_full not in _POLICIES:
             msg = f"Mailbox(on_full={self.on_full!r}): choose one of {', '.join(_POLICIES)}"
-            raise ValueError(msg)
+            raise WrongValue(msg)
 
 
 def size_of(message: Any) -> int:
@@ -520,13 +531,16 @@ def options_of(actor_class: Any) -> tuple[Any, SpawnOptions]:
     """Split what was given to `spawn` into the class and its options.
 
     Raises:
-        TypeError: it is not a class.
+        WrongArgument: it is not a class.
     """
     if isinstance(actor_class, ClassWithOptions):
         return actor_class.actor_class, actor_class.options
     if not isinstance(actor_class, type):
-        msg = f"{actor_class!r} is no actor class; derive one from callboard.Actor"
-        raise TypeError(msg)
+        kind = type(actor_class)
+        msg = f"{shown(actor_class):.100} is no actor class; derive one from callboard.Actor"
+        if hasattr(kind, "cell_class"):
+            msg = f"spawn() makes the {kind.__name__} itself: spawn({kind.__name__}, …)"
+        raise WrongArgument(msg)
     trap_exit = bool(getattr(actor_class, "trap_exit", False))
     bounds = getattr(actor_class, "mailbox", None)  # a Thespian class may have another thing
     detached = getattr(actor_class, "detached", False) is True
@@ -535,6 +549,71 @@ def options_of(actor_class: Any) -> tuple[Any, SpawnOptions]:
     bounds = bounds if isinstance(bounds, Mailbox) else None
     return actor_class, SpawnOptions(trap_exit, bounds, detached)
 
+
+def check_options(where: str, options: Mapping[str, Any]) -> None:
+    """Look whether options of an actor are of their kinds; what is None was not given.
+
+    Raises:
+        WrongArgument: one is not.
+    """
+    for name, value in options.items():
+        if name == "mailbox" and isinstance(value, int | str | dict | tuple | list):
+            msg = f"{where}: mailbox = Mailbox(limit=1000) bounds a mailbox"
+            raise wrong_argument(msg, value)
+        if name in ("trap_exit", "detached") and not isinstance(value, bool | None):
+            msg = f"{where}: {name} is True or False"
+            raise wrong_argument(msg, value)
+
+
+def check_class(actor_class: type) -> None:
+    """Look whether what an actor class sets for the runtime can be meant.
+
+    Raises:
+        WrongArgument: an option is of another kind, or `__init__` is a coroutine.
+        WrongValue: an option has a value that means nothing.
+    """
+    own, where = vars(actor_class), actor_class.__qualname__
+    check_options(where, {name: own.get(name) for name in ("mailbox", "trap_exit", "detached")})
+    if inspect.iscoroutinefunction(own.get("__init__")):
+        msg = f"{where}.__init__ is async, and nobody would await it; begin in a handler"
+        raise WrongArgument(msg)
+    if "concurrent_limit" in own:
+        checked_count(own["concurrent_limit"], f"{where}.concurrent_limit", 1)
+    callables = own.get("remote_methods")
+    if isinstance(callables, str):
+        msg = f"{where}: remote_methods is a set of names, {{{callables!r}}}"
+        raise wrong_argument(msg, callables)
+    if isinstance(callables, set | frozenset | list | tuple):
+        unknown = sorted(str(n) for n in callables if not hasattr(actor_class, str(n)))
+        if unknown:
+            msg = f"{where}.remote_methods names {', '.join(unknown)}, which it does not have"
+            raise WrongValue(msg)
+    for name, value in own.items():
+        is_own = name.startswith("_") or not name.islower() or name == "remote_methods"
+        if type(value) in _SHARED and not is_own:
+            text = "%s.%s is one %s for all actors of the class; make it in __init__"
+            log.warning(text, where, name, type(value).__name__)
+
+
+def refuse_abstract(actor_class: type) -> None:
+    """Refuse a class that lacks methods.
+
+    Raises:
+        WrongArgument: some are abstract.
+    """
+    missing = sorted(
+        name
+        for name in dir(actor_class)
+        if getattr(inspect.getattr_static(actor_class, name), "__isabstractmethod__", False)
+    )
+    if missing:
+        name = actor_class.__qualname__
+        msg = f"{name} is abstract: spawn a subclass of it that has {', '.join(missing)}"
+        raise WrongArgument(msg)
+
+
+#: What each actor of a class would share with all others.
+_SHARED: Final = frozenset({list, dict, set, bytearray, deque})
 
 #: The options of most spawns.
 _DEFAULTS: Final = SpawnOptions()

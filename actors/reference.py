@@ -23,7 +23,7 @@ from typing import (
 
 from callboard.actors.asking.retry import FIRST_PAUSE, RetriedAsk, Retries
 from callboard.actors.envelope import COMPANY, Envelope, Priority
-from callboard.actors.errors import NoSuchMethod, WrongArgument
+from callboard.actors.errors import NoSuchMethod, WrongArgument, WrongValue
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import AskList, Future
 from callboard.actors.seconds import limit as checked_limit
@@ -346,8 +346,19 @@ class Callee(Generic[A_co]):
         if not hasattr(method, "__name__"):
             msg = f"call() takes a method such as Counter.add, not {method!r}; by its name: "
             msg += "ref.proxy().add(1)"
-            raise TypeError(msg)
+            raise WrongArgument(msg)
         return self.ask(Call(method.__name__, args, kwargs or None))
+
+
+def refuse_priority(priority: object) -> None:
+    """Refuse what is no priority.
+
+    Raises:
+        WrongValue: it is neither of the two.
+    """
+    if priority not in ("normal", "high"):
+        msg = f"priority={shown(priority):.80}: a message has priority 'normal' or 'high'"
+        raise WrongValue(msg)
 
 
 def checked_ref(ref: object, call: str) -> "ActorRef[Any]":
@@ -402,6 +413,7 @@ class ActorRef(Callee[A_co], ActorAddress):
         if priority == "normal":
             self.target.post(message, current_cell.get())
         else:
+            refuse_priority(priority)
             self.target.post_urgent(message, current_cell.get())
 
     @overload
@@ -477,6 +489,7 @@ class ActorRef(Callee[A_co], ActorAddress):
         self, message: object, timeout: float | None, priority: Priority
     ) -> Future[Any]:
         """Ask with a deadline of its own, a trace context, or a priority."""
+        refuse_priority(priority)
         future: Future[Any] = Future(self)
         has_own_time = timeout is not DEFAULT_TIMEOUT
         # NaN is not between, nor is what is no plain time: it is checked.
@@ -510,6 +523,7 @@ class ActorRef(Callee[A_co], ActorAddress):
         priority: Priority,
     ) -> Future[Any]:
         """Ask, and send the message again when no answer comes."""
+        refuse_priority(priority)
         limit = None
         cell = current_cell.get()
         if timeout is DEFAULT_TIMEOUT and cell is not None and cell.sender is not None:

@@ -20,8 +20,8 @@ in brackets. NODE has 36 hexadecimal digits. PATH has no colons or spaces.
 import re
 from typing import Final
 
-from callboard.actors.errors import InvalidAddress
-from callboard.basp.node_id import NodeId
+from callboard.actors.errors import InvalidAddress, wrong_argument
+from callboard.basp.node_id import NODE_ID_SIZE, NodeId
 from callboard.dataclass import dataclass
 
 _ADDRESS: Final = re.compile(
@@ -41,6 +41,26 @@ Endpoint = tuple[str, int]
 
 #: Bytes of a path: systems take 103 or 107, and a moment's name for the file is longer.
 MOST_PATH: Final = 96
+
+
+def checked_endpoint(host: str, port: int) -> Endpoint:
+    """Return where something listens, from a host and a port.
+
+    Raises:
+        WrongArgument: they are no text and no number.
+        InvalidAddress: the host is an address with a port, or no port has that number.
+    """
+    given: object = host
+    if not isinstance(given, str):
+        msg = "a host is a text, such as '127.0.0.1'"
+        raise wrong_argument(msg, given)
+    if type(port) is not int:
+        msg = "a port is a number, such as 9999"
+        raise wrong_argument(msg, port)
+    if "://" in host or not 0 < port < 65536:
+        msg = f"({host!r:.80}, {port}) is no host and port, such as ('127.0.0.1', 9999)"
+        raise InvalidAddress(msg)
+    return host, port
 
 
 def is_path(host: str) -> bool:
@@ -64,6 +84,10 @@ def parse_address(text: str) -> Address:
     Raises:
         InvalidAddress: the text has another form.
     """
+    given: object = text
+    if not isinstance(given, str):
+        msg = "an address is a text, such as 'basp://HOST:PORT', node.address or str(ref)"
+        raise wrong_argument(msg, given)
     match = _ADDRESS.fullmatch(text)
     if match is None:
         msg = (
@@ -144,6 +168,9 @@ def parse_seed(text: str) -> Endpoint | NodeSource:
     Raises:
         InvalidAddress: the text is neither.
     """
+    given: object = text
+    if not isinstance(given, str):
+        return parse_node_address(text)
     if not text.startswith(("dns:", "srv:", "file:")):
         return parse_node_address(text)
     match = _SOURCE.fullmatch(text)
@@ -159,12 +186,30 @@ def parse_seed(text: str) -> Endpoint | NodeSource:
     )
 
 
+def check_node_id(node: bytes, call: str) -> bytes:
+    """Return the id of a node.
+
+    Raises:
+        WrongArgument: it is none.
+    """
+    given: object = node
+    if not isinstance(given, bytes) or len(given) != NODE_ID_SIZE:
+        msg = f"{call} takes the {NODE_ID_SIZE} bytes of a node's id, as connect() returns them"
+        msg_0 = f"{msg} and node.node_id has them"
+        raise wrong_argument(msg_0, given)
+    return node
+
+
 def check_name(name: str) -> str:
     """Return a name that an actor may be registered under.
 
     Raises:
         InvalidAddress: the name could not stand in an address.
     """
+    given: object = name
+    if not isinstance(given, str):
+        msg = "the name of an actor or group is a text"
+        raise wrong_argument(msg, given)
     if _NAME.fullmatch(name) is None:
         msg = (
             f"{name!r} cannot be a name: begin with a letter or _, then letters, digits, _ . -"

@@ -4,14 +4,20 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from callboard.actors import errors
-from callboard.actors.errors import ActorDown, CallboardError, RemoteError, WrongArgument
+from callboard.actors.errors import (
+    ActorDown,
+    CallboardError,
+    RemoteError,
+    WrongArgument,
+    WrongValue,
+)
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import ActorRef, Call, Down, Query
 from callboard.actors.signals import Exit, Restarted
 from callboard.basp.errors import BaspError, PayloadTooHeavy
 from callboard.basp.errors import DuplicateMessageType as BaspDuplicate
 from callboard.basp.errors import NotSerializable as BaspNotSerializable
-from callboard.basp.registry import DEFAULT_REGISTRY
+from callboard.basp.registry import DEFAULT_REGISTRY, NAME_LIMIT
 from callboard.dataclass import dataclass
 from callboard.proxies.errors import (
     DuplicateMessageType,
@@ -42,6 +48,10 @@ def message(name: str) -> Callable[[T], T]:
         called = getattr(given, "__name__", "Message")
         msg = f'@message takes a name, the same in every program: @message("shop.{called}")'
         raise WrongArgument(msg)
+
+    if not 0 < len(name) <= NAME_LIMIT or not name.isprintable():
+        msg = f"@message({name[:80]!r}): a name has 1 to {NAME_LIMIT} printable characters"
+        raise WrongValue(msg)
 
     def register(cls: T) -> T:
         try:

@@ -17,14 +17,14 @@ from collections.abc import (
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, ParamSpec, TypeVar, overload
+from typing import Any, ClassVar, ParamSpec, Self, TypeVar, overload
 
 from callboard.actors import errors
 from callboard.actors.actor import Actor
 from callboard.actors.closing import Closing, refuse_loop
 from callboard.actors.future import Future
 from callboard.actors.mailbox import options_of
-from callboard.actors.reference import ActorRef, Down, current_cell
+from callboard.actors.reference import ActorRef, Down, checked_ref, current_cell
 from callboard.actors.runner.runner import Runner
 from callboard.actors.runtime import Runtime
 from callboard.actors.seconds import seconds as checked
@@ -38,6 +38,7 @@ from callboard.proxies.address import (
     Endpoint,
     NodeSource,
     check_name,
+    check_node_id,
     endpoint_text,
     parse_address,
     parse_seed,
@@ -68,6 +69,7 @@ from callboard.proxies.surroundings import Surroundings, real_surroundings
 from callboard.proxies.traffic.paths import describe_node
 from callboard.proxies.workers.class_source import refuse_while_loading, source_of
 from callboard.proxies.workers.pool import Worker, WorkerPool
+from callboard.text import shown
 
 A = TypeVar("A", bound=Actor)
 P = ParamSpec("P")
@@ -130,12 +132,7 @@ class Node(Closing):
             ValueError: a secret is empty or there twice, or the name has characters that
                 cannot be printed.
         """
-        if not name.isprintable():
-            msg = f"{name!a} cannot be the name of a node: it has characters without a form"
-            raise ValueError(msg)
-        if isinstance(join, str):
-            msg = f"join takes a list of addresses: join=[{join!r}]"
-            raise TypeError(msg)
+        _check_arguments(name, join, spawnable or {}, limits)
         seeds = [parse_seed(address) for address in join]
         access = LinkAccess.of(secret, secrets, permissions)
         self._certificates = certificates = Certificates.of_dials(tls)
@@ -225,6 +222,10 @@ class Node(Closing):
 
     def __repr__(self) -> str:
         return f"<Node {self.name} {self.node_id.hex()}>"
+
+    def __enter__(self) -> Self:
+        self._refuse_closed()
+        return super().__enter__()
 
     # --- actors ---
 
@@ -324,10 +325,18 @@ class Node(Closing):
         self, on: str | bytes, name: str, *args: Any, **kwargs: Any
     ) -> ActorRef[Any]:
         """Awaitable twin of `remote_spawn`."""
+        given: object = name
+        if not isinstance(given, str):
+            msg = (
+                "remote_spawn() takes the name of an offered class; spawn(Till, on=…) the class"
+            )
+            raise errors.wrong_argument(msg, given)
         return await self._reach.spawn(on, Spawn(name, args, kwargs or None))
 
     def offer(self, name: str, actor_class: type[Actor]) -> None:
         """Let other nodes spawn a class here from now on, as `spawnable` does."""
+        self._refuse_closed()
+        _check_offer(name, actor_class)
         self._offered[name] = actor_class
 
     def workers(self, count: int | None = None) -> WorkerPool:
@@ -356,6 +365,9 @@ class Node(Closing):
     async def _start_workers(self, count: int | None) -> WorkerPool:
         """Start workers and wait until they are linked."""
         self._refuse_closed()
+        if count is not None and type(count) is not int:
+            needed = "workers() takes a number of processes"
+            raise errors.wrong_argument(needed, count)
         if type(self.runner) is not Runner:
             msg = f"{self.name} is simulated and has no processes; give it more nodes instead"
             raise ValueError(msg)
@@ -405,24 +417,29 @@ class Node(Closing):
         Raises:
             InvalidAddress: the name could not stand in an address.
         """
+        self._refuse_closed()
         self._names.register(name, ref)
+        cell = self.runtime.contexts.get(ref.actor_id)
+        if ref.is_local and cell is None:
+            text = f"register({name!r}, …): the actor has ended, so nobody will find it"
+            self.runtime.warn_once(("register", name), text)
 
     def unregister(self, name: str) -> bool:
         """Take a name back; False when nobody had it."""
-        return self._names.withdraw(name)
+        return self._names.withdraw(check_name(name))
 
     def find(self, name: str, timeout: float = CONNECT_TIMEOUT) -> Future[ActorRef[Any]]:
         """Look a name up on this node and on all that are in reach.
 
         The future fails with `NotRegistered` when nobody has the name.
         """
-        return self._start(self._reach.first(name, checked(timeout)))
+        return self._start(self._reach.first(check_name(name), checked(timeout)))
 
     def find_all(
         self, name: str, timeout: float = CONNECT_TIMEOUT
     ) -> Future[list[ActorRef[Any]]]:
         """Return all actors of that name in reach, this node's first."""
-        return self._start(self._reach.all(name, checked(timeout)))
+        return self._start(self._reach.all(check_name(name), checked(timeout)))
 
     async def watch(self, name: str) -> AsyncGenerator[NameChange, None]:
         """Iterate over who has a name in reach: those that have it, then each change.
@@ -512,6 +529,8 @@ class Node(Closing):
             PortUnavailable: the address is not ours or the port is taken.
         """
         self._refuse_closed()
+        if publish is not None:
+            checked_ref(publish, "listen(publish=…)")
         access = self._connector.options.access
         given = LinkAccess.of(secret, secrets, permissions)
         if given.keys:
@@ -588,6 +607,8 @@ class Node(Closing):
 
     def monitor_node(self, node_id: bytes) -> Future[NodeDown]:
         """Return a future that is done when no path leads to a node any more."""
+        self._refuse_closed()
+        check_node_id(node_id, "monitor_node()")
         future: Future[NodeDown] = Future()
         self.runtime.post(self._broker.paths.monitor_node, node_id, future)
         return future
@@ -604,6 +625,8 @@ class Node(Closing):
 
     def disconnect(self, node_id: bytes, seconds: float = 3.0) -> None:
         """Cut the link with a neighbor and refuse it for some seconds, to see what happens."""
+        self._refuse_closed()
+        check_node_id(node_id, "disconnect()")
         self.runtime.post(self._connector.bar, node_id, checked(seconds, "seconds"))
 
     # --- figures and events ---
@@ -840,6 +863,45 @@ class Node(Closing):
     ) -> Future[ActorRef[A]]:
         """Begin to spawn a supervisor's child on another node."""
         return self._start(self.aspawn(actor_class, *args, on=on, **kwargs))
+
+
+def _check_arguments(name: object, join: object, spawnable: object, limits: object) -> None:
+    """Look whether a node can be made of its arguments.
+
+    Raises:
+        WrongArgument: one is of another kind.
+        WrongValue: the name cannot be printed.
+    """
+    if not isinstance(name, str):
+        msg = "the name of a node is a text"
+        raise errors.wrong_argument(msg, name)
+    if not name.isprintable():
+        msg = f"{name!a} cannot be the name of a node: it has characters without a form"
+        raise errors.WrongValue(msg)
+    if isinstance(join, str):
+        msg = f"join takes a list of addresses: join=[{join!r}]"
+        raise errors.WrongArgument(msg)
+    if limits is not None and not isinstance(limits, Limits):
+        needed = "limits takes Limits(…)"
+        raise errors.wrong_argument(needed, limits)
+    if not isinstance(spawnable, Mapping):
+        msg = 'spawnable takes classes by their names: {"till": Till}'
+        raise errors.wrong_argument(msg, spawnable)
+    for offered, actor_class in spawnable.items():
+        _check_offer(offered, actor_class)
+
+
+def _check_offer(name: object, actor_class: object) -> None:
+    """Look whether it is a class that others can spawn by a name.
+
+    Raises:
+        WrongArgument: it is not.
+    """
+    if not isinstance(name, str) or not isinstance(actor_class, type):
+        msg = (
+            f"a class is offered by its name, as in offer('till', Till), not {shown(name):.80}"
+        )
+        raise errors.wrong_argument(msg + " with a class", actor_class)
 
 
 def _account_info(account: Account, waiting: int, name: str) -> AccountInfo:

@@ -4,11 +4,23 @@ import gc
 import logging
 import os
 import socket
+from abc import abstractmethod
 from dataclasses import dataclass
 
 import pytest
 
-from callboard import Actor, CallboardError, Child, Node, errors, handler, message
+from callboard import (
+    Actor,
+    CallboardError,
+    Child,
+    Endpoint,
+    Future,
+    Mailbox,
+    Node,
+    errors,
+    handler,
+    message,
+)
 from tests.polling import eventually
 
 
@@ -263,3 +275,268 @@ def test_a_fork_cannot_use_the_nodes_of_its_parent(node, echo):
         assert lines.read() == "spawn,spawn,spawn,spawn,spawn"
     os.waitpid(child, 0)
     assert echo.ask(A(3)).result(5) == 3
+
+
+# --- classes of actors ---
+
+
+def static_handler():
+    class Static(Actor):
+        @handler
+        @staticmethod
+        def on_a(msg: A) -> int:
+            return 1
+
+
+def class_handler():
+    class OfClass(Actor):
+        @classmethod
+        @handler
+        def on_a(cls, msg: A) -> int:
+            return 1
+
+
+def property_handler():
+    class Property(Actor):
+        @property
+        @handler
+        def on_a(self, msg: A) -> int:
+            return 1
+
+
+def generator():
+    class Yields(Actor):
+        @handler
+        def on_a(self, msg: A):
+            yield 1
+
+
+def async_generator():
+    class YieldsLater(Actor):
+        @handler
+        async def on_a(self, msg: A):
+            yield 1
+
+
+def handler_of_a_message():
+    class Given(Actor):
+        @handler(A)
+        def on_a(self, msg) -> int:
+            return 1
+
+
+def handler_that_is_init():
+    class Init(Actor):
+        @handler
+        def __init__(self, msg: A) -> None:
+            pass
+
+
+def async_init():
+    class Async(Actor):
+        async def __init__(self) -> None:
+            pass
+
+
+def class_with(**attributes):
+    return lambda: type("Odd", (Echo,), attributes)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "error", "remedy"),
+    [
+        (static_handler, errors.InvalidHandler, r"plain method \(self, msg"),
+        (class_handler, errors.InvalidHandler, r"plain method \(self, msg"),
+        (property_handler, errors.InvalidHandler, r"plain method \(self, msg"),
+        (generator, errors.InvalidHandler, "return a list"),
+        (async_generator, errors.InvalidHandler, "return a list"),
+        (handler_of_a_message, errors.InvalidHandler, r"def a\(self, msg: A\)"),
+        (handler_that_is_init, errors.InvalidHandler, "another name"),
+        (lambda: handler("x"), errors.InvalidHandler, "takes no message"),
+        (async_init, errors.WrongArgument, "begin in a handler"),
+        (class_with(mailbox=100), errors.WrongArgument, r"Mailbox\(limit"),
+        (class_with(detached="yes"), errors.WrongArgument, "True or False"),
+        (class_with(trap_exit="no"), errors.WrongArgument, "True or False"),
+        (class_with(concurrent_limit="3"), errors.WrongArgument, "whole number"),
+        (class_with(concurrent_limit=0), errors.WrongValue, "at least 1"),
+        (class_with(remote_methods="plain"), errors.WrongArgument, "set of names"),
+        (class_with(remote_methods={"plian"}), errors.WrongValue, "plian, which it does"),
+        (lambda: Mailbox(limit="3"), errors.WrongArgument, "whole number"),
+        (lambda: Mailbox(limit=True), errors.WrongArgument, "whole number"),
+        (lambda: Mailbox(limit=1.5), errors.WrongArgument, "whole number"),
+        (lambda: Mailbox(bytes=0), errors.WrongValue, "at least 1"),
+        (lambda: Mailbox(limit=1, on_full="drop"), errors.WrongValue, "drop_newest"),
+        (lambda: Echo.with_options(mailbox=5), errors.WrongArgument, r"Mailbox\(limit"),
+        (lambda: Echo.with_options(detached=1.0), errors.WrongArgument, "True or False"),
+        (lambda: message(""), errors.WrongValue, "1 to 255"),
+        (lambda: message("a\nb"), errors.WrongValue, "printable"),
+    ],
+)
+def test_what_a_class_cannot_mean_is_told_when_it_is_made(mistake, error, remedy):
+    with pytest.raises(error, match=remedy):
+        mistake()
+
+
+def test_what_all_actors_of_a_class_would_share_is_told(caplog):
+    class Shared(Actor):
+        items: list = []
+        LIMITS = {"a": 1}
+        _own: set = set()
+
+    assert caplog.text.count("one list for all actors of the class; make it in __init__") == 1
+    assert "LIMITS" not in caplog.text
+
+
+class Abstract(Actor):
+    @abstractmethod
+    def lacking(self) -> None:
+        """Subclasses have it."""
+
+
+class Complete(Abstract):
+    def lacking(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "remedy"),
+    [
+        # spawn
+        (lambda n, e: n.spawn(Echo()), errors.WrongArgument, r"spawn\(Echo, …\)"),
+        (lambda n, e: n.spawn(lambda: 1), errors.WrongArgument, "derive one from"),
+        (lambda n, e: n.spawn(dict), errors.WrongArgument, "derive it from"),
+        (lambda n, e: n.spawn(Abstract), errors.WrongArgument, "that has lacking"),
+        (lambda n, e: n.spawn(Echo, on=n), errors.WrongArgument, r"node\.address"),
+        (lambda n, e: n.spawn(Echo, on=["x"]), errors.WrongArgument, r"node\.address"),
+        (lambda n, e: n.spawn(Echo, on=b"x"), errors.WrongArgument, "18 bytes"),
+        (lambda n, e: n.remote_spawn("basp://h:1", Echo), errors.WrongArgument, "the name of"),
+        (lambda n, e: n.offer("e", e), errors.WrongArgument, r"offer\('till', Till\)"),
+        (lambda n, e: n.offer(Echo, "e"), errors.WrongArgument, r"offer\('till', Till\)"),
+        (lambda n, e: n.workers("2"), errors.WrongArgument, "number of processes"),
+        (lambda n, e: n.workers(True), errors.WrongArgument, "number of processes"),
+        (lambda n, e: n.workers(0), errors.WrongValue, "start at least one"),
+        # supervision
+        (lambda n, e: Child(e), errors.WrongArgument, "derive one from"),
+        (lambda n, e: Child(Echo, restart="always"), errors.WrongValue, "permanent"),
+        (lambda n, e: supervise(n, intensity=3), errors.WrongArgument, r"\(3, 5\.0\)"),
+        (lambda n, e: supervise(n, intensity="35"), errors.WrongArgument, r"\(3, 5\.0\)"),
+        (lambda n, e: supervise(n, backoff=1.0), errors.WrongArgument, "longest pause"),
+        (lambda n, e: supervise(n, strategy="one"), errors.WrongValue, "rest_for_one"),
+        # messages
+        (lambda n, e: e.ask(A).result(5), errors.UnexpectedMessage, r"send A\(…\)"),
+        (lambda n, e: e.ask(Future()).result(5), errors.UnexpectedMessage, "await it"),
+        (lambda n, e: e.ask(A(), priority="hihg"), errors.WrongValue, "'normal' or 'high'"),
+        (lambda n, e: e.tell(A(), priority="low"), errors.WrongValue, "'normal' or 'high'"),
+        (lambda n, e: e.ask(A(), retries="3"), errors.WrongArgument, "whole number"),
+        (lambda n, e: e.ask(A(), retries=1, backoff=0), errors.InvalidSeconds, "more than 0"),
+        (lambda n, e: e.call("plain", 1), errors.WrongArgument, r"ref\.proxy\(\)\.add"),
+        # names and groups
+        (lambda n, e: n.register(e, "x"), errors.WrongArgument, "is a text"),
+        (lambda n, e: n.unregister(e), errors.WrongArgument, "is a text"),
+        (lambda n, e: n.find(5), errors.WrongArgument, "is a text"),
+        (lambda n, e: n.find("a b"), errors.InvalidAddress, "begin with a letter"),
+        (lambda n, e: n.find_all("a/b"), errors.InvalidAddress, "begin with a letter"),
+        (lambda n, e: n.group(5), errors.WrongArgument, "is a text"),
+        (lambda n, e: n.group("g", routing="robin"), errors.WrongValue, "round_robin"),
+        (lambda n, e: n.group("g", key="x"), errors.WrongValue, "routing='hash'"),
+        (lambda n, e: n.group("g").leave("x"), errors.WrongArgument, "takes a ref"),
+        (lambda n, e: n.group("g").ready("2"), errors.WrongArgument, "whole number"),
+        (lambda n, e: n.group("g").map(5), errors.WrongArgument, "as a list"),
+        (lambda n, e: n.group("g").map([], limit=0), errors.WrongValue, "at least 1"),
+        (lambda n, e: keyed(n, e).ask(A()), AttributeError, "the key 'nope'"),
+        # nodes and addresses
+        (lambda n, e: n.connect(n), errors.WrongArgument, r"node\.address"),
+        (lambda n, e: n.remote_actor(n), errors.WrongArgument, r"node\.address"),
+        (lambda n, e: n.ref(e), errors.WrongArgument, r"str\(ref\)"),
+        (lambda n, e: n.ref(5), errors.WrongArgument, r"str\(ref\)"),
+        (lambda n, e: n.monitor_node("n"), errors.WrongArgument, "18 bytes"),
+        (lambda n, e: n.disconnect("n"), errors.WrongArgument, "18 bytes"),
+        (lambda n, e: n.listen(4000), errors.WrongArgument, r"'127.0.0.1', 4000"),
+        (lambda n, e: n.listen(publish=Echo), errors.WrongArgument, "takes a ref"),
+        (lambda n, e: n.subscribed(None).__enter__(), errors.WrongArgument, "a function"),
+        (lambda n, e: Node(5), errors.WrongArgument, "is a text"),
+        (lambda n, e: Node(join="basp://h:1"), errors.WrongArgument, r"join=\['basp"),
+        (lambda n, e: Node(join=[n]), errors.WrongArgument, r"node\.address"),
+        (lambda n, e: Node(secret=5), errors.WrongArgument, "text or bytes"),
+        (lambda n, e: Node(limits={"items": 5}), errors.WrongArgument, r"Limits\("),
+        (lambda n, e: Node(tls=True), errors.WrongArgument, r"Tls\(certificate"),
+        (lambda n, e: Node(spawnable=[Echo]), errors.WrongArgument, r"\{\"till\": Till\}"),
+        (lambda n, e: Node(spawnable={"e": e}), errors.WrongArgument, "offered by its name"),
+    ],
+)
+def test_more_arguments_are_told_with_what_to_pass(node, echo, call, error, remedy):
+    with pytest.raises(error, match=remedy):
+        call(node, echo)
+
+
+def supervise(node, **options):
+    return node.supervise([Child(Echo)], **options)
+
+
+def keyed(node, ref):
+    group = node.group("keyed", routing="hash", key="nope")
+    group.join(ref)
+    return group
+
+
+def test_a_class_that_has_all_its_methods_is_spawned(node):
+    assert node.spawn(Complete).call(Complete.lacking).result(5) == 1
+
+
+def test_a_name_for_an_actor_that_has_ended_is_told(node, caplog):
+    ref = node.spawn(Echo)
+    ref.kill()
+    eventually(lambda: node.runtime.contexts.get(ref.actor_id) is None)
+
+    node.register("late", ref)
+
+    assert "register('late', …): the actor has ended" in caplog.text
+
+
+CLOSED_CALLS = {
+    "ask": lambda n, r, far: r.ask(A()).result(5),
+    "ask far": lambda n, r, far: far.ask(A()).result(5),
+    "register": lambda n, r, far: n.register("x", r),
+    "offer": lambda n, r, far: n.offer("e", Echo),
+    "monitor_node": lambda n, r, far: n.monitor_node(bytes(18)),
+    "disconnect": lambda n, r, far: n.disconnect(bytes(18)),
+    "with": lambda n, r, far: n.__enter__(),
+}
+
+
+@pytest.fixture(scope="module")
+def closed(node):
+    node.listen()
+    with Node("gone") as made:
+        far = made.ref(str(node.spawn(Echo)))
+        made.connect(node.address)
+        assert far.ask(A()).result(5) == 1
+        ref = made.spawn(Echo)
+    return made, ref, far
+
+
+@pytest.mark.parametrize("call", CLOSED_CALLS.values(), ids=CLOSED_CALLS)
+def test_what_is_done_through_a_closed_node_is_told(closed, call):
+    with pytest.raises(CallboardError, match="closed; make another node"):
+        call(*closed)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "remedy"),
+    [
+        (lambda e: Endpoint("name"), errors.WrongArgument, "metrics_endpoint_name"),
+        (lambda e: e.peer(5, 5), errors.WrongArgument, "'127.0.0.1'"),
+        (lambda e: e.peer("127.0.0.1", "99"), errors.WrongArgument, "a port is a number"),
+        (lambda e: e.peer("127.0.0.1", 0), errors.InvalidAddress, "'127.0.0.1', 9999"),
+        (lambda e: e.peer("basp://h:5", 5), errors.InvalidAddress, "'127.0.0.1', 9999"),
+        (lambda e: e.unpeer("127.0.0.1", None), errors.WrongArgument, "a port is a number"),
+        (lambda e: e.await_peer("x", 1), errors.WrongValue, r"node_id\(\)"),
+        (lambda e: e.attach_master("s", "sqlit"), CallboardError, r"Backend\.SQLite"),
+        (lambda e: e.attach_master(""), errors.WrongValue, "needs a name"),
+        (lambda e: e.attach_master(5), errors.WrongArgument, "is a text"),
+        (lambda e: e.attach_clone(5), errors.WrongArgument, "is a text"),
+    ],
+)
+def test_arguments_of_endpoints_are_told_with_what_to_pass(node, call, error, remedy):
+    with Endpoint(node=node) as endpoint, pytest.raises(error, match=remedy):
+        call(endpoint)

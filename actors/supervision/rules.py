@@ -18,9 +18,11 @@ import random
 from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
+from numbers import Real
 from typing import Any, Final
 
 from callboard.actors.backoff import Backoff
+from callboard.actors.errors import WrongValue, wrong_argument
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.seconds import seconds
 from callboard.actors.supervision.child import Child
@@ -91,11 +93,13 @@ class Supervision:
         """
         if strategy not in STRATEGIES:
             msg = f"strategy={strategy!r} is not known; use one of {', '.join(STRATEGIES)}"
-            raise ValueError(msg)
+            raise WrongValue(msg)
+        _check_pair(intensity, "intensity", "(3, 5.0): 3 restarts in 5 seconds")
+        _check_pair(backoff, "backoff", "(0.05, 5.0): the shortest and the longest pause")
         self.limit, self.period = intensity
         if self.limit < 0 or self.period < 0 or min(backoff) < 0:
             msg = f"intensity={intensity!r}, backoff={backoff!r}: numbers must not be negative"
-            raise ValueError(msg)
+            raise WrongValue(msg)
         self.limit = int(seconds(self.limit, "intensity"))
         self.period = seconds(self.period, "intensity")
         backoff = seconds(backoff[0], "backoff"), seconds(backoff[1], "backoff")
@@ -262,3 +266,15 @@ class Supervision:
             slot.backoff = Backoff(*self._pauses)
             return 0.0
         return slot.backoff.next_pause(self._random)
+
+
+def _check_pair(value: object, name: str, example: str) -> None:
+    """Look whether it is a pair of numbers.
+
+    Raises:
+        WrongArgument: it is not.
+    """
+    pair = value if isinstance(value, tuple | list) else ()
+    if len(pair) != 2 or not all(isinstance(n, Real) and not isinstance(n, bool) for n in pair):
+        msg = f"{name} is a pair of numbers, such as {example}"
+        raise wrong_argument(msg, value)

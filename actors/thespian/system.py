@@ -37,7 +37,7 @@ from thespian.system.utilis import withPossibleInitArgs
 from callboard.actors.cell import Cell
 from callboard.actors.dispatch import NO_HANDLERS
 from callboard.actors.envelope import Envelope
-from callboard.actors.errors import CallboardError, MailboxFull
+from callboard.actors.errors import CallboardError, MailboxFull, WrongArgument
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import ActorRef, ReplyRef, Sender
 from callboard.actors.runtime import Runtime
@@ -187,7 +187,7 @@ class PlainActors:
             msg = (
                 f"{actor_class.__qualname__} is no actor class; derive it from callboard.Actor"
             )
-            raise TypeError(msg)
+            raise WrongArgument(msg)
         assert isinstance(cell, PlainCell)
         if args and isinstance(args[0], Creation):
             cell.creation, args = args[0], ()

@@ -17,7 +17,13 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, overload
 
 from callboard.actors.closing import Closing, on_a_thread, refuse_loop
-from callboard.actors.errors import CallboardError, InvalidSeconds, NodeClosed
+from callboard.actors.errors import (
+    CallboardError,
+    InvalidSeconds,
+    NodeClosed,
+    WrongValue,
+    wrong_argument,
+)
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef
 from callboard.actors.seconds import seconds
@@ -39,6 +45,7 @@ from callboard.endpoint.message_queue import QUEUE_LIMIT
 from callboard.endpoint.monitoring import serve_topics
 from callboard.model.errors import InvalidData
 from callboard.node import Node
+from callboard.proxies.address import checked_endpoint
 from callboard.proxies.link.ports import refuse_unguarded
 from callboard.proxies.rights.rights import Rights
 from callboard.store import Backend as StoreBackend
@@ -110,6 +117,12 @@ class Endpoint(Closing):
             OSError: `broker.conf` cannot be read, or the log cannot be written.
         """
         #: What holds, where file and environment have had their say.
+        given: object = configuration
+        if given is not None and not isinstance(given, Configuration):
+            msg = (
+                "Endpoint() takes a Configuration; its name is an option, metrics_endpoint_name"
+            )
+            raise wrong_argument(msg, given)
         self.configuration = copy.copy(configuration or Configuration())
         options = effective_options(self.configuration.options, os.environ, Path.cwd())
         self.configuration.options = options
@@ -393,7 +406,8 @@ class Endpoint(Closing):
         Raises:
             WouldBlock: called on the thread of a running event loop.
         """
-        return self._wait(lambda: self.hub.unpeer((address, port)), "unpeer")
+        where = checked_endpoint(address, port)
+        return self._wait(lambda: self.hub.unpeer(where), "unpeer")
 
     async def aunpeer(self, address: str, port: int) -> bool:
         """Awaitable twin of `unpeer`."""
@@ -568,12 +582,15 @@ class Endpoint(Closing):
 
     def _peer(self, address: str, port: int, retry: Seconds) -> Future[bool]:
         self._refuse_shut()
-        return self.hub.peer((address, port), _seconds(retry))
+        return self.hub.peer(checked_endpoint(address, port), _seconds(retry))
 
     def _until_known(self, whom: str, timeout: Seconds | None) -> Future[bool]:
         self._refuse_shut()
-        endpoint = uuid.UUID(str(whom)).bytes
-
+        try:
+            endpoint = uuid.UUID(str(whom)).bytes
+        except ValueError:
+            msg = f"{str(whom)[:80]!r} is no id of an endpoint, as its node_id() returns it"
+            raise WrongValue(msg) from None
         limit = _seconds(timeout, AWAIT_PEER_LIMIT)
         return self.hub.until(lambda core: core.node_of(endpoint) is not None, limit)
 
@@ -646,8 +663,11 @@ def _callback_and_timeout(
 
 
 def _kind(backend: Backend) -> StoreBackend:
-    name = Backend(backend).name
+    try:
+        name: object = Backend(backend).name
+    except ValueError:
+        name = getattr(backend, "name", backend)
     if name not in StoreBackend.__members__:
-        msg = f"there is no backend {name}; take Memory or SQLite"
+        msg = f"there is no backend {name!r:.80}; take Backend.Memory or Backend.SQLite"
         raise InvalidData(msg)
-    return StoreBackend[name]
+    return StoreBackend[str(name)]

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
-from callboard.actors.errors import NotRegistered
+from callboard.actors.errors import NotRegistered, WrongValue, wrong_argument
 from callboard.actors.future import Future
 from callboard.endpoint.hub import Hub
 from callboard.model.errors import InvalidData
@@ -51,6 +51,7 @@ def attach_master(
         InvalidData: the backend has no such option.
         WouldBlock: called on the thread of a running event loop; await `aattach_master`.
     """
+    check_store_name(name)
     made = make_backend(backend, options)
     with _claimed(hub, name):
         _judge(hub.node.find(master_name(name), SEARCH_TIMEOUT), name, SEARCH_TIMEOUT * 2)
@@ -83,12 +84,28 @@ def attach_clone(hub: Hub, name: str, *, store_options: CloneOptions | None = No
         name: of the store.
         store_options: times.
     """
+    check_store_name(name)
     make_entity = partial(_make_entity, hub)
 
     def make_clone(now: float) -> Clone:
         return Clone(make_entity(), make_entity, now, store_options)
 
     return Store(_start(hub, name, make_clone, None))
+
+
+def check_store_name(name: object) -> None:
+    """Look whether a store can have a name.
+
+    Raises:
+        WrongArgument: it is no text.
+        WrongValue: it is empty.
+    """
+    if not isinstance(name, str):
+        msg = "the name of a store is a text"
+        raise wrong_argument(msg, name)
+    if not name:
+        msg = "a store needs a name, the same for its master and its clones"
+        raise WrongValue(msg)
 
 
 def _start_master(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
+from callboard.actors.errors import wrong_argument
 from callboard.proxies.errors import TlsError
 from callboard.proxies.events import CertificatesRefused, CertificatesReplaced
 from callboard.proxies.link.revocation import (
@@ -115,6 +116,9 @@ class Certificates:
         """
         if tls is None:
             return None
+        if not isinstance(tls, ssl.SSLContext) and not hasattr(tls, "files"):
+            msg = "tls takes Tls(certificate=…) or an ssl.SSLContext"
+            raise wrong_argument(msg, tls)
         made = cls(tls)
         made.dialing()
         return made

@@ -9,9 +9,18 @@ from typing import Any, Final, Literal, TypeVar, get_args, overload
 from callboard.actors.asking.gathering import Answers
 from callboard.actors.asking.retry import FIRST_PAUSE
 from callboard.actors.envelope import Priority
+from callboard.actors.errors import WrongValue
 from callboard.actors.future import Future
-from callboard.actors.reference import DEFAULT_TIMEOUT, ActorRef, Call, Callee, Query
+from callboard.actors.reference import (
+    DEFAULT_TIMEOUT,
+    ActorRef,
+    Call,
+    Callee,
+    Query,
+    checked_ref,
+)
 from callboard.actors.runtime import Runtime
+from callboard.actors.seconds import count as checked_count
 from callboard.dataclass import dataclass
 from callboard.proxies.errors import NoMembers
 from callboard.proxies.names.directory import Names
@@ -138,10 +147,10 @@ class Group(Callee[A]):
         key, routing = self._key, self.routing
         if routing not in ROUTINGS:
             msg = f"routing={routing!r} is not known; use one of {', '.join(ROUTINGS)}"
-            raise ValueError(msg)
+            raise WrongValue(msg)
         if (key is not None) != (routing == "hash"):
             msg = "routing='hash' needs key=…, an attribute's name or a function of the message"
-            raise ValueError(msg if routing == "hash" else "key=… needs routing='hash'")
+            raise WrongValue(msg if routing == "hash" else "key=… needs routing='hash'")
         self._key_of = attrgetter(key) if isinstance(key, str) else key
         self._turns = itertools.count()
 
@@ -157,7 +166,7 @@ class Group(Callee[A]):
 
     def leave(self, ref: ActorRef[A]) -> bool:
         """Take an actor out that joined on this node; False when it did not."""
-        if not self._names.withdraw(self.name, ref):
+        if not self._names.withdraw(self.name, checked_ref(ref, "leave()")):
             return False
         ref.target.demonitor(self._members)
         self._members.remove(ref)
@@ -169,7 +178,7 @@ class Group(Callee[A]):
 
     def ready(self, count: int = 1) -> Future[list[ActorRef[A]]]:
         """Return a future of the members, done once there are at least `count`."""
-        return self._members.when(count)
+        return self._members.when(checked_count(count, "ready", 1))
 
     def __len__(self) -> int:
         return len(self._members.refs)
@@ -213,7 +222,14 @@ class Group(Callee[A]):
             if isinstance(message, Call) or message is None:
                 msg = f"routing='hash' finds no key here; use group.at(key) of {self.name!r}"
                 raise TypeError(msg)
-            return self.at(self._key_of(message))
+            try:
+                key = self._key_of(message)
+            except AttributeError as error:
+                msg = (
+                    f"group {self.name!r} needs the key {self._key!r} in each message: {error}"
+                )
+                raise AttributeError(msg) from error
+            return self.at(key)
         refs = self._members.refs
         if not refs:
             raise self._empty()

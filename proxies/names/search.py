@@ -13,7 +13,13 @@ from callboard.basp.handshake import Published
 from callboard.basp.header import DIRECTORY, SPAWN_SERVER
 from callboard.basp.node_id import NodeId
 from callboard.dataclass import dataclass
-from callboard.proxies.address import Endpoint, endpoint_text, parse_address, parse_node_address
+from callboard.proxies.address import (
+    Endpoint,
+    check_node_id,
+    endpoint_text,
+    parse_address,
+    parse_node_address,
+)
 from callboard.proxies.errors import NotPermitted
 from callboard.proxies.link.dialer import Dial, Dialer
 from callboard.proxies.link.ports import Ports
@@ -133,7 +139,7 @@ class Reach:
     async def node_at(self, on: str | bytes) -> bytes:
         """Return the id of the node at an address; an id stands for itself."""
         if isinstance(on, bytes):
-            return on
+            return check_node_id(on, "on=")
         endpoint = parse_node_address(on)
         if self._ports.find_own(endpoint) is not None:
             return self._runtime.node_id

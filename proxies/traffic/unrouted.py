@@ -8,7 +8,7 @@ the proxy, in order, and goes out in front of what is told later. What waits for
 from collections.abc import Callable
 from typing import Any, Final
 
-from callboard.actors.errors import NodeUnreachable
+from callboard.actors.errors import NodeClosed, NodeUnreachable
 from callboard.actors.future import Future
 from callboard.actors.reference import Sender
 from callboard.actors.runtime import Runtime
@@ -43,6 +43,8 @@ class Unrouted:
         self._router = routes.router
         self._lock = routes.lock
         self._dialer = dialer
+        #: Why nothing waits any more, once the node is closed.
+        self._closed = ""
         #: Proxies that wait for a dial that is under way.
         self.dialing: dict[Endpoint, dict[Proxy, None]] = {}
         #: Proxies that messages wait in, or a monitor, by their node.
@@ -88,6 +90,9 @@ class Unrouted:
         Raises:
             LinkFull: too many messages wait already.
         """
+        if self._closed:
+            proxy.refuse(message, sender, NodeClosed(self._closed))
+            return
         endpoint = self._endpoint_of(proxy)
         with self._lock:
             is_active = proxy.node in self._router.active
@@ -234,7 +239,8 @@ class Unrouted:
         waiting.pressure.release()
 
     def close(self, text: str) -> None:
-        """Fail everything that waits for a path."""
+        """Fail everything that waits for a path, now and later."""
+        self._closed = f"{text}; make another node"
         with self._lock:
             proxies = [proxy for waiting in self._waiting.values() for proxy in waiting]
         for proxy in proxies:

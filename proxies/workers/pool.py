@@ -18,7 +18,7 @@ from typing import IO, Any, Final, ParamSpec, TypeVar, cast
 from callboard.actors.actor import Actor
 from callboard.actors.backoff import Backoff
 from callboard.actors.closing import on_a_thread, refuse_loop
-from callboard.actors.errors import NodeClosed, NotSpawnable
+from callboard.actors.errors import NodeClosed, NotSpawnable, WrongValue
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef
 from callboard.basp.header import INSPECTOR, SPAWN_SERVER
@@ -278,7 +278,7 @@ class WorkerPool:
         """
         if self._count < 1:
             msg = f"workers({self._count!r}): start at least one"
-            raise ValueError(msg)
+            raise WrongValue(msg)
         self._runtime = self._broker.runtime
         self._is_closed = False
         self._backoffs = [Backoff(FIRST_PAUSE, LAST_PAUSE) for _ in range(self._count)]
