@@ -216,17 +216,16 @@ class CancelAsk:
 class AskCredit:
     """To the node itself: all messages to its actor `number` up to `position` went before this.
 
-    `waiting` more wait for credit.
+    And more may wait for credit.
     """
 
     number: int
     position: int
-    waiting: int
 
     @property
     def is_sound(self) -> bool:
-        """False when a field is no number that a node comes to: it is from another one."""
-        return all(type(n) is int and 0 <= n < 1 << 62 for n in (self.position, self.waiting))
+        """False when the position is none that a node comes to: it is from another one."""
+        return type(self.position) is int and 0 <= self.position < 1 << 62
 
 
 @message("callboard.Failure")

@@ -14,8 +14,7 @@ earlier ref of the same actor, and comes late, says nothing.
 
 The receiver gives what is free to the senders that want more, in turn, and always leaves some
 for the next one. What it gave cannot be taken back, and an idle sender keeps it. So that it
-stops nobody, who waits gets one more while what is granted is within the bounds once more, and
-in any case when it asks again.
+stops nobody, who has nothing left gets one message all the same.
 """
 
 from typing import Final
@@ -111,9 +110,8 @@ class _Guest:
     size: int = 0
     #: Whether it has said where it is.
     is_placed: bool = False
-    #: Whether it may want more, and how often it asked in vain, with messages that wait.
+    #: Whether it may want more.
     is_hungry: bool = False
-    asked: int = 0
 
     @property
     def outstanding(self) -> int:
@@ -162,15 +160,14 @@ class Grants:
         if guest.is_placed and 2 * left <= guest.size and (left <= 0 or self._octets is None):
             guest.is_hungry = True
 
-    def asks(self, node: bytes, position: int, waiting: int) -> None:
-        """Take note of where a sender is, and how many messages wait there."""
+    def asks(self, node: bytes, position: int) -> None:
+        """Take note of where a sender is that may want more."""
         guest = self._guests.setdefault(node, _Guest())
         if not guest.is_placed or position >= guest.arrived - _SLACK:
             guest.is_placed = True
             guest.arrived = position
             guest.up_to = max(guest.up_to, position)
         guest.is_hungry = not guest.outstanding
-        guest.asked = guest.asked + 1 if waiting else 0
 
     def serve(self, count: int, held: int) -> list[tuple[bytes, int, int]]:
         """Give what is free to those who want more; returns node, position and bytes.
@@ -192,7 +189,7 @@ class Grants:
                 continue
             guest.up_to = max(guest.up_to, guest.arrived) + share
             guest.size, guest.octets = share, octets
-            guest.is_hungry, guest.asked = False, 0
+            guest.is_hungry = False
             taken, held = taken + share, held + octets
             guests[node] = guests.pop(node)  # the others come first the next time
             granted.append((node, guest.up_to, octets))
@@ -204,6 +201,4 @@ class Grants:
         octets = 0 if self._octets is None else (self._octets - held) // parts
         if free >= 1 and (self._octets is None or octets >= 1):
             return max(1, free // parts), octets
-        if guest.asked and (free + self._limit >= 1 or guest.asked > 1):
-            return 1, 0 if self._octets is None else 1
-        return 0, 0
+        return (0, 0) if guest.outstanding else (1, 0 if self._octets is None else 1)

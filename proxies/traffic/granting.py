@@ -114,7 +114,7 @@ class Granting:
             return
         self._hosts_of.setdefault(node, set()).add(question.number)
         grants = host.grants
-        grants.asks(node, question.position, question.waiting)
+        grants.asks(node, question.position)
         up_to, octets = grants.welcome(node)
         if up_to > question.position:  # it has not come, or crossed the question
             self.tell(node, (question.number, up_to, octets))

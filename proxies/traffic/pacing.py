@@ -285,10 +285,10 @@ class Pacing:
     def _ask(self, proxy: Proxy) -> None:
         """Tell the actor's node where this one is, behind all that it has sent."""
         with self._lock:
-            credit, waiting = proxy.credit, len(proxy.waiting or ())
+            credit = proxy.credit
         if credit is not None:
             try:
-                proxy.command(AskCredit(proxy.number, credit.sent, waiting))
+                proxy.command(AskCredit(proxy.number, credit.sent))
             except LinkFull:
                 pass  # it asks again
 

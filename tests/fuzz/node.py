@@ -81,7 +81,7 @@ def _messages(peer: bytes) -> list[bytes]:
         "hi", 5, [1, "x"], {"k": (1, 2)}, None, name, Lookup("echo"), Describe(),
         Spawn("toy"), Spawn("toy", (1,), {"x": name}), StopActor(17), StopActor(18, kill=True),
         LinkActors(19, name), LinkActors(19, name, undo=True), Call("nothing"),
-        AskCredit(16, 5, 1), AskCredit(17, (1 << 62) - 1, 0),
+        AskCredit(16, 5), AskCredit(17, (1 << 62) - 1),
         Call("double", (4,), {"plus": 1}), Failure("ActorDown", "text", "killed", "trace"),
         Failure("LinkFull", "x"),
         Down(name, "normal", "detail"), Exit(name, "killed", "x"),
@@ -90,7 +90,7 @@ def _messages(peer: bytes) -> list[bytes]:
     odd: tuple[Any, ...] = (
         Lookup([1]), Lookup(name), Spawn([], 5), Spawn("toy", 5), Spawn("toy", (), [1]),
         Spawn({}, (), {5: 1}), Spawn("toy", ("x" * 9,), {"a": 1}, "yes"), StopActor([]),
-        AskCredit([], 1, 1), AskCredit(16, "5", 1), AskCredit(16, 2**70, -1),
+        AskCredit([], 1), AskCredit(16, "5"), AskCredit(16, 2**70),
         StopActor("17"), StopActor(-5), StopActor(2**70), LinkActors(19, 5),
         LinkActors([], name), Call([], (), None), Call("double", 5, 6),
         Call("double", (), {5: 6}),

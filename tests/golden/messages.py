@@ -72,7 +72,7 @@ VALUES: tuple[Any, ...] = (
     messages.CancelAsk(17, 5),
     messages.StopActor(17, True),
     messages.LinkActors(17, REF, True),
-    messages.AskCredit(17, 1_000, 3),
+    messages.AskCredit(17, 1_000),
     messages.Failure("ActorDown", "text", "detail", "trace"),
     Call("method", (1,), {"k": None}),
     Down(REF, ExitReason.ERROR, "ValueError: ä"),

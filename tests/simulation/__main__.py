@@ -1,7 +1,7 @@
 """Live lives by seed: `python -m tests.simulation --seeds 0:1000 --jobs 2 [--record]`.
 
-`--life nodes` (the default), `traitors`, `leaves`, `topics`, `channels`, `stores`, `mqtt`,
-`mqtt-cluster` or `mqtt-partition` says what is lived. A
+`--life nodes` (the default), `traitors`, `leaves`, `credit`, `topics`, `channels`, `stores`,
+`mqtt`, `mqtt-cluster` or `mqtt-partition` says what is lived. A
 life that breaks a rule prints its seed and the command that replays it, and leaves its events
 in `build/.callboard/failures/`, those of topics in `build/topics/.callboard/failures/`, and so
 on. `--seeds N` lives one life and prints its events; where such a file of it exists, it says
@@ -25,6 +25,7 @@ RECORDS = {
     "nodes": "simulation.json",
     "traitors": "traitors.json",
     "leaves": "leaves.json",
+    "credit": "credit.json",
     "topics": "topics.json",
     "channels": "channels.json",
     "stores": "stores.json",

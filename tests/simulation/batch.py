@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from callboard.simulation.trace import Dump
 from tests.simulation.channel_life import ChannelLife
+from tests.simulation.credit_life import CreditLife
 from tests.simulation.leaf_life import LeafLife
 from tests.simulation.life import Life
 from tests.simulation.mqtt_cluster_life import MqttClusterLife
@@ -25,6 +26,7 @@ LIVES: Final[dict[str, Any]] = {
     "nodes": Life,
     "traitors": TraitorLife,
     "leaves": LeafLife,
+    "credit": CreditLife,
     "topics": TopicLife,
     "channels": ChannelLife,
     "stores": StoreLife,

@@ -66,7 +66,7 @@ class Model:
             return
         number, size, *is_question = sender.under_way.popleft()
         if is_question:
-            self.grants.asks(sender.name, number, size)
+            self.grants.asks(sender.name, number)
             up_to, octets = self.grants.welcome(sender.name)
             if up_to > number:
                 sender.lines.append((up_to, octets))
@@ -235,15 +235,19 @@ def test_nobody_starves_beside_idle_senders_that_keep_what_they_were_granted():
 
 
 def test_senders_are_served_in_turn():
-    grants = Grants(1, None)
+    grants = Grants(4, None)
     for name in (b"a", b"b", b"c"):
-        grants.asks(name, 0, 100)
+        grants.asks(name, 0)
 
-    served = [grants.serve(1, 0)]
-    grants.arrived(b"a")
-    served.append(grants.serve(1, 0))
+    served = [grants.serve(3, 0)]
+    for name in (b"c", b"b", b"a"):
+        grants.arrived(name)
+    served.append(grants.serve(3, 0))
 
-    assert served == [[(b"a", 1, 0)], [(b"b", 1, 0)]]
+    assert served == [
+        [(b"a", 1, 0), (b"b", 1, 0), (b"c", 1, 0)],
+        [(b"a", 2, 0), (b"b", 2, 0), (b"c", 2, 0)],
+    ]
 
 
 def test_one_grant_leads_no_further_than_a_node_can_count():
@@ -255,11 +259,11 @@ def test_one_grant_leads_no_further_than_a_node_can_count():
 
 def test_a_position_that_was_passed_is_not_believed():
     grants = Grants(10, None)
-    grants.asks(b"a", 1000, 5)
+    grants.asks(b"a", 1000)
     ((_, up_to, _),) = grants.serve(0, 0)
 
-    grants.asks(b"a", 3, 5)
+    grants.asks(b"a", 3)
 
     assert grants.welcome(b"a") == (up_to, 0)
-    grants.asks(b"b", 0, 1)
+    grants.asks(b"b", 0)
     assert grants.serve(0, 0)[0][0] == b"b"

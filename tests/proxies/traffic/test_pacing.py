@@ -426,7 +426,7 @@ def test_who_ignores_credit_is_refused_and_others_are_not(three):
     for number in range(500):
         hostile.tell(number)
         if number % 10 == 0:
-            hostile.target.command(AskCredit(hostile.actor_id, 1 << 40, 5))
+            hostile.target.command(AskCredit(hostile.actor_id, 1 << 40))
     eventually(lambda: c.stats().overflows >= 500 - 2 * LIMIT - PARKED_MESSAGES)
     load = local.target.waited_for.load[0]
     assert load <= 2 * LIMIT + PARKED_MESSAGES
@@ -443,8 +443,8 @@ def test_a_strange_question_is_left_unanswered(three, number):
     ref, actor = far(a, b)
     assert ref.ask(1).result(5) == 1
 
-    ref.target.command(AskCredit(ref.actor_id, number, 1))
-    ref.target.command(AskCredit(number, 1, 1))
+    ref.target.command(AskCredit(ref.actor_id, number))
+    ref.target.command(AskCredit(number, 1))
 
     assert ref.ask(2).result(5) == 2
 
