@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation.credit_life import CreditLife
 from tests.simulation.leaf_life import LeafLife
 from tests.simulation.life import Life
 from tests.simulation.traitor_life import TraitorLife
@@ -44,6 +45,12 @@ def test_lives_with_a_traitor_break_no_rule(first):
 def test_lives_with_a_hostile_leaf_break_no_rule(first):
     for seed in range(first, first + 15):
         LeafLife(seed).run()
+
+
+@pytest.mark.parametrize("first", range(0, 45, 15))
+def test_lives_with_small_mailboxes_break_no_rule(first):
+    for seed in range(first, first + 15):
+        CreditLife(seed).run()
 
 
 @pytest.mark.parametrize("seed", TRAITORS_THAT_DID)

@@ -138,6 +138,9 @@ class TraitorLife:
             if not ask.done() or ask.exception() is not None:
                 raise Violation(f"{HEALED} s after the traitor left an ask ends with {ask}")
         self.cluster.advance(3.0)
+        for _ in range(2):  # an ask whose time was over a moment ago is given up by a message
+            if any(one.in_flight for node in self.honest for one in node.accounts().values()):
+                self.cluster.advance(1.0)
         for index, probe in enumerate(self.probes[::-1]):
             self._check_messages(index, probe)
         if self.is_off:
