@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from callboard import Actor, Mailbox, handler
+from callboard import Mailbox, handler
 from callboard.actors.errors import AskTimeout, MailboxFull
 from tests.simulation import rules
 from tests.simulation.book import Ask, Fail, Member, Numbered, PlannedError, Probe, Target
@@ -29,7 +29,7 @@ class SlowProbe(Probe):
     async def note(self, said: Numbered) -> int:
         self.arrived.append((said.source, said.number))
         if self.seconds:
-            await Actor.sleep(self, self.seconds)
+            await self.sleep(self.seconds)
         return said.number
 
     @handler
