@@ -37,6 +37,10 @@ from callboard.proxies.route_table import RouteTable
 from callboard.proxies.traffic.outgoing import Outgoing
 from callboard.proxies.traffic.unrouted import Unrouted
 
+#: Bytes of memory that messages of threads may take while nobody knows whether there are
+#: bounds: some 1,000 small ones.
+UNKNOWN_LIMIT: Final = 256 * 1024
+
 #: Seconds from the first message that waits to the first question for credit; the pause to the
 #: next one is twice as long each time, up to a second.
 FIRST_LOOK: Final = 0.05
@@ -178,7 +182,7 @@ class Pacing:
         So it is as well while nobody knows whether there are bounds, for a round trip.
         """
         if proxy.credit is None or not proxy.credit.is_known:
-            return queue.weight <= (WAITING_LIMIT if may_wait() else 2 * WAITING_LIMIT)
+            return queue.weight <= (UNKNOWN_LIMIT if may_wait() else 2 * WAITING_LIMIT)
         if may_wait():
             return False
         if current_cell.get() is not None:
