@@ -210,6 +210,8 @@ class MailboxHost(Home, Protocol):
 
     #: What the node counts.
     counters: Counters
+    #: What leads to other nodes.
+    remote: Any
 
     def report(self, event: object, /) -> None:
         """Hand an event to all subscribers."""
@@ -236,8 +238,8 @@ class Guests(Protocol):
     def arrived(self, node: bytes, /) -> None:
         """Count a message of another node that was taken."""
 
-    def __contains__(self, node: bytes, /) -> bool:
-        """Return whether a node is one of them."""
+    def knows(self, node: bytes, /) -> bool:
+        """Return whether a node is one of them; a new one is, unless it knows of no credit."""
 
 
 class BoundedMailbox(deque[Item]):
@@ -273,7 +275,7 @@ class BoundedMailbox(deque[Item]):
                     self._push(item, 0)
             return
         size = 0 if self._sizes is None else size_of(message)
-        if self.guests is not None and (node := self._guest(item)):
+        if self.bounds.on_full == "wait" and (node := self._guest(item)):
             self._take_in(item, size, node)
             return
         with self._lock:
@@ -348,7 +350,11 @@ class BoundedMailbox(deque[Item]):
     def _guest(self, item: Item) -> bytes | None:
         """Return the node that a message came from, if it knows of the bounds."""
         node: bytes | None = getattr(item[1], "node", None)
-        return node if node is not None and self.guests and node in self.guests else None
+        if node is None:
+            return None
+        if self.guests is None:
+            self.guests = self._cell.runtime.remote.guests_of(self._cell.number)
+        return node if self.guests is not None and self.guests.knows(node) else None
 
     def _take_in(self, item: Item, size: int, node: bytes) -> None:
         """Take a message that was granted: into the mailbox, or beside it."""
@@ -399,7 +405,7 @@ class BoundedMailbox(deque[Item]):
 
     def admit(self, message: Any, sender: Sender | None) -> bool:
         """Do for an urgent message what `append` does, but leave its place to the caller."""
-        node = None if self.guests is None else self._guest((message, sender))
+        node = self._guest((message, sender)) if self.bounds.on_full == "wait" else None
         beside = 0 if node is None else PARKED_MESSAGES
         with self._lock:
             fits = self.pressure.fits(max(0, len(self) - beside), 0, 1 if node is None else 2)

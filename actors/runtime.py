@@ -85,6 +85,9 @@ class Remote(Protocol):
     def is_number_held(self, number: int) -> bool:
         """Return whether other nodes know a number, though no actor here has it."""
 
+    def guests_of(self, number: int) -> Any:
+        """Return the nodes that send to an actor with a bounded mailbox; else None."""
+
     def actor_ended(self, context: Any, down: Down) -> None:
         """Take note that an actor of this node ended."""
 
@@ -107,6 +110,9 @@ class LocalOnly:
     def is_number_held(self, _number: int) -> bool:
         """Return that nobody knows a number of an actor that ended."""
         return False
+
+    def guests_of(self, _number: int) -> None:
+        """Return that no other node sends anything."""
 
     def actor_ended(self, _context: Any, _down: Down) -> None:
         """Tell nobody."""

@@ -67,6 +67,9 @@ class Lender(Protocol):
     def lost(self, node: bytes, /) -> None:
         """Forget a node that is out of reach."""
 
+    def guests_of(self, number: int, /) -> Any:
+        """Return the nodes that send to an actor with a bounded mailbox; else None."""
+
 
 class Lifetimes:
     """The proxies that this node holds, and those that others hold of its actors."""
@@ -111,6 +114,10 @@ class Lifetimes:
     def is_reachable(self, node: bytes) -> bool:
         """Return whether a path leads to another node."""
         return self._routes.router.path(NodeId(node)) is not None
+
+    def guests_of(self, number: int) -> Any:
+        """Return the nodes that send to an actor with a bounded mailbox; else None."""
+        return self.lender.guests_of(number)
 
     # --- proxies here ---
 

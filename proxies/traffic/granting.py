@@ -32,9 +32,9 @@ class Hosting:
         bounds = mailbox.bounds
         self.grants = Grants(bounds.limit, bounds.bytes)
 
-    def __contains__(self, node: bytes) -> bool:
-        """Return whether a node sends what it was granted."""
-        return node in self.grants
+    def knows(self, node: bytes) -> bool:
+        """Return whether a node sends what it was granted; its announce may be held up."""
+        return node in self.grants or self._granting.meet(node, self._number, self.grants)
 
     def arrived(self, node: bytes) -> None:
         """Count a message of another node that was taken."""
@@ -80,7 +80,7 @@ class Granting:
     def __post_init__(self) -> None:
         self.post = self._runtime.post
 
-    def _host(self, number: int) -> Hosting | None:
+    def guests_of(self, number: int) -> Hosting | None:
         """Return what keeps the credit of an actor; None if it takes what comes."""
         cell = self._runtime.contexts.get(number)
         mailbox = None if cell is None else cell.waited_for
@@ -98,16 +98,25 @@ class Granting:
 
     def lend(self, node: bytes, number: int) -> None:
         """Tell a node that knows of credit whether an actor has bounds."""
-        host = self._host(number)
+        host = self.guests_of(number)
         if host is None:
             self.tell(node, (number, NO_BOUND, 0))
             return
         self._hosts_of.setdefault(node, set()).add(number)
         self.tell(node, (number, *host.grants.welcome(node)))
 
+    def meet(self, node: bytes, number: int, grants: Grants) -> bool:
+        """Take note of a node whose message has come; False if it knows of no credit."""
+        said = self._routes.abilities.get(node)
+        if said is not None and "credit" not in said:
+            return False
+        self._hosts_of.setdefault(node, set()).add(number)
+        grants.welcome(node)
+        return True
+
     def asked(self, node: bytes, question: AskCredit) -> None:
         """Take note of where a node is, and grant it what is free."""
-        host = self._host(question.number)
+        host = self.guests_of(question.number)
         if host is None:
             if question.number in self._runtime.contexts:
                 self.tell(node, (question.number, NO_BOUND, 0))
@@ -140,7 +149,7 @@ class Granting:
             if self._holders.holds(node, number):
                 continue
             known.discard(number)
-            host = self._host(number)
+            host = self.guests_of(number)
             if host is not None:
                 host.grants.leave(node)
                 host.attend()

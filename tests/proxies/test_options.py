@@ -131,6 +131,7 @@ def test_messages_of_an_earlier_release_have_an_overdraft_and_are_then_counted(n
     here, there = nodes
     here._broker.lifetimes._holdings.sightings -= KNOWS_CREDIT
     here._broker.routes.is_able(there.node_id, ["keys"])
+    there._broker.routes.is_able(here.node_id, ["keys"])
     far, _, actor = held(here, there, limit=2)
 
     for number in range(6):

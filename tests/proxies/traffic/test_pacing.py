@@ -384,6 +384,7 @@ def test_a_node_of_an_earlier_release_is_served_as_before(three):
     b_local = b.spawn(Small)
     a._broker.lifetimes._holdings.sightings -= KNOWS_CREDIT
     a._broker.routes.is_able(b.node_id, ["keys"])
+    b._broker.routes.is_able(a.node_id, ["keys"])
     ref = bare(a, b_local)
     ref.tell(b"")
     actor = b_local.target.actor
