@@ -110,6 +110,7 @@ class Broker:
         """Give a leaf credit that may not hold a proxy."""
         if "credit" in self.routes.abilities.get(leaf, ()):
             self.granting.lend(leaf, number)
+            self.granting.flush()  # before it is told that it may not watch
 
     # --- for the connector ---
 

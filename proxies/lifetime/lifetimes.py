@@ -51,6 +51,9 @@ class Pace(Protocol):
     def announce(self, proxy: Proxy, /) -> None:
         """Tell the host of an actor that this node has a proxy of it."""
 
+    def unanswered(self, proxy: Proxy, /) -> None:
+        """Take note that an announce was refused: nobody says whether there are bounds."""
+
     def lose(self, proxy: Proxy, /) -> None:
         """Lose what waits for an actor that ended."""
 
@@ -192,6 +195,7 @@ class Lifetimes:
             proxy = self.proxy_of(node, number)
             if proxy is not None:
                 proxy.refuse_monitors(text)
+                self._pace.unanswered(proxy)
 
     def release_unused(self) -> None:
         """Forget proxies that nobody here holds a ref to, and tell their hosts."""

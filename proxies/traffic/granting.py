@@ -161,10 +161,10 @@ class Granting:
     def tell(self, node: bytes, line: CreditLine) -> None:
         """Tell a node of credit, with everything else of this turn."""
         if not self._lines:
-            self.post(self._flush)
+            self.post(self.flush)
         self._lines.setdefault(node, {})[line[0]] = line
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         """Tell the nodes what they were granted."""
         told, self._lines = self._lines, {}
         me = self._routes.node_id

@@ -240,6 +240,11 @@ class Pacing:
         for proxy in self.held.proxies_of(node) if self._is_unable(node) else ():
             self.serve_without(proxy)
 
+    def unanswered(self, proxy: Proxy) -> None:
+        """Take note that an announce was refused: nobody says whether there are bounds."""
+        if proxy.credit is not None and not proxy.credit.is_known:
+            self.serve_without(proxy)
+
     def serve_without(self, proxy: Proxy) -> None:
         """Send what waits, and everything from now on, without credit."""
         with self._lock:
