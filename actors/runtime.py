@@ -29,13 +29,7 @@ from callboard.actors.asking.kept import KeptAnswers
 from callboard.actors.cell import Cell, Handlers
 from callboard.actors.dispatch import NO_HANDLERS, DispatchTable
 from callboard.actors.envelope import Envelope
-from callboard.actors.errors import (
-    ActorDown,
-    InvalidAddress,
-    NodeClosed,
-    ResultTimeout,
-    wrong_argument,
-)
+from callboard.actors.errors import ActorDown, InvalidAddress, NodeClosed, ResultTimeout
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import AskList, Future, waiting
 from callboard.actors.mailbox import SpawnOptions, options_of, refuse_abstract
@@ -484,10 +478,6 @@ class Runtime:
     @contextlib.contextmanager
     def subscribed(self, subscriber: Callable[[object], None]) -> Iterator[None]:
         """Call `subscriber(event)` for each event while the block runs; from any thread."""
-        given: object = subscriber
-        if not callable(given):
-            msg = "subscribed() takes a function of one event"
-            raise wrong_argument(msg, subscriber)
         self._subscribers = [*self._subscribers, subscriber]
         try:
             yield

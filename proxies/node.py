@@ -718,6 +718,10 @@ class Node(Closing):
 
         Nothing is told of the links and paths of tools, such as commands.
         """
+        given: object = subscriber
+        if not callable(given):
+            needed = "subscribed() takes a function of one event"
+            raise errors.wrong_argument(needed, given)
 
         def tell(event: object) -> None:
             if not getattr(event, "is_tool", False):
