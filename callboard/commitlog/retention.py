@@ -6,7 +6,7 @@ from typing import Final
 
 from callboard.commitlog.segment import SegmentInfo
 from callboard.dataclass import dataclass
-from callboard.seconds import check_numbers
+from callboard.seconds import LARGEST, check_numbers
 
 DEFAULT_SEGMENT_BYTES: Final = 64 << 20
 #: Segments that a limit is spread over, so that about a tenth of it goes at a time.
@@ -28,6 +28,8 @@ class Retention:
     seconds: float | None = None
 
     def __post_init__(self) -> None:
+        if self.seconds is not None and self.seconds > LARGEST:  # which is for ever
+            object.__setattr__(self, "seconds", None)
         for name in ("bytes", "records", "seconds"):
             value = getattr(self, name)
             if value == math.inf:

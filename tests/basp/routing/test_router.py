@@ -361,20 +361,22 @@ def test_what_a_hostile_neighbor_tells_is_told_on_in_a_form_that_others_take(wha
         router.add_peer(peer)
     sent = []
     for turn, peer in enumerate((hostile, second)):
-        ids = numbered(turn * 34_000, 34_000)
+        ids = numbered(1 + turn * 34_000, 34_000)
         if what == "nodes":
             parts = [write_update([PathVector((peer, one), (1, 1)) for one in ids], [])]
             parts.append(write_update([], ids[:2_000]))
         elif what == "cuts":
             parts = [write_update([], [], cuts=[Cut(one, peer, 1) for one in ids])]
         else:
-            count, size = (500, 20) if what == "statements" else (4, 30_000)
+            count, size = (500, 20) if what == "statements" else (2, 30_000)
             vectors = [PathVector((peer, one), (1, 1)) for one in ids[:count]]
             said = [Statement(one, 2, *4 * [frozenset(ids[:size])]) for one in ids[:count]]
             parts = [write_update(vectors, [])]
             parts += [write_update([], [], statements=[one]) for one in said]
         for part in parts:
             sent += [payload for to, payload in router.receive(peer, part).updates if to == it]
+    while router.is_behind:
+        sent += [payload for to, payload in router.conclude().updates if to == it]
 
     joins = [payload for to, payload in router.add_peer(fresh).updates if to == fresh]
     for payload in sent:
