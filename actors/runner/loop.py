@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import contextvars
 import selectors
+import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -208,22 +209,19 @@ class _LoopTimer(asyncio.TimerHandle):
     timer: Timer
 
 
-# The current task of a loop, as asyncio keeps it: one function from 3.12 on, a dictionary
-# before. Steps of handlers leave their mark, for the next step or turn to replace it: taking it
-# back each time would cost every ask.
+# The current task of a loop, as asyncio keeps it: a dictionary before 3.13, one function from
+# then on. (3.12 has that function too, but it raises KeyError where there is none.)
+# Steps of handlers leave their mark, for the next step or turn to replace it: taking it back
+# each time would cost every ask.
 
 #: Make a task what `asyncio.current_task()` returns on a loop.
 current_task_set: Callable[[asyncio.AbstractEventLoop, Any], object]
 
-#: Leave a loop without a current task.
+#: Leave a loop without a current task, where it has one.
 current_task_cleared: Callable[[asyncio.AbstractEventLoop, None], object]
 
-_current_tasks: dict[asyncio.AbstractEventLoop, Any]
-try:
-    from asyncio.tasks import _swap_current_task  # type: ignore[attr-defined]
-
-    current_task_set = current_task_cleared = _swap_current_task
-except ImportError:
-    from asyncio.tasks import _current_tasks  # type: ignore[attr-defined,no-redef]
-
+if sys.version_info >= (3, 13):
+    current_task_set = current_task_cleared = asyncio.tasks._swap_current_task
+else:
+    _current_tasks: dict[asyncio.AbstractEventLoop, Any] = asyncio.tasks._current_tasks  # type: ignore[attr-defined]
     current_task_set, current_task_cleared = _current_tasks.__setitem__, _current_tasks.pop
