@@ -16,6 +16,7 @@ import os
 import selectors
 import socket
 import sys
+from functools import cache
 from typing import Any, Final
 
 #: Share of a switch interval that the watcher comes late when some thread computes.
@@ -31,6 +32,14 @@ _EPOLLIN: Final = 0x001  # as in <sys/epoll.h>
 _EPOLLOUT: Final = 0x004
 
 
+@cache
+def _held_calls() -> Any:
+    """Return the module that makes the calls; it loads ctypes when it is first asked for."""
+    from callboard.actors.runner import held_calls
+
+    return held_calls
+
+
 class Contention:
     """Whether another thread computes, as seen by how late the watcher comes."""
 
@@ -41,8 +50,7 @@ class Contention:
     def look(self, late: float) -> None:
         """Take note of how many seconds too late a sleep of the watcher's ended."""
         if late >= LATE_SHARE * sys.getswitchinterval():
-            from callboard.actors.runner import held_calls  # noqa: F401  # loads ctypes here
-
+            _held_calls()
             self.is_seen = True
             self._calm = 0
         elif self.is_seen:
@@ -63,9 +71,8 @@ def receive(sock: Any, size: int) -> bytes:
     if not CONTENTION.is_seen or not isinstance(sock, socket.socket):
         data: bytes = sock.recv(size)
         return data
-    from callboard.actors.runner import held_calls
-
-    return held_calls.receive(sock.fileno(), size)
+    received: bytes = _held_calls().receive(sock.fileno(), size)
+    return received
 
 
 def send(sock: Any, data: memoryview) -> int:
@@ -82,9 +89,8 @@ def send(sock: Any, data: memoryview) -> int:
     ):
         count: int = sock.send(data)
         return count
-    from callboard.actors.runner import held_calls
-
-    return held_calls.send(sock.fileno(), bytes(data))
+    sent: int = _held_calls().send(sock.fileno(), bytes(data))
+    return sent
 
 
 def read(descriptor: int, size: int) -> bytes:
@@ -96,9 +102,8 @@ def read(descriptor: int, size: int) -> bytes:
     """
     if not CONTENTION.is_seen:
         return os.read(descriptor, size)
-    from callboard.actors.runner import held_calls
-
-    return held_calls.read(descriptor, size)
+    data: bytes = _held_calls().read(descriptor, size)
+    return data
 
 
 def select(
@@ -114,11 +119,9 @@ def select(
 
 def _ready(selector: selectors.EpollSelector) -> list[tuple[selectors.SelectorKey, int]]:
     """Return what is ready now, without giving the lock up."""
-    from callboard.actors.runner import held_calls
-
     keys = selector.get_map()
     found = []
-    for events, descriptor in held_calls.poll(selector.fileno()):
+    for events, descriptor in _held_calls().poll(selector.fileno()):
         key = keys.get(descriptor)
         if key is not None:
             found.append((key, mask_of(events) & key.events))
