@@ -45,7 +45,7 @@ from callboard.proxies.link.limits import Gate, Limits
 from callboard.proxies.link.network import Network
 from callboard.proxies.link.stream import Parting, Turns
 from callboard.proxies.link.tls_socket import TlsSocket
-from callboard.proxies.link.wire import Wire, Wiring
+from callboard.proxies.link.wire import CLOSING, Wire, Wiring
 from callboard.proxies.rights.permissions import OPEN, LinkAccess, Permissions, Standing
 
 _log = logging.getLogger("callboard.links")
@@ -362,7 +362,7 @@ class Connector:
         self.acceptor.close()
         self.dialer.close()
         for wire in list(self._wires.values()):
-            wire.end("the node is closing")
+            wire.end(CLOSING)
         for parting, connection in list(self._partings.items()):
             if not isinstance(connection, Wire) or connection.peer is None:
                 parting.abort()  # strangers hold nothing up

@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from callboard.basp.frame import RawFrame
 from callboard.basp.link import Effect, Link
@@ -12,6 +13,9 @@ from callboard.proxies.address import Endpoint
 from callboard.proxies.link.limits import Limits, Throttle
 from callboard.proxies.link.stream import READ_SIZE, Stream, Turns
 from callboard.proxies.link.tls_socket import TlsSocket
+
+#: The reason of a node that ends its links because its program closes it.
+CLOSING: Final = "the node is closing"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Log lines when links and nodes come and go, with the reason.
 
-What nobody wanted is a warning, the rest is information. Peers that come and go without end
-must not fill a log, so lines are bounded; of the others their number is told.
+What nobody wanted is a warning, the rest is information, as is all about a node that is closed.
+Peers that come and go without end must not fill a log, so lines are bounded; of the others
+their number is told.
 """
 
 import logging
@@ -10,7 +11,7 @@ from typing import Final
 
 from callboard.actors.token_bucket import TokenBucket
 from callboard.proxies.address import endpoint_text
-from callboard.proxies.link.wire import Wire
+from callboard.proxies.link.wire import CLOSING, Wire
 from callboard.text import printable
 
 #: Lines in a second in the long run, and at once.
@@ -48,7 +49,10 @@ class Comings:
         text = "node %s is out of reach: %s"
         if lost:
             text += f"; {lost:,} messages to it are lost or unconfirmed"
-        self._write(text, name, reason, is_quiet=is_quiet, is_wanted=not lost)
+        is_wanted = (
+            not lost or reason == CLOSING
+        )  # its program's last words are often unconfirmed
+        self._write(text, name, reason, is_quiet=is_quiet, is_wanted=is_wanted)
 
     def _write(self, text: str, *args: str, is_quiet: bool, is_wanted: bool = True) -> None:
         level = logging.INFO if is_wanted else logging.WARNING

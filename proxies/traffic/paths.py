@@ -24,7 +24,7 @@ from callboard.basp.routing.update import LARGE_UPDATE, Update, read_parts
 from callboard.dataclass import dataclass
 from callboard.proxies.events import LinkDown, LinkUp, MessagesLost, NodeDown, NodeUp, PathMoved
 from callboard.proxies.lifetime.lifetimes import Lifetimes
-from callboard.proxies.link.wire import Wire
+from callboard.proxies.link.wire import CLOSING, Wire
 from callboard.proxies.messages import ABILITIES, Describe
 from callboard.proxies.route_table import OLD_PATH_LIMIT, RouteTable
 from callboard.proxies.traffic.comings import Comings
@@ -118,7 +118,7 @@ class Paths:
         """Know no path any more, all at once: the links end next, one by one."""
         with self._routes.lock:
             changes = self._routes.router.close()
-        self._routes_changed(changes, "the node is closing")
+        self._routes_changed(changes, CLOSING)
 
     def take_routes(self, frame: Frame) -> Iterator[object] | None:
         """Take a `routing_update` of a neighbor; returns what is left to do, step by step.

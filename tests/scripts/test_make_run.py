@@ -39,6 +39,7 @@ def make(tmp_path):
 
     def run(*targets):
         plain = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
+        plain.pop("ARGS", None)  # those of the tests
         plain.pop("PYTHON", None)
         subprocess.run(
             ["make", "--silent", *targets], cwd=tmp_path, env=plain, check=True, timeout=55

@@ -80,7 +80,7 @@ def monitors_do_not_hear_of_a_lost_node(plant):
 
 
 def monitors_do_not_hear_of_a_remote_end(plant):
-    plant(Proxy, "actor_ended", lambda *_: None)
+    plant(Proxy, "actor_ended", lambda self, *why: setattr(self, "down", why))
 
 
 def monitors_fire_twice(plant):
@@ -96,7 +96,11 @@ def monitors_tell_a_wrong_reason(plant):
 
 
 def monitors_take_an_end_for_a_loss(plant):
-    plant(Proxy, "actor_ended", lambda self, _, detail: self.out_of_reach(detail))
+    def lost(self, reason, detail):
+        self.out_of_reach(detail)
+        self.down = reason, detail
+
+    plant(Proxy, "actor_ended", lost)
 
 
 def local_monitors_tell_a_wrong_reason(plant):
