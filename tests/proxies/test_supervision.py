@@ -301,7 +301,7 @@ class MovingChildren(RuleBasedStateMachine):
 
 
 MovingChildren.TestCase.settings = settings(
-    max_examples=25, stateful_step_count=12, deadline=None
+    max_examples=8, stateful_step_count=12, deadline=None
 )
 TestMovingChildren = MovingChildren.TestCase
 

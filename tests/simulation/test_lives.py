@@ -35,19 +35,19 @@ def test_random_lives_break_no_rule(first):
         Life(seed).run()
 
 
-@pytest.mark.parametrize("first", range(0, 100, 25))
+@pytest.mark.parametrize("first", range(0, 50, 25))
 def test_lives_with_a_traitor_break_no_rule(first):
     for seed in range(first, first + 25):
         TraitorLife(seed).run()
 
 
-@pytest.mark.parametrize("first", range(0, 60, 15))
+@pytest.mark.parametrize("first", range(0, 30, 15))
 def test_lives_with_a_hostile_leaf_break_no_rule(first):
     for seed in range(first, first + 15):
         LeafLife(seed).run()
 
 
-@pytest.mark.parametrize("first", range(0, 45, 15))
+@pytest.mark.parametrize("first", range(0, 30, 15))
 def test_lives_with_small_mailboxes_break_no_rule(first):
     for seed in range(first, first + 15):
         CreditLife(seed).run()
