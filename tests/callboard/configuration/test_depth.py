@@ -66,7 +66,7 @@ def test_looking_for_deep_keys_takes_linear_time(text):
         parse(text, "TOML")
     except ValueError:
         pass
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 100  # where the square takes hours
 
 
 @given(st.integers(1, 2 * DEPTH_LIMIT), st.sampled_from(["TOML", "JSON"]))
