@@ -365,10 +365,11 @@ def test_a_leaf_sees_nobody_else_and_nobody_sees_it(meet, make_node):
         office.connect(shop.address if shop.links() and shop._routes.endpoint else "")
         shop.disconnect(leaf.node_id, 0.0)
         eventually(lambda: leaf.links() and len(shop.links()) == 2)
+        eventually(lambda: sorted(node.name for node in shop.nodes()) == ["office", "probe"])
+        eventually(lambda: leaf.nodes() and office.nodes() and events)
         assert [node.name for node in leaf.nodes()] == ["shop"]
         assert [node.name for node in office.nodes()] == ["shop"]
     assert {event.name for event in events if isinstance(event, NodeUp)} == {"shop"}
-    assert sorted(node.name for node in shop.nodes()) == ["office", "probe"]
 
 
 def test_a_monitor_of_a_leafs_actor_fires_when_its_link_is_lost(meet):

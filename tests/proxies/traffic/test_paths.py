@@ -8,6 +8,7 @@ from callboard.actors.errors import (
 from callboard.basp.routing.update import NAME_LIMIT
 from callboard.proxies.events import NodeDown
 from callboard.proxies.ledger import departed
+from tests.polling import eventually
 from tests.proxies.cast import (
     Echo,
     Later,
@@ -69,9 +70,10 @@ def test_a_partition_tells_monitors_once_fails_asks_and_heals(four):
         with pytest.raises(NodeUnreachable):
             owed.result(5)
         assert lost.result(5).node_id == d.node_id
+        eventually(lambda: [node.name for node in a.nodes()] == ["b"])
+        eventually(lambda: sum(isinstance(event, NodeDown) for event in events) >= 2)
     with pytest.raises(NodeUnreachable):
         echo.ask("x").result(5)
-    assert [node.name for node in a.nodes()] == ["b"]
     kinds = [type(event).__name__ for event in events]
     assert kinds.count("NodeDown") == 2
     assert kinds.count("LinkDown") == 0
