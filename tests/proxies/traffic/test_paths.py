@@ -8,7 +8,6 @@ from callboard.actors.errors import (
 from callboard.basp.routing.update import NAME_LIMIT
 from callboard.proxies.events import NodeDown
 from callboard.proxies.ledger import departed
-from tests.polling import eventually
 from tests.proxies.cast import (
     Echo,
     Later,
