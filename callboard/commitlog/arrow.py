@@ -9,7 +9,15 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from callboard.commitlog.batch import BYTES, Batch, Buffer, Layout, layout_of, malformed
+from callboard.commitlog.batch import (
+    BYTES,
+    Batch,
+    Buffer,
+    Layout,
+    layout_of,
+    malformed,
+    plain,
+)
 from callboard.commitlog.columns import BatchNames
 from callboard.commitlog.errors import ExtraMissing, LogCorrupt
 
@@ -121,7 +129,7 @@ class _Piece:
         self._is_mixed = False
         self._steps, self._last = array("q"), 0  # from one offset to the next
         self._times: list[bytes] = []
-        self._names = [_Names(plain) for plain in (str, _key_bytes, _header_pairs, str)]
+        self._names = [_Names(value) for value in (str, _key_bytes, _header_pairs, str)]
         #: Of records that have all their names in common: the table, and how many they are.
         self._common: tuple[BatchNames | None, int] = None, 0
         self._kinds: list[bytes] = []
@@ -135,6 +143,7 @@ class _Piece:
             LogCorrupt: the checksum is right, but the contents are not what we write.
         """
         try:
+            batch = plain(batch)
             layout = layout_of(batch)
             topics = layout.names.topics
             if self._topic:

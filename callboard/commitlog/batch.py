@@ -12,7 +12,7 @@ All numbers are little-endian.
 | 24 | 8 | time of the first record |
 | 32 | 8 | latest time of all its records |
 | 40 | 4 | number of records, n |
-| 44 | 4 | flags: which columns there are |
+| 44 | 4 | flags: which columns there are; bits 8 to 11: how the body is compressed |
 
 The body: length of the names (4), names (CBOR), then, if flagged, the columns times (8 each),
 topics, keys, headers, senders (4 each, numbers of names), kinds (1 each, 1 = plain bytes);
@@ -22,15 +22,17 @@ front lets one call write or read a whole column.
 
 import io
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import import_module
 from itertools import islice, repeat
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 from zlib import crc32
 
 from cbor2 import CBORDecodeError
 
 from callboard.commitlog.columns import BatchNames, Columns, decode_names
-from callboard.commitlog.errors import LogCorrupt
+from callboard.commitlog.errors import ExtraMissing, LogCorrupt
 from callboard.commitlog.record import BytesRecord, Record
 
 Buffer = bytes | memoryview
@@ -48,6 +50,12 @@ _ALL_FLAGS: Final = (1 << 7) - 1
 _NAMED: Final = (TOPICS, KEYS, HEADERS, SENDERS)
 _ANY_NAMED: Final = TOPICS | KEYS | HEADERS | SENDERS
 _KINDS_OF_RECORD: Final = (Record, BytesRecord)
+
+Compression = Literal["zlib", "zstd"]
+Compressor = Callable[[bytes], bytes]
+_ZLIB, _ZSTD = 1 << 8, 2 << 8
+#: Bytes; below it a body is not worth a compressor's call.
+_SHORT: Final = 1024
 
 
 class Header(NamedTuple):
@@ -82,10 +90,12 @@ class Batch(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes on the disk."""
-        return HEADER_SIZE + len(self.body)
+        return HEADER_SIZE + self.header.length
 
 
-def encode_batch(base: int, now: int, columns: Columns) -> tuple[bytes, int]:
+def encode_batch(
+    base: int, now: int, columns: Columns, compress: tuple[int, Compressor] | None = None
+) -> tuple[bytes, int]:
     """Return a batch as bytes, and its latest time; `now` is the time where none is given."""
     count, payloads = len(columns.payloads), columns.payloads
     parts: list[bytes] = [_NUMBER.pack(len(columns.names)), columns.names]
@@ -102,6 +112,11 @@ def encode_batch(base: int, now: int, columns: Columns) -> tuple[bytes, int]:
         parts.append(columns.kinds)
     parts.append(struct.pack(f"<{count}I", *map(len, payloads)))
     body = b"".join((*parts, *payloads))
+    if compress is not None and len(body) >= _SHORT:
+        codec, compressed = compress
+        short = _NUMBER.pack(len(body)) + compressed(body)
+        if len(short) < len(body):
+            flags, body = flags | codec, short
     header = Header(crc32(body), len(body), base, first, latest, count, flags)
     return encode_header(header) + body, latest
 
@@ -155,14 +170,84 @@ def decode_header(data: bytes | memoryview, at: int = 0) -> Header | None:
     return header if header.length <= MAX_BODY and header.records else None
 
 
+def compressor(name: str) -> tuple[int, Compressor]:
+    """Return the flag of a kind of compression, and what does it, one body at a time.
+
+    Both are set to be quick rather than small.
+
+    Raises:
+        ExtraMissing: there is no Zstandard here.
+        ValueError: there is no such kind.
+    """
+    if name == "zlib":
+        return _ZLIB, lambda body: zlib.compress(body, 1)
+    if name == "zstd":
+        frames = _zstd().ZstdCompressor(level=1)  # kept: to make one costs more than a frame
+        return _ZSTD, lambda body: frames.compress(body, frames.FLUSH_FRAME)
+    what = f"compression={name!r}: give 'zstd', 'zlib' or None"
+    raise ValueError(what)
+
+
+def plain(batch: Batch) -> Batch:
+    """Return a batch whose body is not compressed, or no longer.
+
+    Raises:
+        ValueError: it is not what we write.
+        ExtraMissing: there is no Zstandard here.
+    """
+    (_, _, _, _, _, _, flags), body = batch.header, batch.body
+    codec = flags & ~_ALL_FLAGS
+    if not codec:
+        return batch
+    size = _NUMBER.unpack_from(body)[0] if len(body) > _NUMBER.size else 0
+    if codec not in (_ZLIB, _ZSTD) or not 0 < size <= MAX_BODY:
+        what = f"flags {flags:#x}, {size:,} bytes: a newer callboard may read it"
+        raise ValueError(what)
+    body = _zlib_plain(body, size) if codec == _ZLIB else _zstd_plain(body, size)
+    if len(body) != size:
+        what = f"{len(body):,} bytes where it says {size:,}"
+        raise ValueError(what)
+    return Batch(batch.header._replace(flags=flags & _ALL_FLAGS), body, batch.position)
+
+
+def _zlib_plain(body: bytes, size: int) -> bytes:
+    """Return what zlib compressed, of which no more than `size` bytes are made."""
+    try:
+        return zlib.decompressobj().decompress(memoryview(body)[_NUMBER.size :], size)
+    except zlib.error as error:
+        raise ValueError(error) from None
+
+
+def _zstd_plain(body: bytes, size: int) -> bytes:
+    """Return what Zstandard compressed, of which no more than `size` bytes are made."""
+    zstd = _zstd()
+    try:
+        made: bytes = zstd.ZstdDecompressor().decompress(body[_NUMBER.size :], size)
+    except zstd.ZstdError as error:
+        raise ValueError(error) from None
+    return made
+
+
+def _zstd() -> Any:
+    """Return the module for Zstandard: Python's own from 3.14 on, before that an extra."""
+    for name in ("compression.zstd", "backports.zstd"):
+        try:
+            return import_module(name)
+        except ImportError:
+            pass
+    what = "Zstandard is not installed here; install it with: pip install 'callboard[zstd]'"
+    raise ExtraMissing(what)
+
+
 def records_of(batch: Batch, first: int = 0) -> Iterator[Record]:
     """Return the records of a batch, from an offset on.
 
     Raises:
         LogCorrupt: the checksum is right, but the contents are not what we write.
+        ExtraMissing: it is compressed, and what did that is not installed.
     """
     try:
-        rows, kinds = _rows(batch)
+        rows, kinds = _rows(plain(batch))
     except (ValueError, TypeError, IndexError, struct.error) as error:
         raise malformed(batch, error) from None
     records: Iterator[Record] = map(tuple.__new__, kinds, rows)
@@ -176,10 +261,19 @@ def malformed(batch: Batch, why: Exception) -> LogCorrupt:
 
 
 def times_of(batch: Batch) -> Sequence[int]:
-    """Return the times of all records of a batch."""
+    """Return the times of all records of a batch.
+
+    Raises:
+        LogCorrupt: the checksum is right, but the contents are not what we write.
+        ExtraMissing: it is compressed, and what did that is not installed.
+    """
     header = batch.header
     if not header.flags & TIMES:
         return (header.first_time,) * header.records
+    try:
+        batch = plain(batch)
+    except ValueError as error:
+        raise malformed(batch, error) from None
     at = 4 + _NUMBER.unpack_from(batch.body)[0]
     return struct.unpack_from(f"<{header.records}q", batch.body, at)
 
@@ -196,7 +290,7 @@ class Layout(NamedTuple):
 
 
 def layout_of(batch: Batch) -> Layout:
-    """Return where the columns of a batch are.
+    """Return where the columns of a plain batch are.
 
     Raises:
         ValueError: it is not what we write.

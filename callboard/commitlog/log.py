@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from callboard.commitlog.arrow import load_pyarrow
-from callboard.commitlog.batch import MAX_BODY
+from callboard.commitlog.batch import MAX_BODY, Compression
 from callboard.commitlog.columns import (
     Columns,
     Headers,
@@ -59,6 +59,7 @@ class CommitLog(LogReader):
         retain: Retention | None = None,
         segment_bytes: int | None = None,
         columns: bool = False,
+        compression: Compression | None = None,
         disk: Disk | None = None,
         clock: Callable[[], int] = clocks.time_ns,
     ) -> None:
@@ -72,6 +73,9 @@ class CommitLog(LogReader):
             segment_bytes: Size at which a new file begins: 64 MiB, or a tenth of `retain`.
             columns: Whether segments that get no more records are kept as Parquet as well;
                 see `sealed_segments`. A thread of its own does that.
+            compression: How batches are compressed: "zstd" (an extra before Python 3.14),
+                "zlib", or not at all. Any reader reads all; a batch is what was appended at
+                once, so single records gain little.
             disk: The file system it is on, for tests; the machine's own by default. A log on
                 such a disk takes no lock.
             clock: Nanoseconds since 1970, for the times of records.
@@ -79,7 +83,7 @@ class CommitLog(LogReader):
         Raises:
             LogLocked: somebody else writes this log.
             LogFailed: the disk refuses.
-            ExtraMissing: `columns` without pyarrow.
+            ExtraMissing: `columns` without pyarrow, or "zstd" without Zstandard.
             ValueError: an option makes no sense.
         """
         _check_options(sync, sync_interval, segment_bytes)
@@ -98,7 +102,7 @@ class CommitLog(LogReader):
             if is_shared:
                 self._lock = WriterLock(place.path)
             limits = SegmentLimits.fitting(retain, segment_bytes)
-            self._writer = Writer(place, limits, retain, clock)
+            self._writer = Writer(place, limits, retain, clock, compression)
         except BaseException as error:
             self._release()
             if isinstance(error, LogError) or not isinstance(error, OSError):

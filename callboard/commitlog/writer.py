@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final, NoReturn
 
-from callboard.commitlog.batch import encode_batch
+from callboard.commitlog.batch import Compression, Compressor, compressor, encode_batch
 from callboard.commitlog.columns import Columns
 from callboard.commitlog.disk import DiskFile
 from callboard.commitlog.errors import LogClosed, LogError, LogFailed
@@ -48,6 +48,7 @@ class Writer:
         limits: SegmentLimits,
         retention: Retention,
         clock: Callable[[], int],
+        compression: Compression | None = None,
     ) -> None:
         """Open the log in a folder, or make one there.
 
@@ -58,6 +59,7 @@ class Writer:
         self._limits = limits
         self._retention = retention
         self._clock = clock
+        self._compress = None if compression is None else compressor(compression)
         self._sync_lock, self._lock = threading.Lock(), threading.Lock()
         self._trouble: OSError | None = None
         self._is_closed = False
@@ -115,7 +117,7 @@ class Writer:
             self._check()
             index = self._index
             first, size = index.end, index.size
-            data, covers = _encode(first, now, runs)
+            data, covers = _encode(first, now, runs, self._compress)
             try:
                 write_all(self._file, data)
             except OSError as error:
@@ -279,12 +281,12 @@ class Writer:
 
 
 def _encode(
-    base: int, now: int, runs: Sequence[Columns]
+    base: int, now: int, runs: Sequence[Columns], compress: tuple[int, Compressor] | None
 ) -> tuple[bytes, list[tuple[int, int, int, int]]]:
     """Return batches as bytes, and for each what an index has to know."""
     parts, covers = [], []
     for columns in runs:
-        data, latest = encode_batch(base, now, columns)
+        data, latest = encode_batch(base, now, columns, compress)
         end = base + len(columns.payloads)
         covers.append((base, end, len(data), latest))
         parts.append(data)
