@@ -162,9 +162,8 @@ def stop(address: Address, options: StopOptions) -> None:
             why = f"{address} did not end within {options.timeout:g} s"
             raise Problem(why=why, step=step) from error
     if found.reason == "not_found":
-        raise Problem(
-            why=f"there is no actor {address}", step="callboard node ps lists those there are"
-        )
+        why = f"there is no actor {address}"
+        raise Problem(why=why, step="callboard node ps lists those there are")
     reason = str(found.reason)
     options.show({"reason": reason} if options.as_json else f"ended: {reason}")
 
@@ -212,10 +211,8 @@ class TimedExchange:
                 raise self.late
             time.sleep(LOOK_INTERVAL)
         if account.lost:
-            raise Problem(
-                why=f"the message to {ref} is lost or unconfirmed",
-                step="try again when its node is back",
-            )
+            why = f"the message to {ref} is lost or unconfirmed"
+            raise Problem(why=why, step="try again when its node is back")
         if account.dead_letters:
             raise Problem(why=f"{ref} has ended", step="see the log of its node for the reason")
 

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -23,6 +23,11 @@ SORTS: Final = (
     *("depth", "handled", "age", "waited", "busy", "restarts"),
     *("name", "class", "state", "node"),
 )
+
+T = TypeVar("T")
+
+#: What was found, each with the name of its node.
+Found = list[tuple[str, T]]
 
 app = noun()
 
@@ -55,8 +60,9 @@ class ClusterOptions(AccessOptions):
             raise Problem(why=f"no node matches {self.node!r}", step=f"there are {names}")
         return ClusterInspection(nodes)
 
-    def show(self, rows: Any, text: str, told: "ClusterInspection") -> None:
-        """Print rows, and which nodes did not answer."""
+    def show(self, found: "Found[Any]", text: str, told: "ClusterInspection") -> None:
+        """Print what was found, and which nodes did not answer."""
+        rows = [{"node": node} | asdict(each) for node, each in found]
         silent = {each.name or each.node[:12]: each.error for each in told.nodes if each.error}
         missing = [f"{name} did not answer: {error}" for name, error in silent.items()]
         self.say({"rows": rows, "silent": silent}, "\n".join([text, *missing]))
@@ -113,12 +119,12 @@ def ps(address: Address, options: ClusterPsOptions) -> None:
     )
     told = options.ask(address, question)
     actors = _sorted(told, options.sort)
+    shown = actors[: options.limit]
     count = sum(each.answer.actor_count for each in told.nodes if each.answer is not None)
-    text = table_of_nodes((*LISTED, "BUSY", "WAITED"), actors[: options.limit])
+    text = table_of_nodes((*LISTED, "BUSY", "WAITED"), shown)
     if count > options.limit:
         text += f"\n… {count - options.limit:,} more; --limit shows them"
-    rows = [{"node": node} | asdict(actor) for node, actor in actors[: options.limit]]
-    options.show(rows, text, told)
+    options.show(shown, text, told)
 
 
 @command(app)
@@ -142,8 +148,7 @@ def hangs(address: Address, options: HangsOptions) -> None:
     text = table_of_nodes((*head, "HANDLER", "AT", "WAITS FOR"), actors)
     if not actors:
         text = f"no actor has been in one handler for {options.seconds:g} s"
-    rows = [{"node": node} | asdict(actor) for node, actor in actors]
-    options.show(rows, text, told)
+    options.show(actors, text, told)
 
 
 @command(app)
@@ -170,7 +175,7 @@ def restarts(address: Address, options: ClusterOptions) -> None:
     ]
     head = ("NODE", "CHILD", "RESTARTS", "LAST", "SUPERVISOR", "WHY", "SUPERVISED BY")
     text = columns(head, rows, right=(2, 3)) if rows else "nothing was started again"
-    options.show([{"node": node} | asdict(each) for node, each in found], text, told)
+    options.show(found, text, told)
 
 
 @command(app)
@@ -188,33 +193,32 @@ def losses(address: Address, options: ClusterOptions) -> None:
     """  # noqa: D301
     told, found = _history(address, options, "losses")
     text = loss_table(found) if found else "nothing was lost"
-    options.show([{"node": node} | asdict(each) for node, each in found], text, told)
+    options.show(found, text, told)
 
 
 def _history(
     address: str, options: ClusterOptions, what: str
-) -> "tuple[ClusterInspection, list[tuple[str, Any]]]":
+) -> "tuple[ClusterInspection, Found[Any]]":
     """Return the answers of all nodes, and what they keep of one kind, the latest first."""
     from callboard.proxies.inspection import Inspect
 
     told = options.ask(address, Inspect(0, history=True))
-    found = [
-        (node.name, each)
+    return told, sorted(_of_nodes(told, what), key=lambda pair: pair[1].age)
+
+
+def _of_nodes(told: "ClusterInspection", what: str) -> "Found[Any]":
+    """Return what the answers of all nodes hold of one kind, with their nodes."""
+    return [
+        (node.name or node.node[:12], each)
         for node in told.nodes
         if node.answer is not None
         for each in getattr(node.answer, what)
     ]
-    return told, sorted(found, key=lambda pair: pair[1].age)
 
 
-def _sorted(told: "ClusterInspection", sort: str) -> "list[tuple[str, ActorInfo]]":
+def _sorted(told: "ClusterInspection", sort: str) -> "Found[ActorInfo]":
     """Return the actors of all nodes in order, with their nodes."""
-    actors = [
-        (node.name or node.node[:12], actor)
-        for node in told.nodes
-        if node.answer is not None
-        for actor in node.answer.actors
-    ]
+    actors = _of_nodes(told, "actors")
     if sort == "node":
         return sorted(actors, key=lambda pair: pair[0])
     name = {"class": "actor_class"}.get(sort, sort)
@@ -228,14 +232,8 @@ def _show_pages(options: ClusterPsOptions, told: "ClusterInspection") -> None:
     Raises:
         Problem: there is none.
     """
-    found = [
-        (node.name, each)
-        for node in told.nodes
-        if node.answer is not None
-        for each in node.answer.pages
-    ]
-    rows = [{"node": node} | asdict(each) for node, each in found]
-    options.show(rows, "\n\n".join(page(*each) for each in found), told)
+    found = _of_nodes(told, "pages")
+    options.show(found, "\n\n".join(page(*each) for each in found), told)
     if not found:
         raise Problem(
             why=f"no actor is called {options.actor!r}",

@@ -116,10 +116,8 @@ def _run_dry(config: Path, given: Path, options: RunGatewayOptions) -> int:
         known = {status.name for status in gateway.modules()}
         for number, (source, _) in enumerate(lines, 1):
             if source not in known:
-                raise Misuse(
-                    why=f"{given}:{number}: there is no module {source!r} in {config}",
-                    step="name one of its modules as source",
-                )
+                why = f"{given}:{number}: there is no module {source!r} in {config}"
+                raise Misuse(why=why, step="name one of its modules as source")
         gateway.start(leave_out={source for source, _ in lines})
         for source, message in lines:
             gateway.publish(source, message)
@@ -127,10 +125,8 @@ def _run_dry(config: Path, given: Path, options: RunGatewayOptions) -> int:
         statuses = gateway.modules()
     _print(statuses, options)
     if not is_settled:
-        raise Problem(
-            why=f"not all was received within {options.timeout:g} s",
-            step="give it longer with --timeout SECONDS",
-        )
+        why = f"not all was received within {options.timeout:g} s"
+        raise Problem(why=why, step="give it longer with --timeout SECONDS")
     return FAILED if any(each.counters.failed or each.counters.lost for each in statuses) else 0
 
 
@@ -168,10 +164,8 @@ def _lines(given: Path) -> "list[tuple[str, Message]]":
             fields = read_line(text)
             source = fields.get("source")
             if not isinstance(source, str):
-                raise Misuse(
-                    why=f"{given}:{number}: source = {source!r}: it is the name of a module",
-                    step="correct that line",
-                )
+                why = f"{given}:{number}: source = {source!r}: it is the name of a module"
+                raise Misuse(why=why, step="correct that line")
             found.append((source, message_of(fields)))
     except OSError as error:
         raise Misuse(why=f"{given}: {error.strerror}", step="give the path of a file") from None

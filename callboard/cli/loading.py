@@ -39,9 +39,8 @@ def load_app(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except SyntaxError as error:
         where = f"{error.filename}:{error.lineno}"
-        raise Problem(
-            why=f"{where}: {error.msg}", step="correct that line and run it again"
-        ) from error
+        why = f"{where}: {error.msg}"
+        raise Problem(why=why, step="correct that line and run it again") from error
     except Exception as error:
         text = f"{path} failed when it was loaded{_where(error, path)}: {describe(error)}"
         raise Problem(why=text, step=f"python {path} shows the traceback") from error
@@ -69,10 +68,8 @@ def spawnable_classes(module: ModuleType) -> "dict[str, type[Actor]]":
     if not isinstance(given, Mapping) or not all(
         isinstance(name, str) and inspect.isclass(value) for name, value in given.items()
     ):
-        raise Problem(
-            why=f"spawnable of {module.__name__} is no mapping of names to actor classes",
-            step='write it like spawnable = {"counter": Counter}',
-        )
+        why = f"spawnable of {module.__name__} is no mapping of names to actor classes"
+        raise Problem(why=why, step='write it like spawnable = {"counter": Counter}')
     return dict(given)
 
 
@@ -88,18 +85,15 @@ def find_class(text: str, module: ModuleType | None) -> "type[Actor]":
         try:
             holder = importlib.import_module(where)
         except ImportError as error:
-            raise Problem(
-                why=f"the module of class {text} cannot be imported: {error}",
-                step="put its folder into PYTHONPATH, or next to the app's file",
-            ) from error
+            why = f"the module of class {text} cannot be imported: {error}"
+            step = "put its folder into PYTHONPATH, or next to the app's file"
+            raise Problem(why=why, step=step) from error
     found: Any = getattr(holder, name, None)
     is_actor_class = inspect.isclass(found) and hasattr(found, "receiveMessage")
     if not is_actor_class:
         place = where or ("no app" if module is None else module.__name__)
-        raise Problem(
-            why=f"there is no actor class {name} in {place}",
-            step="write module:Class, or set app",
-        )
+        why = f"there is no actor class {name} in {place}"
+        raise Problem(why=why, step="write module:Class, or set app")
     actor_class: type[Actor] = found
     return actor_class
 

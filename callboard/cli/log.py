@@ -358,10 +358,8 @@ def _time(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise Misuse(
-            why=f"--since {text!r} is no time",
-            step="give seconds before now, or 2026-01-31T12:00:00Z",
-        ) from None
+        why = f"--since {text!r} is no time"
+        raise Misuse(why=why, step="give seconds before now, or 2026-01-31T12:00:00Z") from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return int(moment.timestamp() * 1_000_000) * 1000
 

@@ -240,10 +240,8 @@ def read_secret(path: Path | None) -> str | None:
         secret = read_named(path, 1 << 16).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
-        raise Misuse(
-            why=f"the secret cannot be read from {path}: {reason}",
-            step="name a text file with --secret-file FILE",
-        ) from error
+        why = f"the secret cannot be read from {path}: {reason}"
+        raise Misuse(why=why, step="name a text file with --secret-file FILE") from error
     if not secret:
         raise Misuse(why=f"{path} is empty", step="write the shared secret into it")
     return secret
@@ -262,10 +260,8 @@ def read_tls(folder: Path | None) -> "Tls | None":
     names = ("authority", "certificate", "key", "revoked")
     authority, certificate, key, revoked = (folder / f"{name}.pem" for name in names)
     if not authority.is_file():
-        raise Misuse(
-            why=f"{authority} is missing",
-            step="put the certificate of the cluster's authority there",
-        )
+        why = f"{authority} is missing"
+        raise Misuse(why=why, step="put the certificate of the cluster's authority there")
     lists = revoked if revoked.exists() else None
     if not certificate.exists():
         return Tls(authority=authority, revoked=lists)

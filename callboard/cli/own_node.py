@@ -67,9 +67,8 @@ def parse_listen(text: str) -> tuple[str, int]:
     try:
         return host_port.parse_listen(text)
     except ValueError as error:
-        raise Misuse(
-            why=f"{text!r} is no HOST:PORT", step="write it like --listen 127.0.0.1:4222"
-        ) from error
+        why = f"{text!r} is no HOST:PORT"
+        raise Misuse(why=why, step="write it like --listen 127.0.0.1:4222") from error
 
 
 @contextlib.contextmanager
@@ -86,10 +85,9 @@ def opening(
     try:
         yield
     except OSError as error:
-        raise Problem(
-            why=f"cannot {what} {address}: {error.strerror or error}",
-            step=f"choose another {option} HOST:PORT, port 0 picks a free one",
-        ) from error
+        why = f"cannot {what} {address}: {error.strerror or error}"
+        step = f"choose another {option} HOST:PORT, port 0 picks a free one"
+        raise Problem(why=why, step=step) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,10 +116,8 @@ class JoinOptions(AccessOptions):
             Problem: neither a peer nor a port was named.
         """
         if not self.peer and not self.listen:
-            raise Misuse(
-                why="nobody could be reached",
-                step="say --peer basp://HOST:PORT or --listen HOST:PORT",
-            )
+            why = "nobody could be reached"
+            raise Misuse(why=why, step="say --peer basp://HOST:PORT or --listen HOST:PORT")
         if self.listen:
             parse_listen(self.listen)
         from callboard.endpoint.hub import Hub

@@ -200,10 +200,8 @@ def status(
     """  # noqa: D301
     found = read_status(folder)
     if not found:
-        raise Problem(
-            why=f"no query has written into {folder}",
-            step="start one with: callboard pipeline run QUERY --log FOLDER --to FOLDER",
-        )
+        step = "start one with: callboard pipeline run QUERY --log FOLDER --to FOLDER"
+        raise Problem(why=f"no query has written into {folder}", step=step)
     for each in found:
         row = _row(folder, each)
         text = "{query}: {state}, batch {batch}, {rows:,} records, {rate:,.0f}/s, {lag:,} wait"

@@ -62,10 +62,8 @@ class StoreOptions(AccessOptions):
                 node.connect(address, self.timeout or 1.0)
             with attach_clone(Hub.of(node), name) as clone:
                 if not clone.await_idle(self.timeout):
-                    raise Problem(
-                        why=f"no master of the store {name!r} was found",
-                        step="name a node of its cluster with --peer",
-                    )
+                    why = f"no master of the store {name!r} was found"
+                    raise Problem(why=why, step="name a node of its cluster with --peer")
                 yield clone
 
     def show(self, value: object) -> None:
@@ -98,10 +96,8 @@ def get(store: Name, key: Key, options: StoreOptions) -> None:
     """  # noqa: D301
     with options.clone(store) as clone:
         if not clone.exists(from_text(key)):
-            raise Problem(
-                why=f"the store {store!r} has no key {key!r}",
-                step=f"list its keys with: callboard store keys {store}",
-            )
+            why = f"the store {store!r} has no key {key!r}"
+            raise Problem(why=why, step=f"list its keys with: callboard store keys {store}")
         options.show(clone.get(from_text(key)))
 
 
@@ -122,10 +118,8 @@ def put(
     with options.clone(store) as clone:
         clone.put(from_text(key), from_text(value), options.expiry or None)
         if not clone.await_idle(options.timeout):
-            raise Problem(
-                why=f"the master of {store!r} did not acknowledge it in time",
-                step="look whether it is there with: callboard store get",
-            )
+            why = f"the master of {store!r} did not acknowledge it in time"
+            raise Problem(why=why, step="look whether it is there with: callboard store get")
 
 
 @command(app)

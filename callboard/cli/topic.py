@@ -165,10 +165,8 @@ def _measure_round_trips(topic: str, options: PubOptions) -> None:
                 row = {"number": number, "ms": round(took * 1000, 3)}
                 options.say(row, "answer {number} after {ms:.3f} ms".format(**row))
     if not times:
-        raise Problem(
-            why=f"none of {options.count} pings on {topic} was answered",
-            step=f"start a subscriber that answers: callboard topic sub {topic} --ping",
-        )
+        step = f"start a subscriber that answers: callboard topic sub {topic} --ping"
+        raise Problem(why=f"none of {options.count} pings on {topic} was answered", step=step)
     _sum_up(options.count, times, options)
 
 
@@ -208,10 +206,8 @@ def _wait_for_subscribers(hub: "Hub", topic: str, timeout: float) -> None:
     deadline = time.monotonic() + timeout
     while timeout and not hub.receivers_of(topic).result(timeout):
         if time.monotonic() > deadline:
-            raise Problem(
-                why=f"nobody subscribed to {topic} within {timeout:g} s",
-                step=f"start a subscriber: callboard topic sub {topic} --peer ADDRESS",
-            )
+            step = f"start a subscriber: callboard topic sub {topic} --peer ADDRESS"
+            raise Problem(why=f"nobody subscribed to {topic} within {timeout:g} s", step=step)
         time.sleep(PUBLISH_LOOK)
 
 
@@ -225,17 +221,13 @@ def _confirm(hub: "Hub") -> None:
     hub.receivers_of("").result(CONFIRM_LIMIT)  # behind all that was published
     while any(account.in_flight for account in hub.node.accounts().values()):
         if time.monotonic() > deadline:
-            raise Problem(
-                why=f"some messages were not confirmed within {CONFIRM_LIMIT:g} s",
-                step="see the logs of the nodes that subscribe",
-            )
+            why = f"some messages were not confirmed within {CONFIRM_LIMIT:g} s"
+            raise Problem(why=why, step="see the logs of the nodes that subscribe")
         time.sleep(PUBLISH_LOOK)
     lost = sum(account.lost for account in hub.node.accounts().values())
     if lost or hub.counters.dropped:
-        raise Problem(
-            why="some messages are lost or unconfirmed: a link or a node went away",
-            step="publish them again when it is back",
-        )
+        why = "some messages are lost or unconfirmed: a link or a node went away"
+        raise Problem(why=why, step="publish them again when it is back")
 
 
 # --- sub ---
@@ -418,10 +410,8 @@ def parse_retention(text: str) -> Retention | None:
     try:
         return Retention.parse(text)
     except ValueError:
-        raise Misuse(
-            why=f"--retain {text!r} cannot be read",
-            step="give for instance bytes=1000000000,seconds=86400 (or records=…)",
-        ) from None
+        step = "give for instance bytes=1000000000,seconds=86400 (or records=…)"
+        raise Misuse(why=f"--retain {text!r} cannot be read", step=step) from None
 
 
 def _tell_begin(recording: "Recording", options: JsonOptions) -> None:

@@ -55,9 +55,8 @@ def create(folder: Path) -> list[Path]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         except OSError as error:
-            raise Problem(
-                why=f"{path} cannot be written: {error.strerror}", step="choose another place"
-            ) from error
+            why = f"{path} cannot be written: {error.strerror}"
+            raise Problem(why=why, step="choose another place") from error
         made.append(path)
     return made
 
@@ -67,10 +66,8 @@ def _check_name(name: str, module: str) -> None:
         "callboard", "tests", "thespian", "pytest",
     }  # fmt: skip
     if _NAME.fullmatch(name) is None or keyword.iskeyword(module) or is_taken:
-        raise Misuse(
-            why=f"{name!r} cannot be the name of a project",
-            step="take lower-case letters, digits and - that are no other module's name",
-        )
+        step = "take lower-case letters, digits and - that are no other module's name"
+        raise Misuse(why=f"{name!r} cannot be the name of a project", step=step)
 
 
 def _check_installed() -> None:
@@ -78,7 +75,6 @@ def _check_installed() -> None:
     try:
         importlib.metadata.version("callboard")
     except importlib.metadata.PackageNotFoundError as error:
-        raise Problem(
-            why="callboard is not installed in this environment, so a project could not use it",
-            step="run make setup in its sources, and .venv/bin/callboard new there",
-        ) from error
+        why = "callboard is not installed in this environment, so a project could not use it"
+        step = "run make setup in its sources, and .venv/bin/callboard new there"
+        raise Problem(why=why, step=step) from error

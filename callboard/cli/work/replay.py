@@ -26,10 +26,9 @@ def replay_seed(seed: int, options: JsonOptions) -> int:
         events = Path(folder) / "events.json"
         code = _run(root, before, events, quiet=options.as_json)
         if code not in (_PASSED, _TESTS_FAILED) or not events.exists():
-            raise Problem(
-                why=f"pytest ran no simulation in {before.test} (its exit code is {code})",
-                step=f"see its output; if the test is gone, remove {dump_path(root, seed)}",
-            )
+            why = f"pytest ran no simulation in {before.test} (its exit code is {code})"
+            step = f"see its output; if the test is gone, remove {dump_path(root, seed)}"
+            raise Problem(why=why, step=step)
         after = Dump.read(events)
     difference = before.difference(after)
     outcome = {
@@ -54,10 +53,8 @@ def _find(seed: int) -> tuple[Path, Dump]:
                 return root, Dump.read(path)
             except UnreadableDump as error:
                 raise Problem(why=str(error), step="run the failing test again") from None
-    raise Misuse(
-        why=f"no {FOLDER / f'{seed}.json'} here or in a folder above",
-        step="run the failing test again, it leaves one",
-    )
+    why = f"no {FOLDER / f'{seed}.json'} here or in a folder above"
+    raise Misuse(why=why, step="run the failing test again, it leaves one")
 
 
 def _run(root: Path, dump: Dump, events: Path, *, quiet: bool) -> int:

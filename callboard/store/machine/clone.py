@@ -19,19 +19,9 @@ so that late messages of an earlier one cannot confuse; the *writer* keeps its n
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from callboard.channel import (
-    Consumer,
-    ConsumerMessage,
-    CumulativeAck,
-    EndOfChannel,
-    Event,
-    Heartbeat,
-    Nack,
-    Producer,
-    ProducerMessage,
-    RetransmitFailed,
-)
+from callboard.channel import Consumer, EndOfChannel, message
 from callboard.store.errors import RequestTimeout
+from callboard.store.machine import replica
 from callboard.store.machine.change import difference
 from callboard.store.machine.command import (
     NIL,
@@ -41,7 +31,7 @@ from callboard.store.machine.command import (
     EntityId,
     StoreControl,
 )
-from callboard.store.machine.replica import Replica
+from callboard.store.machine.replica import Input, Output, Replica
 from callboard.store.machine.snapshot import ACK_EVERY, SnapshotChunk, SnapshotIntake
 from callboard.store.machine.step import (
     Answer,
@@ -81,7 +71,7 @@ class Clone(Replica):
         self.now = now
         self.options = options or CloneOptions()
         self.master: EntityId | None = None
-        self.output: Producer[EntityId, Action] | None = None
+        self.output: Output | None = None
         self.is_connected = False
         #: When it lost its master, or began without one; None while it has one.
         self.lost_at: float | None = now
@@ -93,7 +83,7 @@ class Clone(Replica):
         self._must_attach = False
         self._make_reader = make_reader
         self.reader = make_reader()
-        self.input: Consumer[Action] | None = None
+        self.input: Input | None = None
         #: Whether there is a copy to read: it was connected once.
         self.has_copy = False
         self._heard_at = now
@@ -137,7 +127,7 @@ class Clone(Replica):
                 output = self.output
                 if output is not None and self._writes and self._hastened != output.seq:
                     self._hastened = output.seq
-                    self.send(output, Heartbeat(output.seq))
+                    self.send(output, message.Heartbeat(output.seq))
             case Occasion.ENDPOINT_FOUND:
                 if self.master is None:  # perhaps it has the master
                     self._ask()
@@ -146,7 +136,7 @@ class Clone(Replica):
                     self._is_suspect = True  # another master may take its place
             case Occasion.LEAVE:
                 if self.master is not None:
-                    self._send_control(self.master, Nack(()), self.reader)
+                    self._send_control(self.master, message.Nack(()), self.reader)
         return self._take_effects()
 
     def _tick(self) -> None:
@@ -203,7 +193,7 @@ class Clone(Replica):
         """Take a run of the master, or of one that it hears of."""
         control = run.control
         if self.master is None and not isinstance(control, SnapshotChunk):
-            if control != RetransmitFailed(0):  # said by masters that end
+            if control != message.RetransmitFailed(0):  # said by masters that end
                 self._ask_again(2 * self.options.tick_interval)
             return
         if self.master not in (None, run.sender):
@@ -230,12 +220,12 @@ class Clone(Replica):
     def _take_control(self, master: EntityId, control: StoreControl) -> None:
         """Take a message of the channels to and from the master."""
         match control:
-            case RetransmitFailed(0):
+            case message.RetransmitFailed(0):
                 self._disconnect()
                 self._ask()
-            case Nack((0,)):
+            case message.Nack((0,)):
                 self._must_attach = self.output is not None
-            case CumulativeAck() | Nack():
+            case message.CumulativeAck() | message.Nack():
                 self._hear_acknowledgement(master, control)
             case _ if self.input is not None:
                 self.input.handle(control)  # type: ignore[arg-type]
@@ -272,15 +262,8 @@ class Clone(Replica):
             return
         self._must_attach = False
         assert self.master is not None
-        options = self.options
         writes = list(self._writes)
-        self.output = Producer(
-            self,
-            heartbeat_interval=options.heartbeat_interval,
-            timeout=options.connection_timeout,
-            buffer_limit=options.buffer_limit,
-            seq=self._seq - len(writes),
-        )
+        self.output = replica.make_output(self, self.options, self._seq - len(writes))
         self.output.add(self.master)
         if writes:
             self._send_actions(self.output.produce_run(writes), writes, self.master)
@@ -322,13 +305,13 @@ class Clone(Replica):
         if silent:
             self._effects.append(ReportRefused(silent, reason))
 
-    def _hear_acknowledgement(self, master: EntityId, message: ConsumerMessage) -> None:
+    def _hear_acknowledgement(self, master: EntityId, told: message.ConsumerMessage) -> None:
         """Forget the writes that the master has acknowledged."""
         output = self.output
-        if output is None or not output.handle(master, message):
+        if output is None or not output.handle(master, told):
             return
-        if isinstance(message, CumulativeAck):
-            for _ in range(len(self._writes) - (self._seq - message.seq)):
+        if isinstance(told, message.CumulativeAck):
+            for _ in range(len(self._writes) - (self._seq - told.seq)):
                 self._writes.popleft()
 
     # --- being let in ---
@@ -336,7 +319,7 @@ class Clone(Replica):
     def _ask(self) -> None:
         """Ask all masters of the name to be let in."""
         self._asked_at = self.now
-        self._send_control(NIL, Nack((0,)), self.reader)
+        self._send_control(NIL, message.Nack((0,)), self.reader)
 
     def _ask_again(self, pause: float) -> None:
         """Ask, unless it was asked less than so many seconds ago."""
@@ -356,9 +339,7 @@ class Clone(Replica):
                 return
             self.master = master
             intake = self._intake = SnapshotIntake(chunk.offset)
-            timeout = self.options.connection_timeout
-            nack_after = self.options.nack_timeout
-            self.input = Consumer(self, nack_after=nack_after, timeout=timeout)
+            self.input = replica.make_input(self, self.options)
         assert self.input is not None
         self.input.handle_heartbeat(chunk.offset)
         if not intake.take(chunk):
@@ -375,7 +356,7 @@ class Clone(Replica):
         assert self.master is not None
         progress = (0, self._intake.offset + 1, self._intake.next_index)
         seqs = (*progress, 0) if again else progress
-        self._send_control(self.master, Nack(seqs), self.reader)
+        self._send_control(self.master, message.Nack(seqs), self.reader)
 
     def _watch_loading(self) -> None:
         """Ask again for chunks that do not come."""
@@ -412,7 +393,7 @@ class Clone(Replica):
 
     # --- backend of the channels ---
 
-    def consume(self, consumer: Consumer[Action], payload: Action) -> None:
+    def consume(self, consumer: Input, payload: Action) -> None:
         """Carry out the master's next command."""
         kind = payload[0]
         self.processed += 1
@@ -431,40 +412,32 @@ class Clone(Replica):
                 self._questions.pop(request, None)
                 self._effects.append(Answer(request, inserted))
 
-    def consume_nil(self, consumer: Consumer[Action]) -> object | None:
+    def consume_nil(self, consumer: Input) -> object | None:
         """A command is lost for good: only a snapshot helps."""
         return EndOfChannel.RETRANSMISSION_TIMEOUT
 
-    def close(self, consumer: Consumer[Action], error: object) -> None:
+    def close(self, consumer: Input, error: object) -> None:
         """The master is lost."""
         self._disconnect()
         self._ask()
 
-    def send(
-        self,
-        channel: "Producer[EntityId, Action] | Consumer[Action]",
-        *args: "EntityId | ProducerMessage[Action] | ConsumerMessage",
-    ) -> None:
+    def send(self, channel: Output | Input, *args: replica.Said) -> None:
         """Send a message of a channel to the master."""
-        message = args[-1]
+        sent = args[-1]
         receiver = self.master or NIL
-        if isinstance(message, Event):
-            self._send_actions(message.seq, [message.payload], receiver)
+        if isinstance(sent, message.Event):
+            self._send_actions(sent.seq, [sent.payload], receiver)
             return
         sender = self.reader if isinstance(channel, Consumer) else self.entity
-        self._send_control(receiver, message, sender)  # type: ignore[arg-type]
+        self._send_control(receiver, sent, sender)  # type: ignore[arg-type]
 
-    def broadcast(
-        self, producer: Producer[EntityId, Action], msg: ProducerMessage[Action]
-    ) -> None:
+    def broadcast(self, producer: Output, msg: replica.FromOutput) -> None:
         """Send a heartbeat to the master; events go as runs."""
         self.send(producer, msg)
 
-    def drop(
-        self, producer: Producer[EntityId, Action], hdl: EntityId, reason: EndOfChannel
-    ) -> None:
+    def drop(self, producer: Output, hdl: EntityId, reason: EndOfChannel) -> None:
         """The master does not acknowledge: attach again."""
         self._must_attach = True
 
-    def handshake_completed(self, producer: Producer[EntityId, Action], hdl: EntityId) -> None:
+    def handshake_completed(self, producer: Output, hdl: EntityId) -> None:
         """The master takes writes."""

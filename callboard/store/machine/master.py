@@ -24,25 +24,14 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
-from callboard.channel import (
-    Consumer,
-    ConsumerMessage,
-    CumulativeAck,
-    EndOfChannel,
-    Event,
-    Handshake,
-    Heartbeat,
-    Nack,
-    Producer,
-    ProducerMessage,
-    RetransmitFailed,
-)
+from callboard.channel import Consumer, EndOfChannel, message
 from callboard.model.data import DataType
 from callboard.model.errors import EndpointError
 from callboard.store.errors import NoSuchKey
+from callboard.store.machine import replica
 from callboard.store.machine.arithmetic import add, empty_value, subtract
 from callboard.store.machine.command import NIL, Action, Command, CommandRun, EntityId, Who
-from callboard.store.machine.replica import MISSING, Replica
+from callboard.store.machine.replica import MISSING, Input, Output, Replica
 from callboard.store.machine.snapshot import Snapshot
 from callboard.store.machine.step import (
     ERASED,
@@ -121,14 +110,9 @@ class Master(Replica):
             Command.CLEAR: self._clear_all,
         }
 
-        self.inputs: dict[EntityId, Consumer[Action]] = {}
-        self._names: dict[Consumer[Action], tuple[EntityId, Who]] = {}
-        self.output: Producer[EntityId, Action] = Producer(
-            self,
-            heartbeat_interval=options.heartbeat_interval,
-            timeout=options.connection_timeout,
-            buffer_limit=options.buffer_limit,
-        )
+        self.inputs: dict[EntityId, Input] = {}
+        self._names: dict[Input, tuple[EntityId, Who]] = {}
+        self.output = replica.make_output(self, options)
         self._snapshots: dict[EntityId, Snapshot] = {}
         self._ticks = 0
         #: The last command for which acknowledgements were asked.
@@ -152,7 +136,7 @@ class Master(Replica):
         elif run.sender in self.inputs:
             self.inputs[run.sender].handle_run(run.first, run.actions)
         else:
-            self._send_control(run.sender, Nack((0,)))
+            self._send_control(run.sender, message.Nack((0,)))
         return self._finish()
 
     def step(self, event: StoreInput, now: float) -> list[StoreEffect]:
@@ -165,13 +149,13 @@ class Master(Replica):
                 seq = self.output.seq
                 if self._hastened != seq and not self.output.is_idle:
                     self._hastened = seq
-                    self._send_control(NIL, Heartbeat(seq))
+                    self._send_control(NIL, message.Heartbeat(seq))
             case Occasion.ENDPOINT_FOUND:
                 self._tell_strangers()
             case Occasion.KEY_EXPIRES:
                 self._remove_expired()
             case Occasion.LEAVE:
-                self._send_control(NIL, RetransmitFailed(0))
+                self._send_control(NIL, message.RetransmitFailed(0))
         return self._finish()
 
     def _tick(self) -> None:
@@ -185,7 +169,7 @@ class Master(Replica):
 
     def _tell_strangers(self) -> None:
         """Let clones to come, and rivals, hear that there is a master."""
-        beat = Heartbeat(self.output.seq)
+        beat = message.Heartbeat(self.output.seq)
         if not self.output.consumers:
             self._send_control(NIL, beat)
         self._effects.append(SendRun(CommandRun(self.entity, control=beat), to_master=True))
@@ -385,13 +369,11 @@ class Master(Replica):
             del row.answers[next(iter(row.answers))]
         self._touched.add(who)
 
-    def _attach(self, writer: EntityId, handshake: Handshake) -> None:
+    def _attach(self, writer: EntityId, handshake: message.Handshake) -> None:
         """Let a writer begin, behind what it wrote before as far as that is known here."""
         known = self.inputs.get(writer)
         if known is None or known.is_closed:
-            timeout, nack_after = self.options.connection_timeout, self.options.nack_timeout
-            known = Consumer(self, nack_after=nack_after, timeout=timeout)
-            self.inputs[writer] = known
+            known = self.inputs[writer] = replica.make_input(self, self.options)
             self._names[known] = writer, writer.who
         seq = self._writer(writer.who).seq
         known.handle_handshake(max(handshake.first, seq + 1), handshake.heartbeat_interval)
@@ -400,17 +382,17 @@ class Master(Replica):
         """Take a message of the channels to clones and from writers."""
         sender, control = run.sender, run.control
         match control:
-            case Handshake():
+            case message.Handshake():
                 self._attach(sender, control)
-            case Nack((0, *_)):
+            case message.Nack((0, *_)):
                 self._let_in(sender, control.seqs)
-            case Nack(()):
+            case message.Nack(()):
                 self.output.remove(sender)
                 self._snapshots.pop(sender, None)
-            case CumulativeAck() | Nack():
+            case message.CumulativeAck() | message.Nack():
                 is_known = self.output.handle(sender, control)
                 if not is_known and sender not in self.output.consumers:
-                    self._send_control(sender, RetransmitFailed(0))
+                    self._send_control(sender, message.RetransmitFailed(0))
             case _:
                 self._take_producer_control(run)
 
@@ -419,11 +401,11 @@ class Master(Replica):
         sender, control = run.sender, run.control
         consumer = self.inputs.get(sender)
         if consumer is not None:
-            if isinstance(control, Heartbeat | RetransmitFailed):
+            if isinstance(control, message.Heartbeat | message.RetransmitFailed):
                 consumer.handle(control)
                 consumer.acknowledge()  # heartbeats ask for it
-        elif not isinstance(control, Heartbeat) or run.receiver:
-            self._send_control(sender, Nack((0,)))
+        elif not isinstance(control, message.Heartbeat) or run.receiver:
+            self._send_control(sender, message.Nack((0,)))
         elif sender < self.entity:  # of two masters the smaller name stays
             self._effects.append(Resign(sender))
 
@@ -452,42 +434,38 @@ class Master(Replica):
 
     # --- backend of the channels ---
 
-    def consume(self, consumer: Consumer[Action], payload: Action) -> None:
+    def consume(self, consumer: Input, payload: Action) -> None:
         """Carry out a writer's next command."""
         who = self._names[consumer][1]
         self._writer(who).seq = consumer.next_seq - 1
         self._touched.add(who)
         self._apply((payload,))
 
-    def consume_nil(self, consumer: Consumer[Action]) -> object | None:
+    def consume_nil(self, consumer: Input) -> object | None:
         """A writer gave a command up, and counted it: go on behind it."""
         return None
 
-    def close(self, consumer: Consumer[Action], error: object) -> None:
+    def close(self, consumer: Input, error: object) -> None:
         """Nothing was heard of a writer: it may attach again."""
         writer, _ = self._names.pop(consumer)
         if self.inputs.get(writer) is consumer:
             del self.inputs[writer]
 
-    def send(
-        self,
-        channel: "Producer[EntityId, Action] | Consumer[Action]",
-        *args: "EntityId | ProducerMessage[Action] | ConsumerMessage",
-    ) -> None:
+    def send(self, channel: Output | Input, *args: replica.Said) -> None:
         """Send a message of a channel to a clone, or to a writer."""
         if isinstance(channel, Consumer):
             self._send_control(self._names[channel][0], args[0])  # type: ignore[arg-type]
             return
-        clone, message = args
+        clone, sent = args
         assert isinstance(clone, EntityId)
-        if isinstance(message, Handshake):
-            self._send_handshake(clone, message)
-        elif isinstance(message, Event):
-            self._send_actions(message.seq, [message.payload], clone)
+        if isinstance(sent, message.Handshake):
+            self._send_handshake(clone, sent)
+        elif isinstance(sent, message.Event):
+            self._send_actions(sent.seq, [sent.payload], clone)
         else:
-            self._send_control(clone, message)  # type: ignore[arg-type]
+            self._send_control(clone, sent)  # type: ignore[arg-type]
 
-    def _send_handshake(self, clone: EntityId, handshake: Handshake) -> None:
+    def _send_handshake(self, clone: EntityId, handshake: message.Handshake) -> None:
         """Begin to send a clone the state of this moment."""
         if clone not in self._snapshots:
             offset = handshake.first - 1
@@ -495,18 +473,14 @@ class Master(Replica):
             self._snapshots[clone] = snapshot
             self._send_chunks(clone, 0, again=True)
 
-    def broadcast(
-        self, producer: Producer[EntityId, Action], msg: ProducerMessage[Action]
-    ) -> None:
+    def broadcast(self, producer: Output, msg: replica.FromOutput) -> None:
         """Send a heartbeat to all clones; events go as runs, see `_finish`."""
         self._send_control(NIL, msg)  # type: ignore[arg-type]
 
-    def drop(
-        self, producer: Producer[EntityId, Action], hdl: EntityId, reason: EndOfChannel
-    ) -> None:
+    def drop(self, producer: Output, hdl: EntityId, reason: EndOfChannel) -> None:
         """Nothing was heard of a clone: when it comes back it begins anew."""
         self._snapshots.pop(hdl, None)
 
-    def handshake_completed(self, producer: Producer[EntityId, Action], hdl: EntityId) -> None:
+    def handshake_completed(self, producer: Output, hdl: EntityId) -> None:
         """A clone has the whole snapshot."""
         self._snapshots.pop(hdl, None)

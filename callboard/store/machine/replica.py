@@ -3,13 +3,40 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
+from callboard.channel import Consumer, ConsumerBackend, Producer, ProducerBackend, message
 from callboard.store.machine.change import Change
 from callboard.store.machine.command import NIL, Action, CommandRun, EntityId, StoreControl
 from callboard.store.machine.step import ReportChanges, SendRun, StoreEffect
 from callboard.store.machine.stored import Stored, Token
+from callboard.store.options import StoreOptions
+
+#: What commands go out by, and come in by; what is said on them.
+Output = Producer[EntityId, Action]
+Input = Consumer[Action]
+FromOutput = message.ProducerMessage[Action]
+Said = EntityId | FromOutput | message.ConsumerMessage
 
 #: Stands for the value of a key that the store does not have.
 MISSING: Final[Any] = object()
+
+
+def make_output(
+    backend: ProducerBackend[EntityId, Action], options: StoreOptions, seq: int = 0
+) -> Output:
+    """Make a producer, which goes on behind `seq`."""
+    return Producer(
+        backend,
+        heartbeat_interval=options.heartbeat_interval,
+        timeout=options.connection_timeout,
+        buffer_limit=options.buffer_limit,
+        seq=seq,
+    )
+
+
+def make_input(backend: ConsumerBackend[Action], options: StoreOptions) -> Input:
+    """Make a consumer."""
+    nack_after, timeout = options.nack_timeout, options.connection_timeout
+    return Consumer(backend, nack_after=nack_after, timeout=timeout)
 
 
 class Replica:
