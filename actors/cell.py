@@ -38,20 +38,10 @@ from random import Random
 from types import CoroutineType
 from typing import Any, ClassVar, Final, Literal, NoReturn, Protocol
 
+from callboard.actors import errors
 from callboard.actors.asking.kept import KeptAnswer, KeptAnswers
 from callboard.actors.dispatch import DispatchTable, callable_methods, why_not_callable
 from callboard.actors.envelope import Envelope, traced
-from callboard.actors.errors import (
-    ActorDown,
-    AskTimeout,
-    MailboxFull,
-    NoSuchMethod,
-    NotAwaited,
-    RemoteError,
-    UnexpectedMessage,
-    WouldDeadlock,
-    remote_error,
-)
 from callboard.actors.events import Expired, Unexpected
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import OVER, Future, Pause
@@ -274,7 +264,7 @@ class Reminder:
             self._timer = cell.runner.call_at(self._due, self._fire)
         try:
             cell.post(message, cell)
-        except MailboxFull:
+        except errors.MailboxFull:
             pass  # the mailbox has counted it
 
 
@@ -706,14 +696,16 @@ class Cell:
         # What came from another node may have fields of any type.
         if type(call.method) is not str or call.method not in callable_methods(actor_class):
             if sender is not None and sender.expects:
-                sender.set_exception(NoSuchMethod(why_not_callable(actor_class, call.method)))
+                sender.set_exception(
+                    errors.NoSuchMethod(why_not_callable(actor_class, call.method))
+                )
             return
         try:
             result = getattr(actor, call.method)(*call.args, **(call.kwargs or {}))
         except TypeError as error:
             if sender is None or not sender.expects or not _is_refused_call(error):
                 raise
-            sender.set_exception(RemoteError("TypeError", said(error)))
+            sender.set_exception(errors.RemoteError("TypeError", said(error)))
             return
         if isinstance(result, Coroutine):
             self.start_task(result, sender)
@@ -827,7 +819,7 @@ class Cell:
             f"a handler of {name} returned {kind} instead of what comes of it; "
             "write `async def` and `return await …`"
         )
-        raise NotAwaited(msg)
+        raise errors.NotAwaited(msg)
 
     def note_unawaited_pause(self) -> None:
         """Say that a pause was begun and not awaited."""
@@ -851,7 +843,7 @@ class Cell:
             kind = type(message).__name__.lower()
             text = f"{name} was sent a {kind}; await it and send what comes of it"
         if sender is not None and sender.expects:
-            sender.set_exception(UnexpectedMessage(text))
+            sender.set_exception(errors.UnexpectedMessage(text))
         if not isinstance(message, Down | ChildDown):
             self.runtime.counters.unexpected += 1
             self.runtime.report(Unexpected(self.ref, message))
@@ -869,7 +861,9 @@ class Cell:
 
     def drop_expired(self, message: Any, sender: Asker) -> None:
         """Leave a message unhandled because the time of its ask was over before its turn."""
-        sender.set_exception(AskTimeout(f"its time was over before {self.ref} came to it"))
+        sender.set_exception(
+            errors.AskTimeout(f"its time was over before {self.ref} came to it")
+        )
         self.runtime.counters.expired += 1
         self.runtime.report(Expired(self.ref, message))
 
@@ -942,7 +936,7 @@ class Cell:
                 f"{self.ref} has {STASH_LIMIT:,} messages in its stash, the limit; call "
                 "unstash_all() before more are put aside"
             )
-            raise MailboxFull(msg)
+            raise errors.MailboxFull(msg)
         aside.stashing = self.attention = True
         sender = self.sender
         if sender is not None and sender.expects:
@@ -1027,7 +1021,7 @@ class Cell:
             f".result() in a handler of {self.ref} would hold up the actor that the answer "
             "has to reach; make the handler `async def` and await the future"
         )
-        raise WouldDeadlock(msg)
+        raise errors.WouldDeadlock(msg)
 
     # --- watched by others ---
 
@@ -1111,7 +1105,7 @@ class Cell:
         # First: whatever those do who are told, the actor ends.
         self.end = self.end or (reason, text if reason is ExitReason.ERROR else "")
         if sender is not None and sender.expects:
-            sender.set_exception(remote_error(error))
+            sender.set_exception(errors.remote_error(error))
         if reason is ExitReason.ERROR:
             self.runtime.note_failure(self, text, error)
 
@@ -1124,7 +1118,9 @@ class Cell:
             self.reason, self.detail = reason, detail
             watchers, self._watchers = self._watchers, None
         self.runtime.forget(self)
-        gone = ActorDown(f"{self.ref} ended ({reason}) before it answered", reason, detail)
+        gone = errors.ActorDown(
+            f"{self.ref} ended ({reason}) before it answered", reason, detail
+        )
         for asker in [*cancelled, *(self._promises or ())]:
             asker.set_exception(gone)
         self._promises = self.promised = self.sender = None
@@ -1208,7 +1204,7 @@ class Cell:
                 text = f"{self.ref} ended ({self.reason})"
                 if self.runtime.is_closed:
                     text += f", as {self.runtime.name} is closed; make another node"
-                sender.set_exception(ActorDown(text, self.reason or "", self.detail))
+                sender.set_exception(errors.ActorDown(text, self.reason or "", self.detail))
             self.runtime.dead_letter(self.ref, message, sender)
 
 

@@ -31,14 +31,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from typing import Any, Final, Literal, Protocol, SupportsIndex
 
+from callboard.actors import errors
 from callboard.actors.envelope import Envelope
-from callboard.actors.errors import (
-    MailboxFull,
-    ResultTimeout,
-    WrongArgument,
-    WrongValue,
-    wrong_argument,
-)
 from callboard.actors.events import Counters, MailboxOverflow
 from callboard.actors.future import Future
 from callboard.actors.reference import Down, Home, Running, Sender, current_cell
@@ -87,7 +81,7 @@ class Mailbox:
                 checked_count(bound, f"Mailbox: {name}", 1)
         if self.on_full not in _POLICIES:
             msg = f"Mailbox(on_full={self.on_full!r}): choose one of {', '.join(_POLICIES)}"
-            raise WrongValue(msg)
+            raise errors.WrongValue(msg)
 
 
 def size_of(message: Any) -> int:
@@ -172,7 +166,7 @@ class BackPressure:
         deadline = sender.deadline if isinstance(sender, Future) else None
         try:
             room.result(None if deadline is None else deadline - now())
-        except ResultTimeout:
+        except errors.ResultTimeout:
             if deadline is None:  # a simulation waits for so long only
                 raise
             assert isinstance(sender, Future)
@@ -476,10 +470,10 @@ class BoundedMailbox(deque[Item]):
         runtime.report(MailboxOverflow(self._cell.ref, self.bounds.on_full, lost))
         runtime.call_later(REPORT_INTERVAL, self._report)
 
-    def _error(self) -> MailboxFull:
+    def _error(self) -> errors.MailboxFull:
         """Return the error that says how full the mailbox is."""
         state = self.pressure.describe(len(self))
-        return MailboxFull(
+        return errors.MailboxFull(
             f"the mailbox of {self._cell.ref} is full: {state}; send less, or raise its bounds"
         )
 
@@ -546,7 +540,7 @@ def options_of(actor_class: Any) -> tuple[Any, SpawnOptions]:
         msg = f"{shown(actor_class):.100} is no actor class; derive one from callboard.Actor"
         if hasattr(kind, "cell_class"):
             msg = f"spawn() makes the {kind.__name__} itself: spawn({kind.__name__}, …)"
-        raise WrongArgument(msg)
+        raise errors.WrongArgument(msg)
     trap_exit = bool(getattr(actor_class, "trap_exit", False))
     bounds = getattr(actor_class, "mailbox", None)  # a Thespian class may have another thing
     detached = getattr(actor_class, "detached", False) is True
@@ -565,10 +559,10 @@ def check_options(where: str, options: Mapping[str, Any]) -> None:
     for name, value in options.items():
         if name == "mailbox" and isinstance(value, int | str | dict | tuple | list):
             msg = f"{where}: mailbox = Mailbox(limit=1000) bounds a mailbox"
-            raise wrong_argument(msg, value)
+            raise errors.wrong_argument(msg, value)
         if name in ("trap_exit", "detached") and not isinstance(value, bool | None):
             msg = f"{where}: {name} is True or False"
-            raise wrong_argument(msg, value)
+            raise errors.wrong_argument(msg, value)
 
 
 def check_class(actor_class: type) -> None:
@@ -582,18 +576,18 @@ def check_class(actor_class: type) -> None:
     check_options(where, {name: own.get(name) for name in ("mailbox", "trap_exit", "detached")})
     if inspect.iscoroutinefunction(own.get("__init__")):
         msg = f"{where}.__init__ is async, and nobody would await it; begin in a handler"
-        raise WrongArgument(msg)
+        raise errors.WrongArgument(msg)
     if "concurrent_limit" in own:
         checked_count(own["concurrent_limit"], f"{where}.concurrent_limit", 1)
     callables = own.get("remote_methods")
     if isinstance(callables, str):
         msg = f"{where}: remote_methods is a set of names, {{{callables!r}}}"
-        raise wrong_argument(msg, callables)
+        raise errors.wrong_argument(msg, callables)
     if isinstance(callables, set | frozenset | list | tuple):
         unknown = sorted(str(n) for n in callables if not hasattr(actor_class, str(n)))
         if unknown:
             msg = f"{where}.remote_methods names {', '.join(unknown)}, which it does not have"
-            raise WrongValue(msg)
+            raise errors.WrongValue(msg)
     for name, value in own.items():
         is_own = name.startswith("_") or not name.islower() or name == "remote_methods"
         if type(value) in _SHARED and not is_own:
@@ -615,7 +609,7 @@ def refuse_abstract(actor_class: type) -> None:
     if missing:
         name = actor_class.__qualname__
         msg = f"{name} is abstract: spawn a subclass of it that has {', '.join(missing)}"
-        raise WrongArgument(msg)
+        raise errors.WrongArgument(msg)
 
 
 #: What each actor of a class would share with all others.

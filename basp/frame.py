@@ -7,12 +7,7 @@ their fields names, by `Frame._make`.
 
 from typing import Final, NamedTuple
 
-from callboard.basp.errors import (
-    PayloadTooLarge,
-    RemoteProtocolError,
-    SpeaksTls,
-    UnknownOperation,
-)
+from callboard.basp import errors
 from callboard.basp.header import HEADER, HEADER_SIZE, OPERATION_COUNT
 from callboard.basp.node_id import node_id_text
 
@@ -95,7 +90,7 @@ class FrameReader:
         """Make a reader that accepts payloads of at most ``payload_limit`` bytes."""
         self.payload_limit = payload_limit
         #: Why the stream cannot be read any more; None while it can.
-        self.error: RemoteProtocolError | None = None
+        self.error: errors.RemoteProtocolError | None = None
         # Start of an unfinished frame while its length is still unknown.
         self._head = b""
         # Once its length is known: its header, the pieces of its payload so far, and how many
@@ -189,15 +184,15 @@ class FrameReader:
         first = operation.to_bytes(4)
         another = next((name for start, name in _OTHERS.items() if first.startswith(start)), "")
         if another:
-            kind = SpeaksTls if another == "TLS" else UnknownOperation
+            kind = errors.SpeaksTls if another == "TLS" else errors.UnknownOperation
             self.error = kind(f"it speaks {another}, and this port plain BASP")
         elif operation >= OPERATION_COUNT:
-            self.error = UnknownOperation(
+            self.error = errors.UnknownOperation(
                 f"operation {operation} {origin} is not one of 0-{OPERATION_COUNT - 1}; "
                 f"the peer speaks another protocol or a later release"
             )
         else:
-            self.error = PayloadTooLarge(
+            self.error = errors.PayloadTooLarge(
                 f"payload {length:,} B of operation {operation} {origin} exceeds limit "
                 f"{self.payload_limit:,} B; raise payload_limit on both nodes or send chunks"
             )

@@ -8,13 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from typing import Any, Final, Generic, Literal, TypeVar
 
-from callboard.actors.errors import (
-    ResultTimeout,
-    WouldBlock,
-    WouldDeadlock,
-    WrongArgument,
-    WrongValue,
-)
+from callboard.actors import errors
 from callboard.actors.future import Future, refuse_endless_wait
 from callboard.actors.seconds import count as checked_count
 from callboard.actors.seconds import limit as checked_limit
@@ -113,7 +107,7 @@ class WaitedFutures(Generic[F]):
     def _refuse_unawaited(self) -> None:
         if self.waiting is not None:
             msg = "wait() here has to be awaited: done, not_done = await callboard.wait(…)"
-            raise WouldBlock(msg)
+            raise errors.WouldBlock(msg)
 
 
 def wait(
@@ -138,7 +132,7 @@ def wait(
     waited = list(dict.fromkeys(_checked(futures, "wait")))
     if return_when not in _RETURN_WHEN:
         msg = f"return_when={return_when!r:.80}: use one of {', '.join(_RETURN_WHEN)}"
-        raise WrongValue(msg)
+        raise errors.WrongValue(msg)
     seconds = checked_limit(timeout)
     over: Future[None] = Future()
     left = list(waited)
@@ -216,7 +210,7 @@ class Completed(Generic[F]):
         """
         if not self._arrivals.done:
             msg = f"{len(self._left)} of {self._count} futures are not done in time; they go on"
-            raise ResultTimeout(msg)
+            raise errors.ResultTimeout(msg)
         future = self._arrivals.done.popleft()
         del self._left[future]
         return future
@@ -257,7 +251,7 @@ class Answers(Generic[R]):
         given: object = items
         if not isinstance(given, Iterable) or isinstance(given, str | bytes):
             msg = f"map() takes the messages to ask, as a list, not {shown(items):.80}"
-            raise WrongArgument(msg)
+            raise errors.WrongArgument(msg)
         self._ask = ask
         self._items = iter(items)
         self._limit = limit
@@ -342,7 +336,7 @@ def _checked(futures: Iterable[F], call: str) -> list[F]:
     given: object = futures
     if isinstance(given, Future | concurrent.futures.Future) or not isinstance(given, Iterable):
         msg = f"{call}() takes several futures: {call}([first, second])"
-        raise WrongArgument(msg)
+        raise errors.WrongArgument(msg)
     checked = list(futures)
     anything: list[object] = [*checked]
     for each in anything:
@@ -351,7 +345,7 @@ def _checked(futures: Iterable[F], call: str) -> list[F]:
                 f"{call}() takes futures, as ask() and an executor's submit() return them, not "
                 f"{shown(each):.80}; coroutines and asyncio's tasks go to asyncio.{call}()"
             )
-            raise WrongArgument(msg)
+            raise errors.WrongArgument(msg)
     return checked
 
 
@@ -379,7 +373,7 @@ def _may_block() -> bool:
     """Return whether the code that runs here may block its thread."""
     try:
         refuse_endless_wait()
-    except (WouldBlock, WouldDeadlock):
+    except (errors.WouldBlock, errors.WouldDeadlock):
         return False
     return True
 
@@ -393,5 +387,5 @@ async def _await_done(over: Future[None], seconds: float | None) -> None:
 
 def _sleep_until(over: Future[None], seconds: float | None) -> None:
     """Block this thread until a future is done, or the time is over."""
-    with contextlib.suppress(ResultTimeout):
+    with contextlib.suppress(errors.ResultTimeout):
         over.result(seconds)

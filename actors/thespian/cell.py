@@ -12,15 +12,7 @@ import selectors
 import types
 from typing import Any, Final
 
-from thespian.actors import (
-    ActorExitRequest,
-    ActorSystemMessage,
-    ChildActorExited,
-    PoisonMessage,
-    Thespian_StatusReq,
-    ThespianWatch,
-    WatchMessage,
-)
+from thespian import actors as thespian
 from thespian.system.messages.status import Thespian_ActorStatus
 from thespian.system.timing import ExpirationTimer
 
@@ -57,10 +49,12 @@ class FailedChild(NoActor):
     def post(self, message: Any, sender: Sender | None) -> None:
         """Return a message to its sender, or make it a dead letter."""
         asker = sender.reference(self._runtime) if sender is not None else None
-        if self.is_known or asker is None or isinstance(message, ActorSystemMessage):
+        if self.is_known or asker is None or isinstance(message, thespian.ActorSystemMessage):
             self._runtime.dead_letter(self.ref, message, sender)
         else:
-            asker.target.post(PoisonMessage(message, f"Child Aborted: {self._why}"), None)
+            asker.target.post(
+                thespian.PoisonMessage(message, f"Child Aborted: {self._why}"), None
+            )
 
     def monitor(self, key: object, watcher: Watcher) -> None:
         """Tell at once that there is no such actor."""
@@ -93,7 +87,7 @@ class Watch:
     as one message.
     """
 
-    def __init__(self, cell: Cell, wanted: ThespianWatch) -> None:
+    def __init__(self, cell: Cell, wanted: thespian.ThespianWatch) -> None:
         self._cell = cell
         self._filenos: set[int] = set()
         self._ready: list[int] = []
@@ -137,7 +131,7 @@ class Watch:
     def _tell(self) -> None:
         ready, self._ready = self._ready, []
         if self._cell.alive:
-            self._cell.post(WatchMessage(ready), self._cell)
+            self._cell.post(thespian.WatchMessage(ready), self._cell)
 
 
 class PlainCell(Cell):
@@ -160,16 +154,16 @@ class PlainCell(Cell):
         """Every message of a plain actor comes here: it has no `@handler`."""
         if isinstance(message, Urgent | Envelope):
             super().handle_other(message, sender)  # it comes here again as itself
-        elif isinstance(message, ChildActorExited):
+        elif isinstance(message, thespian.ChildActorExited):
             self._child_exited(message, sender)
         elif self.exiting:
-            if not isinstance(message, Call | Stop | LinkExit | ActorExitRequest):
+            if not isinstance(message, Call | Stop | LinkExit | thespian.ActorExitRequest):
                 self.runtime.dead_letter(self.ref, message, sender)
         elif isinstance(message, Call | Stop | LinkExit):
             super().handle_other(message, sender)
-        elif isinstance(message, ActorExitRequest):
+        elif isinstance(message, thespian.ActorExitRequest):
             self._exit(message, sender)
-        elif isinstance(message, Thespian_StatusReq):
+        elif isinstance(message, thespian.Thespian_StatusReq):
             if sender is not None and (asker := sender.reference(self.runtime)) is not None:
                 asker.target.post(self.status(), self)
         else:
@@ -223,7 +217,7 @@ class PlainCell(Cell):
         watch, self.watch_of_files = self.watch_of_files, None
         if watch is not None:
             watch.close()
-        if isinstance(result, ThespianWatch):
+        if isinstance(result, thespian.ThespianWatch):
             self.watch_of_files = Watch(self, result)
         elif isinstance(result, types.CoroutineType):
             self.start_task(result, None)
@@ -234,12 +228,12 @@ class PlainCell(Cell):
         details = trace_of(error)
         log.warning("%r could not handle %s twice:\n%s", self, shown(message), details)
         self.runtime.counters.failures += 1
-        if address is not None and not isinstance(message, PoisonMessage):
-            address.target.post(PoisonMessage(message, details), self)
+        if address is not None and not isinstance(message, thespian.PoisonMessage):
+            address.target.post(thespian.PoisonMessage(message, details), self)
 
     # --- the end ---
 
-    def _exit(self, request: ActorExitRequest, sender: Sender | None) -> None:
+    def _exit(self, request: thespian.ActorExitRequest, sender: Sender | None) -> None:
         self.exiting = True
         address = sender.reference(self.runtime) if sender is not None else None
         try:
@@ -250,12 +244,12 @@ class PlainCell(Cell):
         if request.isRecursive:
             self.awaited = {child.ref for child in self.children or ()} | self.abroad
             for child in self.awaited:
-                child.target.post(ActorExitRequest(), self)
+                child.target.post(thespian.ActorExitRequest(), self)
         else:
             self.children, self.abroad = None, set()
         self._leave_when_alone()
 
-    def _child_exited(self, message: ChildActorExited, sender: Sender | None) -> None:
+    def _child_exited(self, message: thespian.ChildActorExited, sender: Sender | None) -> None:
         child = message.childAddress
         self.awaited.discard(child)
         if isinstance(child, ActorRef):
@@ -281,21 +275,21 @@ class PlainCell(Cell):
         for child in self.abroad:
             child.target.demonitor(self)
             if child not in self.awaited:
-                child.target.post(ActorExitRequest(), self)
+                child.target.post(thespian.ActorExitRequest(), self)
         self.abroad = set()
         super().terminate(reason, detail)
 
     def end_child(self, child: Cell) -> None:
         """Ask a child to exit, as Thespian does, so that its handler sees the request."""
         if child.alive:
-            child.post(ActorExitRequest(), self)
+            child.post(thespian.ActorExitRequest(), self)
 
     # --- children ---
 
     def child_ended(self, child: Cell, down: Down) -> None:
         """Tell the parent, once for each child; it is its child until it was told."""
         if self.alive and self.children is not None:
-            self.post(ChildActorExited(child.ref), child)
+            self.post(thespian.ChildActorExited(child.ref), child)
 
     def adopt(self, child: ActorRef[Any]) -> None:
         """Be told, as its parent, of the end of an actor that another system runs."""
@@ -305,7 +299,7 @@ class PlainCell(Cell):
     def tell_of_end(self, child: ActorRef[Any]) -> None:
         """Receive `ChildActorExited` for one that is not a child for the runtime."""
         if self.alive:
-            self.post(ChildActorExited(child), None)
+            self.post(thespian.ChildActorExited(child), None)
 
 
 def _copied(message: Any) -> Any:

@@ -7,13 +7,7 @@ from dataclasses import field, replace
 from functools import partial
 from typing import Any, Final
 
-from thespian.actors import (
-    Actor,
-    ActorExitRequest,
-    ChildActorExited,
-    InvalidActorSpecification,
-    NoCompatibleSystemForActor,
-)
+from thespian import actors as thespian
 from thespian.system.utilis import actualActorClass
 
 from callboard.actors.cell import Cell
@@ -90,7 +84,7 @@ class Creator:
             why = said(error)
             log.warning("creating %s failed: %s", shown(actor_class), why)
             failed = FailedChild(self.neighbors.runtime, why).ref
-            parent.post(ChildActorExited(failed), None)
+            parent.post(thespian.ChildActorExited(failed), None)
             return failed
 
     def _create_named(
@@ -150,7 +144,7 @@ class Creator:
             asking = parent.ref if parent is not None else None
             ref = self.neighbors.convention.create(actor_class, creation, asking)
         if ref is None:
-            raise NoCompatibleSystemForActor(actor_class, "No compatible ActorSystem")
+            raise thespian.NoCompatibleSystemForActor(actor_class, "No compatible ActorSystem")
         if isinstance(parent, PlainCell):
             parent.adopt(ref)
         elif parent is not None:
@@ -162,12 +156,12 @@ class Creator:
 
     def ask_to_exit(self, ref: ActorRef[Any]) -> None:
         """Send an `ActorExitRequest` in the name of the system."""
-        ref.target.post(ActorExitRequest(), self.neighbors.system)
+        ref.target.post(thespian.ActorExitRequest(), self.neighbors.system)
 
     def is_offered(self, actor_class: type) -> bool:
         """Return True for a class that other systems may create actors of."""
         root = actor_class.__module__.partition(".")[0]
-        return issubclass(actor_class, Actor) and (
+        return issubclass(actor_class, thespian.Actor) and (
             root not in _LIBRARIES or actor_class.__module__ in self.listed
         )
 
@@ -196,7 +190,7 @@ def find_class(
     try:
         found = actualActorClass(specification, load)
     except AttributeError as error:
-        raise InvalidActorSpecification(specification, str(error)) from error
+        raise thespian.InvalidActorSpecification(specification, str(error)) from error
     return found  # type: ignore[no-any-return]
 
 

@@ -13,14 +13,7 @@ import threading
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from thespian.actors import (
-    InvalidActorSourceHash,
-    LoadedSource,
-    PoisonMessage,
-    UnloadedSource,
-    ValidatedSource,
-    ValidateSource,
-)
+from thespian import actors as thespian
 
 from callboard.actors.reference import ActorRef, Teller
 
@@ -62,17 +55,17 @@ class Sources:
             if source_hash in self._accepted:
                 return source_hash
             self._pending.add(source_hash)
-        authority.target.post(ValidateSource(source_hash, data), self._system)
+        authority.target.post(thespian.ValidateSource(source_hash, data), self._system)
         return source_hash
 
     def decided(self, message: Any, sender: ActorRef[Any] | None) -> bool:
         """Take the authority's answer; False when it is not one, or another actor's."""
         if sender is None or sender != self.authority:
             return False
-        poison = message.poisonMessage if isinstance(message, PoisonMessage) else None
-        if isinstance(poison, ValidateSource):
+        poison = message.poisonMessage if isinstance(message, thespian.PoisonMessage) else None
+        if isinstance(poison, thespian.ValidateSource):
             self._refuse(poison.sourceHash, "its authority failed")
-        elif not isinstance(message, ValidatedSource):
+        elif not isinstance(message, thespian.ValidatedSource):
             return False
         elif not message.sourceZip:
             self._refuse(message.sourceHash, "its authority refused it")
@@ -99,7 +92,7 @@ class Sources:
             self._changed.notify_all()
             told = list(self._told)
         for address in told:
-            address.target.post(LoadedSource(source_hash, ""), self._system)
+            address.target.post(thespian.LoadedSource(source_hash, ""), self._system)
 
     def _refuse(self, source_hash: str, why: str) -> None:
         log.warning("source %s is not loaded: %s", source_hash, why)
@@ -115,7 +108,7 @@ class Sources:
                 return
             told = list(self._told)
         for address in told:
-            address.target.post(UnloadedSource(source_hash, ""), self._system)
+            address.target.post(thespian.UnloadedSource(source_hash, ""), self._system)
 
     # --- using ---
 
@@ -130,7 +123,7 @@ class Sources:
             self._changed.wait_for(lambda: source_hash not in self._pending, VALIDATION_TIMEOUT)
             content = self._accepted.get(source_hash)
         if content is None:
-            raise InvalidActorSourceHash(source_hash)
+            raise thespian.InvalidActorSourceHash(source_hash)
         from callboard.actors.thespian.source_loader import load_class
 
         return load_class(source_hash, content, module, name)
@@ -147,7 +140,7 @@ class Sources:
                 self._told.append(address)
             loaded = list(self._accepted) if enable else []
         for source_hash in loaded:
-            address.target.post(LoadedSource(source_hash, ""), self._system)
+            address.target.post(thespian.LoadedSource(source_hash, ""), self._system)
 
     def close(self) -> None:
         """Unload everything; its modules leave the process."""

@@ -16,19 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, Protocol
 
-from thespian import actors as thespian_actors
-from thespian.actors import (
-    ActorAddress,
-    ActorExitRequest,
-    ActorSystemStartupFailure,
-    ChildActorExited,
-    DeadEnvelope,
-    InvalidActorAddress,
-    PoisonMessage,
-    Thespian_StatusReq,
-    ThespianGeneration,
-    WakeupMessage,
-)
+from thespian import actors as thespian
 from thespian.system import isInternalActorSystemMessage
 from thespian.system.messages.status import Thespian_ActorStatus, Thespian_SystemStatus
 from thespian.system.timing import ExpirationTimer
@@ -60,11 +48,11 @@ OPENER_GROUP: Final = "callboard.openers"
 
 #: Thespian's own messages that other systems may send.
 TRAVELING: Final = (
-    ActorExitRequest,
+    thespian.ActorExitRequest,
     ExpirationTimer,
-    PoisonMessage,
+    thespian.PoisonMessage,
     Thespian_ActorStatus,
-    Thespian_StatusReq,
+    thespian.Thespian_StatusReq,
     Thespian_SystemStatus,
 )
 
@@ -104,11 +92,13 @@ class ThespianContext:
         creation = Creation(requirements, source_hash, global_name)
         return self._system.creator.create(actor_class, creation, self._cell)
 
-    def actor_send(self, address: ActorAddress, message: Any) -> None:
+    def actor_send(self, address: thespian.ActorAddress, message: Any) -> None:
         """Send with this actor as sender."""
         target = self._system.ref_of(address)
         if target is None:
-            raise InvalidActorAddress(address, "not the address of an actor of this system")
+            raise thespian.InvalidActorAddress(
+                address, "not the address of an actor of this system"
+            )
         target.target.post(message, self._cell)
 
     def wakeupAfter(self, period: timedelta | float, payload: Any = None) -> None:
@@ -126,7 +116,7 @@ class ThespianContext:
             wakeups.pop(key, None)
             if cell.alive:
                 with contextlib.suppress(MailboxFull):  # it is counted
-                    cell.post(WakeupMessage(delay, payload), cell)
+                    cell.post(thespian.WakeupMessage(delay, payload), cell)
 
         cell.runner.call_later(delay.total_seconds(), wake)
 
@@ -166,7 +156,7 @@ class ThespianContext:
         """Invite the system at `host:port` into the convention."""
         self._system.neighbors.invite(address, capabilities)
 
-    def deRegisterRemoteSystem(self, address: str | ActorAddress) -> None:
+    def deRegisterRemoteSystem(self, address: str | thespian.ActorAddress) -> None:
         """Drop a system, by its address or that of its administrator."""
         self._system.neighbors.dismiss(address)
 
@@ -183,7 +173,7 @@ class PlainActors:
         self, actor_class: type, cell: Cell, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Make the actor of a cell; a `Creation` as only argument says what was asked for."""
-        if not issubclass(actor_class, thespian_actors.Actor):
+        if not issubclass(actor_class, thespian.Actor):
             msg = (
                 f"{actor_class.__qualname__} is no actor class; derive it from callboard.Actor"
             )
@@ -290,14 +280,14 @@ class ExternalContext:
         self._system = system
         self._external = External(system.runtime)
 
-    def tell(self, address: ActorAddress, message: Any) -> None:
+    def tell(self, address: thespian.ActorAddress, message: Any) -> None:
         """Send without waiting; what a handler returns goes nowhere."""
         target = self._system.ref_of(address)
         if target is not None:
             target.target.post(message, self._external.cell)
 
     def ask(
-        self, address: ActorAddress, message: Any, timeout: timedelta | float | None
+        self, address: thespian.ActorAddress, message: Any, timeout: timedelta | float | None
     ) -> Any:
         """Send, then return the next message that comes here; None when time is over."""
         target = self._system.ref_of(address)
@@ -407,7 +397,7 @@ class SystemBase(ExternalContext):
             self.neighbors.convention = convention
             convention.start(self)
 
-    def ref_of(self, address: ActorAddress) -> ActorRef[Any] | None:
+    def ref_of(self, address: thespian.ActorAddress) -> ActorRef[Any] | None:
         """Return the ref behind an address; None when it is none of ours."""
         if isinstance(address, ActorRef):
             is_ours = address.home is self.runtime or isinstance(address, ReplyRef)
@@ -425,7 +415,7 @@ class SystemBase(ExternalContext):
     def _receive(self, message: Any, sender: Sender | None) -> None:
         """Take what is sent to the system itself."""
         asker = sender.reference(self.runtime) if sender is not None else None
-        if isinstance(message, Thespian_StatusReq):
+        if isinstance(message, thespian.Thespian_StatusReq):
             if asker is not None:
                 asker.target.post(self.status(), self.cell)
         elif not self.sources.decided(message, asker):
@@ -463,10 +453,12 @@ class SystemBase(ExternalContext):
 
     def _dead_letter(self, ref: ActorRef[Any], message: Any, sender: Sender | None) -> None:
         handler = self.dead_letters
-        if handler is None or isinstance(message, DeadEnvelope | ChildActorExited):
+        if handler is None or isinstance(
+            message, thespian.DeadEnvelope | thespian.ChildActorExited
+        ):
             return
         if handler.actor_id in self.runtime.contexts:
-            handler.target.post(DeadEnvelope(ref, message), sender)
+            handler.target.post(thespian.DeadEnvelope(ref, message), sender)
 
     # --- capabilities and sources ---
 
@@ -481,7 +473,7 @@ class SystemBase(ExternalContext):
                 continue
             requirements = cell.creation.requirements if isinstance(cell, PlainCell) else None
             if not is_compatible(type(cell.actor), self.capabilities, requirements):
-                cell.post(ActorExitRequest(), self.cell)
+                cell.post(thespian.ActorExitRequest(), self.cell)
         if self.neighbors.convention is not None:
             self.neighbors.convention.capabilities_changed()
 
@@ -506,10 +498,10 @@ class SystemBase(ExternalContext):
             if isinstance(cell, Endpoint):
                 cell.close()
             elif cell.parent is None or not cell.parent.alive:
-                cell.post(ActorExitRequest(), None)
+                cell.post(thespian.ActorExitRequest(), None)
                 cell.stop()
         for ref in list(self.creator.abroad):
-            ref.target.post(ActorExitRequest(), None)
+            ref.target.post(thespian.ActorExitRequest(), None)
         self.runtime.await_ends()  # handlers see the request; only stuck actors are killed
         self.sources.close()
         if self.neighbors.convention is not None:
@@ -541,13 +533,13 @@ def open_convention(
         return opener(capabilities, messages, TRAVELING)
     except (OSError, CallboardError) as error:
         msg = f"'Admin Port' {capabilities['Admin Port']} cannot be opened: {error}"
-        raise ActorSystemStartupFailure(msg) from error
+        raise thespian.ActorSystemStartupFailure(msg) from error
 
 
 def _usual_capabilities() -> dict[str, Any]:
     return {
         "Python Version": tuple(sys.version_info),
-        "Thespian Generation": ThespianGeneration,
+        "Thespian Generation": thespian.ThespianGeneration,
         "Thespian Version": str(int(time.time() * 1000)),  # noqa: TID251  # a stamp of the start
         "Thespian ActorSystem Name": "callboard",
         "Thespian ActorSystem Version": 1,

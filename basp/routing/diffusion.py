@@ -23,13 +23,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from callboard.basp.node_id import NodeId
-from callboard.basp.routing.update import (
-    PATH_LIMIT,
-    STAMP_LEAP,
-    UPDATE_LIMIT,
-    PathVector,
-    Statement,
-)
+from callboard.basp.routing import update
 
 #: Statements kept of nodes out of reach, some hundred bytes each; the oldest are dropped. A
 #: cluster that heals brings back fewer at once, and a restarted node has another id.
@@ -55,7 +49,7 @@ class Diffusion:
         """Begin with nothing stated and nothing sought."""
         self._self_id = self_id
         self.active: set[NodeId] = set()
-        self.statements: dict[NodeId, Statement] = {}
+        self.statements: dict[NodeId, update.Statement] = {}
         # How many others seek a destination, those out of reach included.
         self._sought: Counter[NodeId] = Counter()
         self._size = 0
@@ -73,19 +67,22 @@ class Diffusion:
         return len(self._sought)
 
     def take(
-        self, statements: list[Statement], best: Mapping[NodeId, PathVector]
-    ) -> list[Statement]:
+        self, statements: list[update.Statement], best: Mapping[NodeId, update.PathVector]
+    ) -> list[update.Statement]:
         """Keep what is news, and return it, to be sent on."""
         news = []
         for said in statements:
             held = self.statements.get(said.node)
             known = -1 if held is None else held.stamp
-            if said.node == self._self_id or not known < said.stamp <= known + STAMP_LEAP:
+            if (
+                said.node == self._self_id
+                or not known < said.stamp <= known + update.STAMP_LEAP
+            ):
                 continue
             self._drop(said.node)  # the latest last
             if (
                 self._size + said.size > IDS_LIMIT
-                or len(self._sought) + len(said.seeking) > UPDATE_LIMIT
+                or len(self._sought) + len(said.seeking) > update.UPDATE_LIMIT
             ):
                 continue  # what it is about is lost when nobody has found it for a while
             self.statements[said.node] = said
@@ -112,7 +109,7 @@ class Diffusion:
             if not self._sought[destination]:
                 del self._sought[destination]
 
-    def is_foreign(self, said: Statement) -> bool:
+    def is_foreign(self, said: update.Statement) -> bool:
         """Return whether something in our name is not what we stated, or did before."""
         own = self.statements.get(self._self_id)
         return said.node == self._self_id and (
@@ -121,12 +118,12 @@ class Diffusion:
 
     def restate(
         self,
-        best: Mapping[NodeId, PathVector],
+        best: Mapping[NodeId, update.PathVector],
         neighbors: Collection[NodeId],
         stamp: int,
         *,
         anew: bool = False,
-    ) -> Statement | None:
+    ) -> update.Statement | None:
         """Return a new statement of our own if the last one does not fit any more, or `anew`.
 
         It names what others seek only while they do, so that nodes that are gone for good are
@@ -135,7 +132,7 @@ class Diffusion:
         """
         if not (self.active or self.statements or anew):
             return None
-        own = self.statements.get(self._self_id) or Statement(self._self_id, 0)
+        own = self.statements.get(self._self_id) or update.Statement(self._self_id, 0)
         lacked = own.seeking | own.missing
         misleads = any(node not in best or not _is_far(best[node]) for node in own.beyond) or (
             bool(lacked or own.beyond) and own.neighbors != set(neighbors)
@@ -160,7 +157,7 @@ class Diffusion:
             return None
         missing = frozenset(sought - best.keys())
         beyond = frozenset(node for node in sought & best.keys() if _is_far(best[node]))
-        own = Statement(
+        own = update.Statement(
             self._self_id, stamp, frozenset(neighbors), frozenset(self.active), missing, beyond
         )
         self.statements[self._self_id] = own
@@ -222,11 +219,11 @@ class Diffusion:
                 return -len(reached)
         return len(reached)
 
-    def _is_near(self, node: NodeId, best: Mapping[NodeId, PathVector]) -> bool:
+    def _is_near(self, node: NodeId, best: Mapping[NodeId, update.PathVector]) -> bool:
         """Return whether ``node`` may wait for a statement of ours."""
         return node in best or node in self.active
 
 
-def _is_far(vector: PathVector) -> bool:
+def _is_far(vector: update.PathVector) -> bool:
     """Return whether a path is too long to be told on."""
-    return len(vector.path) >= PATH_LIMIT
+    return len(vector.path) >= update.PATH_LIMIT

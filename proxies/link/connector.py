@@ -14,12 +14,7 @@ from typing import Any, Final, Protocol
 
 from callboard.actors.runner.runner import Runner
 from callboard.actors.runner.timers import Timer
-from callboard.basp.errors import (
-    AuthenticationFailed,
-    IncompatibleApplication,
-    IncompatibleVersion,
-    SpeaksTls,
-)
+from callboard.basp import errors
 from callboard.basp.frame import RawFrame
 from callboard.basp.handshake import NONCE_SIZE, LinkConfig, PeerIdentity
 from callboard.basp.link import (
@@ -54,10 +49,10 @@ REMOVED: Final = "the user removed it"
 
 #: Errors of a peer that is a node, but not one of ours: people should hear of these.
 _UNFIT: Final = (
-    AuthenticationFailed,
-    IncompatibleApplication,
-    IncompatibleVersion,
-    SpeaksTls,
+    errors.AuthenticationFailed,
+    errors.IncompatibleApplication,
+    errors.IncompatibleVersion,
+    errors.SpeaksTls,
 )
 
 
@@ -234,7 +229,7 @@ class Connector:
         standing = permissions.admit(secret_name, certified)
         objection = standing and self._user.objection(peer, standing)
         if objection:
-            raise AuthenticationFailed(objection)
+            raise errors.AuthenticationFailed(objection)
         return standing
 
     def adopt(self, sock: socket.socket, *, dialer: bool) -> None:

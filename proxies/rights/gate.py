@@ -45,17 +45,7 @@ from callboard.basp.header import (
 )
 from callboard.basp.payload import LargePayload
 from callboard.dataclass import dataclass
-from callboard.proxies.messages import (
-    AskCredit,
-    CancelAsk,
-    Describe,
-    DrainNode,
-    LinkActors,
-    Lookup,
-    Spawn,
-    StopActor,
-    WatchName,
-)
+from callboard.proxies import messages
 from callboard.proxies.rights.doors import may_look_up
 from callboard.proxies.rights.permissions import Standing
 from callboard.proxies.rights.rights import OWN, NamedRight
@@ -95,7 +85,7 @@ class GateHost(Protocol):
     def names_of(self, number: int) -> Collection[str]:
         """Return what an actor of this node is called; from any thread. Nothing if it ended."""
 
-    def offered_as(self, request: Spawn) -> str:
+    def offered_as(self, request: messages.Spawn) -> str:
         """Return the name under which the class is offered that a request means."""
 
     def name_of(self, node: bytes) -> str:
@@ -257,17 +247,18 @@ class LeafGate:
             right: NamedRight = _COMMANDS[kind]
             key = (node, target if type(target) is int else 0)
             is_own = (
-                kind is not LinkActors or getattr(message.other, "node_id", b"") == self._leaf
+                kind is not messages.LinkActors
+                or getattr(message.other, "node_id", b"") == self._leaf
             )
-            is_given = kind is AskCredit and key in self._given
+            is_given = kind is messages.AskCredit and key in self._given
             if is_given or (is_own and key[1] >= FIRST_ACTOR and self._permits(right, key)):
                 return None
             return self._about(right, key)
-        if (number, kind) in ((DIRECTORY, Describe), (NODE_ACTOR, CancelAsk)):
+        if (number, kind) in ((DIRECTORY, messages.Describe), (NODE_ACTOR, messages.CancelAsk)):
             return None  # what it may cancel is its own asks
         if number == INSPECTOR and kind in self._host.inspections:
             return None if rights.inspect else Refusal("inspect", "figures", "figures")
-        if number == INSPECTOR and kind is DrainNode:
+        if number == INSPECTOR and kind is messages.DrainNode:
             return None if rights.drain else Refusal("drain", "the node", "the node")
         is_named = kind in _NAMED.get(number, ()) and type(message.name) is str
         if not is_named:
@@ -279,7 +270,7 @@ class LeafGate:
             return None if is_permitted else Refusal("spawn", name, repr(message.name))
         if not may_look_up(rights, message.name, is_here=node == self._node):
             return Refusal("names", message.name, repr(message.name))
-        if node != self._node and kind is Lookup and len(self._lookups) < LOOKUP_LIMIT:
+        if node != self._node and kind is messages.Lookup and len(self._lookups) < LOOKUP_LIMIT:
             self._lookups[node, message_id] = message.name
         return None
 
@@ -353,8 +344,8 @@ class LeafGate:
         except (RemoteProtocolError, LargePayload):
             return False
         message = message.message if message.__class__ is Envelope else message
-        return type(message) is Describe or (
-            type(message) is Lookup and not str(message.name).startswith(OWN)
+        return type(message) is messages.Describe or (
+            type(message) is messages.Lookup and not str(message.name).startswith(OWN)
         )
 
     def give(self, number: int) -> None:
@@ -429,10 +420,13 @@ class LeafGate:
 
 #: What nodes themselves are told, and the right that it takes.
 _COMMANDS: Final[dict[type, NamedRight]] = {
-    StopActor: "stop",
-    LinkActors: "link",
-    AskCredit: "send",
+    messages.StopActor: "stop",
+    messages.LinkActors: "link",
+    messages.AskCredit: "send",
 }
 
 #: What the parts of a node are asked by name.
-_NAMED: Final = {SPAWN_SERVER: (Spawn,), DIRECTORY: (Lookup, WatchName)}
+_NAMED: Final = {
+    SPAWN_SERVER: (messages.Spawn,),
+    DIRECTORY: (messages.Lookup, messages.WatchName),
+}
