@@ -114,6 +114,21 @@ def wrong_argument(needed: str, given: object) -> WrongArgument:
     return WrongArgument(f"{needed}, not {shown(given):.100}")
 
 
+def require(is_so: object, needed: str, given: object) -> None:
+    """Refuse an argument that is not as it has to be.
+
+    Args:
+        is_so: whether it is.
+        needed: says what to pass.
+        given: the argument.
+
+    Raises:
+        WrongArgument: it is not.
+    """
+    if not is_so:
+        raise wrong_argument(needed, given)
+
+
 class WrongValue(CallboardError, ValueError):
     """An argument has a value that cannot be meant; the text says which can."""
 

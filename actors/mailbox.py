@@ -557,12 +557,14 @@ def check_options(where: str, options: Mapping[str, Any]) -> None:
         WrongArgument: one is not.
     """
     for name, value in options.items():
-        if name == "mailbox" and isinstance(value, int | str | dict | tuple | list):
-            msg = f"{where}: mailbox = Mailbox(limit=1000) bounds a mailbox"
-            raise errors.wrong_argument(msg, value)
-        if name in ("trap_exit", "detached") and not isinstance(value, bool | None):
-            msg = f"{where}: {name} is True or False"
-            raise errors.wrong_argument(msg, value)
+        if name == "mailbox":
+            is_so = not isinstance(value, int | str | dict | tuple | list)
+            errors.require(
+                is_so, f"{where}: mailbox = Mailbox(limit=1000) bounds a mailbox", value
+            )
+        else:
+            is_so = isinstance(value, bool | None)
+            errors.require(is_so, f"{where}: {name} is True or False", value)
 
 
 def check_class(actor_class: type) -> None:
@@ -580,9 +582,8 @@ def check_class(actor_class: type) -> None:
     if "concurrent_limit" in own:
         checked_count(own["concurrent_limit"], f"{where}.concurrent_limit", 1)
     callables = own.get("remote_methods")
-    if isinstance(callables, str):
-        msg = f"{where}: remote_methods is a set of names, {{{callables!r}}}"
-        raise errors.wrong_argument(msg, callables)
+    needed = f"{where}: remote_methods is a set of names, {{{callables!r}}}"
+    errors.require(not isinstance(callables, str), needed, callables)
     if isinstance(callables, set | frozenset | list | tuple):
         unknown = sorted(str(n) for n in callables if not hasattr(actor_class, str(n)))
         if unknown:

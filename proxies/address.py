@@ -20,7 +20,7 @@ in brackets. NODE has 36 hexadecimal digits. PATH has no colons or spaces.
 import re
 from typing import Final
 
-from callboard.actors.errors import InvalidAddress, wrong_argument
+from callboard.actors.errors import InvalidAddress, require
 from callboard.basp.node_id import NODE_ID_SIZE, NodeId
 from callboard.dataclass import dataclass
 
@@ -50,13 +50,8 @@ def checked_endpoint(host: str, port: int) -> Endpoint:
         WrongArgument: they are no text and no number.
         InvalidAddress: the host is an address with a port, or no port has that number.
     """
-    given: object = host
-    if not isinstance(given, str):
-        msg = "a host is a text, such as '127.0.0.1'"
-        raise wrong_argument(msg, given)
-    if type(port) is not int:
-        msg = "a port is a number, such as 9999"
-        raise wrong_argument(msg, port)
+    require(isinstance(host, str), "a host is a text, such as '127.0.0.1'", host)
+    require(type(port) is int, "a port is a number, such as 9999", port)
     if "://" in host or not 0 < port < 65536:
         msg = f"({host!r:.80}, {port}) is no host and port, such as ('127.0.0.1', 9999)"
         raise InvalidAddress(msg)
@@ -84,10 +79,8 @@ def parse_address(text: str) -> Address:
     Raises:
         InvalidAddress: the text has another form.
     """
-    given: object = text
-    if not isinstance(given, str):
-        msg = "an address is a text, such as 'basp://HOST:PORT', node.address or str(ref)"
-        raise wrong_argument(msg, given)
+    needed = "an address is a text, such as 'basp://HOST:PORT', node.address or str(ref)"
+    require(isinstance(text, str), needed, text)
     match = _ADDRESS.fullmatch(text)
     if match is None:
         msg = (
@@ -169,9 +162,7 @@ def parse_seed(text: str) -> Endpoint | NodeSource:
         InvalidAddress: the text is neither.
     """
     given: object = text
-    if not isinstance(given, str):
-        return parse_node_address(text)
-    if not text.startswith(("dns:", "srv:", "file:")):
+    if not isinstance(given, str) or not text.startswith(("dns:", "srv:", "file:")):
         return parse_node_address(text)
     match = _SOURCE.fullmatch(text)
     if match is None:
@@ -192,11 +183,10 @@ def check_node_id(node: bytes, call: str) -> bytes:
     Raises:
         WrongArgument: it is none.
     """
+    needed = f"{call} takes the {NODE_ID_SIZE} bytes of a node's id, as connect() returns them"
     given: object = node
-    if not isinstance(given, bytes) or len(given) != NODE_ID_SIZE:
-        msg = f"{call} takes the {NODE_ID_SIZE} bytes of a node's id, as connect() returns them"
-        msg_0 = f"{msg} and node.node_id has them"
-        raise wrong_argument(msg_0, given)
+    is_id = isinstance(given, bytes) and len(given) == NODE_ID_SIZE
+    require(is_id, f"{needed} and node.node_id has them", node)
     return node
 
 
@@ -206,10 +196,7 @@ def check_name(name: str) -> str:
     Raises:
         InvalidAddress: the name could not stand in an address.
     """
-    given: object = name
-    if not isinstance(given, str):
-        msg = "the name of an actor or group is a text"
-        raise wrong_argument(msg, given)
+    require(isinstance(name, str), "the name of an actor or group is a text", name)
     if _NAME.fullmatch(name) is None:
         msg = (
             f"{name!r} cannot be a name: begin with a letter or _, then letters, digits, _ . -"

@@ -325,12 +325,8 @@ class Node(Closing):
         self, on: str | bytes, name: str, *args: Any, **kwargs: Any
     ) -> ActorRef[Any]:
         """Awaitable twin of `remote_spawn`."""
-        given: object = name
-        if not isinstance(given, str):
-            msg = (
-                "remote_spawn() takes the name of an offered class; spawn(Till, on=…) the class"
-            )
-            raise errors.wrong_argument(msg, given)
+        needed = "takes the name of an offered class; spawn(Till, on=…) the class"
+        errors.require(isinstance(name, str), f"remote_spawn() {needed}", name)
         return await self._reach.spawn(on, Spawn(name, args, kwargs or None))
 
     def offer(self, name: str, actor_class: type[Actor]) -> None:
@@ -365,9 +361,8 @@ class Node(Closing):
     async def _start_workers(self, count: int | None) -> WorkerPool:
         """Start workers and wait until they are linked."""
         self._refuse_closed()
-        if count is not None and type(count) is not int:
-            needed = "workers() takes a number of processes"
-            raise errors.wrong_argument(needed, count)
+        is_number = count is None or type(count) is int
+        errors.require(is_number, "workers() takes a number of processes", count)
         if type(self.runner) is not Runner:
             msg = f"{self.name} is simulated and has no processes; give it more nodes instead"
             raise ValueError(msg)
@@ -718,10 +713,8 @@ class Node(Closing):
 
         Nothing is told of the links and paths of tools, such as commands.
         """
-        given: object = subscriber
-        if not callable(given):
-            needed = "subscribed() takes a function of one event"
-            raise errors.wrong_argument(needed, given)
+        needed = "subscribed() takes a function of one event"
+        errors.require(callable(subscriber), needed, subscriber)
 
         def tell(event: object) -> None:
             if not getattr(event, "is_tool", False):
@@ -869,28 +862,23 @@ class Node(Closing):
         return self._start(self.aspawn(actor_class, *args, on=on, **kwargs))
 
 
-def _check_arguments(name: object, join: object, spawnable: object, limits: object) -> None:
+def _check_arguments(name: str, join: object, spawnable: Any, limits: object) -> None:
     """Look whether a node can be made of its arguments.
 
     Raises:
         WrongArgument: one is of another kind.
         WrongValue: the name cannot be printed.
     """
-    if not isinstance(name, str):
-        msg = "the name of a node is a text"
-        raise errors.wrong_argument(msg, name)
+    errors.require(isinstance(name, str), "the name of a node is a text", name)
     if not name.isprintable():
         msg = f"{name!a} cannot be the name of a node: it has characters without a form"
         raise errors.WrongValue(msg)
     if isinstance(join, str):
         msg = f"join takes a list of addresses: join=[{join!r}]"
         raise errors.WrongArgument(msg)
-    if limits is not None and not isinstance(limits, Limits):
-        needed = "limits takes Limits(…)"
-        raise errors.wrong_argument(needed, limits)
-    if not isinstance(spawnable, Mapping):
-        msg = 'spawnable takes classes by their names: {"till": Till}'
-        raise errors.wrong_argument(msg, spawnable)
+    errors.require(isinstance(limits, Limits | None), "limits takes Limits(…)", limits)
+    needed = 'spawnable takes classes by their names: {"till": Till}'
+    errors.require(isinstance(spawnable, Mapping), needed, spawnable)
     for offered, actor_class in spawnable.items():
         _check_offer(offered, actor_class)
 
@@ -901,11 +889,9 @@ def _check_offer(name: object, actor_class: object) -> None:
     Raises:
         WrongArgument: it is not.
     """
-    if not isinstance(name, str) or not isinstance(actor_class, type):
-        msg = (
-            f"a class is offered by its name, as in offer('till', Till), not {shown(name):.80}"
-        )
-        raise errors.wrong_argument(msg + " with a class", actor_class)
+    needed = f"a class is offered by its name, as in offer('till', Till), not {shown(name):.80}"
+    is_named = isinstance(name, str) and isinstance(actor_class, type)
+    errors.require(is_named, f"{needed} with a class", actor_class)
 
 
 def _account_info(account: Account, waiting: int, name: str) -> AccountInfo:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any, Final, Literal, cast, get_args
 
 from callboard.actors.actor import Actor
-from callboard.actors.errors import InvalidSeconds, WrongArgument, WrongValue, wrong_argument
+from callboard.actors.errors import InvalidSeconds, WrongArgument, WrongValue, require
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.mailbox import options_of
 from callboard.actors.seconds import limit
@@ -59,9 +59,7 @@ class Child:
             msg = f"restart={restart!r}: choose permanent, transient or temporary"
             raise WrongValue(msg)
         plain, _ = options_of(actor_class)
-        if not isinstance(plain, type):
-            msg_0 = "Child takes a class, then its arguments"
-            raise wrong_argument(msg_0, plain)
+        require(isinstance(plain, type), "Child takes a class, then its arguments", plain)
         if shutdown is not None and shutdown < 0:
             msg = f"shutdown={shutdown!r}: give seconds, or None to wait for ever"
             raise InvalidSeconds(msg)

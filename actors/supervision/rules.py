@@ -22,7 +22,7 @@ from numbers import Real
 from typing import Any, Final
 
 from callboard.actors.backoff import Backoff
-from callboard.actors.errors import WrongValue, wrong_argument
+from callboard.actors.errors import WrongValue, require
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.seconds import seconds
 from callboard.actors.supervision.child import Child
@@ -275,6 +275,6 @@ def _check_pair(value: object, name: str, example: str) -> None:
         WrongArgument: it is not.
     """
     pair = value if isinstance(value, tuple | list) else ()
-    if len(pair) != 2 or not all(isinstance(n, Real) and not isinstance(n, bool) for n in pair):
-        msg = f"{name} is a pair of numbers, such as {example}"
-        raise wrong_argument(msg, value)
+    are_numbers = all(isinstance(n, Real) and not isinstance(n, bool) for n in pair)
+    is_pair = len(pair) == 2 and are_numbers
+    require(is_pair, f"{name} is a pair of numbers, such as {example}", value)

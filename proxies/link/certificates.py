@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
-from callboard.actors.errors import wrong_argument
+from callboard.actors.errors import require
 from callboard.proxies.errors import TlsError
 from callboard.proxies.events import CertificatesRefused, CertificatesReplaced
 from callboard.proxies.link.revocation import (
@@ -116,9 +116,8 @@ class Certificates:
         """
         if tls is None:
             return None
-        if not isinstance(tls, ssl.SSLContext) and not hasattr(tls, "files"):
-            msg = "tls takes Tls(certificate=…) or an ssl.SSLContext"
-            raise wrong_argument(msg, tls)
+        is_tls = isinstance(tls, ssl.SSLContext) or hasattr(tls, "files")
+        require(is_tls, "tls takes Tls(certificate=…) or an ssl.SSLContext", tls)
         made = cls(tls)
         made.dialing()
         return made

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import Any, Final
 
-from callboard.actors.errors import InvalidAddress, WrongArgument, wrong_argument
+from callboard.actors.errors import InvalidAddress, WrongArgument, require
 from callboard.actors.reference import ActorRef
 from callboard.actors.runner.runner import Runner
 from callboard.dataclass import dataclass
@@ -65,10 +65,8 @@ class Ports:
             TlsError: a file of `tls` is missing or of no use.
             PortUnavailable: the address is not ours or the port is taken.
         """
-        given: object = address
-        if not isinstance(given, str):
-            msg = "listen() takes the address, then the port, as in listen('127.0.0.1', 4000)"
-            raise wrong_argument(msg, given)
+        needed = "listen() takes the address, then the port, as in listen('127.0.0.1', 4000)"
+        require(isinstance(address, str), needed, address)
         host, _, number = address.rpartition(":")
         if number.isdecimal() and ":" not in host and host:
             msg = f"{address!r} is no address; write listen({host!r}, {number})"

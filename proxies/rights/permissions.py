@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Final
 
-from callboard.actors.errors import wrong_argument
+from callboard.actors.errors import require
 from callboard.basp.handshake import SECRET_LIMIT
 from callboard.dataclass import dataclass
 from callboard.proxies.rights.rights import Rights
@@ -100,10 +100,7 @@ def secret_bytes(secret: Secret) -> bytes:
     Raises:
         ValueError: it is empty.
     """
-    given: object = secret
-    if not isinstance(given, str | bytes):
-        msg = "a secret is a text or bytes"
-        raise wrong_argument(msg, given)
+    require(isinstance(secret, str | bytes), "a secret is a text or bytes", secret)
     if not secret:
         msg = "secret must not be empty; leave it out for no authentication"
         raise ValueError(msg)
