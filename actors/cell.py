@@ -34,7 +34,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import field
-from random import Random
 from types import CoroutineType
 from typing import Any, ClassVar, Final, Literal, NoReturn, Protocol
 
@@ -101,13 +100,6 @@ Handlers = type | Mapping[type, Callable[[Any], Any]] | object
 _UNAWAITED: Final = frozenset({CoroutineType, Future, Pause})
 
 
-class Elsewhere(Protocol):
-    """What an actor's own runtime sees of other nodes."""
-
-    def is_reachable(self, node: bytes, /) -> bool:
-        """Return whether a path leads to another node."""
-
-
 class ActorHost(MailboxHost, Protocol):
     """The runtime of an actor, as its cell and the actor itself use it."""
 
@@ -118,15 +110,8 @@ class ActorHost(MailboxHost, Protocol):
     #: other nodes.
     spawn_elsewhere: Callable[..., Future[ActorRef[Any]]] | None
 
-    @property
-    def remote(self) -> Elsewhere:
-        """What leads to other nodes."""
-
     #: The runner of the node.
     runner: Runner
-
-    #: The node's source of randomness.
-    random: Random
 
     @property
     def nobody(self) -> ActorRef[Any]:

@@ -35,7 +35,7 @@ from callboard.actors import errors
 from callboard.actors.envelope import Envelope
 from callboard.actors.events import Counters, MailboxOverflow
 from callboard.actors.future import Future
-from callboard.actors.reference import Down, Home, Running, Sender, current_cell
+from callboard.actors.reference import ActorRef, Down, Home, Running, Sender, current_cell
 from callboard.actors.seconds import count as checked_count
 from callboard.actors.signals import ChildDown, Exit, LinkExit, Resume, Stop, Urgent
 from callboard.dataclass import dataclass
@@ -205,13 +205,10 @@ class MailboxHost(Home, Protocol):
     #: What the node counts.
     counters: Counters
     #: What leads to other nodes.
-    remote: Any
+    remote: "Remote"
 
     def report(self, event: object, /) -> None:
         """Hand an event to all subscribers."""
-
-    def call_later(self, delay: float, callback: Callable[..., object], /, *args: Any) -> Any:
-        """Call on the node's thread in `delay` seconds."""
 
 
 class MailboxOwner(Running, Protocol):
@@ -234,6 +231,28 @@ class Guests(Protocol):
 
     def knows(self, node: bytes, /) -> bool:
         """Return whether a node is one of them; a new one is, unless it knows of no credit."""
+
+
+class Remote(Protocol):
+    """What leads from a runtime to other nodes."""
+
+    def ref_text(self, node: bytes, number: int) -> str:
+        """Return the text of a ref."""
+
+    def remote_ref(self, node: bytes, number: int) -> ActorRef[Any]:
+        """Return the ref of an actor on another node."""
+
+    def is_number_held(self, number: int) -> bool:
+        """Return whether other nodes know a number, though no actor here has it."""
+
+    def guests_of(self, number: int) -> Guests | None:
+        """Return the nodes that send to an actor with a bounded mailbox; else None."""
+
+    def actor_ended(self, context: Any, down: Down) -> None:
+        """Take note that an actor of this node ended."""
+
+    def is_reachable(self, node: bytes, /) -> bool:
+        """Return whether a path leads to another node."""
 
 
 class BoundedMailbox(deque[Item]):

@@ -8,7 +8,6 @@ does not. What ends a target's life is told to its watchers as a `Down`.
 import functools
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
-from random import Random
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -21,11 +20,17 @@ from typing import (
     overload,
 )
 
-from callboard.actors.asking.retry import FIRST_PAUSE, RetriedAsk, Retries
+from callboard.actors.asking.retry import (
+    FIRST_PAUSE,
+    RetriedAsk,
+    Retries,
+    RetryHost,
+    RetryTarget,
+)
 from callboard.actors.envelope import COMPANY, Envelope, Priority
 from callboard.actors.errors import NoSuchMethod, WrongArgument, WrongValue
 from callboard.actors.exit_reason import ExitReason
-from callboard.actors.future import AskList, Future
+from callboard.actors.future import Future
 from callboard.actors.seconds import limit as checked_limit
 from callboard.dataclass import dataclass
 from callboard.seconds import LONGEST
@@ -97,27 +102,13 @@ class Down(Ended):
 Watcher = Callable[[Down], object]
 
 
-class Home(Protocol):
+class Home(RetryHost, Protocol):
     """What a ref uses of the runtime that it belongs to."""
 
     #: The name of the node.
     name: str
     #: The 18 bytes that name the node.
     node_id: bytes
-    #: Returns the monotonic time in seconds.
-    now: Callable[[], float]
-    #: The asks that were made a moment ago, whose deadlines have to be watched.
-    fresh_asks: AskList
-
-    #: The node's source of randomness.
-    random: Random
-    #: Calls on the node's thread in so many seconds: (delay, callback, *args).
-    call_later: Callable[..., Any]
-
-    def set_deadline(
-        self, future: Future[Any], timeout: float, limit: float | None = None, /
-    ) -> bool:
-        """Let an ask fail after `timeout` seconds, or at `limit` if that is clearly earlier."""
 
     def ref_text(self, ref: "ActorRef[Any]", /) -> str:
         """Return the text of a ref."""
@@ -231,7 +222,7 @@ class Running(Teller, Awaited, Protocol):
 current_cell: ContextVar[Running | None] = ContextVar("callboard_current_cell", default=None)
 
 
-class Target(Protocol):
+class Target(RetryTarget, Protocol):
     """Where a ref leads: the cell of a local actor, or the proxy of a remote one."""
 
     def post(self, message: Any, sender: Sender | None, /) -> None:
@@ -239,9 +230,6 @@ class Target(Protocol):
 
     def post_urgent(self, message: Any, sender: Sender | None, /) -> None:
         """Hand over a message that goes before those without priority."""
-
-    def keeps_answers(self) -> bool:
-        """Return whether an ask with a key may come again, and is answered as before."""
 
     def give_up(self, asker: Asker, /) -> None:
         """Let a coroutine handler stop that works for an asker which has gone."""

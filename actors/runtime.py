@@ -22,7 +22,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from callboard.actors import events
 from callboard.actors.asking.kept import KeptAnswers
@@ -32,7 +32,7 @@ from callboard.actors.envelope import Envelope
 from callboard.actors.errors import ActorDown, InvalidAddress, NodeClosed, ResultTimeout
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import AskList, Future, waiting
-from callboard.actors.mailbox import SpawnOptions, options_of, refuse_abstract
+from callboard.actors.mailbox import Remote, SpawnOptions, options_of, refuse_abstract
 from callboard.actors.reference import (
     LIMIT_MARGIN,
     ActorRef,
@@ -65,28 +65,6 @@ WARNINGS: Final = 1_000
 
 #: Seconds that closing waits for handlers that are under way.
 SHUTDOWN_TIMEOUT: Final = 5.0
-
-
-class Remote(Protocol):
-    """What leads from a runtime to other nodes."""
-
-    def ref_text(self, node: bytes, number: int) -> str:
-        """Return the text of a ref."""
-
-    def remote_ref(self, node: bytes, number: int) -> ActorRef[Any]:
-        """Return the ref of an actor on another node."""
-
-    def is_number_held(self, number: int) -> bool:
-        """Return whether other nodes know a number, though no actor here has it."""
-
-    def guests_of(self, number: int) -> Any:
-        """Return the nodes that send to an actor with a bounded mailbox; else None."""
-
-    def actor_ended(self, context: Any, down: Down) -> None:
-        """Take note that an actor of this node ended."""
-
-    def is_reachable(self, node: bytes, /) -> bool:
-        """Return whether a path leads to another node."""
 
 
 class LocalOnly:

@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
-from dataclasses import field, fields
+from dataclasses import field, fields, replace
 from typing import Any, Final
 
 from callboard.actors.cell import Cell
@@ -140,13 +140,7 @@ class RestartInfo:
 class _Loss:
     """A row of losses; `untold` of them are not told as an event yet."""
 
-    kind: str
-    address: str
-    actor_class: str
-    name: str
-    message: str
-    sender: str
-    end: str
+    row: LossInfo
     count: int = 0
     at: float = 0.0
     told_at: float = float("-inf")
@@ -156,25 +150,19 @@ class _Loss:
 _KINDS: Final[dict[type, str]] = {Unexpected: "no handler", Expired: "expired"}
 
 
+@dataclass(eq=False, repr=False)
 class RecentPast:
     """What is kept of one node. From any thread."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        node_names: Mapping[bytes, str],
-        names_of: Callable[[ActorRef[Any]], Collection[str]],
-    ) -> None:
-        """Begin to take note.
+    _runtime: Runtime
+    #: What other nodes are called.
+    _node_names: Mapping[bytes, str]
+    #: Returns what an actor is registered as.
+    _names_of: Callable[[ActorRef[Any]], Collection[str]]
 
-        Args:
-            runtime: of the node.
-            node_names: what other nodes are called.
-            names_of: returns what an actor is registered as.
-        """
-        self._runtime = runtime
-        self._node_names = node_names
-        self._names_of = names_of
+    def __post_init__(self) -> None:
+        """Begin to take note."""
+        runtime = self._runtime
         self._lock = threading.RLock()  # a finalizer may lose a message in the midst
         self._events: deque[tuple[int, float, str, dict[str, str]]] = deque(maxlen=EVENTS)
         self._number = 0
@@ -259,14 +247,15 @@ class RecentPast:
             loss = self._losses.get(key)
             if loss is None:
                 found = self._describe(ref)
-                loss = self._add(key, _Loss(kind, *found[:3], what, origin, found[3]))
+                row = LossInfo(kind, *found[:3], what, origin, 0, 0.0, found[3])
+                loss = self._add(key, _Loss(row))
             self._count(loss, count)
 
     def _lose_on_the_way(self, node: bytes, count: int) -> None:
         with self._lock:
             name = self._node_names.get(node, "")
-            row = _Loss("lost or unconfirmed", name or node.hex(), "", name, "", "", "")
-            loss = self._losses.get((node,)) or self._add((node,), row)
+            row = LossInfo("lost or unconfirmed", name or node.hex(), "", name, "", "", 0, 0.0)
+            loss = self._losses.get((node,)) or self._add((node,), _Loss(row))
             loss.count += count
             loss.at = self._runtime.now()
 
@@ -288,10 +277,10 @@ class RecentPast:
         loss.told_at = loss.at
         count, loss.untold = loss.untold, 0
         told = ("address", "actor_class", "name", "message", "sender", "end")
-        values = {name: getattr(loss, name) for name in told if getattr(loss, name)}
+        values = {name: getattr(loss.row, name) for name in told if getattr(loss.row, name)}
         kinds = {"dead letter": "DeadLetter", "overflow": "MailboxOverflow"}
         kinds |= {name: kind.__name__ for kind, name in _KINDS.items()}
-        self._keep(kinds[loss.kind], values | {"count": str(count)})
+        self._keep(kinds[loss.row.kind], values | {"count": str(count)})
 
     def _origin(self, sender: Any) -> str:
         """Return who sent a message: the class of an actor here, or another node."""
@@ -377,34 +366,19 @@ class RecentPast:
         now = self._runtime.now()
         with self._lock:
             rows = sorted(self._losses.values(), key=lambda loss: -loss.at)
-            return [
-                LossInfo(
-                    *(row.kind, row.address, row.actor_class, row.name, row.message),
-                    *(row.sender, row.count, now - row.at, row.end),
-                )
-                for row in rows
-            ]
+            return [replace(loss.row, count=loss.count, age=now - loss.at) for loss in rows]
 
     def failures(self) -> list[FailureInfo]:
         """Return the actors that failed, the latest first."""
         now, rows = self._runtime.now(), list(self._failures)
-        return [
-            FailureInfo(each.address, each.actor_class, each.name, each.text, now - at)
-            for at, each in reversed(rows)
-        ]
+        return [replace(each, age=now - at) for at, each in reversed(rows)]
 
     def restarts(self) -> list[RestartInfo]:
         """Return the children that were started again, the latest first."""
         now = self._runtime.now()
         with self._lock:
             rows = list(self._restarts.values())
-        return [
-            RestartInfo(
-                *(each.child, each.address, each.supervisor, each.restarts, each.reason),
-                *(now - at, each.gave_up),
-            )
-            for at, each in reversed(rows)
-        ]
+        return [replace(each, age=now - at) for at, each in reversed(rows)]
 
 
 def _fields(event: object) -> tuple[Any, ...]:

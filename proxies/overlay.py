@@ -8,6 +8,7 @@ from typing import NamedTuple
 from callboard.actors.future import Future
 from callboard.actors.runtime import Runtime
 from callboard.basp.node_id import NodeId
+from callboard.dataclass import dataclass
 from callboard.proxies.address import Endpoint
 from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.connector import Connector
@@ -44,13 +45,13 @@ class DialState(NamedTuple):
     retry: float
 
 
+@dataclass(eq=False, repr=False)
 class Overlay:
     """The links and paths of one node. To be asked on the node's thread."""
 
-    def __init__(self, runtime: Runtime, routes: RouteTable, connector: Connector) -> None:
-        self._runtime = runtime
-        self._routes = routes
-        self._connector = connector
+    _runtime: Runtime
+    _routes: RouteTable
+    _connector: Connector
 
     def path(self, node_id: bytes) -> tuple[bytes, ...]:
         """Return the nodes on the way to a node, itself last; empty when none leads there."""

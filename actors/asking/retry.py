@@ -27,9 +27,13 @@ _KEY_SIZE: Final = 16
 class RetryHost(Protocol):
     """What repeated asks use of the runtime."""
 
+    #: Returns the monotonic time in seconds.
     now: Callable[[], float]
+    #: Calls on the node's thread in so many seconds: (delay, callback, *args).
     call_later: Callable[..., Any]
+    #: The node's source of randomness.
     random: Random
+    #: The asks that were made a moment ago, whose deadlines have to be watched.
     fresh_asks: AskList
 
     def set_deadline(

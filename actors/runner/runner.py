@@ -183,6 +183,17 @@ class Runner:
         if self.sleeping and self._polls_until > when:
             self.wake()
 
+    def watch(
+        self, file: Any, before: int, events: int, ready: Callable[[int], object]
+    ) -> None:
+        """Wait for other events of a file than before, 0 for none; with the role."""
+        if before and not events:
+            self.selector.unregister(file)
+        elif events and not before:
+            self.selector.register(file, events, ready)
+        elif events != before:
+            self.selector.modify(file, events, ready)
+
     def is_runner_thread(self) -> bool:
         """Return True on the threads that run handlers."""
         return threading.get_ident() in self._threads

@@ -67,13 +67,15 @@ class Creation:
 
     Attributes:
         requirements: for the class's capability check and for `__init__`.
-        source_hash: the loaded source that the class comes from; its children do, too.
         global_name: the name it holds in its system.
+        source_hash: the loaded source that the class comes from; its children do, too.
+
+    The order is that of Thespian's own calls.
     """
 
     requirements: dict[str, Any] | None = None
-    source_hash: str | None = None
     global_name: str | None = None
+    source_hash: str | None = None
 
 
 _ORDINARY: Final = Creation()

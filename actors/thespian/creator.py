@@ -171,7 +171,7 @@ class Creator:
         """Create an actor for another system; None when its class does not accept this one."""
         if not is_compatible(actor_class, self.capabilities, requirements):
             return None
-        return self.create(actor_class, Creation(requirements, None, global_name), None)
+        return self.create(actor_class, Creation(requirements, global_name), None)
 
 
 def find_class(

@@ -81,16 +81,9 @@ class ThespianContext:
         """The actor's global name, or None."""
         return self._system.creator.name_of(self._cell)
 
-    def createActor(
-        self,
-        actor_class: type | str,
-        requirements: dict[str, Any] | None = None,
-        global_name: str | None = None,
-        source_hash: str | None = None,
-    ) -> ActorRef[Any]:
+    def createActor(self, actor_class: type | str, *wishes: Any) -> ActorRef[Any]:
         """Create a child; a failure arrives as `ChildActorExited`, never as an exception."""
-        creation = Creation(requirements, source_hash, global_name)
-        return self._system.creator.create(actor_class, creation, self._cell)
+        return self._system.creator.create(actor_class, Creation(*wishes), self._cell)
 
     def actor_send(self, address: thespian.ActorAddress, message: Any) -> None:
         """Send with this actor as sender."""
@@ -307,16 +300,9 @@ class ExternalContext:
         except queue.Empty:
             return None
 
-    def newPrimaryActor(
-        self,
-        actor_class: type | str,
-        requirements: dict[str, Any] | None = None,
-        global_name: str | None = None,
-        source_hash: str | None = None,
-    ) -> ActorRef[Any]:
+    def newPrimaryActor(self, actor_class: type | str, *wishes: Any) -> ActorRef[Any]:
         """Create an actor without a parent; raises what its creation raises."""
-        creation = Creation(requirements, source_hash, global_name)
-        return self._system.creator.create(actor_class, creation, None)
+        return self._system.creator.create(actor_class, Creation(*wishes), None)
 
     def exit_context(self) -> None:
         """Leave a `private()` block; what still arrives is a dead letter."""

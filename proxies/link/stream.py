@@ -17,6 +17,7 @@ from callboard.actors.runner import contention
 from callboard.actors.runner.contention import CONTENTION
 from callboard.actors.runner.runner import Runner
 from callboard.actors.runner.timers import Timer
+from callboard.dataclass import dataclass
 from callboard.proxies.errors import LinkFull
 from callboard.proxies.link.limits import Throttle
 from callboard.proxies.link.tls_socket import TlsSocket
@@ -333,12 +334,7 @@ class Stream(Generic[F, E]):
         if self._awaits_room:
             events |= EVENT_WRITE
         watched, self._watched = self._watched, events
-        if not events:
-            self._runner.selector.unregister(self._socket)
-        elif not watched:
-            self._runner.selector.register(self._socket, events, self._ready)
-        elif events != watched:
-            self._runner.selector.modify(self._socket, events, self._ready)
+        self._runner.watch(self._socket, watched, events, self._ready)
 
     def _read(self) -> None:
         """Take what one read brings; each message of a sequential exchange is one."""
@@ -470,6 +466,7 @@ def _nothing(_: object) -> None:
     """Stand where frames and effects went before the end."""
 
 
+@dataclass(eq=False, repr=False)
 class Parting:
     """The end of a connection whose peer was told why: its last words arrive.
 
@@ -480,28 +477,21 @@ class Parting:
     connection as open until then.
     """
 
-    def __init__(
-        self,
-        runner: Runner,
-        sock: socket.socket | TlsSocket,
-        ended: Callable[[Any], object],
-        rest: bytes | bytearray = b"",
-    ) -> None:
-        """Take a socket that does not block, and that no selector watches; `begin` starts.
+    #: Whose selector is used; everything happens with its role.
+    _runner: Runner
+    #: It does not block, and no selector watches it; it is closed in the end.
+    _sock: socket.socket | TlsSocket
+    #: Called with this parting when it is closed.
+    _ended: Callable[[Any], object]
+    #: Bytes that are still to be written.
+    _rest: Any = b""
+    _left: int = DISCARD_LIMIT
+    _reads: bool = True
+    _writes: bool = True
+    _watched: int = 0
 
-        Args:
-            runner: whose selector is used; everything happens with its role.
-            sock: the socket; it is closed in the end.
-            ended: called with this parting when it is closed.
-            rest: bytes that are still to be written.
-        """
-        self._sock: Any = sock
-        self._runner = runner
-        self._ended = ended
-        self._rest = memoryview(rest)
-        self._left = DISCARD_LIMIT
-        self._reads = self._writes = True
-        self._watched = 0
+    def __post_init__(self) -> None:
+        self._rest = memoryview(self._rest)
 
     def begin(self) -> None:
         """Go as far as it goes at once, which may be the end."""
@@ -565,10 +555,4 @@ class Parting:
     def _watch(self, events: int) -> None:
         """Ask the poller for these events from here on."""
         before, self._watched = self._watched, events
-        selector = self._runner.selector
-        if not before and events:
-            selector.register(self._sock, events, self._go_on)
-        elif before and not events:
-            selector.unregister(self._sock)
-        elif events != before:
-            selector.modify(self._sock, events, self._go_on)
+        self._runner.watch(self._sock, before, events, self._go_on)

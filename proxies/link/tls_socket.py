@@ -274,9 +274,8 @@ class Handshake:
     def cancel(self) -> None:
         """Forget it: the node closes."""
         self._timer.cancel()
-        if self._awaited:
-            self._runner.selector.unregister(self.sock)
-            self._awaited = 0
+        self._runner.watch(self.sock, self._awaited, 0, self._go_on)
+        self._awaited = 0
 
     def _go_on(self, _: int) -> None:
         """Continue with the handshake, and wait for what it needs."""
@@ -287,10 +286,8 @@ class Handshake:
             return
         if not awaited:
             self._end("")
-        elif not self._awaited:
-            self._runner.selector.register(self.sock, awaited, self._go_on)
-        elif awaited != self._awaited:
-            self._runner.selector.modify(self.sock, awaited, self._go_on)
+        else:
+            self._runner.watch(self.sock, self._awaited, awaited, self._go_on)
         if self._timer.callback is not None:
             self._awaited = awaited
 

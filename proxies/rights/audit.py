@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from callboard.actors.token_bucket import TokenBucket
+from callboard.dataclass import dataclass
 from callboard.proxies.events import PermissionRefused
 from callboard.text import printable
 
@@ -21,32 +22,25 @@ NAME_SHOWN: Final = 200
 _log = logging.getLogger("callboard.audit")
 
 
+@dataclass(eq=False, repr=False)
 class Audit:
     """The refusals of one node. To be used on the runner, with its role."""
 
-    def __init__(
-        self,
-        now: Callable[[], float],
-        call_later: Callable[..., Any],
-        emit: Callable[[object], object],
-    ) -> None:
-        """Begin with none.
+    #: Monotonic seconds.
+    _now: Callable[[], float]
+    #: Calls a function after some seconds.
+    _call_later: Callable[..., Any]
+    #: Takes the events.
+    _emit: Callable[[object], object]
+    #: How many there were.
+    count: int = 0
+    _unwritten: int = 0
+    _untold: int = 0
+    _latest: tuple[str, bytes, str, str] = ("", b"", "", "")
+    _is_waiting: bool = False
 
-        Args:
-            now: monotonic seconds.
-            call_later: calls a function after some seconds.
-            emit: takes the events.
-        """
-        self._now = now
-        self._call_later = call_later
-        self._emit = emit
-        #: How many there were.
-        self.count = 0
+    def __post_init__(self) -> None:
         self._lines = TokenBucket(LINES_PER_SECOND, LINES_AT_ONCE)
-        self._unwritten = 0
-        self._untold = 0
-        self._latest: tuple[str, bytes, str, str] = ("", b"", "", "")
-        self._is_waiting = False
 
     def refused(self, identity: str, node: bytes, right: str, name: str) -> None:
         """Take note of a refusal."""

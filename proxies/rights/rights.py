@@ -1,7 +1,7 @@
 """What a peer may do: names of rights, patterns of what they are for, and how to ask."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import field, fields
+from dataclasses import field
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, Final, Literal, Self
@@ -123,7 +123,3 @@ class Rights:
             fnmatchcase(name, pattern) and STORE_LEVELS.index(given) >= needed
             for pattern, given in self.stores.items()
         )
-
-
-#: The names of all rights that a user can give.
-RIGHTS: Final = tuple(each.name for each in fields(Rights) if each.init)
