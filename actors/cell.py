@@ -35,11 +35,16 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import field
 from types import CoroutineType
-from typing import Any, ClassVar, Final, Literal, NoReturn, Protocol
+from typing import Any, ClassVar, Final, Literal, Protocol
 
 from callboard.actors import errors
 from callboard.actors.asking.kept import KeptAnswer, KeptAnswers
-from callboard.actors.dispatch import DispatchTable, callable_methods, why_not_callable
+from callboard.actors.dispatch import (
+    DispatchTable,
+    HandlerEntry,
+    callable_methods,
+    why_not_callable,
+)
 from callboard.actors.envelope import Envelope, traced
 from callboard.actors.events import Expired, Unexpected
 from callboard.actors.exit_reason import ExitReason
@@ -259,8 +264,6 @@ class Cell:
 
     #: As the sender of a message, a cell sets no time.
     deadline: ClassVar[None] = None
-    #: As the sender of a message, a cell wants no outcome.
-    expects: ClassVar[Literal[False]] = False
 
     runtime: ActorHost
     runner: Runner
@@ -302,6 +305,9 @@ class Cell:
     known_ref: ActorRef[Any] | None = None
     #: The context of its turns, so that an actor that only waits has none.
     _context: contextvars.Context | None = None
+    #: As the sender of a message, a cell wants no outcome. In a slot: an attribute of the class
+    #: would cost five times as much to read.
+    expects: Literal[False] = False
 
     @property
     def ref(self) -> ActorRef[Any]:
@@ -468,19 +474,25 @@ class Cell:
             return
         self.running = True
         task = self.task
-        if task is not None and task.ready and not self.attention and self._goes_on(task):
-            pass  # it awaits again: for this there is no need to enter the actor's context
-        elif self.reason is None:
+        if self.attention:
+            if self.reason is None:
+                (self._context or self._open_context()).run(self._turn)
+        elif task is None:
+            context = self._context or self._open_context()
+            context.run(self._handle_messages)
+            if self._end is not None:
+                context.run(self._turn)
+        # Where it awaits again there is no need to enter the actor's context.
+        elif task.ready and not self._goes_on(task):
             (self._context or self._open_context()).run(self._turn)
         if self.reason is not None:
             self.drain()
-        self.running = False
-        self.scheduled = False
+        self.running = self.scheduled = False  # in this order
         task = self.task
-        if self.attention or self.reason is not None:
+        if self.attention:
             has_work = self._has_work()
         else:
-            has_work = task.ready if task is not None else bool(self._mailbox)
+            has_work = bool(self._mailbox) if task is None else task.ready
         if has_work:
             self.schedule()
 
@@ -498,7 +510,7 @@ class Cell:
         may_go_on = not self.attention or self._may_go_on()
         if may_go_on and (self.task is None or self._is_over(self.task)):
             self._handle_messages()
-        self.sender = None  # what runs between turns belongs to no message
+        self.sender = None
         if self._end is not None:
             self.terminate(*self._end)
             self._context = None
@@ -556,8 +568,8 @@ class Cell:
                         self.drop_expired(message, sender)
                     else:
                         result = entry.function(actor, message)
-                        if result.__class__ in _UNAWAITED:
-                            self.refuse_unawaited(result)
+                        if result.__class__ is not entry.returned:
+                            self._check_result(result, entry)
                         if sender is self.promised:
                             self.promised = None
                         elif not sender.set_result(result):
@@ -572,6 +584,7 @@ class Cell:
         finally:
             self._taken += self._in_turn  # no other thread comes between these two
             self._in_turn = 0
+            self.sender = None  # what runs between turns belongs to no message
 
     def dispatch(self, message: Any, sender: Sender | None) -> None:
         """Handle one message that did not come out of the mailbox as it is."""
@@ -600,7 +613,7 @@ class Cell:
             coroutine.close()
             self.drop_expired(message, sender)
             return
-        task = HandlerTask(self, coroutine, sender, message)
+        task = HandlerTask(self, coroutine.send, sender, message)
         if task.step():
             self.task = task
             if sender is not None and sender.deadline is OVER:  # meanwhile
@@ -731,7 +744,7 @@ class Cell:
             coroutine.close()
             self.drop_expired(message, sender)
             return
-        task = ConcurrentTask(self, coroutine, sender, message)
+        task = ConcurrentTask(self, coroutine.send, sender, message)
         task.is_promised = False
         self.open_aside().tasks[task] = None
         self._step(task)
@@ -784,18 +797,21 @@ class Cell:
     def answer(self, sender: Asker, value: Any) -> None:
         """Pass a handler's result on, unless the handler took a promise to answer later."""
         if value.__class__ in _UNAWAITED:
-            self.refuse_unawaited(value)
+            self._check_result(value)
         if sender is self.promised:
             self.promised = None
         elif not sender.set_result(value):
             self.note_late(value)
 
-    def refuse_unawaited(self, value: Any) -> NoReturn:
-        """Fail the handler: it returned what was to be awaited.
+    def _check_result(self, value: Any, entry: HandlerEntry | None = None) -> None:
+        """Fail the handler if it returned what was to be awaited; else remember the type.
 
         Raises:
-            NotAwaited: always.
+            NotAwaited: it did.
         """
+        if entry is not None and value.__class__ not in _UNAWAITED:
+            entry.returned = value.__class__
+            return
         kind = "a future" if isinstance(value, Future) else "a coroutine"
         if kind == "a coroutine":
             value.close()
@@ -1096,6 +1112,7 @@ class Cell:
 
     def terminate(self, reason: ExitReason, detail: str) -> None:
         """End: fail what waits for an answer, end children, tell the watchers."""
+        self.attention = True  # what comes from here on is a dead letter
         if self.aside is not None and self.aside.on_end is not None:
             self._guard("in its on_end", self.aside.on_end, reason, detail)
         cancelled = self._cancel_tasks()

@@ -87,9 +87,11 @@ def is_handler(function: object) -> bool:
 class HandlerEntry:
     """One handler: the function, and how it runs."""
 
-    __slots__ = ("function", "is_cancellable", "is_concurrent", "is_coroutine")
+    __slots__ = ("function", "is_cancellable", "is_concurrent", "is_coroutine", "returned")
 
     function: Callable[..., Any]
+    #: The type of the latest result that was looked at.
+    returned: type
 
     def __init__(
         self,
@@ -102,6 +104,7 @@ class HandlerEntry:
         self.is_coroutine = inspect.iscoroutinefunction(function)
         self.is_concurrent = mark.is_concurrent and self.is_coroutine
         self.is_cancellable = mark.is_cancellable
+        self.returned = type(None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextvars import Context, ContextVar
-from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar, runtime_checkable
 from weakref import ref
 
 from callboard.actors.errors import AskTimeout, ResultTimeout, WouldBlock
@@ -70,12 +70,13 @@ class Future(Generic[T]):
         "asked",
         "deadline",
         "done_",
+        "expects",
         "message_id",
         "timeout",
     )
 
     #: As the sender of a message, a future wants the answer.
-    expects: Final = True
+    expects: Literal[True]
 
     #: Seconds that the ask was given; set together with `deadline`.
     timeout: float
@@ -88,6 +89,7 @@ class Future(Generic[T]):
         """Make a pending future; `asked` is the ref whose answer it stands for."""
         self.asked = asked
         self.done_ = False
+        self.expects = True
         self.deadline = deadline
         self._callbacks: list[Callable[[Future[T]], object]] | None = None
         self._task: Awaiter | None = None

@@ -361,7 +361,7 @@ class Runtime:
             with self._lock:
                 number = self._next_number()
         cell = Cell(self, self.runner, number, NO_HANDLERS, None, self.now(), running=False)
-        cell.reason = ExitReason.NOT_FOUND
+        cell.reason, cell.attention = ExitReason.NOT_FOUND, True
         return cell.ref
 
     def reply_ref(self, asker: Asker) -> ActorRef[Any]:

@@ -7,7 +7,7 @@ handler looks like the current task of a running loop.
 
 import asyncio
 import contextvars
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import field
 from typing import Any, Protocol
 
@@ -49,7 +49,8 @@ class HandlerTask:
     """One invocation of a coroutine handler."""
 
     cell: TaskOwner
-    coroutine: Coroutine[Any, Any, Any]
+    #: Of the coroutine; to look it up for each step would cost as much as twenty attributes.
+    send: Callable[[None], Any]
     sender: Sender | None
     message: Any = None
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
@@ -59,6 +60,11 @@ class HandlerTask:
     #: Whether nobody waits for what it does any more.
     is_given_up: bool = False
     _cancels: int = 0
+
+    @property
+    def coroutine(self) -> Coroutine[Any, Any, Any]:
+        """The handler itself."""
+        return self.send.__self__  # type: ignore[attr-defined,no-any-return]
 
     def step(self) -> bool:
         """Run to the next await. Returns False when the handler is done.
@@ -72,7 +78,7 @@ class HandlerTask:
             current_task_set(cell.runner.loop, self)
             try:
                 if self.throw is None:
-                    awaited = self.context.run(self.coroutine.send, None)
+                    awaited = self.context.run(self.send, None)
                 else:
                     error, self.throw = self.throw, None
                     awaited = self.context.run(self.coroutine.throw, error)

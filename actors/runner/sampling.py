@@ -1,6 +1,6 @@
 """Samples of what asks take and how long messages wait, so that no message is timed for it.
 
-The watcher looks at busy runners every few milliseconds. Every few looks it has the next ask
+The watcher looks at busy runners every few milliseconds. Each twentieth look has the next ask
 timed, whichever that is: the list that asks are put into is another one until then. How long
 messages wait is told by the place in line of the last one in some mailbox: when that many have
 been taken out, it was handled. So it is right within two or three milliseconds.
@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from callboard.histogram import Histogram
 
 #: Looks after which one more ask is timed, and one more message followed.
-EVERY: Final = 5
+EVERY: Final = 20
 
 #: Messages that are followed at once.
 FOLLOWED: Final = 64
@@ -72,12 +72,15 @@ class Sampler:
             current: what runs just now; None for nothing.
             now: the runner's time.
         """
+        self._looks += 1
+        is_due = self._looks % EVERY == 0
+        if not (is_due or self._places or self._new):
+            return
         if self._places:
             self._places = [place for place in self._places if not self._is_over(place, now)]
         while self._new and len(self._places) < FOLLOWED:
             self._places.append(self._new.popleft())
-        self._looks += 1
-        if self._looks % EVERY == 0:
+        if is_due:
             self.time_next_ask()
             if getattr(current, "depth", 0) and hasattr(current, "keeps_order"):
                 self.follow(current, now)

@@ -61,7 +61,8 @@ class TimeSheet:
 
     def sample(self, current: Any, seconds: float) -> None:
         """Count the time since the last look for what runs at this moment."""
-        for runnable in [current, *(stuck.runnable for stuck in list(self.stuck.values()))]:
+        stuck = [each.runnable for each in list(self.stuck.values())] if self.stuck else ()
+        for runnable in (current, *stuck):
             actor = getattr(runnable, "actor", None)
             if actor is not None:
                 self.add(actor, seconds)

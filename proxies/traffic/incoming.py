@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import field
 from functools import partial
 from itertools import chain, dropwhile
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from callboard.actors.envelope import Envelope
 from callboard.actors.errors import ActorDown, AskTimeout, MailboxFull, NodeClosed
@@ -65,14 +65,17 @@ _UNHANDLED: Final = (ActorDown, AskTimeout, MailboxFull, NotPermitted)
 class RemoteTeller:
     """An actor elsewhere that told; number 0 is code outside of any actor."""
 
-    __slots__ = ("_arrivals", "_number", "node")
+    __slots__ = ("_arrivals", "_number", "deadline", "expects", "node")
 
-    expects: Final = True  # of the outcome, only that there was one
     only_counts: Final = True
     done_: Final = True
-    deadline: Final = None
+
+    #: Of the outcome, only that there was one.
+    expects: Literal[True]
+    deadline: None
 
     def __init__(self, node: bytes, number: int, arrivals: Arrivals) -> None:
+        self.expects, self.deadline = True, None
         #: The id of its node.
         self.node = node
         self._number = number
@@ -111,10 +114,11 @@ class RemoteAsker:
         "_outgoing",
         "deadline",
         "done_",
+        "expects",
         "message_id",
     )
 
-    expects: Final = True
+    expects: Literal[True]
 
     #: When the asker's time is over; None if it did not say.
     deadline: float | None
@@ -135,6 +139,7 @@ class RemoteAsker:
         self._arrivals = arrivals
         self._counted = False
         self.done_ = False
+        self.expects = True
         self.deadline = None
 
     def set_result(self, value: Any) -> bool:
