@@ -46,6 +46,10 @@ class Metric:
     samples: Samples = field(default_factory=list)
 
 
+#: What a process has beside its nodes, such as readers of logs, tells its metrics here.
+PROCESS_SOURCES: Final[list[Callable[[], list[Metric]]]] = []
+
+
 @dataclass(frozen=True, slots=True)
 class Figure(Generic[S]):
     """One row of a table of figures.

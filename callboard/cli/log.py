@@ -222,7 +222,7 @@ def stats(folder: Folder, options: LogOptions) -> int:
     times: list[int] = []
     with _explained():
         log = LogReader(folder)
-        segments, end = log.segments, log.end
+        segments, end, named = log.segments, log.end, log.readers
         for record in log.read(log.start, on_damage=damage):
             topics[record.topic] += 1
             if not times:
@@ -239,12 +239,18 @@ def stats(folder: Folder, options: LogOptions) -> int:
         "latest_time": times[1] if times else None,
         "segments": [each._asdict() for each in segments],
         "topics": dict(topics.most_common()),
+        "readers": [{**each._asdict(), "lag": max(0, end - each.offset)} for each in named],
     }
     places = f"records {row['start']} to {row['end']}"
     lines = [f"{places}, {size:,} bytes, {len(segments)} segments"]
     if times:
         lines.append("from {} to {}".format(*map(_clock, times)))
     lines += [f"{count:>12,}  {topic}" for topic, count in topics.most_common()]
+    lines += [
+        "reader {name}: {lag:,} records behind, next is {offset}, committed ".format(**each)
+        + _clock(each["time"])
+        for each in row["readers"]
+    ]
     options.say(row, "\n".join(lines))
     return damage.code()
 

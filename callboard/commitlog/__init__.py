@@ -13,8 +13,10 @@ from callboard.commitlog.errors import (
     LogFailed,
     LogLocked,
 )
+from callboard.commitlog.following.follower import Follower
+from callboard.commitlog.following.named import NamedReader
 from callboard.commitlog.log import CommitLog
-from callboard.commitlog.reader import Follower, LogReader
+from callboard.commitlog.reader import LogReader
 from callboard.commitlog.record import Cursor, Record, Run
 from callboard.commitlog.retention import Retention
 from callboard.commitlog.sealed import SealedSegment, sealed_segments, write_columns
@@ -31,6 +33,7 @@ __all__ = [
     "LogFailed",
     "LogLocked",
     "LogReader",
+    "NamedReader",
     "Record",
     "Retention",
     "Run",

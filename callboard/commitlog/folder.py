@@ -250,16 +250,22 @@ def _read_note(folder: Folder, base: int) -> Mark:
     return Mark(base, 0, base)
 
 
-class WriterLock:
-    """Held while a log is open to write."""
+class FileLock:
+    """Held while somebody has a log open to write, or a named reader; ends with the process."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, name: str, what: str, remedy: str) -> None:
         """Take the lock.
+
+        Args:
+            folder: Where its file is.
+            name: That of the file.
+            what: What is held, for the text of the error.
+            remedy: What to do where somebody else holds it.
 
         Raises:
             LogLocked: somebody else holds it; the text names the process.
         """
-        self._descriptor = open_plain(str(Path(folder) / LOCK), os.O_RDWR | os.O_CREAT)
+        self._descriptor = open_plain(str(Path(folder) / name), os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -268,8 +274,8 @@ class WriterLock:
             who = f"process {holder}" if holder.isdecimal() else "another process"
             if holder == str(os.getpid()):
                 who = f"this process ({holder})"
-            what = f"the log {folder} is written by {who}; close it there, or use LogReader"
-            raise LogLocked(what) from None
+            text = f"{what} by {who}; {remedy}"
+            raise LogLocked(text) from None
         with suppress(OSError):  # who holds it is told as another process
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -277,3 +283,13 @@ class WriterLock:
     def release(self) -> None:
         """Give the lock back."""
         os.close(self._descriptor)
+
+
+def lock_writing(folder: str) -> FileLock:
+    """Take the lock of who writes the log in a folder.
+
+    Raises:
+        LogLocked: somebody else holds it; the text names the process.
+    """
+    remedy = "close it there, or use LogReader"
+    return FileLock(folder, LOCK, f"the log {folder} is written", remedy)

@@ -18,8 +18,9 @@ from callboard.commitlog.columns import (
 )
 from callboard.commitlog.disk import Disk, MemoryDisk
 from callboard.commitlog.errors import InvalidRecord, LogError, LogFailed
-from callboard.commitlog.folder import Folder, WriterLock
-from callboard.commitlog.reader import Growth, LogReader, growth_of, open_folder
+from callboard.commitlog.folder import FileLock, Folder, lock_writing
+from callboard.commitlog.following.follower import Growth, growth_of
+from callboard.commitlog.reader import LogReader, open_folder
 from callboard.commitlog.reading import RunReader
 from callboard.commitlog.recovery import LogRecovery
 from callboard.commitlog.retention import Retention, SegmentLimits
@@ -95,12 +96,12 @@ class CommitLog(LogReader):
         retain = retain or Retention()
         is_shared = folder is not None and disk is None
         self._sync: Sync = "none" if folder is None else sync
-        self._lock: WriterLock | None = None
+        self._lock: FileLock | None = None
         place = Folder(MemoryDisk(), "") if folder is None else open_folder(folder, disk)
         try:
             place.make()
             if is_shared:
-                self._lock = WriterLock(place.path)
+                self._lock = lock_writing(place.path)
             limits = SegmentLimits.fitting(retain, segment_bytes)
             self._writer = Writer(place, limits, retain, clock, compression)
         except BaseException as error:

@@ -5,69 +5,21 @@ once. A reader of another process's log looks at it: each millisecond at first, 
 often.
 """
 
-import math
-import threading
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING, Self
 
 from callboard.commitlog.batch import times_of
 from callboard.commitlog.disk import Disk, RealDisk
 from callboard.commitlog.folder import Folder, read_mark
+from callboard.commitlog.following.follower import Follower, Growth, growth_of
+from callboard.commitlog.following.named import NamedReader, ReaderPlace, places_of
 from callboard.commitlog.reading import LogReading, OnDamage, RunReader
 from callboard.commitlog.record import Cursor, Record, Run
 from callboard.commitlog.segment import LogSegmentTable, SegmentInfo
-from callboard.seconds import checked_seconds
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-not-found,import-untyped,unused-ignore]
-
-
-class Growth:
-    """Calls once, at the next growth, whoever waits."""
-
-    __slots__ = ("__weakref__", "_waiters", "is_awaited")
-
-    def __init__(self) -> None:
-        """Begin with nobody who waits."""
-        #: Looked at for each append, so a plain attribute.
-        self.is_awaited = False
-        self._waiters: set[Callable[[], object]] = set()
-
-    def tell(self) -> None:
-        """Wake all who wait; from any thread."""
-        with _LOCK:
-            waiters, self._waiters = self._waiters, set()
-            self.is_awaited = False
-        for wake in waiters:
-            wake()
-
-    def add(self, wake: Callable[[], object]) -> None:
-        """Call `wake` at the next growth, on the thread that appends; look once more then."""
-        with _LOCK:
-            self._waiters.add(wake)
-            self.is_awaited = True
-
-    def discard(self, wake: Callable[[], object]) -> None:
-        """Wait no more."""
-        with _LOCK:
-            self._waiters.discard(wake)
-            self.is_awaited = bool(self._waiters)
-
-
-def growth_of(folder: str) -> Growth:
-    """Return what all who use a folder in this process share."""
-    place = str(Path(folder).resolve())
-    with _LOCK:
-        return _KNOWN.setdefault(place, Growth())
-
-
-_LOCK: Final = threading.Lock()
-#: By folder: two objects that know nothing of each other meet here.
-_KNOWN: Final[WeakValueDictionary[str, Growth]] = WeakValueDictionary()
 
 
 class LogReader:
@@ -210,7 +162,7 @@ class LogReader:
 
     def follow(
         self, offset: int | Cursor | None = None, *, timeout: float | None = None
-    ) -> "Follower":
+    ) -> Follower:
         """Iterate over records as they come, also from another process; `for` and `async for`.
 
         Args:
@@ -218,6 +170,35 @@ class LogReader:
             timeout: Seconds without a record after which the iteration ends; None is never.
         """
         return Follower(self, self.cursor(self.end if offset is None else offset), timeout)
+
+    def reader(
+        self, name: str, begin: int | None = None, *, timeout: float | None = None
+    ) -> NamedReader:
+        """Go on where a named reader has committed its place, from any process, one at a time.
+
+        Args:
+            name: 1 to 64 letters, digits, dots, hyphens and underlines.
+            begin: Where a name begins that has committed nothing yet; the oldest record that
+                is kept by default.
+            timeout: Seconds without a record after which an iteration ends; None is never.
+
+        Raises:
+            LogLocked: somebody else has this name open.
+            LogCorrupt: its place is damaged.
+            LogFailed: the disk refuses; a log in memory has no named readers.
+            ValueError: the name or the offset makes no sense.
+        """
+        first = self.start if begin is None else self.cursor(begin).offset
+        return NamedReader(self, self._table.folder, name, first, timeout)
+
+    @property
+    def readers(self) -> list[ReaderPlace]:
+        """How far each named reader has committed, by name.
+
+        Raises:
+            LogCorrupt: the place of one is damaged.
+        """
+        return places_of(self._table.folder)
 
     def to_arrow(
         self,
@@ -284,110 +265,3 @@ def open_folder(folder: str | Path, disk: Disk | None) -> Folder:
     if disk is None:
         return Folder(RealDisk("/"), str(Path(folder).absolute()))
     return Folder(disk, "/" + str(folder).strip("/"))
-
-
-_SHORTEST: Final = 0.001
-#: Seconds between looks at a log where nothing comes: the writer may be another process.
-_LONGEST: Final = 0.02
-
-#: Seconds between looks at a log that is written here: looks are not needed, but harmless.
-_LONGEST_OWN: Final = 1.0
-
-
-class Follower:
-    """Iterates over records as they come; blocking with `for`, or with `async for`.
-
-    Attributes:
-        cursor: The next record; keep it to go on later.
-        lost: How many records retention removed before they were read.
-    """
-
-    def __init__(self, log: "LogReader", cursor: Cursor, timeout: float | None) -> None:
-        """Begin at a place; `timeout` is in seconds."""
-        self.cursor = cursor
-        self.lost = 0
-        self._log = log
-        self._timeout = timeout
-
-    def poll(self, max_records: int = 1000) -> list[Record]:
-        """Return what is there, perhaps nothing, without waiting.
-
-        Raises:
-            LogCorrupt: the next record is damaged.
-        """
-        run = self._log.readv(self.cursor, max_records)
-        self.cursor = run.cursor
-        self.lost += run.lost
-        return run.records
-
-    def read(self, max_records: int = 1000, timeout: float | None = None) -> list[Record]:
-        """Return what is there, or wait for it; an empty list after `timeout` seconds.
-
-        Raises:
-            LogCorrupt: the next record is damaged.
-        """
-        records = self.poll(max_records)
-        if records:
-            return records
-        pauses, growth = _pauses(timeout, self._log.is_written_here), self._log.growth
-        grown = threading.Event()
-        try:
-            growth.add(grown.set)  # before the look: what comes behind it wakes
-            while not (records := self.poll(max_records)) and (pause := next(pauses, 0.0)):
-                if grown.wait(pause):
-                    grown.clear()
-                    growth.add(grown.set)
-        finally:
-            growth.discard(grown.set)
-        return records
-
-    async def aread(
-        self, max_records: int = 1000, timeout: float | None = None
-    ) -> list[Record]:
-        """Return what is there, or wait for it without blocking the loop."""
-        records = self.poll(max_records)
-        if records:
-            return records
-        from asyncio import Event, get_running_loop  # here: who only reads starts sooner
-
-        pauses, growth = _pauses(timeout, self._log.is_written_here), self._log.growth
-        loop, grown = get_running_loop(), Event()
-
-        def wake() -> None:
-            with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(grown.set)
-
-        try:
-            growth.add(wake)
-            while not (records := self.poll(max_records)) and (pause := next(pauses, 0.0)):
-                timer = loop.call_later(pause, grown.set)
-                await grown.wait()
-                timer.cancel()
-                grown.clear()
-                growth.add(wake)
-        finally:
-            growth.discard(wake)
-        return records
-
-    def __iter__(self) -> Iterator[Record]:
-        """Iterate until nothing came for the timeout."""
-        while records := self.read(timeout=self._timeout):
-            yield from records
-
-    async def __aiter__(self) -> AsyncIterator[Record]:
-        """Iterate until nothing came for the timeout, without blocking the loop."""
-        while records := await self.aread(timeout=self._timeout):
-            for record in records:
-                yield record
-
-
-def _pauses(timeout: float | None, is_written_here: bool) -> Iterator[float]:  # noqa: FBT001
-    """Iterate over how long to wait before each look: longer the longer nothing came."""
-    deadline = math.inf
-    if timeout is not None:
-        deadline = time.monotonic() + checked_seconds(timeout)
-    longest = _LONGEST_OWN if is_written_here else _LONGEST
-    pause = longest if is_written_here else _SHORTEST
-    while (left := deadline - time.monotonic()) > 0:
-        yield min(pause, left)
-        pause = min(2 * pause, longest)

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Final
 from callboard.basp.header import FIRST_ACTOR
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.monitoring import all_metrics
-from callboard.figures import Metric, Row, Samples, by_label, figures_of, metrics_of
+from callboard.figures import (
+    PROCESS_SOURCES,
+    Metric,
+    Row,
+    Samples,
+    by_label,
+    figures_of,
+    metrics_of,
+)
 
 if TYPE_CHECKING:
     from callboard import Node
@@ -18,7 +26,7 @@ TOP: Final = 10
 
 
 def node_metrics(node: "Node", *, top: int = TOP) -> list[Metric]:
-    """Return what there is to say about a node, and about its topics if it has some.
+    """Return what there is to say about a node, its topics, and what else its process has.
 
     From any thread.
 
@@ -28,7 +36,8 @@ def node_metrics(node: "Node", *, top: int = TOP) -> list[Metric]:
     """
     hub = Hub.found(node)
     topics = [] if hub is None else all_metrics(hub)
-    return [*metrics_of(_FIGURES, _Look(node, top)), *topics]
+    others = [metric for source in PROCESS_SOURCES for metric in source()]
+    return [*metrics_of(_FIGURES, _Look(node, top)), *topics, *others]
 
 
 class _Look:

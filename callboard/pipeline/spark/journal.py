@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 from callboard.commitlog import LogLocked, LogReader, Retention
 from callboard.commitlog.batch import HEADER_SIZE, decode_header, encode_header
 from callboard.commitlog.disk import open_plain
-from callboard.commitlog.folder import PUBLISHED, Folder, WriterLock
+from callboard.commitlog.folder import PUBLISHED, FileLock, Folder, lock_writing
 from callboard.commitlog.reader import open_folder
 from callboard.commitlog.retention import SegmentLimits
 from callboard.pipeline.errors import PublishFailed
@@ -308,12 +308,12 @@ class Journal:
             return note.end
         return LogReader(self._path).end
 
-    def _locked(self) -> WriterLock:
+    def _locked(self) -> FileLock:
         """Take the writer's lock, waiting for other queries that publish."""
         deadline = time.monotonic() + _PATIENCE
         while True:
             try:
-                return WriterLock(str(self._path))
+                return lock_writing(str(self._path))
             except LogLocked as error:
                 if time.monotonic() > deadline:
                     what = f"{error}; waited for {_PATIENCE:g} s"

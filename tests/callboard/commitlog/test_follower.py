@@ -116,7 +116,7 @@ def test_a_half_written_batch_is_not_there_yet(tmp_path):
 def without_looks(monkeypatch):
     """Followers that only see at once what wakes them."""
     for name in ("_SHORTEST", "_LONGEST", "_LONGEST_OWN"):
-        monkeypatch.setattr(f"callboard.commitlog.reader.{name}", 50.0)
+        monkeypatch.setattr(f"callboard.commitlog.following.follower.{name}", 50.0)
     began = time.monotonic()
     yield
     assert time.monotonic() - began < 40.0

@@ -1,0 +1,1 @@
+"""Readers that go on: followers, and those that have a name and a place in the log."""

@@ -1,0 +1,201 @@
+"""Following a log: woken by its growth in this process, looking at it from another one."""
+
+import math
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Protocol
+from weakref import WeakValueDictionary
+
+from callboard.commitlog.record import Cursor, Record, Run
+from callboard.seconds import checked_seconds
+
+
+class Growth:
+    """Calls once, at the next growth, whoever waits."""
+
+    __slots__ = ("__weakref__", "_waiters", "is_awaited")
+
+    def __init__(self) -> None:
+        """Begin with nobody who waits."""
+        #: Looked at for each append, so a plain attribute.
+        self.is_awaited = False
+        self._waiters: set[Callable[[], object]] = set()
+
+    def tell(self) -> None:
+        """Wake all who wait; from any thread."""
+        with _LOCK:
+            waiters, self._waiters = self._waiters, set()
+            self.is_awaited = False
+        for wake in waiters:
+            wake()
+
+    def add(self, wake: Callable[[], object]) -> None:
+        """Call `wake` at the next growth, on the thread that appends; look once more then."""
+        with _LOCK:
+            self._waiters.add(wake)
+            self.is_awaited = True
+
+    def discard(self, wake: Callable[[], object]) -> None:
+        """Wait no more."""
+        with _LOCK:
+            self._waiters.discard(wake)
+            self.is_awaited = bool(self._waiters)
+
+
+def growth_of(folder: str) -> Growth:
+    """Return what all who use a folder in this process share."""
+    place = str(Path(folder).resolve())
+    with _LOCK:
+        return _KNOWN.setdefault(place, Growth())
+
+
+_LOCK: Final = threading.Lock()
+#: By folder: two objects that know nothing of each other meet here.
+_KNOWN: Final[WeakValueDictionary[str, Growth]] = WeakValueDictionary()
+
+
+class Followed(Protocol):
+    """What a follower needs of a log."""
+
+    growth: Growth
+    is_written_here: bool
+
+    @property
+    def folder(self) -> str:
+        """The path of the log; empty in memory."""
+
+    @property
+    def start(self) -> int:
+        """The offset of the oldest record that is kept."""
+
+    @property
+    def end(self) -> int:
+        """The offset behind the newest record."""
+
+    def readv(
+        self, cursor: int | Cursor, max_records: int = 100, max_bytes: int | None = None
+    ) -> Run:
+        """Return up to so many records from a cursor on."""
+
+
+_SHORTEST: Final = 0.001
+#: Seconds between looks at a log where nothing comes: the writer may be another process.
+_LONGEST: Final = 0.02
+
+#: Seconds between looks at a log that is written here: looks are not needed, but harmless.
+_LONGEST_OWN: Final = 1.0
+
+
+class Follower:
+    """Iterates over records as they come; blocking with `for`, or with `async for`.
+
+    Attributes:
+        cursor: The next record; keep it to go on later.
+        lost: How many records retention removed before they were read.
+    """
+
+    def __init__(self, log: Followed, cursor: Cursor, timeout: float | None) -> None:
+        """Begin at a place; `timeout` is in seconds."""
+        self.cursor = cursor
+        self.lost = 0
+        self._log = log
+        self._timeout = timeout
+
+    def poll(self, max_records: int = 1000) -> list[Record]:
+        """Return what is there, perhaps nothing, without waiting.
+
+        Raises:
+            LogCorrupt: the next record is damaged.
+        """
+        run = self._log.readv(self.cursor, max_records)
+        self.cursor = run.cursor
+        self.lost += run.lost
+        return run.records
+
+    def read(self, max_records: int = 1000, timeout: float | None = None) -> list[Record]:
+        """Return what is there, or wait for it; an empty list after `timeout` seconds.
+
+        Raises:
+            LogCorrupt: the next record is damaged.
+        """
+        records = self.poll(max_records)
+        if records:
+            return records
+        pauses, growth = _pauses(timeout, self._log.is_written_here), self._log.growth
+        grown = threading.Event()
+        try:
+            growth.add(grown.set)  # before the look: what comes behind it wakes
+            while not (records := self.poll(max_records)) and (pause := next(pauses, 0.0)):
+                if grown.wait(pause):
+                    grown.clear()
+                    growth.add(grown.set)
+        finally:
+            growth.discard(grown.set)
+        return records
+
+    async def aread(
+        self, max_records: int = 1000, timeout: float | None = None
+    ) -> list[Record]:
+        """Return what is there, or wait for it without blocking the loop."""
+        records = self.poll(max_records)
+        if records:
+            return records
+        from asyncio import Event, get_running_loop  # here: who only reads starts sooner
+
+        pauses, growth = _pauses(timeout, self._log.is_written_here), self._log.growth
+        loop, grown = get_running_loop(), Event()
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(grown.set)
+
+        try:
+            growth.add(wake)
+            while not (records := self.poll(max_records)) and (pause := next(pauses, 0.0)):
+                timer = loop.call_later(pause, grown.set)
+                await grown.wait()
+                timer.cancel()
+                grown.clear()
+                growth.add(wake)
+        finally:
+            growth.discard(wake)
+        return records
+
+    def __iter__(self) -> Iterator[Record]:
+        """Iterate until nothing came for the timeout."""
+        while records := self.read(timeout=self._timeout):
+            left = iter(records)
+            try:
+                yield from left
+            finally:
+                self._leave(left)
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        """Iterate until nothing came for the timeout, without blocking the loop."""
+        while records := await self.aread(timeout=self._timeout):
+            left = iter(records)
+            try:
+                for record in left:
+                    yield record
+            finally:
+                self._leave(left)
+
+    def _leave(self, left: Iterator[Record]) -> None:
+        """Go back to the first record that was read and not handed out."""
+        if (first := next(left, None)) is not None:
+            self.cursor = Cursor(first.offset)
+
+
+def _pauses(timeout: float | None, is_written_here: bool) -> Iterator[float]:  # noqa: FBT001
+    """Iterate over how long to wait before each look: longer the longer nothing came."""
+    deadline = math.inf
+    if timeout is not None:
+        deadline = time.monotonic() + checked_seconds(timeout)
+    longest = _LONGEST_OWN if is_written_here else _LONGEST
+    pause = longest if is_written_here else _SHORTEST
+    while (left := deadline - time.monotonic()) > 0:
+        yield min(pause, left)
+        pause = min(2 * pause, longest)
