@@ -29,6 +29,7 @@ An actor ends killed, failed, stopped, or with its parent. Whatever is in the ma
 comes later goes to the dead letters: asks fail at once with `ActorDown`, tells are counted.
 """
 
+import asyncio
 import contextvars
 import threading
 from collections import deque
@@ -49,7 +50,7 @@ from callboard.actors.envelope import Envelope, traced
 from callboard.actors.events import Expired, Unexpected
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import OVER, Future, Pause
-from callboard.actors.mailbox import BoundedMailbox, Item, Mailbox, MailboxHost
+from callboard.actors.mailbox import BoundedMailbox, Item, Mailbox, MailboxHost, Turn
 from callboard.actors.reference import (
     ActorRef,
     Asker,
@@ -167,6 +168,13 @@ class ActorHost(MailboxHost, Protocol):
 
     def thespian_system(self) -> Any:
         """Return the Thespian system of the runtime, made on first use."""
+
+
+def _is_held() -> bool:
+    """Return whether an actor waits for what runs here: no task of its own, none beside it."""
+    loop = asyncio._get_running_loop()
+    task: object = None if loop is None else asyncio.current_task(loop)
+    return task.__class__ is HandlerTask
 
 
 @dataclass(slots=True, eq=False)
@@ -432,11 +440,42 @@ class Cell:
     def post_urgent(self, message: Any, sender: Sender | None = None) -> None:
         """Take a message that goes before all normal ones, behind earlier urgent ones."""
         mailbox = self.open_mailbox()
-        if isinstance(mailbox, BoundedMailbox) and not mailbox.admit(message, sender):
-            return
-        self.open_aside().urgent.append((message, sender))
-        mailbox.appendleft((_URGENT, None))
+        if not isinstance(mailbox, BoundedMailbox) or mailbox.admit(message, sender):
+            self._push_urgent((message, sender))
+
+    def _push_urgent(self, item: Item) -> None:
+        """Put a message before all normal ones."""
+        self.open_aside().urgent.append(item)
+        self.open_mailbox().appendleft((_URGENT, None))
         self.schedule()
+
+    async def apost(
+        self, message: Any, sender: Sender | None = None, *, is_urgent: bool = False
+    ) -> None:
+        """Take a message; while the mailbox is full, the coroutine that sends it waits.
+
+        Raises:
+            WouldDeadlock: this actor waits for the handler that sends it.
+        """
+        mailbox = self.waited_for
+        if mailbox is None:
+            (self.post_urgent if is_urgent else self.post)(message, sender)
+            return
+        box, teller = mailbox, current_cell.get()
+
+        def offer(turn: Turn) -> bool:
+            if not box.take_turn((message, sender), turn, is_urgent=is_urgent):
+                if teller is not None and _is_held() and self.waits_for(teller):
+                    msg = f"{self.ref} has no room, and waits for {teller.ref} in its turn"
+                    raise WouldDeadlock(msg)
+                return False
+            if is_urgent:
+                self._push_urgent((message, sender))
+            else:
+                self.schedule()
+            return True
+
+        await Turn(None if teller is self else self.ref).send(offer)
 
     def schedule(self) -> None:
         """Put the cell into the run queue unless it is there."""

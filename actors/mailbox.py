@@ -22,6 +22,7 @@ dropped message fails so too. Each message that is dropped or refused is counted
 """
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import sys
@@ -127,6 +128,8 @@ class BackPressure:
     held: int = 0
     #: Called when there is room: they let threads and actors go on.
     waiters: deque[Callable[[], object]] = field(default_factory=deque)
+    #: Coroutines that wait for room: one after the other goes on, see `Turn`.
+    line: deque[Future[None]] = field(default_factory=deque)
 
     def fits(self, count: int, size: int, times: int = 1) -> bool:
         """Return whether an item of `size` bytes fits beside `count` others.
@@ -152,6 +155,16 @@ class BackPressure:
         while self.waiters:
             try:
                 self.waiters.popleft()()
+            except IndexError:  # another thread was faster
+                break
+        self.wake_next()
+
+    def wake_next(self) -> None:
+        """Wake the coroutine that has waited longest; it wakes the next one in its turn."""
+        while self.line:
+            try:
+                if self.line.popleft().set_result(None):
+                    return
             except IndexError:  # another thread was faster
                 return
 
@@ -187,6 +200,59 @@ class BackPressure:
             f"{count:,} messages wait, it takes {_shown(bounds.limit)} messages and "
             f"{_shown(bounds.bytes)} bytes (on_full={bounds.on_full!r})"
         )
+
+
+class Turn:
+    """A coroutine's turn to send one message, for which it waits in line.
+
+    Of those that wait for one queue the first is woken when there is room. It sends, and wakes
+    the next: a thousand that wait cost no thousand wake-ups for each place. Cancelled, it has
+    sent nothing, and its turn passes on.
+    """
+
+    __slots__ = ("_asked", "_line", "_room")
+
+    def __init__(self, asked: object) -> None:
+        """Begin; `asked` is the ref of the actor that the message is for."""
+        self._asked = asked
+        self._line: BackPressure | None = None
+        self._room: Future[None] = Future(asked)
+
+    def stand(self, line: BackPressure) -> None:
+        """Stand in the line for a queue that is full, in front if it was this one's turn.
+
+        The caller holds the lock of the queue: nothing is taken out of it meanwhile.
+        """
+        self._room = Future(self._asked)
+        if line is self._line:
+            line.line.appendleft(self._room)
+        else:
+            line.line.append(self._room)
+            self.pass_on()
+            self._line = line
+
+    def pause(self, home: Home, seconds: float) -> None:
+        """Look again in so many seconds: what is full wakes no coroutines."""
+        room = self._room = Future(self._asked)
+        home.call_later(seconds, room.set_result, None)
+
+    def pass_on(self) -> None:
+        """Let the next one in line try."""
+        if self._line is not None:
+            self._line.wake_next()
+
+    async def send(self, offer: Callable[["Turn"], bool]) -> None:
+        """Call `offer` until it has sent the message; while it has not, it says `stand`."""
+        try:
+            while not offer(self):
+                await self._room
+        finally:
+            if self._line is not None and (
+                self._room.set_result(None) or self._room.cancelled()
+            ):
+                with contextlib.suppress(ValueError):  # it was just woken
+                    self._line.line.remove(self._room)
+            self.pass_on()
 
 
 def _shown(bound: int | None) -> str:
@@ -320,7 +386,7 @@ class BoundedMailbox(deque[Item]):
                 self.pressure.held -= self._sizes.popleft()
             if self._parked:
                 self._unpark()
-        if self.pressure.waiters:
+        if self.pressure.waiters or self.pressure.line:
             self.pressure.make_room(len(self))
         return item
 
@@ -350,6 +416,20 @@ class BoundedMailbox(deque[Item]):
             if room is not None:
                 return room
             room = self.pressure.room()  # then look again: it may just have become free
+
+    def take_turn(self, item: Item, turn: Turn, *, is_urgent: bool) -> bool:
+        """Append a message if it fits, else let its sender stand in line.
+
+        The place of one that is urgent is left to the caller.
+        """
+        size = 0 if self._sizes is None else size_of(item[0])
+        with self._lock:
+            fits = self.pressure.fits(len(self), size) or not self._cell.alive
+            if not fits:
+                turn.stand(self.pressure)
+            elif not is_urgent:
+                self._push(item, size)
+        return fits
 
     # --- messages of other nodes ---
 

@@ -231,6 +231,11 @@ class Target(RetryTarget, Protocol):
     def post_urgent(self, message: Any, sender: Sender | None, /) -> None:
         """Hand over a message that goes before those without priority."""
 
+    async def apost(
+        self, message: Any, sender: Sender | None, /, *, is_urgent: bool = False
+    ) -> None:
+        """Hand a message over as soon as there is room for it."""
+
     def give_up(self, asker: Asker, /) -> None:
         """Let a coroutine handler stop that works for an asker which has gone."""
 
@@ -403,6 +408,27 @@ class ActorRef(Callee[A_co], ActorAddress):
         else:
             refuse_priority(priority)
             self.target.post_urgent(message, current_cell.get())
+
+    async def atell(self, message: object, *, priority: Priority = "normal") -> None:
+        """Send a message as soon as there is room for it: `tell` for coroutines.
+
+        Waits while a mailbox with `on_full="wait"` is full, on this node or another, and while
+        the link there is, in handlers as well; one coroutine after the other goes on. For how
+        long is up to `asyncio.timeout`. Cancelled, it has not sent the message.
+
+        Args:
+            message: any message; it may be changed once this has returned.
+            priority: "high" goes before all normal messages that wait in the mailbox.
+
+        Raises:
+            MailboxFull: the mailbox has bounds, and refuses the message by its policy.
+            NotSerializable: the actor is remote and the message cannot travel.
+            WouldDeadlock: in a handler for which the actor waits.
+        """
+        refuse_priority(priority)
+        if COMPANY.used and (trace := COMPANY.trace.get()) is not None:
+            message = Envelope(message, trace)
+        await self.target.apost(message, current_cell.get(), is_urgent=priority == "high")
 
     @overload
     def ask(
@@ -605,6 +631,12 @@ class NoActor:
     def post_urgent(self, message: Any, sender: Sender | None) -> None:
         """Take a message: there is nothing that it could overtake."""
         self.post(message, sender)
+
+    async def apost(
+        self, message: Any, sender: Sender | None, *, is_urgent: bool = False
+    ) -> None:
+        """Take a message: there always is room."""
+        (self.post_urgent if is_urgent else self.post)(message, sender)
 
     def keeps_answers(self) -> bool:
         """Return that nothing is handled twice."""

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 from callboard.actors.envelope import Envelope
 from callboard.actors.errors import ActorDown, NodeUnreachable
 from callboard.actors.exit_reason import ExitReason
-from callboard.actors.mailbox import BackPressure, Mailbox
+from callboard.actors.mailbox import BackPressure, Mailbox, Turn
 from callboard.actors.reference import ActorRef, Down, Sender, Watcher
 from callboard.actors.runtime import Runtime
 from callboard.basp.header import NODE_ACTOR
@@ -92,6 +92,14 @@ class Outbound(Protocol):
     ) -> None:
         """Send a message to a proxy's actor, or let it wait for a path or for credit."""
 
+    def encode(self, message: Any) -> bytes:
+        """Serialize a message."""
+
+    def offer(
+        self, proxy: "Proxy", message: Any, sender: Sender | None, payload: bytes, turn: Turn
+    ) -> bool:
+        """Send a message if there is room for it; else its sender waits for its turn."""
+
     def ensure_watched(self, proxy: "Proxy") -> None:
         """See to it that a monitor of a proxy's actor is told of its end."""
 
@@ -153,6 +161,27 @@ class Proxy(Holding):
             self.post(replace(message, is_urgent=True), sender)
         else:
             self.post(Envelope(message, is_urgent=True), sender)
+
+    async def apost(
+        self, message: Any, sender: Sender | None, *, is_urgent: bool = False
+    ) -> None:
+        """Send a message as soon as there is room for it, here and at the actor."""
+        if is_urgent:
+            is_packed = isinstance(message, Envelope)
+            message = (
+                replace(message, is_urgent=True)
+                if is_packed
+                else Envelope(message, is_urgent=True)
+            )
+        payload = self.outbound.encode(message)
+
+        def offer(turn: Turn) -> bool:
+            if self.down is not None:
+                self.refuse(message, sender, self.gone())
+                return True
+            return self.outbound.offer(self, message, sender, payload, turn)
+
+        await Turn(self.ref).send(offer)
 
     def post_waited(self, message: Any, sender: Sender | None, payload: bytes) -> None:
         """Send a message that waited, in front of those that still wait."""

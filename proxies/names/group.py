@@ -256,6 +256,18 @@ class Group(Callee[A]):
         else:
             ref.tell(message, priority=priority)
 
+    async def atell(self, message: object, *, priority: Priority = "normal") -> None:
+        """Send a message to one member as soon as it has room: `tell` for coroutines.
+
+        The member is chosen first, so this waits for it and no other.
+        """
+        try:
+            ref = self.pick(message)
+        except NoMembers:
+            self._runtime.dead_letter(self._runtime.nobody, message, None)
+        else:
+            await ref.atell(message, priority=priority)
+
     @overload
     def ask(
         self,

@@ -21,6 +21,7 @@ from callboard.actors.envelope import (
 )
 from callboard.actors.errors import CallboardError, NodeClosed, NodeUnreachable
 from callboard.actors.future import Future
+from callboard.actors.mailbox import Turn
 from callboard.actors.reference import ActorRef, Sender, current_cell
 from callboard.actors.runtime import Runtime
 from callboard.basp.errors import LocalProtocolError, RemoteProtocolError
@@ -52,6 +53,9 @@ _DISPATCH: Final = int(Operation.DISPATCH_MESSAGE)
 #: Seconds in which a node says what it can do, and what may wait for that.
 DESCRIBED_WITHIN: Final = 5.0
 LEARNERS: Final = 1_000
+
+#: Seconds until a coroutine looks again whether a link that was full has room.
+LINK_PAUSE: Final = 0.02
 
 #: A year: what claims to have more time left has as much as it wants.
 LONGEST_DEADLINE_MS: Final = 1000 * 3600 * 24 * 365
@@ -161,6 +165,29 @@ class Outgoing:
             wire.make_room()  # without the lock: others have other ways
             has_room = True
         self._unrouted.wait_or_refuse(proxy, message, sender, payload)
+
+    def offer(
+        self, proxy: Proxy, message: Any, sender: Sender | None, payload: bytes, turn: Turn
+    ) -> bool:
+        """Send a message unless the link is full, or what waits for one."""
+        if not self.has_room(proxy, payload, turn):
+            return False
+        self.dispatch(proxy, message, sender, payload)
+        return True
+
+    def has_room(self, proxy: Proxy, payload: bytes, turn: Turn) -> bool:
+        """Return whether the way to a node takes a message; if not, its sender waits."""
+        with self._lock:
+            hop, queue = self._next_hops.get(proxy.node), proxy.waiting
+            is_full = hop is not None and self._wires[hop].waiting > WAITING_LIMIT
+            if hop is None and queue is not None:
+                if queue.pressure.fits(len(queue), len(payload)):
+                    return True
+                turn.stand(queue.pressure)
+                return False
+        if is_full:
+            turn.pause(self._runtime, LINK_PAUSE)
+        return not is_full
 
     def encode(self, message: Any) -> bytes:
         """Serialize a message.

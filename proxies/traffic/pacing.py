@@ -18,7 +18,7 @@ from dataclasses import field
 from typing import Any, Final
 
 from callboard.actors.errors import MailboxFull, NodeClosed, NodeUnreachable
-from callboard.actors.mailbox import PARKED_MESSAGES, PARKED_OCTETS, may_wait
+from callboard.actors.mailbox import PARKED_MESSAGES, PARKED_OCTETS, Turn, may_wait
 from callboard.actors.reference import Sender, current_cell
 from callboard.actors.runtime import Runtime
 from callboard.basp.accounting import CreditLine
@@ -130,6 +130,29 @@ class Pacing:
             )
         else:
             proxy.command(message)
+
+    def encode(self, message: Any) -> bytes:
+        """Serialize a message."""
+        return self._outgoing.encode(message)
+
+    def offer(
+        self, proxy: Proxy, message: Any, sender: Sender | None, payload: bytes, turn: Turn
+    ) -> bool:
+        """Send a message, or let it wait for credit, if there is room for it."""
+        if not self._outgoing.has_room(proxy, payload, turn):
+            return False
+        with self._lock:
+            queue = self._queue_of(proxy, len(payload))
+            if queue is not None:
+                if not queue.pressure.fits(len(queue), len(payload)):
+                    turn.stand(queue.pressure)
+                    return False
+                queue.put(message, sender, payload)
+        if queue is None:
+            self._outgoing.dispatch(proxy, message, sender, payload)
+        elif not queue.is_tended:
+            self._runtime.post(self._tend, proxy)
+        return True
 
     def ensure_watched(self, proxy: Proxy) -> None:
         """See to it that a monitor of a proxy's actor is told of its end."""
