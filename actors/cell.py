@@ -50,7 +50,7 @@ from callboard.actors.envelope import Envelope, traced
 from callboard.actors.events import Expired, Unexpected
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import OVER, Future, Pause
-from callboard.actors.mailbox import BoundedMailbox, Item, Mailbox, MailboxHost, Turn
+from callboard.actors.mailbox import BoundedMailbox, Item, Mailbox, MailboxHost, SendTurn
 from callboard.actors.reference import (
     ActorRef,
     Asker,
@@ -463,7 +463,7 @@ class Cell:
             return
         box, teller = mailbox, current_cell.get()
 
-        def offer(turn: Turn) -> bool:
+        def offer(turn: SendTurn) -> bool:
             if not box.take_turn((message, sender), turn, is_urgent=is_urgent):
                 if teller is not None and _is_held() and self.waits_for(teller):
                     msg = f"{self.ref} has no room, and waits for {teller.ref} in its turn"
@@ -475,7 +475,7 @@ class Cell:
                 self.schedule()
             return True
 
-        await Turn(None if teller is self else self.ref).send(offer)
+        await SendTurn(None if teller is self else self.ref).send(offer)
 
     def schedule(self) -> None:
         """Put the cell into the run queue unless it is there."""

@@ -128,7 +128,7 @@ class BackPressure:
     held: int = 0
     #: Called when there is room: they let threads and actors go on.
     waiters: deque[Callable[[], object]] = field(default_factory=deque)
-    #: Coroutines that wait for room: one after the other goes on, see `Turn`.
+    #: Coroutines that wait for room: one after the other goes on, see `SendTurn`.
     line: deque[Future[None]] = field(default_factory=deque)
 
     def fits(self, count: int, size: int, times: int = 1) -> bool:
@@ -202,7 +202,7 @@ class BackPressure:
         )
 
 
-class Turn:
+class SendTurn:
     """A coroutine's turn to send one message, for which it waits in line.
 
     Of those that wait for one queue the first is woken when there is room. It sends, and wakes
@@ -241,7 +241,7 @@ class Turn:
         if self._line is not None:
             self._line.wake_next()
 
-    async def send(self, offer: Callable[["Turn"], bool]) -> None:
+    async def send(self, offer: Callable[["SendTurn"], bool]) -> None:
         """Call `offer` until it has sent the message; while it has not, it says `stand`."""
         try:
             while not offer(self):
@@ -417,7 +417,7 @@ class BoundedMailbox(deque[Item]):
                 return room
             room = self.pressure.room()  # then look again: it may just have become free
 
-    def take_turn(self, item: Item, turn: Turn, *, is_urgent: bool) -> bool:
+    def take_turn(self, item: Item, turn: SendTurn, *, is_urgent: bool) -> bool:
         """Append a message if it fits, else let its sender stand in line.
 
         The place of one that is urgent is left to the caller.

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 from callboard.actors.envelope import Envelope
 from callboard.actors.errors import ActorDown, NodeUnreachable
 from callboard.actors.exit_reason import ExitReason
-from callboard.actors.mailbox import BackPressure, Mailbox, Turn
+from callboard.actors.mailbox import BackPressure, Mailbox, SendTurn
 from callboard.actors.reference import ActorRef, Down, Sender, Watcher
 from callboard.actors.runtime import Runtime
 from callboard.basp.header import NODE_ACTOR
@@ -96,7 +96,12 @@ class Outbound(Protocol):
         """Serialize a message."""
 
     def offer(
-        self, proxy: "Proxy", message: Any, sender: Sender | None, payload: bytes, turn: Turn
+        self,
+        proxy: "Proxy",
+        message: Any,
+        sender: Sender | None,
+        payload: bytes,
+        turn: SendTurn,
     ) -> bool:
         """Send a message if there is room for it; else its sender waits for its turn."""
 
@@ -175,13 +180,13 @@ class Proxy(Holding):
             )
         payload = self.outbound.encode(message)
 
-        def offer(turn: Turn) -> bool:
+        def offer(turn: SendTurn) -> bool:
             if self.down is not None:
                 self.refuse(message, sender, self.gone())
                 return True
             return self.outbound.offer(self, message, sender, payload, turn)
 
-        await Turn(self.ref).send(offer)
+        await SendTurn(self.ref).send(offer)
 
     def post_waited(self, message: Any, sender: Sender | None, payload: bytes) -> None:
         """Send a message that waited, in front of those that still wait."""

@@ -21,7 +21,7 @@ from callboard.actors.envelope import (
 )
 from callboard.actors.errors import CallboardError, NodeClosed, NodeUnreachable
 from callboard.actors.future import Future
-from callboard.actors.mailbox import Turn
+from callboard.actors.mailbox import SendTurn
 from callboard.actors.reference import ActorRef, Sender, current_cell
 from callboard.actors.runtime import Runtime
 from callboard.basp.errors import LocalProtocolError, RemoteProtocolError
@@ -167,7 +167,7 @@ class Outgoing:
         self._unrouted.wait_or_refuse(proxy, message, sender, payload)
 
     def offer(
-        self, proxy: Proxy, message: Any, sender: Sender | None, payload: bytes, turn: Turn
+        self, proxy: Proxy, message: Any, sender: Sender | None, payload: bytes, turn: SendTurn
     ) -> bool:
         """Send a message unless the link is full, or what waits for one."""
         if not self.has_room(proxy, payload, turn):
@@ -175,7 +175,7 @@ class Outgoing:
         self.dispatch(proxy, message, sender, payload)
         return True
 
-    def has_room(self, proxy: Proxy, payload: bytes, turn: Turn) -> bool:
+    def has_room(self, proxy: Proxy, payload: bytes, turn: SendTurn) -> bool:
         """Return whether the way to a node takes a message; if not, its sender waits."""
         with self._lock:
             hop, queue = self._next_hops.get(proxy.node), proxy.waiting

@@ -18,7 +18,7 @@ from dataclasses import field
 from typing import Any, Final
 
 from callboard.actors.errors import MailboxFull, NodeClosed, NodeUnreachable
-from callboard.actors.mailbox import PARKED_MESSAGES, PARKED_OCTETS, Turn, may_wait
+from callboard.actors.mailbox import PARKED_MESSAGES, PARKED_OCTETS, SendTurn, may_wait
 from callboard.actors.reference import Sender, current_cell
 from callboard.actors.runtime import Runtime
 from callboard.basp.accounting import CreditLine
@@ -136,7 +136,7 @@ class Pacing:
         return self._outgoing.encode(message)
 
     def offer(
-        self, proxy: Proxy, message: Any, sender: Sender | None, payload: bytes, turn: Turn
+        self, proxy: Proxy, message: Any, sender: Sender | None, payload: bytes, turn: SendTurn
     ) -> bool:
         """Send a message, or let it wait for credit, if there is room for it."""
         if not self._outgoing.has_room(proxy, payload, turn):

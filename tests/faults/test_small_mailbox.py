@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Self
 
 import psutil
 import pytest
@@ -73,7 +74,7 @@ class Pulse:
         self._refs, self._is_over, self.longest, self.count = refs, False, 0.0, 0
         self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> "Pulse":
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -168,7 +169,7 @@ def test_all_that_is_sent_to_a_small_mailbox_comes(small, figure, eventually):
     count, different, deepest, rss = ref.ask("").result(20)
 
     figure(
-        f"{count:,} came, {refused:,} were refused to a handler that did not wait, none was lost; "
+        f"{count:,} came, {refused:,} were refused to a handler that did not wait; "
         + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in took.items())
         + f"; at most {deepest} waited; memory grew {here().rss - before >> 20} and "
         f"{rss - there >> 20} MiB; other actors answered {pulse.count:,} times, the slowest "

@@ -1,4 +1,4 @@
-"""`await ref.atell(m)` waits for room: at home, elsewhere, in handlers and on any event loop."""
+"""`await ref.atell(m)` waits for room: at home, elsewhere, in handlers and on any loop."""
 
 import asyncio
 import threading
@@ -110,7 +110,7 @@ def in_line(ref):
 async def waiting_for(tasks, ref):
     """Wait until no task makes headway: those that are left stand in line."""
     async with asyncio.timeout(10):
-        while in_line(ref) != sum(not task.done() for task in tasks) or not in_line(ref):
+        while in_line(ref) != sum(not task.done() for task in tasks) or not in_line(ref):  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 
