@@ -467,7 +467,7 @@ class Cell:
             if not box.take_turn((message, sender), turn, is_urgent=is_urgent):
                 if teller is not None and _is_held() and self.waits_for(teller):
                     msg = f"{self.ref} has no room, and waits for {teller.ref} in its turn"
-                    raise WouldDeadlock(msg)
+                    raise errors.WouldDeadlock(msg)
                 return False
             if is_urgent:
                 self._push_urgent((message, sender))
