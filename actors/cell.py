@@ -157,7 +157,7 @@ class ActorHost(MailboxHost, Protocol):
     def table_of(self, handlers: Handlers, /) -> DispatchTable:
         """Return the dispatch table of a class, of functions, or of an object."""
 
-    def forget(self, cell: "Cell", /) -> None:
+    def forget(self, cell: "Cell", down: Down, /) -> None:
         """Take an ended actor out of the table."""
 
     def dead_letter(self, ref: ActorRef[Any], message: Any, sender: Sender | None, /) -> None:
@@ -476,6 +476,14 @@ class Cell:
             return True
 
         await SendTurn(None if teller is self else self.ref).send(offer)
+
+    def open(self, *, trap_exit: bool) -> None:
+        """Take turns from here on: the actor was made."""
+        self.trap_exit = trap_exit
+        self.running = False
+        if self._mailbox or self._end is not None:
+            self.scheduled = True  # it may be already: a turn in its __init__ did nothing
+            self.runner.schedule(self)
 
     def schedule(self) -> None:
         """Put the cell into the run queue unless it is there."""
@@ -1158,12 +1166,13 @@ class Cell:
         with LIFE:
             self.reason, self.detail = reason, detail
             watchers, self._watchers = self._watchers, None
-        self.runtime.forget(self)
-        gone = errors.ActorDown(
-            f"{self.ref} ended ({reason}) before it answered", reason, detail
-        )
-        for asker in [*cancelled, *(self._promises or ())]:
-            asker.set_exception(gone)
+        down = Down(self.ref, reason, detail)
+        self.runtime.forget(self, down)
+        if askers := [*cancelled, *(self._promises or ())]:
+            text = f"{self.ref} ended ({reason}) before it answered"
+            gone = errors.ActorDown(text, reason, detail)
+            for asker in askers:
+                asker.set_exception(gone)
         self._promises = self.promised = self.sender = None
         children, self.children = self.children, None
         for child in children or ():
@@ -1175,7 +1184,6 @@ class Cell:
         self._links = self._monitors = None
         if self.aside is not None:
             self._clear(self.aside)
-        down = Down(self.ref, reason, detail)
         if self.parent is not None:  # first: a watcher may ask the supervisor at once
             self.parent.child_ended(self, down)
         for watcher in (watchers or {}).values():

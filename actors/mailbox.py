@@ -28,7 +28,7 @@ import logging
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import field
 from typing import Any, Final, Literal, Protocol, SupportsIndex
 
@@ -302,14 +302,14 @@ class Guests(Protocol):
 class Remote(Protocol):
     """What leads from a runtime to other nodes."""
 
+    #: Numbers that other nodes know, though no actor here may have them any more.
+    held_numbers: Container[int]
+
     def ref_text(self, node: bytes, number: int) -> str:
         """Return the text of a ref."""
 
     def remote_ref(self, node: bytes, number: int) -> ActorRef[Any]:
         """Return the ref of an actor on another node."""
-
-    def is_number_held(self, number: int) -> bool:
-        """Return whether other nodes know a number, though no actor here has it."""
 
     def guests_of(self, number: int) -> Guests | None:
         """Return the nodes that send to an actor with a bounded mailbox; else None."""

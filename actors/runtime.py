@@ -20,7 +20,7 @@ import itertools
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -32,7 +32,7 @@ from callboard.actors.envelope import Envelope
 from callboard.actors.errors import ActorDown, InvalidAddress, NodeClosed, ResultTimeout
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import AskList, Future, waiting
-from callboard.actors.mailbox import Remote, SpawnOptions, options_of, refuse_abstract
+from callboard.actors.mailbox import Remote, options_of, refuse_abstract
 from callboard.actors.reference import (
     LIMIT_MARGIN,
     ActorRef,
@@ -70,6 +70,8 @@ SHUTDOWN_TIMEOUT: Final = 5.0
 class LocalOnly:
     """A runtime without other nodes."""
 
+    held_numbers: Container[int] = ()
+
     def ref_text(self, node: bytes, number: int) -> str:
         """Return the text of a ref; without an address it names only node and number."""
         return f"basp:///{number}@{node.hex()}"
@@ -78,10 +80,6 @@ class LocalOnly:
         """Refuse: there is no way to other nodes."""
         msg = f"actor {number} lives on {node.hex()}; this system has no other nodes"
         raise InvalidAddress(msg)
-
-    def is_number_held(self, _number: int) -> bool:
-        """Return that nobody knows a number of an actor that ended."""
-        return False
 
     def guests_of(self, _number: int) -> None:
         """Return that no other node sends anything."""
@@ -232,7 +230,7 @@ class Runtime:
         if self.is_closed:
             msg = f"{self.name} is closed; spawn on a node that runs"
             raise NodeClosed(msg)
-        if parent is not None and not parent.alive:
+        if parent is not None and parent.reason is not None:
             msg = f"{parent.ref} has ended; its children would have nobody"
             raise ActorDown(msg, str(parent.reason), parent.detail)
         self.runner.start()
@@ -257,7 +255,11 @@ class Runtime:
             raise
         finally:
             current_cell.set(before)
-        self._open(cell, options)
+        if cell.runner is not self.runner:
+            cell.runner.start()
+        cell.open(trap_exit=options.trap_exit)
+        if self._subscribers:
+            self.report(events.ActorStarted(cell.ref, type(cell.actor).__qualname__))
         return cell.ref
 
     def _new_cell(self, actor_class: type, parent: Cell | None, number: int | None) -> Cell:
@@ -299,7 +301,7 @@ class Runtime:
         number = self._number
         while True:
             number = number + 1 if number < LAST_NUMBER else FIRST_NUMBER
-            if number not in self.contexts and not self.remote.is_number_held(number):
+            if number not in self.contexts and number not in self.remote.held_numbers:
                 self._number = number
                 return number
 
@@ -310,18 +312,7 @@ class Runtime:
         cell.parent = None  # its creator gets the exception instead
         cell.abort(ExitReason.ERROR, detail)
 
-    def _open(self, cell: Cell, options: SpawnOptions) -> None:
-        """Let an actor that was made take its turns."""
-        cell.trap_exit = options.trap_exit
-        cell.runner.start()
-        cell.running = False
-        if cell.depth or cell.end is not None:
-            cell.scheduled = True
-            cell.runner.schedule(cell)
-        if self._subscribers:
-            self.report(events.ActorStarted(cell.ref, type(cell.actor).__qualname__))
-
-    def forget(self, cell: Cell) -> None:
+    def forget(self, cell: Cell, down: Down) -> None:
         """Take an ended actor out of the table."""
         with self._lock:
             self.contexts.pop(cell.number, None)
@@ -334,10 +325,8 @@ class Runtime:
                     self._when_empty.set_result(None)
         if cell.runner is not self.runner:
             cell.runner.stop()
-        if self.on_end:
-            down = Down(cell.ref, cell.reason or "", cell.detail)
-            for told in self.on_end:
-                told(cell, down)
+        for told in self.on_end:
+            told(cell, down)
         if self._subscribers:
             self.report(events.ActorStopped(cell.ref, str(cell.reason), cell.detail))
 

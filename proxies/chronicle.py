@@ -170,7 +170,7 @@ class RecentPast:
         self._failures: deque[tuple[float, FailureInfo]] = deque(maxlen=ROWS)
         self._restarts: dict[tuple[Any, str], tuple[float, RestartInfo]] = {}
         #: Number, class, name and end of actors that have ended.
-        self._ended: deque[tuple[int, str, str, str]] = deque(maxlen=ROWS)
+        self._ended: deque[tuple[int, str, Collection[str], str]] = deque(maxlen=ROWS)
         self._followed_until = 0.0
         self._following = ExitStack()
         runtime.recorder = self.note
@@ -223,9 +223,8 @@ class RecentPast:
     def _note_end(self, cell: Any, down: Down) -> None:
         """Take note of what an actor was that has ended: messages may come to it yet."""
         if cell.actor is not None:
-            name = ", ".join(self._names_of(down.ref))
-            end = (cell.number, type(cell.actor).__qualname__, name, str(down.reason))
-            self._ended.append(end)
+            names = self._names_of(down.ref)
+            self._ended.append((cell.number, type(cell.actor).__qualname__, names, down.reason))
 
     def _dead_letter(self, ref: ActorRef[Any], message: Any, sender: Sender | None) -> None:
         self._lose("dead letter", ref, message, sender)
@@ -299,9 +298,9 @@ class RecentPast:
         if not ref.is_local:
             node = self._node_names.get(ref.node_id) or ref.node_id.hex()[:12]
             return str(ref), f"an actor of {node}", "", ""
-        for number, kind, name, end in reversed(self._ended):
+        for number, kind, names, reason in reversed(self._ended):
             if number == ref.actor_id:
-                return str(ref), kind, name, end
+                return str(ref), kind, ", ".join(names), str(reason)
         return str(ref), "", "", ""
 
     def _note_restart(self, event: ActorRestarted | RestartsExhausted) -> None:

@@ -52,6 +52,10 @@ class HolderRegistry:
     #: What of that is being believed.
     _settling: dict[bytes, dict[int, int]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        #: The numbers that some node holds proxies of, as they are at any time.
+        self.numbers = self._holders.keys()
+
     def count(self, node: bytes) -> int:
         """Return how many proxies a node holds."""
         return len(self._held_by.get(node, ()))

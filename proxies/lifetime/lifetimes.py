@@ -9,7 +9,7 @@ finds a proxy that is watched or that messages wait in for a path, and comes bac
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Container, Generator, Iterator
 from itertools import islice
 from typing import Any, Final, Protocol
 
@@ -103,16 +103,13 @@ class Lifetimes:
         self._holdings = Holdings(pace.make)
         self._holdings.sightings = KNOWS_CREDIT
         self.holders = HolderRegistry(runtime.contexts.__contains__)
+        self.held_numbers: Container[int] = self.holders.numbers
         #: What nodes are being told again.
         self._owed: dict[bytes, Generator[tuple[int, ExitReason, str], None, None]] = {}
 
     def ref_text(self, node: bytes, number: int) -> str:
         """Return a ref's text, with an address where the node is known to listen."""
         return self._routes.ref_text(node, number)
-
-    def is_number_held(self, number: int) -> bool:
-        """Return whether a node holds a proxy of an actor with a number."""
-        return self.holders.is_held(number)
 
     def is_reachable(self, node: bytes) -> bool:
         """Return whether a path leads to another node."""
@@ -274,6 +271,8 @@ class Lifetimes:
 
     def _announce_end(self, number: int, down: Down) -> None:
         """Tell the holders of an actor that it ended."""
+        if number not in self.held_numbers:
+            return
         reason = ExitReason(down.reason)
         for node in self.holders.ended(number, reason, down.detail):
             self._tell_down(node, number, reason, down.detail)
