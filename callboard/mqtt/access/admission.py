@@ -80,12 +80,14 @@ NO_SUCH_METHOD: Final = Admission(
 )
 
 
+#: Called with a decision that takes its time.
+OnAdmission = Callable[[Admission], None]
+
+
 class Admitter(Protocol):
     """Decides which clients come in."""
 
-    def admit(
-        self, connect: Connect, peer: Peer, answer: Callable[[Admission], None]
-    ) -> Admission | None:
+    def admit(self, connect: Connect, peer: Peer, answer: OnAdmission) -> Admission | None:
         """Decide; or return None, and call `answer` later, on the connections' thread."""
 
 

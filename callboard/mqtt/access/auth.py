@@ -17,20 +17,14 @@ from typing import Any, Final
 
 from callboard.actors.token_bucket import TokenBucket
 from callboard.dataclass import dataclass
+from callboard.mqtt.access import admission
 from callboard.mqtt.access.acl import (
     AclEntry,
     Client,
     Ruled,
     SubscribeHook,
 )
-from callboard.mqtt.access.admission import (
-    NO_SUCH_METHOD,
-    Admission,
-    Credentials,
-    Peer,
-    await_answer,
-    call_function,
-)
+from callboard.mqtt.access.admission import Admission, Credentials, OnAdmission, Peer
 from callboard.mqtt.access.authentication import Authentication, Candidate, Exchange
 from callboard.mqtt.access.ban import BanList
 from callboard.mqtt.access.scram import SCRAM, ScramExchange, ScramKeys
@@ -112,9 +106,7 @@ class AuthGate:
             task.cancel()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def admit(
-        self, connect: Connect, peer: Peer, answer: Callable[[Admission], None]
-    ) -> Admission | None:
+    def admit(self, connect: Connect, peer: Peer, answer: OnAdmission) -> Admission | None:
         """Decide about a client; None if `answer` is called later."""
         security = self.security
         username, properties = connect.username, connect.properties
@@ -125,7 +117,7 @@ class AuthGate:
         if peer.user is not None:
             return self._admission(peer.user, connect, peer)
         if properties is not None and properties.authentication_method is not None:
-            return NO_SUCH_METHOD
+            return admission.NO_SUCH_METHOD
         if self.authenticator is not None:
             return self._ask(self.authenticator, connect, peer, answer)
         if username is None:
@@ -166,7 +158,7 @@ class AuthGate:
         if self.security.bans.holds(connect.client_id, connect.username or "", peer):
             return Admission(ReasonCode.BANNED)
         if method is None:
-            return NO_SUCH_METHOD
+            return admission.NO_SUCH_METHOD
         if self._has_failed_often(peer):
             return TOO_MANY
         begin = partial(method, _shown(connect, peer))
@@ -180,20 +172,16 @@ class AuthGate:
     # --- a function ---
 
     def _ask(
-        self,
-        authenticator: Authenticator,
-        connect: Connect,
-        peer: Peer,
-        answer: Callable[[Admission], None],
+        self, authenticator: Authenticator, connect: Connect, peer: Peer, answer: OnAdmission
     ) -> Admission | None:
         """Ask the user's function; None if it takes its time."""
         what = f"the authenticator for client {connect.client_id!r}"
-        verdict = call_function(what, authenticator, _shown(connect, peer))
+        verdict = admission.call_function(what, authenticator, _shown(connect, peer))
         if not inspect.isawaitable(verdict):
             return self._judged(verdict, connect, peer)
 
         async def judge_later() -> None:
-            answer(self._judged(await await_answer(what, verdict), connect, peer))
+            answer(self._judged(await admission.await_answer(what, verdict), connect, peer))
 
         self._later(judge_later())
         return None
@@ -210,9 +198,7 @@ class AuthGate:
 
     # --- the table ---
 
-    async def _verify(
-        self, connect: Connect, peer: Peer, answer: Callable[[Admission], None]
-    ) -> None:
+    async def _verify(self, connect: Connect, peer: Peer, answer: OnAdmission) -> None:
         """Check a password on a thread, and answer."""
         loop = asyncio.get_running_loop()
         self._waiting += 1

@@ -3,17 +3,19 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
+from dataclasses import InitVar
 from functools import partial
 from typing import Final
 
 from callboard.actors.runner.runner import Runner
+from callboard.dataclass import dataclass
 from callboard.mqtt.access.acl import Ruled
 from callboard.mqtt.access.auth import AuthGate, Security
 from callboard.mqtt.port.hooks import Hooks, HookScreen
 from callboard.mqtt.port.limits import NetworkLimits
 from callboard.mqtt.port.listener import Listener, ListenerSettings, listen
 from callboard.mqtt.port.remote_link import Door
-from callboard.mqtt.router.link import RouterMailbox
+from callboard.mqtt.router.link import Mailbox
 from callboard.mqtt.wire.errors import ListenError
 from callboard.mqtt.wire.reason_code import ReasonCode
 from callboard.proxies.link.ports import is_loopback
@@ -24,26 +26,24 @@ CHECK_INTERVAL: Final = 1.0
 FAREWELL: Final = 2.0
 
 
+@dataclass(eq=False, repr=False)
 class Edge:
     """Everything of a router that touches the network; used on its loop's thread only."""
 
-    def __init__(
-        self,
-        mailbox: RouterMailbox,
-        runner: Runner,
-        limits: NetworkLimits,
-        gate: AuthGate,
-        hooks: Hooks,
-    ) -> None:
-        self.gate = gate
-        self.door = Door(mailbox, runner.now, limits, gate)
-        self.door.authenticate = gate.authenticate
+    mailbox: InitVar[Mailbox]
+    _runner: Runner
+    limits: InitVar[NetworkLimits]
+    gate: AuthGate
+    hooks: InitVar[Hooks]
+
+    def __post_init__(self, mailbox: Mailbox, limits: NetworkLimits, hooks: Hooks) -> None:
+        self.door = Door(mailbox, self._runner.now, limits, self.gate)
+        self.door.authenticate = self.gate.authenticate
         self.door.is_unguarded = lambda: not any(self._guards())
         if hooks.publish or hooks.deliver:
             self.door.make_screen = partial(HookScreen, hooks)
         self.listeners: list[Listener] = []
-        self.loop = runner.loop
-        self._runner = runner
+        self.loop = self._runner.loop
         #: Called after each look at the silence of all connections.
         self.looked: Callable[[], object] = int
         self._timer = self.loop.call_later(CHECK_INTERVAL, self._check)

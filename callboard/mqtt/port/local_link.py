@@ -21,7 +21,7 @@ import callboard.mqtt.wire.packet as packets
 from callboard.actors.closing import Closing
 from callboard.actors.seconds import limit
 from callboard.endpoint.message_queue import MessageQueue
-from callboard.mqtt.router.link import UNSCHEDULE, Access, Disconnected, Link, RouterMailbox
+from callboard.mqtt.router.link import UNSCHEDULE, Access, Disconnected, Link, Mailbox
 from callboard.mqtt.wire.client import ClientProtocol, Message, Settled
 from callboard.mqtt.wire.codec import decode_all, encode
 from callboard.mqtt.wire.errors import LinkClosed, Refused
@@ -39,7 +39,7 @@ class LocalLink(Closing):
 
     def __init__(
         self,
-        mailbox: RouterMailbox,
+        mailbox: Mailbox,
         client_id: str = "",
         *,
         clean_start: bool = True,

@@ -18,6 +18,7 @@ from callboard.mqtt.access.admission import (
     NO_SUCH_METHOD,
     Admission,
     Admitter,
+    OnAdmission,
     Peer,
 )
 from callboard.mqtt.access.authentication import Authentication, Candidate
@@ -27,8 +28,8 @@ from callboard.mqtt.router.link import (
     UNSCHEDULE,
     Disconnected,
     Link,
+    Mailbox,
     Notification,
-    RouterMailbox,
 )
 from callboard.mqtt.wire.codec import decode_packet, encode_refusal
 from callboard.mqtt.wire.errors import RemoteMqttError
@@ -171,7 +172,7 @@ class Door:
         is_unguarded: tells whether everybody may do everything, and nobody has said so.
     """
 
-    mailbox: RouterMailbox
+    mailbox: Mailbox
     clock: Callable[[], float]
     limits: NetworkLimits
     gate: Admitter
@@ -289,9 +290,7 @@ class Door:
             return limit
         return asked
 
-    def admit(
-        self, connect: Connect, peer: Peer, answer: Callable[[Admission], None]
-    ) -> Admission | None:
+    def admit(self, connect: Connect, peer: Peer, answer: OnAdmission) -> Admission | None:
         """Let the gate decide about a client; see `Admitter.admit`."""
         self.figures.accepted += 1
         rate = self.limits.connection_rate

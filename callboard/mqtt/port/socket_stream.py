@@ -220,32 +220,19 @@ class SocketStream:
             self._runner.loop.call_soon(call)
 
 
+@dataclass(eq=False, repr=False)
 class SocketServer:
-    """Accepts connections of one port."""
+    """Accepts connections of one port, on a socket that is bound."""
 
-    def __init__(
-        self,
-        door: Door,
-        entrance: Entrance,
-        sock: socket.socket,
-        runner: Runner,
-        begin: Callable[[int, str], object] | None = None,
-    ) -> None:
-        """Listen on a socket that is bound.
+    _door: Door
+    _entrance: Entrance
+    sock: InitVar[socket.socket]
+    _runner: Runner
+    #: Takes descriptor and host of each connection, where it is more than a plain one.
+    _begin: Callable[[int, str], object] | None = None
 
-        Args:
-            door: what all connections share.
-            entrance: the listener.
-            sock: the socket.
-            runner: that serves it.
-            begin: takes descriptor and host of each connection, where it is more than a plain
-                one.
-        """
+    def __post_init__(self, sock: socket.socket) -> None:
         self.sockets = [sock]
-        self._door = door
-        self._entrance = entrance
-        self._runner = runner
-        self._begin = begin
         sock.setblocking(False)  # noqa: FBT003
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -5,7 +5,7 @@ however much lies there. The side that takes a buffer takes all of it.
 
 The life of a link::
 
-    link = Link(mailbox, connect, wake)      # mailbox: the router's, see `RouterMailbox`
+    link = Link(mailbox, connect, wake)      # mailbox: the router's, see `Mailbox`
     link.begin()                             # the router answers with a CONNACK in the buffer
     link.push(chunk)                         # whole packets, any number, after each read
     for each in link.take():                 # whenever `wake` was called
@@ -133,15 +133,8 @@ class DisconnectRequested(LinkEvent):
     ending: Ending
 
 
-class RouterMailbox(Protocol):
-    """Where links put their events; the router takes them in this order."""
-
-    def post(self, event: LinkEvent) -> None:
-        """Append an event, and wake the router if it is parked."""
-
-
 class Mailbox:
-    """The events of all links on their way to the router; from any thread.
+    """The events of all links, in this order on their way to the router; from any thread.
 
     Attributes:
         events: in the order that they came; the router takes them out.
@@ -192,7 +185,7 @@ class Link:
             which calls `wake` when it takes more.
     """
 
-    _mailbox: RouterMailbox
+    _mailbox: Mailbox
     connect: Connect
     wake: Callable[[], None]
     _: KW_ONLY

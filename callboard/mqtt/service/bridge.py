@@ -20,7 +20,7 @@ import callboard.mqtt.wire.packet as packets
 from callboard.actors.backoff import Backoff
 from callboard.dataclass import dataclass
 from callboard.mqtt.port.local_link import LocalLink
-from callboard.mqtt.router.link import RouterMailbox
+from callboard.mqtt.router.link import Mailbox
 from callboard.mqtt.wire.client import ClientProtocol, Message, Settled
 from callboard.mqtt.wire.codec import decode_all, encode
 from callboard.mqtt.wire.errors import LinkClosed, ListenError, Refused, RemoteMqttError
@@ -117,9 +117,9 @@ class BridgeSettings:
         if self.version == "5":
             return
         inward = [each.topic_filter for each in self.topics if each.direction == "in"]
-        for each in self.topics:
-            sent = each.prefix + each.topic_filter
-            for topic_filter in inward if each.direction == "out" else ():
+        outward = [e.prefix + e.topic_filter for e in self.topics if e.direction == "out"]
+        for sent in outward:
+            for topic_filter in inward:
                 if overlap(sent, topic_filter):
                     message = (
                         f"the bridge to {self.address} would get what it sends to {sent} back "
@@ -129,39 +129,37 @@ class BridgeSettings:
                     raise ListenError(message)
 
 
+@dataclass(eq=False, repr=False)
 class Bridge:
     """One bridge, on the router's loop.
 
     Attributes:
+        settings: of the bridge.
         is_connected: whether the remote broker is there.
         brought: messages from it.
         sent: messages to it, second attempts not counted.
     """
 
-    def __init__(
-        self,
-        mailbox: RouterMailbox,
-        settings: BridgeSettings,
-        report: Callable[[object], object],
-    ) -> None:
-        """Begin without a connection; `report` takes what becomes of its certificates."""
-        self.settings = settings
-        self._report = report
-        self.is_connected = False
-        self.brought = self.sent = 0
-        self._mailbox = mailbox
-        self._outward = [each for each in settings.topics if each.direction == "out"]
-        self._inward = [each for each in settings.topics if each.direction == "in"]
-        self._client: ClientProtocol[Publish] = ClientProtocol(
-            V5 if settings.version == "5" else V4
-        )
-        self._window = WINDOW
+    _mailbox: Mailbox
+    settings: BridgeSettings
+    #: Takes what becomes of its certificates.
+    _report: Callable[[object], object]
+    is_connected: bool = False
+    brought: int = 0
+    sent: int = 0
+    _window: int = WINDOW
+    _writer: asyncio.StreamWriter | None = None
+    _certificates: Certificates | None = None
+    _reader: asyncio.StreamReader | None = None
+    _local: LocalLink | None = None
+    _heard: float = 0.0
+
+    def __post_init__(self) -> None:
+        topics, version = self.settings.topics, V5 if self.settings.version == "5" else V4
+        self._outward = [each for each in topics if each.direction == "out"]
+        self._inward = [each for each in topics if each.direction == "in"]
+        self._client: ClientProtocol[Publish] = ClientProtocol(version)
         self._has_room = asyncio.Event()
-        self._writer: asyncio.StreamWriter | None = None
-        self._certificates: Certificates | None = None
-        self._reader: asyncio.StreamReader | None = None
-        self._local: LocalLink | None = None
-        self._heard = 0.0
 
     async def run(self) -> None:
         """Connect again and again, until cancelled."""
@@ -211,13 +209,11 @@ class Bridge:
     async def _session(self) -> None:
         """Carry messages over one connection, until it ends."""
         host, port, is_tls = self.settings.parse()
-        certificates, context = self._certificates, None
-        if is_tls:
-            certificates = certificates or Certificates(
-                self.settings.tls or Tls(), self._report
-            )
+        certificates = self._certificates
+        if is_tls and certificates is None:
+            certificates = Certificates(self.settings.tls or Tls(), self._report)
             self._certificates = certificates
-            context = certificates.dialing()
+        context = None if certificates is None else certificates.dialing()
         network = Deframer()
         async with asyncio.timeout(CONNECT_TIMEOUT):
             self._reader, self._writer = await asyncio.open_connection(host, port, ssl=context)
@@ -392,8 +388,7 @@ class Bridge:
     def _bring(self, packet: Publish) -> None:
         """Publish a message of the remote broker here, then acknowledge it there."""
         matching = (e for e in self._inward if matches(packet.topic, e.topic_filter))
-        each = next(matching, None)
-        if each is None:
+        if (each := next(matching, None)) is None:
             self._client.acknowledge(packet)
             return
         assert self._local is not None

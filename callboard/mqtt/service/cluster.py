@@ -19,7 +19,7 @@ from typing import Any, Final, get_args, get_type_hints
 from callboard.actors.errors import ActorDown, CallboardError
 from callboard.actors.reference import ActorRef
 from callboard.dataclass import dataclass
-from callboard.mqtt.access.admission import Admission, Admitter, Peer
+from callboard.mqtt.access.admission import Admission, Admitter, OnAdmission, Peer
 from callboard.mqtt.router.logs import Logs
 from callboard.mqtt.router.message import Run, passed_on
 from callboard.mqtt.router.record import KEY_BYTES, key_of
@@ -316,21 +316,18 @@ class ClusterGate:
     _compared: dict[ActorRef[Any], float] = field(default_factory=dict)
     _pulled: dict[ActorRef[Any], dict[int, None]] = field(default_factory=dict)
 
-    def admit(
-        self, connect: Connect, peer: Peer, answer: Callable[[Admission], None]
-    ) -> Admission | None:
+    def admit(self, connect: Connect, peer: Peer, answer: OnAdmission) -> Admission | None:
         """Decide about a client."""
 
         def judged_later(admission: Admission) -> None:
-            ruled = self._rule(connect, admission, answer)
-            if ruled is not None:
+            if (ruled := self._rule(connect, admission, answer)) is not None:
                 answer(ruled)
 
         admission = self.gate.admit(connect, peer, judged_later)
         return None if admission is None else self._rule(connect, admission, answer)
 
     def _rule(
-        self, connect: Connect, admission: Admission, answer: Callable[[Admission], None]
+        self, connect: Connect, admission: Admission, answer: OnAdmission
     ) -> Admission | None:
         """Ask the others about a client that the gate lets in; None while they think."""
         client_id = admission.client_id or connect.client_id

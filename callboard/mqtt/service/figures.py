@@ -5,13 +5,15 @@ router's thread.
 """
 
 import asyncio
+from dataclasses import InitVar
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, NamedTuple
 
+from callboard.dataclass import dataclass
 from callboard.figures import Figure, Metric, by_label, metrics_of, values_of
 from callboard.mqtt.port.local_link import LocalLink
 from callboard.mqtt.port.remote_link import Door
-from callboard.mqtt.router.link import RouterMailbox
+from callboard.mqtt.router.link import Mailbox
 from callboard.mqtt.router.machine import RouterMachine
 from callboard.mqtt.wire.client import Message
 from callboard.mqtt.wire.errors import LinkClosed
@@ -150,24 +152,21 @@ def _sys_values(state: RouterState) -> dict[str, object]:
     }
 
 
+@dataclass(eq=False, repr=False)
 class SysTopics:
     """Publishes `$SYS` topics every so often; an unchanged one is not published again."""
 
-    def __init__(
-        self,
-        mailbox: RouterMailbox,
-        state: RouterState,
-        interval: float,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self._state = state
-        self._interval = interval
-        self._loop = loop
-        self._began = loop.time()
+    mailbox: InitVar[Mailbox]
+    _state: RouterState
+    _interval: float
+    _loop: asyncio.AbstractEventLoop
+
+    def __post_init__(self, mailbox: Mailbox) -> None:
+        self._began = self._loop.time()
         self._known: dict[str, str] = {}
         self._link = LocalLink(mailbox, CLIENT_ID)
         self._publish({"version": _version()})
-        self._timer = loop.call_soon(self._tick)
+        self._timer = self._loop.call_soon(self._tick)
 
     def close(self) -> None:
         """Publish nothing any more; on the router's thread."""

@@ -207,9 +207,7 @@ class Router(Closing):
     @property
     def edge(self) -> Edge:
         """What touches the network, to be looked at through `call` only."""
-        edge = self._running().edge
-        assert edge is not None
-        return edge
+        return self._running().edge
 
     def _running(self) -> RouterActor:
         """Return the actor of a router that runs."""

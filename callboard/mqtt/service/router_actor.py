@@ -114,8 +114,6 @@ class RouterActor(SystemActor):
         self._config = config
         self._journal: RouterJournal | None = None
         self._stamps = Stamps(time.time_ns)
-        self.edge: Edge | None = None
-        self._claims: Claims | None = None
         self._cluster: ClusterGate | None = None
         self._failure: LogError | None = None
         self._reminder: Reminder | None = None
@@ -131,6 +129,12 @@ class RouterActor(SystemActor):
             make_stamp=self._stamps.make,
             origin=secrets.token_bytes(8),
         )
+        gate = AuthGate(
+            config.security, config.authenticator, config.hooks.subscribe, config.methods
+        )
+        network = config.network_limits()
+        self.edge = Edge(mailbox, self._runner, network, gate, config.hooks)
+        self.edge.looked, self.edge.door.report = self._tell_refusals, self.runtime.report
         attach(self)
         mailbox.attach(partial(self.context.post, TURN, None))
 
@@ -155,25 +159,17 @@ class RouterActor(SystemActor):
             why = f"the journal in {config.directory} cannot be used: {error}"
             message = f"{why}; put a copy in its place, or move it away to begin without it"
             return JournalFailed(message)
-        gate = AuthGate(
-            config.security, config.authenticator, config.hooks.subscribe, config.methods
-        )
-        network = config.network_limits()
-        edge = self.edge = Edge(self._mailbox, self._runner, network, gate, config.hooks)
-        edge.looked, edge.door.report = self._tell_refusals, self.runtime.report
-        group = self.node.group(ROUTERS)
-        make_name = partial(secrets.token_hex, 12)
-        claims = self._claims = Claims(
+        edge, group, loop = self.edge, self.node.group(ROUTERS), self._runner.loop
+        claims = Claims(
             self.machine,
             config.sessions,
             self._stamps,
             lambda: edge.listeners[0].address,
-            make_name,
+            partial(secrets.token_hex, 12),
         )
-        loop = self._runner.loop
         exchange = RetainedExchange(self.machine.logs, self._stamps)
         cluster = self._cluster = ClusterGate(
-            gate, claims, group, self.me, loop, self._settle_beside, exchange
+            edge.gate, claims, group, self.me, loop, self._settle_beside, exchange
         )
         edge.door.gate = cluster
         try:
@@ -190,10 +186,10 @@ class RouterActor(SystemActor):
     @handler
     def answer(self, order: Order) -> Answer:
         """Do what another router wants, durable here before the answer goes out."""
-        if self._claims is None:
+        if self._cluster is None:
             return None
         self._settle()
-        answer = self._claims.answer(order)
+        answer = self._cluster.claims.answer(order)
         self._settle()
         return answer
 
@@ -237,8 +233,7 @@ class RouterActor(SystemActor):
     @handler(concurrent=True, cancellable=False)
     async def leave(self, _: CloseRouter) -> None:
         """End: turns go on while the clients are told."""
-        if self.edge is not None:
-            await self.edge.close()
+        await self.edge.close()
         if self._journal is not None:
             self._journal.close()
         self.stop_self(ExitReason.NORMAL)
@@ -262,7 +257,9 @@ class RouterActor(SystemActor):
                 self._write(self._journal, turn)
             except LogError as error:
                 self._failure = error
-                self._cut_all()
+                # Nobody is let in, and nothing acknowledged: what is durable is not known.
+                _log.critical("the journal of the MQTT router failed; the router ends")
+                self.edge.cut()
                 raise
         # All buffers are filled, then all links wake, then all is written.
         woken = []
@@ -273,8 +270,7 @@ class RouterActor(SystemActor):
                 woken.append(link)
         for link in woken:
             link.wake()
-        if self.edge is not None:
-            self.edge.door.write_all()
+        self.edge.door.write_all()
         if turn.alerts or turn.fetches or machine.logs.retained.heads.changed:
             self._report(turn)
         self._go_on()
@@ -327,16 +323,9 @@ class RouterActor(SystemActor):
         elif machine.next_deadline != self._due:
             self._arm(machine.next_deadline)
 
-    def _cut_all(self) -> None:
-        """Let nobody in, and acknowledge nothing more: what is durable is not known."""
-        _log.critical("the journal of the MQTT router failed; the router ends")
-        if self.edge is not None:
-            self.edge.cut()
-
     def on_end(self, _reason: ExitReason, _detail: str) -> None:
         """Let the next router have the ports and the journal, however this one ended."""
-        if self.edge is not None:
-            self.edge.cut()
+        self.edge.cut()
         if self._journal is not None:
             with contextlib.suppress(LogError):
                 self._journal.close()
