@@ -190,8 +190,7 @@ class Spawn:
 
 def _give(bot: Bot, spawned: Future[ActorRef[Any]]) -> None:
     """Give a flow to a handler of another node; without one its client is told so."""
-    error = spawned.exception()
-    if error is None:
+    if (error := spawned.exception()) is None:
         bot.hand_to(spawned.result(), then_stop=True)
     else:
         bot.refuse(f"no handler could be spawned: {said(error, REASON_LIMIT)}")

@@ -114,8 +114,7 @@ class FileService(Actor):
     def _file(self, name: str, *, is_new_allowed: bool) -> RecordFormat:
         """Return an open file by its name; the one used longest ago is closed."""
         path = path_inside(name, self._root)
-        file = self._files.get(path)
-        if file is None:
+        if (file := self._files.get(path)) is None:
             if not is_new_allowed and not path.is_file():
                 msg = f"there is no file {name!r}"
                 raise RecordError(msg)

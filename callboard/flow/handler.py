@@ -50,8 +50,7 @@ class FlowHandler(Actor):
         """Serve one flow."""
         bot = Bot(Message.decode(order.bot), order.broker, order.address)
         try:
-            flow = await self._open(order, bot)
-            if flow is not None:
+            if (flow := await self._open(order, bot)) is not None:
                 await self._serve(flow, bot)
         finally:
             if order.then_stop:

@@ -328,8 +328,7 @@ class _Check:
             names.add(entry.name)
             if entry.store is not None:
                 self.store(where, entry, stores)
-            spec = self.module(where, entry, loaders)
-            if spec is not None:
+            if (spec := self.module(where, entry, loaders)) is not None:
                 modules.setdefault(entry.name, spec)
         names.update(self.named)
         self.links(whole.links, names)
@@ -375,8 +374,7 @@ class _Check:
             place = f"{where}.module"
         else:
             place = f"{where}.loader.entrypoint"
-        loader = loaders.get(chosen.name)
-        if loader is None:
+        if (loader := loaders.get(chosen.name)) is None:
             self.note(f"{where}.loader.name", chosen.name, refusal_of(chosen.name))
             return None
         try:

@@ -513,8 +513,7 @@ class Gateway(Closing):
 
     def _handle(self, name: str) -> ModuleHandle:
         """Return the handle of a module."""
-        handle = self._handles.get(name)
-        if handle is None:
+        if (handle := self._handles.get(name)) is None:
             known = ", ".join(map(repr, self._handles)) or "none"
             msg = f"there is no module {name!r}; there are {known}"
             raise errors.UnknownModule(msg)

@@ -215,8 +215,7 @@ class ModuleHandle:
         else:
             with self._lock:
                 self.counted.lost[reason] = self.counted.lost.get(reason, 0) + 1
-        report = self.broker.on_dead_letter
-        if report is None:
+        if (report := self.broker.on_dead_letter) is None:
             return
         source, message = self.broker.name_of(frame), message_in(frame)
         report(DeadLetter(self.name, source, message, reason, detail))

@@ -224,8 +224,7 @@ class FunctionModule(Module):
 
     def receive(self, message: Message) -> None:
         """Call the function; publish a message or bytes, or each of a list."""
-        result = type(self).function(message)
-        if result is None:
+        if (result := type(self).function(message)) is None:
             return
         if isinstance(result, bytes | bytearray | memoryview | Message):
             self.publish(result)

@@ -153,8 +153,7 @@ class RemoteHost(ModuleHost):
         """Let the agent receive a run, and count what became of it."""
         handle = self._handle
         run = ReceiveRun(tuple(frame[TOPIC_SIZE:] for frame in frames))
-        failures = await _hand_on(agent, run, frames, handle.lose)
-        if failures is not None:
+        if (failures := await _hand_on(agent, run, frames, handle.lose)) is not None:
             for place, text in failures:
                 handle.lose(frames[place], FAILED, text)
             handle.counted.received += len(frames) - len(failures)

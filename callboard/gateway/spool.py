@@ -126,8 +126,7 @@ class Spool:
         Raises:
             IndexError: nothing waits.
         """
-        found = self.head()
-        if found is None:
+        if (found := self.head()) is None:
             raise IndexError
         self.took(found[0])
         return found[1]

@@ -304,15 +304,13 @@ class AssociationTable:
 
     def refuse(self, cid: int, reason: str) -> list[Effect]:
         """The factory does not take a flow; no effect when it is answered already."""
-        entry = self._pending.get(cid)
-        if entry is None:
+        if (entry := self._pending.get(cid)) is None:
             return []
         return [*self._refusal(cid, reason), *self._erase(entry)]
 
     def down(self, rid: int, reason: str) -> list[Effect]:
         """A peer is lost: its partner gets EOT."""
-        entry = self._entries.get(rid)
-        if entry is None:
+        if (entry := self._entries.get(rid)) is None:
             return []
         return self._abort(entry, f"the other side is lost: {reason}", lost=rid)
 

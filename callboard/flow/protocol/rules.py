@@ -91,8 +91,7 @@ class _Reader:
 
     def _next(self) -> tuple[str, str, str]:
         """Take the next token: a bracket, a quoted text or a word."""
-        match = _TOKEN.match(self._text, self.at)
-        if match is None:
+        if (match := _TOKEN.match(self._text, self.at)) is None:
             self.fail("the rule ends too early, or a quote is not closed")
         self.at = match.end()
         return match[1] or "", match[2] or "", match[3] or ""

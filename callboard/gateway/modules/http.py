@@ -169,8 +169,7 @@ class _Handler(WebHandler):
             return HTTPStatus.FORBIDDEN
         if not self.headers.get("Content-Length", "").isdecimal():
             return HTTPStatus.LENGTH_REQUIRED
-        body = self.body(BODY_LIMIT)
-        if body is None:
+        if (body := self.body(BODY_LIMIT)) is None:
             return HTTPStatus.REQUEST_ENTITY_TOO_LARGE
         about = {"path": self.path, "content-type": self.headers.get_content_type()}
         try:

@@ -228,8 +228,7 @@ class AuthGate:
         if not most:
             return
         now = asyncio.get_running_loop().time()
-        known = self._failures.get(peer.host)
-        if known is None:
+        if (known := self._failures.get(peer.host)) is None:
             if len(self._failures) >= MOST_HOSTS:
                 del self._failures[next(iter(self._failures))]
             known = self._failures[peer.host] = TokenBucket(most / 60, most)

@@ -243,8 +243,7 @@ class Handover:
         """Let the members of groups have messages that came along; return the records of it."""
         records: list[Published | Returned] = []
         for name, runs in returned.items():
-            group = self._delivery.groups.get(name)
-            if group is None:
+            if (group := self._delivery.groups.get(name)) is None:
                 continue
             for run in runs:
                 self._count(run)

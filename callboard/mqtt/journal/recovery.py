@@ -78,8 +78,7 @@ class Recovery:
         """Put messages into the logs of sessions: those that are shelved, then the others."""
         behind: dict[str, int] = {}
         for each in self.state.shelved:
-            log = machine.logs.get(each.topic_filter)
-            if log is not None:
+            if (log := machine.logs.get(each.topic_filter)) is not None:
                 log.restore_shelved(each.span, each.starts, each.shelf)
                 if each.shelf.numbers:
                     behind[each.topic_filter] = each.shelf.numbers[-1]
@@ -96,8 +95,7 @@ class Recovery:
         request = group.request
         request.offset = request.log.offset_of(saved.place)
         for number in saved.returned:
-            message = self.state.find(number)
-            if message is not None:
+            if (message := self.state.find(number)) is not None:
                 group.returned.append(message)
         group.is_idle = group.has_more
         if not group.is_idle:
@@ -128,8 +126,7 @@ def fill_window(session: Session, saved: SavedSession, state: SavedState) -> Non
     """Let a session send again what was in flight."""
     window = session.window
     for packet_id, sent in saved.inflight.items():
-        message = state.find(sent.number_of(packet_id))
-        if message is None:
+        if (message := state.find(sent.number_of(packet_id))) is None:
             continue  # damaged, and told when the journal was read
         run, start = message
         about = sent.qos, sent.extra, sent.retain, sent.topic_filter

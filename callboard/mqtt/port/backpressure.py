@@ -81,8 +81,7 @@ class Backpressure:
 
     def end(self, reader: Held) -> None:
         """Take note that a reader takes more."""
-        since = self.full.pop(reader, None)
-        if since is None:
+        if (since := self.full.pop(reader, None)) is None:
             return
         now = self._clock()
         record = self._readers[reader]

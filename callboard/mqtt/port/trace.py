@@ -92,8 +92,7 @@ class Tracer:
         The first look begins the trace; a client that connects again is found by the next one.
         """
         self._end_forgotten()
-        trace = self._traces.get(client_id)
-        if trace is None:
+        if (trace := self._traces.get(client_id)) is None:
             if len(self._traces) >= MOST:
                 return None
             trace = self._traces[client_id] = Trace(self._clock)

@@ -156,8 +156,7 @@ class Brakes:
             return False
         if log.shelved and request.offset < log.head:
             return False
-        session = request.session
-        if session is not None:
+        if (session := request.session) is not None:
             return session.connection is not None and request in session.tracker
         group = self._delivery.groups.get(request.subscription.topic_filter)
         if group is None or group.request is not request or not group.is_idle:

@@ -147,8 +147,7 @@ class SavedState:
 
     def leave(self, client_id: str, topic_filter: str) -> None:
         """Take a session out of a group; the last one ends it."""
-        group = self.groups.get(topic_filter)
-        if group is not None:
+        if (group := self.groups.get(topic_filter)) is not None:
             group.members.discard(client_id)
             if not group.members:
                 del self.groups[topic_filter]
@@ -246,8 +245,7 @@ class Published(JournalRecord, kind="publish"):
         """Keep the messages."""
         state.runs.append(self.run)
         state.count(self.run.number + self.run.count)
-        session = state.sessions.get(self.client_id)
-        if session is not None:
+        if (session := state.sessions.get(self.client_id)) is not None:
             session.received.update(self.packet_ids)
 
 
@@ -312,8 +310,7 @@ class Retained(JournalRecord, kind="retain"):
             state.heads[key_of(self.topic)] = (self.stamp, self.origin, self.topic)
             state.count(self.run.number + self.run.count)
         elif self.stamp:
-            before = state.heads.get(self.topic)
-            if before is not None:
+            if (before := state.heads.get(self.topic)) is not None:
                 state.retained.pop(before[2], None)
             state.heads[self.topic] = (self.stamp, self.origin, b"")
         else:
@@ -331,8 +328,7 @@ class SessionRecord(JournalRecord):
 
     def apply(self, state: SavedState) -> None:
         """Change the session by this fact."""
-        session = state.sessions.get(self.client_id)
-        if session is not None:
+        if (session := state.sessions.get(self.client_id)) is not None:
             self.change(session, state)
 
     def change(self, session: SavedSession, state: SavedState) -> None:
@@ -509,8 +505,7 @@ class SentOut(SessionRecord, kind="sent"):
         if self.is_retained:
             return
         if self.is_shared:
-            group = state.groups.get(name)
-            if group is not None:
+            if (group := state.groups.get(name)) is not None:
                 group.place = max(group.place, following)
                 if number in group.returned:
                     group.returned.remove(number)

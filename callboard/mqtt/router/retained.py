@@ -265,8 +265,7 @@ class RetainedMessages:
 
     def _release(self, topic: str) -> None:
         """Give the bytes of a topic's message back."""
-        before = self.get(topic)
-        if before is not None:
+        if (before := self.get(topic)) is not None:
             self._messages_weight -= before.weight
             self.released += before.weight
 

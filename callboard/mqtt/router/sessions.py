@@ -98,8 +98,7 @@ class Sessions:
 
     def caught_up(self, client_id: str) -> Session | None:
         """Return the session of a client, after what it has sent by now."""
-        connection = self.connections.get(client_id)
-        if connection is not None:
+        if (connection := self.connections.get(client_id)) is not None:
             self.catch_up(connection)
         return self.get(client_id)
 
@@ -295,8 +294,7 @@ class Sessions:
         if session.window_or_none is not None:
             session.window_or_none.connection_lost()
         self._say_farewell(connection, ending)
-        due = self.wills.end(connection, has_will=ending.has_will)
-        if due is not None:
+        if (due := self.wills.end(connection, has_will=ending.has_will)) is not None:
             self.arm(due, session.client_id)
         if session.expiry > 0:
             self.graveyard[session.client_id] = session
@@ -365,8 +363,7 @@ class Sessions:
         self, client_id: str, reason: ReasonCode = ReasonCode.SESSION_TAKEN_OVER
     ) -> None:
         """End a client's session, and its connection: for one elsewhere, or another reason."""
-        session = self.graveyard.pop(client_id, None)
-        if session is not None:
+        if (session := self.graveyard.pop(client_id, None)) is not None:
             self.end(session)
         connection = self.connections.get(client_id)
         if connection is not None and not self.catch_up(connection):
@@ -432,8 +429,7 @@ class Sessions:
             if total <= enough:
                 break
             total -= held[client_id]
-            session = self.get(client_id)
-            if session is not None:
+            if (session := self.get(client_id)) is not None:
                 window = session.window_or_none
                 self._effects.meters.lost += len(window.unacknowledged) if window else 0
                 self._effects.meters.crowded_out += 1

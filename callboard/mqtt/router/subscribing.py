@@ -76,8 +76,7 @@ class Subscriptions:
             ) and not connection.link.is_local:
                 effects.meters.over_quota += 1
                 return ReasonCode.QUOTA_EXCEEDED
-        access = connection.link.access
-        if access is not None:
+        if (access := connection.link.access) is not None:
             return access.may_subscribe(topic_filter, asked.qos)
         return asked.qos
 
@@ -155,8 +154,7 @@ class Subscriptions:
     ) -> DataRequest:
         """Make a session a member of a shared subscription."""
         name, groups = subscription.topic_filter, self._delivery.groups
-        group = groups.get(name)
-        if group is None:
+        if (group := groups.get(name)) is None:
             request = DataRequest(log, subscription, None, is_shared=True)
             strategy = self._effects.limits.share_strategy
             group = groups[name] = ShareGroup(name, request, strategy, self._chance)

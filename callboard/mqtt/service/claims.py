@@ -317,8 +317,7 @@ class Claims:
 
     def claim(self, client_id: str, *, is_clean: bool) -> Steps:
         """Decide about a client that connects here."""
-        pending = self._pending.get(client_id)
-        if pending is not None:
+        if (pending := self._pending.get(client_id)) is not None:
             if pending.is_adopting:
                 return BUSY
             pending.is_over = True  # its own connection before this one

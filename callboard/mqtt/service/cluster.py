@@ -193,8 +193,7 @@ class RetainedExchange:
         writes: list[RetainedWrite] = []
         weight = 0
         for key, head in heads:
-            write = self._write(key, head)
-            if write is None:
+            if (write := self._write(key, head)) is None:
                 continue
             size = len(write.topic) + len(write.payload) + len(write.properties)
             if writes and (weight + size > PIECE_BYTES or len(writes) >= PIECE):
@@ -389,8 +388,7 @@ class ClusterGate:
         if not said.is_answer:
             self._tell(ref, self.exchange.digests(self.me, is_answer=True))
         differing = self.exchange.differing(said.digests)
-        waiting = self._pulled.get(ref)
-        if waiting is not None:
+        if (waiting := self._pulled.get(ref)) is not None:
             waiting.update(dict.fromkeys(differing))
         elif differing:
             self._pulled[ref] = dict.fromkeys(differing)

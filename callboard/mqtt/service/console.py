@@ -87,8 +87,7 @@ class ConsolePages(Mapping[str, Callable[[], Page]]):
 
     def _answer(self, view: Callable[[], Any]) -> Page:
         """Return a view as a page, made on the router's thread."""
-        found = self.call(view)
-        if found is None:
+        if (found := self.call(view)) is None:
             return text_page("the router knows nothing of that name", HTTPStatus.NOT_FOUND)
         return json_page(found)
 
@@ -104,8 +103,7 @@ class ConsolePages(Mapping[str, Callable[[], Page]]):
             remote = next((each for each in links if each.client_id == client_id), None)
             return self._tracer.look(client_id, remote, since)
 
-        found = self.call(look)
-        if found is None:
+        if (found := self.call(look)) is None:
             text = "too many clients are traced; wait until others have ended"
             return text_page(text, HTTPStatus.SERVICE_UNAVAILABLE)
         return json_page(found)
@@ -153,8 +151,7 @@ def behind(session: Session) -> int:
 def device_view(machine: RouterMachine, client_id: str) -> Table | None:
     """Return all that is known of one client; None if nothing is."""
     connection = machine.sessions.connections.get(client_id)
-    session = machine.sessions.get(client_id)
-    if session is None:
+    if (session := machine.sessions.get(client_id)) is None:
         return None
     view = _brief(session)
     view["subscriptions"] = [
@@ -211,8 +208,7 @@ def _log(log: FilterLog) -> Table:
 
 def subscription_view(machine: RouterMachine, topic_filter: str) -> Table | None:
     """Return one filter with its readers; None without readers."""
-    log = machine.logs.get(topic_filter)
-    if log is None:
+    if (log := machine.logs.get(topic_filter)) is None:
         return None
     readers = [
         session.client_id
@@ -224,8 +220,7 @@ def subscription_view(machine: RouterMachine, topic_filter: str) -> Table | None
 
 def waiters_view(machine: RouterMachine, topic_filter: str) -> Table | None:
     """Return the requests that have read all of a filter; None without readers."""
-    log = machine.logs.get(topic_filter)
-    if log is None:
+    if (log := machine.logs.get(topic_filter)) is None:
         return None
     return _listed("waiters", log.waiters, _request)
 

@@ -106,8 +106,7 @@ def _messages(rule: Rule, message: Message, result: Any) -> Iterable[Message]:
             raise TypeError(text)
         elif isinstance(each, str | bytes | bytearray | memoryview):
             payload = each.encode() if isinstance(each, str) else bytes(each)
-            properties = message.properties
-            if properties is not None:
+            if (properties := message.properties) is not None:
                 properties = replace(properties, subscription_identifiers=(), topic_alias=None)
             yield Message(rule.topic, payload, message.qos, properties=properties)
         else:
