@@ -170,16 +170,10 @@ class QueueEntry(reading.StrictTable):
     bytes: int | None = Field(default=None, ge=1)
     on_full: Literal["wait", "drop_newest", "drop_oldest", "fail"] = "wait"
 
-    def bounds(self) -> Mailbox:
-        """Return what the broker takes."""
-        limit = DEFAULT_QUEUE.limit if self.limit is None and self.bytes is None else self.limit
-        return Mailbox(limit=limit, bytes=self.bytes, on_full=self.on_full)
-
-    def stored_bounds(self) -> Mailbox:
-        """Return the bounds of a queue on disk, with what it may hold unless it says so."""
-        if self.limit is None and self.bytes is None:
-            return Mailbox(STORED.limit, STORED.bytes, self.on_full)
-        return self.bounds()
+    def bounds(self, usual: Mailbox) -> Mailbox:
+        """Return what the broker takes; the usual bounds where the entry has none."""
+        given = self if self.limit or self.bytes else usual
+        return Mailbox(given.limit, given.bytes, self.on_full)
 
 
 class ModuleEntry(reading.StrictTable):
@@ -266,8 +260,7 @@ def read_configuration(
     Raises:
         ConfigurationError: with all mistakes.
     """
-    named = reading.names_in(values, "modules")
-    check = _Check(folder or Path.cwd(), known, links, named)
+    check = _Check(folder or Path.cwd(), known, links, reading.names_in(values, "modules"))
     made: list[Configuration] = []
 
     def look(whole: _Whole) -> list[tuple[str, str]]:
@@ -307,10 +300,9 @@ class _Check:
 
     def note_unknown(self, path: str, value: object, names: set[str]) -> None:
         """Note that there is no module of a name."""
-        close = get_close_matches(str(value), names, 1)
-        there = (
-            f"did you mean {close[0]!r}?" if close else f"there are {', '.join(sorted(names))}"
-        )
+        there = f"there are {', '.join(sorted(names))}"
+        for close in get_close_matches(str(value), names, 1):
+            there = f"did you mean {close!r}?"
         self.note(path, value, f"there is no module of that name; {there}")
 
     def configuration(self, whole: _Whole) -> Configuration:
@@ -395,7 +387,7 @@ class _Check:
                     path, said = re.findall(r": ([^ :]+)(.*)", line, re.DOTALL)[0]
                     self.found.append((path, f"{said}{of}"))
         options = ModuleOptions(
-            queue=entry.queue.bounds() if entry.store is None else entry.queue.stored_bounds(),
+            queue=entry.queue.bounds(DEFAULT_QUEUE if entry.store is None else STORED),
             restart=entry.restart,
             on_error=entry.on_error,
             detached=entry.detached,

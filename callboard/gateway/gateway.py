@@ -21,21 +21,9 @@ from callboard.actors.closing import Closing, on_a_thread
 from callboard.actors.errors import CallboardError, WouldDeadlock
 from callboard.actors.reference import ActorRef, current_cell
 from callboard.actors.seconds import limit, seconds
-from callboard.gateway import errors
+from callboard.gateway import configuration, errors
 from callboard.gateway.broker import ANY, REMOVE_TIMEOUT, ModuleBroker, refuse_on_loop
-from callboard.gateway.configuration import (
-    Configuration,
-    FileWatch,
-    Loaded,
-    ModuleSpec,
-    built_in_loaders,
-    find_module,
-    load,
-    mark_of,
-    read_configuration,
-    read_configuration_file,
-    read_file,
-)
+from callboard.gateway.configuration import Configuration, FileWatch, Loaded, ModuleSpec
 from callboard.gateway.events import EventDispatcher, EventKind, GatewayEvent, ModuleStatus
 from callboard.gateway.handle import DeadLetter, ModuleHandle, ModuleOptions
 from callboard.gateway.host import Settle
@@ -100,11 +88,11 @@ class Gateway(Closing):
             ModuleFailed: a module could not be created; all others were destroyed again.
         """
         path = Path(path)
-        seen = mark_of(path)
-        configuration = read_configuration_file(path)
+        seen = configuration.mark_of(path)
+        found = configuration.read_configuration_file(path)
         gateway = cls(node, name=path.stem)
         try:
-            gateway._apply(configuration, is_whole=True)
+            gateway._apply(found, is_whole=True)
             gateway._tell("created")
             gateway._tell("module_list_changed")
             if start:
@@ -381,10 +369,10 @@ class Gateway(Closing):
 
     def _change(self, given: Mapping[str, Any] | Path | str, *, is_whole: bool) -> None:
         """Take over a configuration; `is_whole` replaces the one before."""
-        source, folder = "configuration", Path.cwd()
-        values = given
+        source, folder, values = "configuration", Path.cwd(), given
         if not isinstance(given, Mapping):
-            source, folder, values = str(given), Path(given).parent, read_file(given)
+            source, folder = str(given), Path(given).parent
+            values = configuration.read_file(given)
         with self._updating:
             known = self._all()
             if is_whole:
@@ -392,7 +380,7 @@ class Gateway(Closing):
             names = frozenset(handle.name for handle in known)
             assert isinstance(values, Mapping)
             links = () if is_whole else self.links()
-            found = read_configuration(
+            found = configuration.read_configuration(
                 values, source=source, folder=folder, known=names, links=links
             )
             if self._apply(found, is_whole=is_whole):
@@ -556,12 +544,12 @@ def _refuse_in_handler(call: str) -> None:
 def _loaded(module: Any) -> Loaded:
     """Return what makes the module that a user names or gives."""
     if isinstance(module, str):
-        return Loaded(find_module(module))
+        return Loaded(configuration.find_module(module))
     if isinstance(module, Mapping):
-        loaders = built_in_loaders()
+        loaders = configuration.built_in_loaders()
         name = str(module.get("name", "python"))
         if name not in loaders:
             msg = f"there is no loader {name!r}; there are {', '.join(loaders)}"
             raise errors.UnknownModule(msg)
-        return load(loaders[name], module.get("entrypoint", {}), Path.cwd())
+        return configuration.load(loaders[name], module.get("entrypoint", {}), Path.cwd())
     return Loaded(module)

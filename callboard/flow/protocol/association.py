@@ -20,11 +20,12 @@ Messages are also checked against the protocol: a second BOT, DAT without credit
 total, a wrong direction. That ends the flow on both sides with a reason.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from callboard.flow.errors import MalformedMessage
+from callboard.flow.protocol import message
 from callboard.flow.protocol.machine import (
     CREDIT_LIMIT,
     OPPOSITE,
@@ -33,7 +34,7 @@ from callboard.flow.protocol.machine import (
     reverse,
     without,
 )
-from callboard.flow.protocol.message import Message, encode_flow, object_text, read_head
+from callboard.flow.protocol.message import Attributes, Message, encode_flow, object_text
 
 #: Flows that may wait for their handlers: beyond that clients are refused at once.
 PENDING_LIMIT: Final = 4096
@@ -152,7 +153,7 @@ class AssociationTable:
     def receive(self, rid: int, data: bytes, now: float) -> list[Effect]:
         """Take a message of the peer with this routing id."""
         try:
-            attributes, seqno, at = read_head(data)
+            attributes, seqno, at = message.read_head(data)
             kind = kind_of(attributes)
         except MalformedMessage:
             self.counters.malformed += 1
@@ -180,12 +181,7 @@ class AssociationTable:
         return self._routed(rid, entry, kind, attributes, data)
 
     def _routed(
-        self,
-        rid: int,
-        entry: Association,
-        kind: str,
-        attributes: Mapping[str, Any],
-        data: bytes,
+        self, rid: int, entry: Association, kind: str, attributes: Attributes, data: bytes
     ) -> list[Effect]:
         """Hold a message of an open flow against the rules, and pass it on."""
         partner = entry.partner(rid)
@@ -220,9 +216,7 @@ class AssociationTable:
 
     # --- initiation ---
 
-    def _begin(
-        self, rid: int, attributes: Mapping[str, Any], data: bytes, now: float
-    ) -> list[Effect]:
+    def _begin(self, rid: int, attributes: Attributes, data: bytes, now: float) -> list[Effect]:
         """A client wants a flow: keep its routing id as cid and let the factory work."""
         try:
             direction = reverse(attributes.get("direction"))
@@ -245,17 +239,16 @@ class AssociationTable:
         self,
         rid: int,
         entry: Association | None,
-        attributes: Mapping[str, Any],
+        attributes: Attributes,
         data: bytes,
         now: float,
     ) -> list[Effect]:
         """A message with a cid: its sender is the handler of that client, if it has the key."""
-        cid = attributes["cid"]
+        cid, about = attributes["cid"], without(attributes, _OWN)
         waiting = self._pending.get(cid) if type(cid) is int else None
-        about = without(attributes, _OWN)
         if entry is not None and entry.handler == rid and entry.client == cid:
             stripped = _rewritten(data, about)
-            if kind_of(attributes) == "BOT" or not entry.is_open:
+            if kind_of(about) == "BOT" or not entry.is_open:
                 return self._abort(entry, "BOT comes once, first")
             return self.receive(rid, stripped, now)
         if entry is not None:
@@ -267,14 +260,12 @@ class AssociationTable:
         return self._answered(rid, waiting, about, data)
 
     def _answered(
-        self, rid: int, entry: Association, about: Mapping[str, Any], data: bytes
+        self, rid: int, entry: Association, about: Attributes, data: bytes
     ) -> list[Effect]:
         """Take the answer of a handler to a BOT."""
-        kind = kind_of(about)
-        back = forward = _rewritten(data, about)
-        if kind == "BOT":
-            turned = OPPOSITE.get(str(about.get("direction")))
-            back = _rewritten(data, {**about, "direction": turned})
+        kind, forward = kind_of(about), _rewritten(data, about)
+        turned = OPPOSITE.get(str(about.get("direction")))
+        back = _rewritten(data, {**about, "direction": turned}) if kind == "BOT" else forward
         del self._pending[entry.client]
         entry.handler = rid
         self._entries[rid] = entry
@@ -360,7 +351,7 @@ class AssociationTable:
         return effects
 
 
-def _rewritten(data: bytes, attributes: Mapping[str, Any]) -> bytes:
+def _rewritten(data: bytes, attributes: Attributes) -> bytes:
     """Return a message with other attributes."""
     return Message.decode(data).with_object(attributes).encode()
 

@@ -15,14 +15,14 @@ has taken the DAT, so never more DATs wait anywhere than the credit that was agr
 The machine belongs to one caller at a time; it knows no clock.
 """
 
-from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, NoReturn
 
 from callboard.flow.errors import LocalFlowError, MalformedMessage, RemoteFlowError
-from callboard.flow.protocol.message import decode_frames, encode_flow, object_text, read_head
+from callboard.flow.protocol import message
+from callboard.flow.protocol.message import Attributes, encode_flow, object_text
 
 EXTRACT: Final = "extract"
 INJECT: Final = "inject"
@@ -60,7 +60,7 @@ class Dat:
     """
 
     payload: tuple[bytes, ...] = ()
-    attributes: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Attributes = field(default_factory=dict)
     seqno: int = 0
 
     def __bytes__(self) -> bytes:
@@ -71,7 +71,7 @@ class Dat:
 class Opened:
     """The other side's BOT came."""
 
-    attributes: Mapping[str, Any]
+    attributes: Attributes
     payload: tuple[bytes, ...] = ()
 
 
@@ -79,7 +79,7 @@ class Opened:
 class End:
     """EOT came."""
 
-    attributes: Mapping[str, Any]
+    attributes: Attributes
 
 
 Event = Opened | Dat | End
@@ -110,7 +110,7 @@ def checked_credit(credit: object) -> int:
     return credit
 
 
-def kind_of(attributes: Mapping[str, Any]) -> str:
+def kind_of(attributes: Attributes) -> str:
     """Return BOT, DAT, PAY or EOT.
 
     Raises:
@@ -128,7 +128,7 @@ class FlowMachine:
     """The state of one side."""
 
     def __init__(
-        self, direction: str, credit: int, attributes: Mapping[str, Any] | None = None
+        self, direction: str, credit: int, attributes: Attributes | None = None
     ) -> None:
         """Make one that is idle.
 
@@ -174,7 +174,7 @@ class FlowMachine:
         return self._encode({**about, **self.attributes}, payload)
 
     def put(
-        self, payload: tuple[bytes, ...] = (), attributes: Mapping[str, Any] | None = None
+        self, payload: tuple[bytes, ...] = (), attributes: Attributes | None = None
     ) -> bytes:
         """Return a DAT.
 
@@ -221,7 +221,7 @@ class FlowMachine:
         self._seqno += 1
         return encode_flow(_PLAIN_PAY % credit, self._seqno)
 
-    def end(self, attributes: Mapping[str, Any] | None = None) -> bytes:
+    def end(self, attributes: Attributes | None = None) -> bytes:
         """Return an EOT, or the echo of one; what follows until the echo is absorbed.
 
         Raises:
@@ -233,7 +233,7 @@ class FlowMachine:
         self.state = FlowState.FIN if self.state is FlowState.FINACK else FlowState.ACKFIN
         return encoded
 
-    def refuse(self, reason: str, attributes: Mapping[str, Any] | None = None) -> bytes:
+    def refuse(self, reason: str, attributes: Attributes | None = None) -> bytes:
         """Return an EOT in place of this side's BOT: a refusal, which needs no echo.
 
         Raises:
@@ -253,8 +253,8 @@ class FlowMachine:
             MalformedMessage: it is not a flow message; the flow goes on.
             RemoteFlowError: it breaks the protocol; `end` tells the other side.
         """
-        attributes, seqno, at = read_head(data)
-        payload = tuple(decode_frames(data, at))
+        attributes, seqno, at = message.read_head(data)
+        payload = tuple(message.decode_frames(data, at))
         kind = kind_of(attributes)
         if seqno <= self._seen:
             text = f"{kind} has seqno {seqno}, and {self._seen} came before"
@@ -274,9 +274,7 @@ class FlowMachine:
             return None
         return self._received_bot(attributes, payload)
 
-    def _received_bot(
-        self, attributes: Mapping[str, Any], payload: tuple[bytes, ...]
-    ) -> Opened:
+    def _received_bot(self, attributes: Attributes, payload: tuple[bytes, ...]) -> Opened:
         """Take the other side's BOT."""
         if self.state not in (FlowState.IDLE, FlowState.BOTSEND):
             self._blame("BOT comes once, first")
@@ -298,7 +296,7 @@ class FlowMachine:
         return Opened(without(attributes, _RESERVED), payload)
 
     def _received_dat(
-        self, attributes: Mapping[str, Any], payload: tuple[bytes, ...], seqno: int
+        self, attributes: Attributes, payload: tuple[bytes, ...], seqno: int
     ) -> Dat:
         """Take a DAT."""
         if self.state is not FlowState.FLOWING or self.is_giver:
@@ -309,7 +307,7 @@ class FlowMachine:
         free = {} if len(attributes) == 1 else without(attributes, {"flow"})
         return Dat(payload, free, seqno)
 
-    def _received_pay(self, attributes: Mapping[str, Any]) -> None:
+    def _received_pay(self, attributes: Attributes) -> None:
         """Take credit."""
         if self.state is not FlowState.FLOWING or not self.is_giver:
             self._blame("PAY goes from the taker to the giver")
@@ -329,7 +327,7 @@ class FlowMachine:
         self.state = FlowState.FLOWING
         self.credit = 0 if self.is_giver else self.total_credit
 
-    def _encode(self, attributes: Mapping[str, Any], payload: tuple[bytes, ...] = ()) -> bytes:
+    def _encode(self, attributes: Attributes, payload: tuple[bytes, ...] = ()) -> bytes:
         """Return a message with the next number."""
         label = object_text(attributes).encode()
         self._seqno += 1
@@ -347,7 +345,7 @@ class FlowMachine:
         raise RemoteFlowError(msg)
 
 
-def _free(attributes: Mapping[str, Any] | None) -> Mapping[str, Any]:
+def _free(attributes: Attributes | None) -> Attributes:
     """Return attributes that users may set."""
     if attributes and "flow" in attributes:
         msg = "the attribute 'flow' is the protocol's own; choose another name"
@@ -355,6 +353,6 @@ def _free(attributes: Mapping[str, Any] | None) -> Mapping[str, Any]:
     return attributes or {}
 
 
-def without(attributes: Mapping[str, Any], names: AbstractSet[str]) -> dict[str, Any]:
+def without(attributes: Attributes, names: AbstractSet[str]) -> dict[str, Any]:
     """Return attributes without some names."""
     return {key: value for key, value in attributes.items() if key not in names}

@@ -30,6 +30,9 @@ FRAME_LIMIT: Final = 4096
 #: Bytes of a label: it is for people and routing, data belongs to the payload.
 LABEL_LIMIT: Final = 64 * 1024
 
+#: A label object: what a message says of itself.
+Attributes = Mapping[str, Any]
+
 _COORD: Final = struct.Struct("<QQQ")
 _SHORT: Final = tuple(bytes([length]) for length in range(255))
 _PREFIX_LENGTH: Final = 8
@@ -100,7 +103,7 @@ class Message:
         """
         return dict(_parsed(self.label.encode()))
 
-    def with_object(self, attributes: Mapping[str, Any]) -> Self:
+    def with_object(self, attributes: Attributes) -> Self:
         """Return the message with another label object."""
         return replace(self, label=object_text(attributes))
 
@@ -211,10 +214,10 @@ def encode_flow(label: bytes, seqno: int, payload: tuple[bytes, ...] = ()) -> by
 
 _DAT_START: Final = encode_flow(b'{"flow":"DAT"}', 0)[: -_COORD.size]
 _DAT_END: Final = len(_DAT_START) + _COORD.size
-_DAT_OBJECT: Final[Mapping[str, Any]] = {"flow": "DAT"}
+_DAT_OBJECT: Final[Attributes] = {"flow": "DAT"}
 
 
-def read_head(data: bytes) -> tuple[Mapping[str, Any], int, int]:
+def read_head(data: bytes) -> tuple[Attributes, int, int]:
     """Read the label object and seqno of a flow message, and where its payload begins.
 
     For brokers, which pass the payload on unread. The object is shared: do not
@@ -234,7 +237,7 @@ def read_head(data: bytes) -> tuple[Mapping[str, Any], int, int]:
     return attributes, int.from_bytes(data[begin + 16 : stop], "little"), stop
 
 
-def flow_object(prefix: bytes) -> Mapping[str, Any]:
+def flow_object(prefix: bytes) -> Attributes:
     """Read the flow object of a prefix frame; the result is shared, do not change it.
 
     Raises:
@@ -243,7 +246,7 @@ def flow_object(prefix: bytes) -> Mapping[str, Any]:
     return _known_object(prefix) if len(prefix) <= _CACHED_LABEL else _read_object(prefix)
 
 
-def _read_object(prefix: bytes) -> Mapping[str, Any]:
+def _read_object(prefix: bytes) -> Attributes:
     _, form = _read_prefix(prefix)
     if form != FLOW:
         _malformed(f"a message of form {form!r} is not of the flow protocol")
@@ -267,7 +270,7 @@ def _read_prefix(prefix: bytes) -> tuple[int, str]:
     return prefix[3] - 48, form.decode().rstrip(" ")
 
 
-def _parsed(label: bytes) -> Mapping[str, Any]:
+def _parsed(label: bytes) -> Attributes:
     try:
         found = json.loads(label)
     except (ValueError, RecursionError) as error:
@@ -277,7 +280,7 @@ def _parsed(label: bytes) -> Mapping[str, Any]:
     return found
 
 
-def object_text(attributes: Mapping[str, Any]) -> str:
+def object_text(attributes: Attributes) -> str:
     """Write a label object.
 
     Raises:

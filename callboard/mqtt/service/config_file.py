@@ -159,55 +159,55 @@ class ListenerTable(TlsTable):
         return ListenerSettings(self.address, tls, self.tenants, tuple(self.origins))
 
 
+#: Whole numbers from 0, from 1, of two bytes on the wire, of memory; other numbers from 0.
+Natural = Annotated[int, Field(ge=0)] | None
+Positive = Annotated[int, Field(gt=0)] | None
+Short = Annotated[int, Field(ge=1, le=65_535)] | None
+Pages = Annotated[int, Field(ge=4096)] | None
+Amount = Annotated[float, Field(ge=0)] | None
+
+
 class LimitsTable(reading.StrictTable):
     """`[limits]`; what is left out has the default of `Limits` or `NetworkLimits`.
 
     The fields are called as there; the keys of the file are the aliases.
     """
 
-    connections: int | None = Field(default=None, alias="max_connections", gt=0)
-    client_id_length: int | None = Field(
-        default=None, alias="max_client_id_length", ge=1, le=65_535
-    )
-    inflight: int | None = Field(default=None, alias="max_inflight", ge=1, le=65_535)
-    receive_maximum: int | None = Field(default=None, ge=1, le=65_535)
+    connections: Positive = Field(default=None, alias="max_connections")
+    client_id_length: Short = Field(default=None, alias="max_client_id_length")
+    inflight: Short = Field(default=None, alias="max_inflight")
+    receive_maximum: Short = None
     topic_alias_maximum: int | None = Field(default=None, ge=0, le=65_535)
     packet_size: int | None = Field(
         default=None, alias="max_packet_size", ge=128, le=268_435_460
     )
-    session_expiry: float | None = Field(default=None, alias="max_session_expiry", ge=0)
+    session_expiry: Amount = Field(default=None, alias="max_session_expiry")
     keep_alive: int | None = Field(default=None, alias="max_keepalive", ge=0, le=65_535)
-    subscriptions: int | None = Field(default=None, alias="max_subscriptions", gt=0)
-    subscription_bytes: int | None = Field(
-        default=None, alias="max_subscriptions_size", ge=4096
-    )
-    sessions: int | None = Field(default=None, alias="max_sessions", ge=0)
-    sessions_bytes: int | None = Field(default=None, alias="max_sessions_size", ge=4096)
-    message_bytes: int | None = Field(default=None, alias="max_messages_size", ge=0)
-    retained: int | None = Field(default=None, alias="max_retained", ge=0)
-    retained_bytes: int | None = Field(default=None, alias="max_retained_size", ge=0)
-    delivery_quota: int | None = Field(default=None, alias="max_outgoing_packets", gt=0)
-    delivery_bytes: int | None = Field(default=None, alias="max_outgoing_bytes", gt=0)
+    subscriptions: Positive = Field(default=None, alias="max_subscriptions")
+    subscription_bytes: Pages = Field(default=None, alias="max_subscriptions_size")
+    sessions: Natural = Field(default=None, alias="max_sessions")
+    sessions_bytes: Pages = Field(default=None, alias="max_sessions_size")
+    message_bytes: Natural = Field(default=None, alias="max_messages_size")
+    retained: Natural = Field(default=None, alias="max_retained")
+    retained_bytes: Natural = Field(default=None, alias="max_retained_size")
+    delivery_quota: Positive = Field(default=None, alias="max_outgoing_packets")
+    delivery_bytes: Positive = Field(default=None, alias="max_outgoing_bytes")
     segment_bytes: int | None = Field(default=None, alias="max_segment_size", ge=1024)
     segment_count: int | None = Field(default=None, alias="max_segment_count", ge=1)
-    acknowledge_patience: float | None = Field(default=None, ge=0)
-    max_hold: float | None = Field(default=None, ge=0)
-    journal_bytes: int | None = Field(default=None, alias="max_journal_size", ge=0)
+    acknowledge_patience: Amount = None
+    max_hold: Amount = None
+    journal_bytes: Natural = Field(default=None, alias="max_journal_size")
     share_strategy: ShareStrategy | None = Field(default=None, strict=False)
-    packets_per_read: int | None = Field(default=None, alias="max_packets_per_read", gt=0)
-    connect_timeout: float | None = Field(default=None, ge=0)
-    linger: float | None = Field(default=None, ge=0)
-    message_rate: float | None = Field(default=None, ge=0)
-    byte_rate: float | None = Field(default=None, ge=0)
-    connection_rate: float | None = Field(default=None, ge=0)
-    reader_patience: float | None = Field(default=None, ge=0)
-    connections_per_address: int | None = Field(
-        default=None, alias="max_connections_per_address", ge=0
-    )
-    strangers: int | None = Field(default=None, alias="max_strangers", ge=0)
-    strangers_per_address: int | None = Field(
-        default=None, alias="max_strangers_per_address", ge=0
-    )
+    packets_per_read: Positive = Field(default=None, alias="max_packets_per_read")
+    connect_timeout: Amount = None
+    linger: Amount = None
+    message_rate: Amount = None
+    byte_rate: Amount = None
+    connection_rate: Amount = None
+    reader_patience: Amount = None
+    connections_per_address: Natural = Field(default=None, alias="max_connections_per_address")
+    strangers: Natural = Field(default=None, alias="max_strangers")
+    strangers_per_address: Natural = Field(default=None, alias="max_strangers_per_address")
 
 
 class UserTable(reading.Table):
