@@ -1,7 +1,8 @@
 """Messages between the nodes' own actors, and the form in which an error answers an ask."""
 
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from dataclasses import field
+from typing import Any, Final, TypeVar, cast, dataclass_transform
 
 from callboard.actors import errors
 from callboard.actors.errors import (
@@ -63,6 +64,13 @@ def message(name: str) -> Callable[[T], T]:
         return cls
 
     return register
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def frozen_message(name: str) -> Callable[[T], T]:
+    """Make a class a frozen dataclass with slots, and a message type: see `message`."""
+    register, frozen = message(name), cast("Any", dataclass(frozen=True, slots=True))
+    return lambda cls: register(frozen(cls))
 
 
 @message("callboard.Spawn")

@@ -10,7 +10,6 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, Final
 
 from callboard.actors.actor import Actor
@@ -21,7 +20,7 @@ from callboard.flow.protocol.message import Message
 from callboard.flow.protocol.rules import Rule
 from callboard.node import Node
 from callboard.proxies.errors import NoMembers
-from callboard.proxies.messages import message
+from callboard.proxies.messages import frozen_message
 from callboard.proxies.names.group import Group
 from callboard.text import describe, said
 
@@ -39,8 +38,7 @@ _PROTOCOL: frozenset[str] = frozenset({"flow", "direction", "credit", "cid", "ci
 _IN_FACTORY: Final[ContextVar[bool]] = ContextVar("callboard_flow_factory", default=False)
 
 
-@message("callboard.flow.Serve")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.flow.Serve")
 class Serve:
     """To a handler: take this flow.
 

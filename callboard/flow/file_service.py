@@ -6,7 +6,6 @@ block for the disk.
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -17,7 +16,7 @@ from callboard.flow.errors import InvalidRule, MalformedMessage, RecordError
 from callboard.flow.protocol.message import Message
 from callboard.flow.protocol.rules import path_inside
 from callboard.flow.record_file import Hdf5File, RecordFile
-from callboard.proxies.messages import message
+from callboard.proxies.messages import frozen_message
 
 #: Files that are kept open; beyond that the one used longest ago is closed.
 OPEN_LIMIT: Final = 64
@@ -29,8 +28,7 @@ RecordFormat = RecordFile | Hdf5File
 BATCH: Final = 64
 
 
-@message("callboard.flow.Append")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.flow.Append")
 class Append:
     """To a file service: append encoded messages; answered by how many the file has."""
 
@@ -38,8 +36,7 @@ class Append:
     messages: tuple[bytes, ...]
 
 
-@message("callboard.flow.Fetch")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.flow.Fetch")
 class FetchRecords:
     """To a file service: read from an offset on, 0 at first; answered by `Fetched`."""
 
@@ -47,8 +44,7 @@ class FetchRecords:
     offset: int = 0
 
 
-@message("callboard.flow.Fetched")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.flow.Fetched")
 class Fetched:
     """Encoded messages, none at the end, and the offset behind them."""
 

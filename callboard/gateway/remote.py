@@ -11,7 +11,6 @@ count as `unconfirmed`.
 import inspect
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from callboard.actors.dispatch import handler
@@ -25,7 +24,7 @@ from callboard.gateway.module import Module, ModuleActor
 from callboard.gateway.wire.message import Message
 from callboard.node import Node
 from callboard.proxies.address import parse_node_address
-from callboard.proxies.messages import message
+from callboard.proxies.messages import frozen_message
 from callboard.text import describe
 
 _log = logging.getLogger("callboard.gateway")
@@ -59,16 +58,14 @@ def read_place(entrypoint: Mapping[str, Any]) -> RemotePlace:
     return RemotePlace(entrypoint["address"], entrypoint["module.name"])
 
 
-@message("callboard.gateway.Deliver")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.gateway.Deliver")
 class ReceiveRun:
     """Gateway to agent: receive these; answered with place and text of each that failed."""
 
     messages: tuple[bytes, ...]
 
 
-@message("callboard.gateway.Published")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.gateway.Published")
 class PublishRun:
     """Agent to gateway: the module published these; answered when all were handed on."""
 
@@ -76,14 +73,12 @@ class PublishRun:
     messages: tuple[bytes, ...]
 
 
-@message("callboard.gateway.StartAgent")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.gateway.StartAgent")
 class StartAgent:
     """Gateway to agent: all links are there."""
 
 
-@message("callboard.gateway.StopAgent")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.gateway.StopAgent")
 class StopAgent:
     """Gateway to agent: destroy the module; answered when it is."""
 

@@ -21,20 +21,9 @@ from itertools import accumulate
 from callboard.commitlog import LogCorrupt
 from callboard.mqtt.journal.recovery import fill_window, set_places
 from callboard.mqtt.journal.snapshot import in_order, session_records
+from callboard.mqtt.router import record
 from callboard.mqtt.router.machine import RouterMachine
 from callboard.mqtt.router.message import Run
-from callboard.mqtt.router.record import (
-    Acknowledged,
-    Adopted,
-    EncodedRecords,
-    HandedOver,
-    JournalRecord,
-    Published,
-    Returned,
-    SavedSession,
-    SavedState,
-    read_record,
-)
 from callboard.mqtt.router.session import Session, SessionSubscription
 from callboard.mqtt.router.sessions import opened
 from callboard.mqtt.router.share import ShareGroup
@@ -53,7 +42,7 @@ class Handover:
 
     # --- from here ---
 
-    def export(self, session: Session) -> EncodedRecords:
+    def export(self, session: Session) -> record.EncodedRecords:
         """Return all of a session whose client is away; it goes on here."""
         self._delivery.tell_jumps(session)
         return self._encoded(session, 0, session_records(session, self._logs.number))
@@ -68,19 +57,19 @@ class Handover:
             return sys.maxsize
         return sum(run.weight for run in _unread(session, 0, self._lone_groups(session)))
 
-    def hand_over(self, session: Session) -> HandedOver:
+    def hand_over(self, session: Session) -> record.HandedOver:
         """End a session here whose offer was taken; return what came behind the offer."""
         offer, effects, sessions = session.offer, self._effects, self._sessions
         assert offer is not None
         client_id, expires_at = session.client_id, effects.now + session.expiry
         late = self._encoded(session, offer.number)
-        handed = HandedOver(client_id, offer.name, session.stamp, late, expires_at)
+        handed = record.HandedOver(client_id, offer.name, session.stamp, late, expires_at)
         del sessions.graveyard[client_id]
         sessions.wills.cancel(client_id)  # its client is back, though not here
         if session.is_durable:
             # The new router sends it again, not the other members of a group.
             ids = (*session.window.inflight, *session.window.resend)
-            effects.records += (Acknowledged(client_id, PUBACK, ids), handed)
+            effects.records += (record.Acknowledged(client_id, PUBACK, ids), handed)
         session.window_or_none = None
         sessions.end(session)
         sessions.handed[client_id] = handed
@@ -89,16 +78,16 @@ class Handover:
         return handed
 
     def _encoded(
-        self, session: Session, since: int, about: Iterable[JournalRecord] = ()
-    ) -> EncodedRecords:
+        self, session: Session, since: int, about: Iterable[record.JournalRecord] = ()
+    ) -> record.EncodedRecords:
         """Return the messages of a session from a number on, and records that name them.
 
         All as they are written, with times from now on.
         """
         groups = self._lone_groups(session)
-        messages = map(Published, _unread(session, since, groups))
+        messages = map(record.Published, _unread(session, since, groups))
         records = (*messages, *about, *_left_to_nobody(groups, since))
-        return tuple(record.write(-self._effects.now) for record in records)
+        return tuple(each.write(-self._effects.now) for each in records)
 
     def _lone_groups(self, session: Session) -> list[ShareGroup]:
         """Return the groups in which this session is alone."""
@@ -108,7 +97,7 @@ class Handover:
 
     # --- to here ---
 
-    def adopt(self, records: EncodedRecords, client_id: str, offer: str) -> Session:
+    def adopt(self, records: record.EncodedRecords, client_id: str, offer: str) -> Session:
         """Make a session of another router's offer; a copy until that router has let go of it.
 
         Raises:
@@ -133,12 +122,12 @@ class Handover:
         self._sessions.adopted[client_id] = offer
         kept = self._give_back(returned)
         if session.is_durable:
-            self._effects.records += map(Published, state.runs)
+            self._effects.records += map(record.Published, state.runs)
             self._effects.records += session_records(session, self._logs.number)
-            self._effects.records += (*kept, Adopted(client_id, offer))
+            self._effects.records += (*kept, record.Adopted(client_id, offer))
         return session
 
-    def add_late(self, session: Session, records: EncodedRecords) -> None:
+    def add_late(self, session: Session, records: record.EncodedRecords) -> None:
         """Give an adopted session what came to the other router behind the offer.
 
         Raises:
@@ -150,7 +139,7 @@ class Handover:
             self._put_in_logs(session, run, {})
         kept = self._give_back(returned)
         if session.is_durable:
-            self._effects.records += (*map(Published, state.runs), *kept)
+            self._effects.records += (*map(record.Published, state.runs), *kept)
 
     def own(self, session: Session) -> None:
         """Take note that an adopted session is our own, so newer than all copies of it."""
@@ -159,30 +148,32 @@ class Handover:
         self._effects.meters.adopted += 1
         session.stamp = self._sessions.make_stamp()
         if session.is_durable:
-            self._effects.records += (opened(session), Adopted(client_id, ""))
+            self._effects.records += (opened(session), record.Adopted(client_id, ""))
 
     def _count(self, run: Run) -> None:
         """Give a run the next number."""
         run.number = self._logs.number
         self._logs.number += run.count
 
-    def _read(self, records: EncodedRecords) -> tuple[SavedState, dict[str, list[Run]]]:
+    def _read(
+        self, records: record.EncodedRecords
+    ) -> tuple[record.SavedState, dict[str, list[Run]]]:
         """Return what records say; messages that go back to groups alone, by group.
 
         Messages stand before the records that name them.
         """
-        state = SavedState()
+        state = record.SavedState()
         returned: dict[str, list[Run]] = {}
         for kind, fields in records:
-            record = read_record(kind, fields, -self._effects.now)
-            if isinstance(record, Returned):
-                there = filter(None, map(state.find, record.numbers))
-                returned[record.topic_filter] = [run.single(index) for run, index in there]
+            each = record.read_record(kind, fields, -self._effects.now)
+            if isinstance(each, record.Returned):
+                there = filter(None, map(state.find, each.numbers))
+                returned[each.topic_filter] = [run.single(index) for run, index in there]
             else:
-                record.apply(state)
+                each.apply(state)
         return state, returned
 
-    def _renumber(self, runs: list[Run], saved: SavedSession) -> None:
+    def _renumber(self, runs: list[Run], saved: record.SavedSession) -> None:
         """Give messages and the places between them numbers of this router, in their order.
 
         A message moves on by those of the others and the borders of subscriptions before it.
@@ -239,17 +230,19 @@ class Handover:
             log.waiters.clear()
         self._spare(logs[name] for name in run.filters)
 
-    def _give_back(self, returned: dict[str, list[Run]]) -> list[Published | Returned]:
+    def _give_back(
+        self, returned: dict[str, list[Run]]
+    ) -> list[record.Published | record.Returned]:
         """Let the members of groups have messages that came along; return the records of it."""
-        records: list[Published | Returned] = []
+        records: list[record.Published | record.Returned] = []
         for name, runs in returned.items():
             if (group := self._delivery.groups.get(name)) is None:
                 continue
             for run in runs:
                 self._count(run)
                 group.returned.append((run, 0))
-                records.append(Published(run))
-            records.append(Returned(name, tuple(run.number for run in runs)))
+                records.append(record.Published(run))
+            records.append(record.Returned(name, tuple(run.number for run in runs)))
             self._delivery.offer_returned(group)
         return records
 
@@ -268,7 +261,7 @@ def _unread(session: Session, since: int, groups: list[ShareGroup]) -> list[Run]
     )
 
 
-def _left_to_nobody(groups: list[ShareGroup], since: int) -> list[Returned]:
+def _left_to_nobody(groups: list[ShareGroup], since: int) -> list[record.Returned]:
     """Return the unread messages of groups in which nobody else is."""
     records = []
     for group in groups:
@@ -280,5 +273,5 @@ def _left_to_nobody(groups: list[ShareGroup], since: int) -> list[Returned]:
                 numbers += range(run.number + first, run.number + run.count)
         kept = tuple(number for number in numbers if number >= since)
         if kept:
-            records.append(Returned(group.topic_filter, kept))
+            records.append(record.Returned(group.topic_filter, kept))
     return records

@@ -15,17 +15,10 @@ from callboard.commitlog import CommitLog, LogCorrupt, LogFailed, Record
 from callboard.commitlog.disk import Disk
 from callboard.mqtt.journal.recovery import Recovery
 from callboard.mqtt.journal.snapshot import take_snapshot
+from callboard.mqtt.router import record as facts
 from callboard.mqtt.router.datalog import Segment
 from callboard.mqtt.router.machine import RouterMachine
 from callboard.mqtt.router.message import Run
-from callboard.mqtt.router.record import (
-    JournalRecord,
-    Published,
-    Retained,
-    Shelved,
-    SnapshotEnded,
-    read_record,
-)
 from callboard.mqtt.router.session import FilterLog
 
 _log = logging.getLogger("callboard.mqtt")
@@ -95,7 +88,7 @@ class RouterJournal:
             recovery.apply(self._read(record))
             self._grown += RECORD_BYTES + len(record.data)
         if recovery.is_torn:
-            self._append([SnapshotEnded(is_whole=False)])
+            self._append([facts.SnapshotEnded(is_whole=False)])
         for run in self._read_shelved(recovery.state.places_on_the_way()):
             recovery.state.copy(run)
         recovery.install(machine)
@@ -145,16 +138,16 @@ class RouterJournal:
                     message = f"record {place} of the MQTT journal is not there"
                     raise LogCorrupt(message)
                 read = self._read(records[place])
-                if not isinstance(read, Published):
+                if not isinstance(read, facts.Published):
                     message = f"record {place} of the MQTT journal is no message"
                     raise LogCorrupt(message)
                 runs.append(read.run)
         return runs
 
-    def _read(self, record: Record) -> JournalRecord:
+    def _read(self, record: Record) -> facts.JournalRecord:
         """Return what a record of the log says; messages know their place there."""
-        read = read_record(record.topic, record.payload, self._epoch)
-        if isinstance(read, Published):
+        read = facts.read_record(record.topic, record.payload, self._epoch)
+        if isinstance(read, facts.Published):
             read.run.place = record.offset + 1
         return read
 
@@ -163,7 +156,7 @@ class RouterJournal:
         """Whether the disk failed so that nothing is written any more."""
         return self._log.has_failed
 
-    def write(self, records: list[JournalRecord], machine: RouterMachine) -> None:
+    def write(self, records: list[facts.JournalRecord], machine: RouterMachine) -> None:
         """Make records durable; all of them are when it returns.
 
         Raises:
@@ -179,7 +172,7 @@ class RouterJournal:
                     raise
                 _log.warning("the journal is not cut down: %s", error)
 
-    def _append(self, records: list[JournalRecord]) -> int:
+    def _append(self, records: list[facts.JournalRecord]) -> int:
         """Append records and flush; return the offset of the first."""
         encoded = [record.write(self._epoch) for record in records]
         first = self._log.append_batch(
@@ -187,7 +180,7 @@ class RouterJournal:
         ).start
         self._log.flush()
         for place, record in enumerate(records, first + 1):
-            if type(record) is Published:
+            if type(record) is facts.Published:
                 record.run.place = place
         self._grown += sum(map(_weight, records))
         return first
@@ -225,10 +218,10 @@ def _stretches(places: Sequence[int]) -> Iterator[Sequence[int]]:
             yield places[start:end]
 
 
-def _weight(record: JournalRecord) -> int:
+def _weight(record: facts.JournalRecord) -> int:
     """Return the estimated size of a record in bytes."""
-    if isinstance(record, Published | Retained) and record.run is not None:
+    if isinstance(record, facts.Published | facts.Retained) and record.run is not None:
         return RECORD_BYTES + record.run.weight
-    if isinstance(record, Shelved):
+    if isinstance(record, facts.Shelved):
         return RECORD_BYTES + 32 * len(record.shelf.places)
     return RECORD_BYTES

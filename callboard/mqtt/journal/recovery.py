@@ -6,15 +6,8 @@ away.
 
 import sys
 
+from callboard.mqtt.router import record
 from callboard.mqtt.router.machine import RouterMachine
-from callboard.mqtt.router.record import (
-    JournalRecord,
-    SavedGroup,
-    SavedSession,
-    SavedState,
-    SnapshotBegun,
-    SnapshotEnded,
-)
 from callboard.mqtt.router.session import Session
 from callboard.mqtt.router.wills import delay_of
 from callboard.mqtt.router.window import LAST_ID, Sent
@@ -24,26 +17,26 @@ class Recovery:
     """Applies records, and knows which snapshots are whole."""
 
     def __init__(self) -> None:
-        self.state = SavedState()
-        self._building: SavedState | None = None
+        self.state = record.SavedState()
+        self._building: record.SavedState | None = None
 
     @property
     def is_torn(self) -> bool:
         """Whether the records ended within a snapshot."""
         return self._building is not None
 
-    def apply(self, record: JournalRecord) -> None:
-        """Take the next record."""
-        match record:
-            case SnapshotBegun():
-                self._building = SavedState()
-                record.apply(self._building)
-            case SnapshotEnded():
-                if record.is_whole and self._building is not None:
+    def apply(self, fact: record.JournalRecord) -> None:
+        """Take the next fact."""
+        match fact:
+            case record.SnapshotBegun():
+                self._building = record.SavedState()
+                fact.apply(self._building)
+            case record.SnapshotEnded():
+                if fact.is_whole and self._building is not None:
                     self.state = self._building
                 self._building = None
             case _:
-                record.apply(self._building or self.state)
+                fact.apply(self._building or self.state)
 
     def install(self, machine: RouterMachine) -> None:
         """Put what was found into an empty machine."""
@@ -89,7 +82,7 @@ class Recovery:
                     log.most = sys.maxsize  # until places are known, so that losses are told
                     log.append(run)
 
-    def _set_group(self, machine: RouterMachine, name: str, saved: SavedGroup) -> None:
+    def _set_group(self, machine: RouterMachine, name: str, saved: record.SavedGroup) -> None:
         """Let a shared subscription read on where it was."""
         group = machine.delivery.groups[name]
         request = group.request
@@ -102,7 +95,9 @@ class Recovery:
             request.log.waiters[request] = None
 
 
-def set_places(session: Session, saved: SavedSession, *, reads_all: bool = False) -> None:
+def set_places(
+    session: Session, saved: record.SavedSession, *, reads_all: bool = False
+) -> None:
     """Let a session read on where it was.
 
     With QoS 0 nobody wrote down what was sent, so it is not sent again; unless `reads_all`.
@@ -122,7 +117,7 @@ def set_places(session: Session, saved: SavedSession, *, reads_all: bool = False
             requests.append(request)
 
 
-def fill_window(session: Session, saved: SavedSession, state: SavedState) -> None:
+def fill_window(session: Session, saved: record.SavedSession, state: record.SavedState) -> None:
     """Let a session send again what was in flight."""
     window = session.window
     for packet_id, sent in saved.inflight.items():

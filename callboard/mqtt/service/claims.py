@@ -41,11 +41,10 @@ from callboard.mqtt.router.machine import RouterMachine
 from callboard.mqtt.router.record import EncodedRecords
 from callboard.mqtt.router.session import Offer, Session
 from callboard.mqtt.wire.reason_code import ReasonCode
-from callboard.proxies.messages import message
+from callboard.proxies.messages import frozen_message, message
 
 
-@message("callboard.mqtt.ClaimSession")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.mqtt.ClaimSession")
 class ClaimSession:
     """A client connects to another router.
 
@@ -62,8 +61,7 @@ class ClaimSession:
     held: int = 0
 
 
-@message("callboard.mqtt.ConfirmSession")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.mqtt.ConfirmSession")
 class ConfirmSession:
     """The session of an offer is durable elsewhere, with the stamp that it came with."""
 
@@ -72,8 +70,7 @@ class ConfirmSession:
     stamp: int
 
 
-@message("callboard.mqtt.SettleSession")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.mqtt.SettleSession")
 class SettleSession:
     """The router that took an offer knows that the session is its own; not answered."""
 
@@ -84,22 +81,19 @@ class SettleSession:
 Order = ClaimSession | ConfirmSession | SettleSession
 
 
-@message("callboard.mqtt.NoSession")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.mqtt.NoSession")
 class NoSession:
     """There is none here, or it was ended."""
 
 
-@message("callboard.mqtt.SessionBusy")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.mqtt.SessionBusy")
 class SessionBusy:
     """It cannot be given at the moment; the client may try again."""
 
     stamp: int
 
 
-@message("callboard.mqtt.SessionElsewhere")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.mqtt.SessionElsewhere")
 class SessionElsewhere:
     """It is here and stays; the client finds it at this address."""
 
@@ -107,8 +101,7 @@ class SessionElsewhere:
     stamp: int
 
 
-@message("callboard.mqtt.SessionOffer")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.mqtt.SessionOffer")
 class SessionOffer:
     """All of it, to be confirmed."""
 
@@ -126,8 +119,7 @@ class Verdict(enum.Enum):
     UNKNOWN = "unknown"
 
 
-@message("callboard.mqtt.SessionConfirmed")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.mqtt.SessionConfirmed")
 class SessionConfirmed:
     """The answer to a confirmation; with a yes, what came in behind the offer."""
 

@@ -30,7 +30,7 @@ from callboard.mqtt.wire.field import Reader, write_variable
 from callboard.mqtt.wire.packet import Connect
 from callboard.mqtt.wire.properties import Place, read_properties
 from callboard.mqtt.wire.topic import is_valid_topic
-from callboard.proxies.messages import message
+from callboard.proxies.messages import frozen_message
 from callboard.proxies.names.group import Group
 from callboard.text import shown
 
@@ -69,8 +69,7 @@ LARGEST: Final = 15 << 20
 AHEAD: Final = 86_400 * 10**9
 
 
-@message("callboard.mqtt.RetainedWrite")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.mqtt.RetainedWrite")
 class RetainedWrite:
     """The last write of one topic; without a topic it removed the message.
 
@@ -101,8 +100,7 @@ class RetainedWrite:
 _KINDS: Final = get_type_hints(RetainedWrite)
 
 
-@message("callboard.mqtt.RetainedPiece")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.mqtt.RetainedPiece")
 class RetainedPiece:
     """Writes of another router, as it made them or as they were asked for; perhaps not all."""
 
@@ -110,8 +108,7 @@ class RetainedPiece:
     is_all: bool = True
 
 
-@message("callboard.mqtt.RetainedDigests")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.mqtt.RetainedDigests")
 class RetainedDigests:
     """What a router has, in short; the other one says the same of itself, unless it asked."""
 
@@ -120,8 +117,7 @@ class RetainedDigests:
     is_answer: bool = False
 
 
-@message("callboard.mqtt.RetainedQuestion")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.mqtt.RetainedQuestion")
 class RetainedQuestion:
     """A router has these writes of a part (key, stamp, origin), and asks for what is newer."""
 
