@@ -54,15 +54,10 @@ class DeadLetter:
         `dead.module` should have received it, `dead.source` published it, `dead.reason` and
         `dead.detail` tell why it was lost. The gateway itself is the source of the frame.
         """
-        lost = self.message or Message()
-        about = {
-            "dead.module": self.module,
-            "dead.source": self.source,
-            "dead.reason": self.reason,
-            "dead.detail": self.detail,
-        }
-        for key, text in about.items():
-            about[key] = text.replace("\0", " ").encode(errors="replace").decode()
+        lost, about = self.message or Message(), {}
+        for name in ("module", "source", "reason", "detail"):
+            text: str = getattr(self, name).replace("\0", " ")
+            about[f"dead.{name}"] = text.encode(errors="replace").decode()
         return bytes(TOPIC_SIZE) + Message(lost.content, {**lost.properties, **about}).data
 
 

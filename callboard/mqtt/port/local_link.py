@@ -63,12 +63,8 @@ class LocalLink(Closing):
         self._end: str | None = None
         #: Done with whether a session was there, when the router has answered.
         self.connected: Future[bool] = Future()
-        connect = packets.Connect(
-            client_id,
-            clean_start,
-            version=V5,
-            properties=Properties(session_expiry_interval=session_expiry or None),
-        )
+        said = Properties(session_expiry_interval=session_expiry or None)
+        connect = packets.Connect(client_id, clean_start, version=V5, properties=said)
         self._link = Link(
             mailbox, connect, self._wake, access=access, peer="local", is_local=True
         )

@@ -10,6 +10,7 @@ import enum
 from collections.abc import Callable
 from dataclasses import field, replace
 from math import inf
+from operator import attrgetter
 from typing import Final, Protocol
 
 from callboard.actors.token_bucket import TokenBucket, TrafficLimit
@@ -126,6 +127,11 @@ _OURS: Final = _Pause.TURN | _Pause.RATE | _Pause.READERS | _Pause.HELD
 _READS: Final = frozenset((_ADMITTING, _OPEN))
 
 
+#: What `Door.is_full` compares with: of all connections, of strangers, of one address of each.
+_bounds_of = attrgetter(
+    "open_connections", "strangers", "connections_per_address", "strangers_per_address"
+)
+
 #: Seconds of linger where none is set: one that never closes must not keep its place.
 LEAST_LINGER: Final = 1.0
 
@@ -204,15 +210,7 @@ class Door:
         #: Packets and bytes a second of each connection; None without a limit.
         self.rates = rates if any(rates) else None
         #: What `is_full` compares with.
-        self._most = tuple(
-            most or inf
-            for most in (
-                limits.open_connections,
-                limits.strangers,
-                limits.connections_per_address,
-                limits.strangers_per_address,
-            )
-        )
+        self._most = tuple(most or inf for most in _bounds_of(limits))
         #: With fewer connections than that none of them is reached.
         self._least = min(self._most)
         self.backpressure.patience = limits.reader_patience
@@ -229,21 +227,14 @@ class Door:
         if self._count < self._least:
             return False
         most, most_strangers, most_of_one, most_strangers_of_one = self._most
+        is_full = self._count >= most or len(self._strangers) >= most_strangers
         source = self._sources.get(source_of(host)) if host else None
-        if (
-            self._count < most
-            and len(self._strangers) < most_strangers
-            and (
-                source is None
-                or (
-                    source.connections < most_of_one
-                    and source.strangers < most_strangers_of_one
-                )
-            )
-        ):
-            return False
-        self.figures.count_refusal(ReasonCode.SERVER_BUSY)
-        return True
+        if source is not None and not is_full:
+            is_full = source.connections >= most_of_one
+            is_full = is_full or source.strangers >= most_strangers_of_one
+        if is_full:
+            self.figures.count_refusal(ReasonCode.SERVER_BUSY)
+        return is_full
 
     def arrive(self, connection: object, host: str) -> None:
         """Take note of a connection of an address."""

@@ -240,16 +240,10 @@ class Bridge:
 
     def _hello(self) -> packets.Connect:
         """Return the CONNECT for the remote broker."""
-        settings = self.settings
-        return packets.Connect(
-            settings.client_id,
-            False,  # noqa: FBT003  (clean start)
-            settings.keep_alive,
-            settings.username,
-            settings.password,
-            version=self._client.version,
-            properties=self._said(Properties(session_expiry_interval=SESSION)),
-        )
+        settings, said = self.settings, self._said(Properties(session_expiry_interval=SESSION))
+        about = settings.client_id, False, settings.keep_alive, settings.username
+        version = self._client.version
+        return packets.Connect(*about, settings.password, version=version, properties=said)
 
     def _said(self, properties: Properties) -> Properties | None:
         """Return properties as the remote broker can be told them."""
@@ -332,11 +326,9 @@ class Bridge:
 
     async def _open_local(self) -> None:
         """Connect to the router here, and subscribe what is carried out."""
+        name = f"$bridge-{self.settings.client_id}"
         local = self._local = LocalLink(
-            self._mailbox,
-            f"$bridge-{self.settings.client_id}",
-            clean_start=False,
-            session_expiry=SESSION,
+            self._mailbox, name, clean_start=False, session_expiry=SESSION
         )
         await asyncio.wrap_future(local.connected)
         for each in self._outward:
@@ -392,11 +384,8 @@ class Bridge:
             self._client.acknowledge(packet)
             return
         assert self._local is not None
-        message = replace(
-            Message.of(packet),
-            topic=each.prefix + packet.topic,
-            properties=_carried(packet.properties),
-        )
+        topic, said = each.prefix + packet.topic, _carried(packet.properties)
+        message = replace(Message.of(packet), topic=topic, properties=said)
         (future,) = self._local.publish_all([message])
         self.brought += 1
 

@@ -212,17 +212,8 @@ class RetainedExchange:
         if run.weight > LARGEST:
             return None
         left = None if run.expires_at is None else run.expires_at - now
-        return RetainedWrite(
-            key,
-            head.stamp,
-            head.origin,
-            run.topic,
-            run.payloads[0],
-            run.qos,
-            run.publisher,
-            run.properties,
-            left,
-        )
+        about = run.topic, run.payloads[0], run.qos, run.publisher, run.properties, left
+        return RetainedWrite(key, head.stamp, head.origin, *about)
 
     def _is_forgotten(self, write: RetainedWrite) -> bool:
         """Return whether an unknown write may have been removed, and nobody remembers it."""
@@ -244,15 +235,10 @@ class RetainedExchange:
             self.stamps.see(write.stamp)
             head, run = Head(write.stamp, write.origin, write.topic), None
             if write.topic:
-                run = Run.of_payloads(
-                    write.topic,
-                    [write.payload],
-                    write.qos,
-                    write.publisher,
-                    write.properties,
-                    None if write.expiry is None else self.logs.effects.now + write.expiry,
-                    retain=True,
-                )
+                left = write.expiry
+                expires_at = None if left is None else self.logs.effects.now + left
+                about = write.qos, write.publisher, write.properties, expires_at
+                run = Run.of_payloads(write.topic, [write.payload], *about, retain=True)
             refused += not self.logs.take_retained(write.key, head, run)
         if refused:
             _log.warning("there is no room for %d retained messages of other routers", refused)

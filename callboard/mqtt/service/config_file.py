@@ -292,17 +292,10 @@ class BridgeTable(TlsTable):
 
     def settings(self, folder: Path) -> BridgeSettings:
         """Return what the table stands for."""
-        return BridgeSettings(
-            self.address,
-            tuple(BridgeTopics(*dict(each).values()) for each in self.topics),
-            self.client_id,
-            self.username,
-            None if self.password is None else self.password.encode(),
-            self.tls(folder),
-            self.version,
-            self.keep_alive,
-            self.reconnect_delay,
-        )
+        said = self.model_dump(exclude={*TlsTable.model_fields, "topics", "password"})
+        topics = tuple(BridgeTopics(*dict(each).values()) for each in self.topics)
+        password = None if self.password is None else self.password.encode()
+        return BridgeSettings(**said, topics=topics, password=password, tls=self.tls(folder))
 
 
 class ClusterTable(reading.Table):

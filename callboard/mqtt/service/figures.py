@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, NamedTuple
 
 from callboard.dataclass import dataclass
-from callboard.figures import Figure, Metric, by_label, metrics_of, values_of
+from callboard.figures import Figure, Metric, Row, by_label, figures_of, metrics_of, values_of
 from callboard.mqtt.port.local_link import LocalLink
 from callboard.mqtt.port.remote_link import Door
 from callboard.mqtt.router.link import Mailbox
@@ -38,35 +38,27 @@ def _of_network(name: str, text: str) -> Figure[RouterState]:
     return Figure(f"{_PREFIX}{name}_total", text, f"door.figures.{name}")
 
 
-_GAUGES: Final[tuple[Figure[RouterState], ...]] = (
-    Figure("connections", "clients now", lambda s: len(s.machine.sessions.connections)),
-    Figure(
+_GAUGES: Final[tuple[Row[RouterState], ...]] = (
+    ("connections", "clients now", lambda s: len(s.machine.sessions.connections)),
+    (
         "sessions_away",
         "sessions of absent clients",
         lambda s: len(s.machine.sessions.graveyard),
     ),
-    Figure(
+    (
         "sessions_in_doubt",
         "copies of sessions that their routers have not let go of",
         lambda s: len(s.machine.sessions.adopted),
     ),
-    Figure("filters", "filters that somebody reads", lambda s: len(s.machine.logs)),
-    Figure("retained", "retained messages", lambda s: len(s.machine.logs.retained)),
-    Figure(
-        "retained_bytes",
-        "bytes in memory of retained messages",
-        lambda s: s.machine.logs.retained.weight,
-    ),
-    Figure(
-        "session_bytes",
-        "bytes in memory of sessions, beside messages",
-        lambda s: s.machine.effects.held,
-    ),
-    Figure("ready_queue", "clients to be served", lambda s: len(s.machine.delivery.ready)),
-    Figure(
+    ("filters", "filters that somebody reads", lambda s: len(s.machine.logs)),
+    ("retained", "retained messages", lambda s: len(s.machine.logs.retained)),
+    ("retained_bytes", "bytes in memory of retained messages", "machine.logs.retained.weight"),
+    ("session_bytes", "bytes in memory of sessions, beside messages", "machine.effects.held"),
+    ("ready_queue", "clients to be served", lambda s: len(s.machine.delivery.ready)),
+    (
         "log_bytes",
         "bytes of messages in memory",
-        lambda s: sum(log.weight for log in s.machine.logs),
+        lambda s: sum(e.weight for e in s.machine.logs),
     ),
 )
 _METRICS: Final[tuple[Figure[RouterState], ...]] = (
@@ -88,7 +80,7 @@ _METRICS: Final[tuple[Figure[RouterState], ...]] = (
     _of_meter("not_retained", "messages that found no room to be retained"),
     _of_meter("over_quota", "subscriptions, sessions and wills that found no room"),
     _of_meter("crowded_out", "sessions that ended as unread messages took too much memory"),
-    *(Figure(_PREFIX + each.name, each.text, each.read) for each in _GAUGES),
+    *figures_of(_PREFIX, _GAUGES),
     _of_network("bytes_in", "bytes from clients"),
     _of_network("bytes_out", "bytes to clients"),
     _of_network("timeouts", "clients that fell silent"),
@@ -114,7 +106,7 @@ def router_view(state: RouterState) -> dict[str, Any]:
     meters, figures = machine.meters, door.figures
     network = {name: getattr(figures, name) for name in figures.__slots__}
     return {
-        **values_of(_GAUGES, state),
+        **values_of(figures_of("", _GAUGES), state),
         "shared_groups": len(machine.delivery.groups),
         "wills_waiting": len(machine.sessions.wills),
         "meters": {name: getattr(meters, name) for name in meters.__slots__},

@@ -91,7 +91,7 @@ def test_a_disconnect_holds_before_a_connect_to_another_router(
 
         def asked() -> object:  # before the router reads on
             first.say(last, Disconnect(0, said))
-            return one._actor._claims.asked(order)
+            return one._actor._cluster.claims.asked(order)
 
         answer = one.call(asked)
 
