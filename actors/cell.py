@@ -76,7 +76,7 @@ from callboard.actors.signals import (
 from callboard.actors.supervision.succession import Succession
 from callboard.actors.task import ConcurrentTask, HandlerTask
 from callboard.dataclass import dataclass
-from callboard.text import said
+from callboard.text import class_name, said
 
 #: Messages that one actor handles before the next one gets its turn.
 MESSAGES_A_TURN: Final = 128
@@ -884,7 +884,7 @@ class Cell:
     def unexpected(self, message: Any, sender: Sender | None) -> None:
         """Tell the asker, or count it: nothing here handles such a message."""
         name = type(self.actor).__name__
-        text = f"{name} has no handler for {type(message).__qualname__}; add one with @handler"
+        text = f"{name} has no handler for {class_name(message)}; add one with @handler"
         if isinstance(message, type):
             text = f"{name} was sent the class {message.__name__}; send {message.__name__}(…)"
         elif isinstance(message, Future | CoroutineType):
@@ -1147,9 +1147,9 @@ class Cell:
 
     def failed(self, error: BaseException, sender: Sender | None) -> None:
         """End the actor because its handler raised; an asker is told what."""
-        reason = ExitReason.NORMAL if isinstance(error, SystemExit) else ExitReason.ERROR
-        name, what = type(error).__qualname__, said(error)
-        text = f"{name}: {what}"
+        is_exit = issubclass(type(error), SystemExit)  # asks no attribute of the error
+        reason = ExitReason.NORMAL if is_exit else ExitReason.ERROR
+        text = f"{class_name(error)}: {said(error)}"
         # First: whatever those do who are told, the actor ends.
         self.end = self.end or (reason, text if reason is ExitReason.ERROR else "")
         if sender is not None and sender.expects:
@@ -1243,9 +1243,10 @@ class Cell:
         mailbox = self._mailbox
         while mailbox:
             message, sender = mailbox.popleft()
-            if isinstance(message, Stop | LinkExit | Resume):
+            kind = type(message)  # a message may have a `__class__` that raises
+            if kind in (Stop, LinkExit, Resume):
                 continue
-            if isinstance(message, Urgent):
+            if kind is Urgent:
                 if self.aside is None or not self.aside.urgent:
                     continue
                 message, sender = self.aside.urgent.popleft()
@@ -1254,7 +1255,9 @@ class Cell:
                 if self.runtime.is_closed:
                     text += f", as {self.runtime.name} is closed; make another node"
                 sender.set_exception(errors.ActorDown(text, self.reason or "", self.detail))
-            self.runtime.dead_letter(self.ref, message, sender)
+            self._guard(
+                "among its dead letters", self.runtime.dead_letter, self.ref, message, sender
+            )
 
 
 def _is_refused_call(error: TypeError) -> bool:

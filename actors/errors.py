@@ -24,7 +24,7 @@ CallboardError                    everything a user of callboard has to catch
 └── InvalidSeconds                a time that is no number of seconds        (ValueError)
 """
 
-from callboard.text import said, shown, trace_of
+from callboard.text import class_name, said, shown, trace_of
 
 
 class CallboardError(Exception):
@@ -82,7 +82,7 @@ class RemoteError(CallboardError):
 
 def remote_error(error: BaseException) -> RemoteError:
     """Return an exception of user code as the error that an asker gets."""
-    return RemoteError(type(error).__qualname__, said(error), trace_of(error))
+    return RemoteError(class_name(error), said(error), trace_of(error))
 
 
 class WouldBlock(CallboardError, RuntimeError):

@@ -47,7 +47,7 @@ from callboard.actors.reference import (
 from callboard.actors.runner.runner import Runner
 from callboard.actors.seconds import seconds as checked
 from callboard.actors.supervision.succession import Succession
-from callboard.text import logged, shown
+from callboard.text import class_name, logged, shown
 
 log = logging.getLogger("callboard.actors")
 
@@ -251,7 +251,7 @@ class Runtime:
             for opened in cell.table.opened:
                 opened(cell)
         except BaseException as error:
-            self._give_up(cell, f"{type(error).__qualname__} in its __init__")
+            self._give_up(cell, f"{class_name(error)} in its __init__")
             raise
         finally:
             current_cell.set(before)
@@ -402,7 +402,7 @@ class Runtime:
     def dead_letter(self, ref: ActorRef[Any], message: Any, sender: Sender | None) -> None:
         """Count a message that no handler will take."""
         self.counters.dead_letters += 1
-        if isinstance(message, Envelope):
+        if type(message) is Envelope:
             message = message.message
         for told in self.on_dead_letter:
             told(ref, message, sender)

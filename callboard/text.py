@@ -15,6 +15,9 @@ from typing import Any, Final
 #: Characters of an error's text or traceback: enough to read, never too large.
 TEXT_LIMIT: Final = 65_536
 
+#: What a class is called, without asking its metaclass.
+_qualname: Final = vars(type)["__qualname__"].__get__
+
 #: Characters of a value as logs and errors quote it.
 SHOWN_LIMIT: Final = 500
 
@@ -24,10 +27,15 @@ def said(error: BaseException, limit: int = TEXT_LIMIT) -> str:
     return _made(str, error, limit, "<its text could not be made>")
 
 
+def class_name(value: object) -> str:
+    """Return the qualified name of a value's class, whatever its metaclass does."""
+    return str.__str__(_qualname(type(value)))
+
+
 def describe(error: BaseException, limit: int = TEXT_LIMIT) -> str:
     """Return the class of an error and its text, cut to a limit."""
     text = said(error, limit)
-    name = type(error).__qualname__
+    name = class_name(error)
     return f"{name}: {text}" if text else name
 
 
@@ -43,7 +51,7 @@ def trace_of(error: BaseException) -> str:
 
 def shown(value: object, limit: int = SHOWN_LIMIT) -> str:
     """Return the `repr` of a value, cut to a limit, whatever its `__repr__` does."""
-    return _made(repr, value, limit, f"<a {type(value).__qualname__} without a repr>")
+    return _made(repr, value, limit, f"<a {class_name(value)} without a repr>")
 
 
 def logged(log: logging.Logger, text: str, *args: object, error: BaseException) -> None:
@@ -76,7 +84,7 @@ def printable(text: str, kept: str = "") -> str:
 def _made(make: Callable[[Any], str], value: object, limit: int, instead: str) -> str:
     """Return a text that code of a user makes, cut to a limit."""
     try:
-        text = make(value)
+        text = str.__str__(make(value))  # one of a derived class runs code of its own
         return text if len(text) <= limit else f"{text[: limit - 1]}…"
     except BaseException:  # noqa: BLE001  # sys.exit() in a __str__ ends nothing
         return instead

@@ -30,6 +30,7 @@ from callboard.actors.runtime import Runtime
 from callboard.dataclass import dataclass
 from callboard.proxies.events import MessagesLost, NodeDown
 from callboard.proxies.messages import message
+from callboard.text import class_name
 
 #: Events, rows of losses, failures, restarts and ended actors that are kept, the latest.
 EVENTS: Final = 1_000
@@ -218,7 +219,7 @@ class RecentPast:
             return str(value)[:TEXT]
         if isinstance(value, tuple):
             return ", ".join(map(self._text, value))[:TEXT]
-        return "" if value is None else type(value).__qualname__
+        return "" if value is None else class_name(value)
 
     def _note_end(self, cell: Any, down: Down) -> None:
         """Take note of what an actor was that has ended: messages may come to it yet."""
@@ -238,8 +239,8 @@ class RecentPast:
         count: int = 1,
     ) -> None:
         """Take note of messages that nobody handled."""
-        lost = message.message if isinstance(message, Envelope) else message
-        what = "" if message is None else type(lost).__qualname__
+        lost = message.message if type(message) is Envelope else message
+        what = "" if message is None else class_name(lost)
         origin = self._origin(sender)
         key = (kind, ref.node_id, ref.actor_id, what, origin)
         with self._lock:

@@ -17,12 +17,47 @@ from callboard.actors.errors import (
 from callboard.actors.system_actor import ERRAND_LIMIT
 from callboard.basp.header import SPAWN_SERVER
 from callboard.proxies.messages import Spawn
+from callboard.text import class_name
 from tests.callboard.test_text import Speechless
 from tests.proxies.cast import Echo, connect, eventually
 
 BLOCKS = Spawn("blocks", (), None)
 
+
+class Nameless(type):
+    def __getattribute__(cls, name):
+        raise ValueError
+
+
+class Unnamed(Exception, metaclass=Nameless):
+    """Its class does not say what it is called."""
+
+
+class Hidden(Exception):
+    def __getattribute__(self, name):
+        raise ValueError
+
+
+class Derived(str):
+    """A text with code of its own."""
+
+    __slots__ = ()
+
+    def __len__(self):
+        raise ValueError
+
+    __format__ = __str__ = __getitem__ = __len__
+
+
+class Written(Exception):
+    def __str__(self):
+        return Derived("x")
+
+
 RAISED = {
+    "unnamed": Unnamed,
+    "hidden": Hidden,
+    "written": Written,
     "value": lambda: ValueError("no"),
     "exit": lambda: SystemExit(3),
     "interrupt": KeyboardInterrupt,
@@ -63,6 +98,12 @@ class Odd(Actor):
 
 class Blocks(Actor):
     def __init__(self) -> None:
+        GATE.wait(60)
+
+
+class Slow(Actor):
+    @handler
+    def slow(self, msg: float) -> None:
         GATE.wait(60)
 
 
@@ -120,6 +161,21 @@ def test_a_message_that_cannot_be_shown_ends_nothing(make_node, kind, caplog):
     eventually(lambda: "a subscriber failed" in caplog.text)
 
 
+def test_a_dead_letter_that_hides_its_class_holds_up_none_behind_it(make_node):
+    node = make_node()
+    GATE.clear()
+    blocks = node.spawn(Slow)
+    blocks.tell(1.0)
+    blocks.tell(Hidden())
+    asked = blocks.ask(2.0)
+    blocks.kill()
+    GATE.set()
+
+    with pytest.raises(ActorDown):
+        asked.result(5)
+    eventually(lambda: node.stats().dead_letters >= 2)
+
+
 @pytest.fixture
 def shop(make_node):
     offer = {"odd": Odd, "echo": Echo, "blocks": Blocks}
@@ -142,7 +198,7 @@ def test_a_constructor_that_raises_anything_is_told_and_ends_nothing(shop, offic
     with pytest.raises(RemoteError) as caught:
         office.remote_spawn(shop.address, "odd", kind)
 
-    assert caught.value.type_name == type(RAISED[kind]()).__qualname__
+    assert caught.value.type_name == class_name(RAISED[kind]())
     assert office.remote_spawn(shop.address, "echo").ask("alive").result(5) == "alive"
     eventually(lambda: shop.stats().actors == 1)
 
