@@ -16,6 +16,7 @@ from callboard.actors.future import AskList, Future
 from callboard.actors.seconds import count as checked_count
 from callboard.actors.seconds import period as checked_period
 from callboard.dataclass import dataclass
+from callboard.seconds import LARGEST
 
 #: Seconds before the first repeat, and before a later one at most.
 FIRST_PAUSE: Final = 0.1
@@ -67,7 +68,7 @@ class Retries:
 
     def __post_init__(self) -> None:
         checked_count(self.count, "retries")
-        checked_period(self.pause, "backoff")
+        object.__setattr__(self, "pause", checked_period(self.pause, "backoff"))
 
     def ends(self, now: float) -> float | None:
         """Return when the last attempt is over at the latest; None if never."""
@@ -75,7 +76,7 @@ class Retries:
             return self.limit
         backoff = Backoff(self.pause, LONGEST_PAUSE)
         pauses = sum(backoff.next_pause(None) for _ in range(min(self.count, 10_000)))
-        end = now + (self.count + 1) * self.timeout + pauses * (1.0 + JITTER)
+        end = now + (min(self.count, LARGEST) + 1) * self.timeout + pauses * (1.0 + JITTER)
         return end if self.limit is None else min(end, self.limit)
 
 

@@ -60,6 +60,7 @@ class Child:
             raise WrongValue(msg)
         plain, _ = options_of(actor_class)
         require(isinstance(plain, type), "Child takes a class, then its arguments", plain)
+        self.shutdown = limit(shutdown, "shutdown")
         if shutdown is not None and shutdown < 0:
             msg = f"shutdown={shutdown!r}: give seconds, or None to wait for ever"
             raise InvalidSeconds(msg)
@@ -71,7 +72,6 @@ class Child:
         self.on = on
         #: The nodes that it may run on, the first to try first; none for the supervisor's own.
         self.places = tuple(on) if isinstance(on, list | tuple) else () if on is None else (on,)
-        self.shutdown = limit(shutdown, "shutdown")
         self.label: str = name or str(getattr(actor_class, "__name__", actor_class))
 
     def __repr__(self) -> str:

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from callboard import Actor, Child, Down, Restarted, Supervisor, handler
-from callboard.actors.errors import RemoteError
+from callboard.actors.errors import InvalidSeconds, RemoteError
 from callboard.actors.events import (
     ActorRestarted,
     ActorStarted,
@@ -339,3 +339,5 @@ def test_negative_numbers_are_refused(runtime, wrong):
 def test_a_negative_time_for_the_end_is_refused():
     with pytest.raises(ValueError, match="shutdown=-1"):
         Child(Echo, shutdown=-1)
+    with pytest.raises(InvalidSeconds, match="shutdown='5'"):
+        Child(Echo, shutdown="5")

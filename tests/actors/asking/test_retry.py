@@ -120,6 +120,7 @@ def test_the_whole_ask_has_an_end():
     assert Retries(2, 1.0, 5.0, None).ends(0.0) == 15 + 1.5 * 3
     assert Retries(2, 1.0, 5.0, 7.0).ends(0.0) == 7.0
     assert Retries(2, 1.0, None, None).ends(0.0) is None
+    assert Retries(10**400, 10**400, 5.0, 7.0).ends(0.0) == 7.0
 
 
 @pytest.mark.parametrize(
