@@ -118,7 +118,8 @@ def _page(file: DiskFile, size: int, offset: int) -> bytes:
 def is_readable(file: DiskFile, size: int, offset: int) -> bool:
     """Return whether the disk can read these bytes."""
     try:
-        file.pread(size, offset)
+        for at in range(offset, offset + size, _PIECE):
+            file.pread(min(_PIECE, offset + size - at), at)
     except OSError as error:
         if error.errno != errno.EIO:
             raise
@@ -128,6 +129,7 @@ def is_readable(file: DiskFile, size: int, offset: int) -> bool:
 
 #: Bytes that a disk can read or not: pages are read as a whole.
 _PAGE: Final = 4096
+_PIECE: Final = 4 << 20
 
 #: Bytes of a small file, such as a place or a status.
 SMALL_LIMIT: Final = 1 << 20

@@ -30,6 +30,8 @@ TEMPORARY: Final = ".tmp"
 LAST_OFFSET: Final = 2**63 - 1
 _DIGITS: Final = 20
 _COPY: Final = 1 << 20
+#: No file is larger but segments, which are read in pieces.
+_LARGEST: Final = 64 << 20
 _MARK: Final = struct.Struct("<QQQI")
 _FACTS: Final = struct.Struct("<QQQ")
 _MAX_FILE: Final = 4096
@@ -119,10 +121,11 @@ class Folder:
         return ["/" + "/".join(names[:depth]) for depth in range(1, len(names) + 1)]
 
     def read(self, path: str) -> bytes:
-        """Return a file's contents; nothing if there is no such file."""
+        """Return a file's contents; nothing if there is none, or none of ours is so large."""
         try:
             with closing(self.disk.open(path)) as file:
-                return read_through(file, file.size(), 0)
+                size = file.size()
+                return read_through(file, size, 0) if size <= _LARGEST else b""
         except FileNotFoundError:
             return b""
 
@@ -153,10 +156,7 @@ class Folder:
             closing(self.disk.open(path)) as source,
             closing(self.disk.open(path + TEMPORARY, append=True)) as copy,
         ):
-            copy.truncate(0)
-            for position in range(0, size, _COPY):
-                write_all(copy, source.pread(min(_COPY, size - position), position))
-            copy.fsync()
+            copy_bytes(source, copy, 0, size)
         self.disk.rename(path + TEMPORARY, path)
         self.sync()
 
@@ -248,6 +248,14 @@ def _read_note(folder: Folder, base: int) -> Mark:
         told = json.loads(folder.read(folder.segment(base, PUBLISHED)))
         return Mark(base, int(told["bytes"]), int(told["end"]))
     return Mark(base, 0, base)
+
+
+def copy_bytes(source: DiskFile, copy: DiskFile, start: int, end: int) -> None:
+    """Write bytes of a file as all that another one has; durable."""
+    copy.truncate(0)
+    for position in range(start, end, _COPY):
+        write_all(copy, source.pread(min(_COPY, end - position), position))
+    copy.fsync()
 
 
 class FileLock:

@@ -8,6 +8,7 @@ from callboard.commitlog.disk import DiskFile, read_through
 
 _FIRST_CHUNK: Final = 32 << 10
 _CHUNK: Final = 128 << 10
+_PIECE: Final = 4 << 20
 
 
 class Scan:
@@ -62,11 +63,13 @@ class Scan:
 
 def find_intact(file: DiskFile, position: int, offset: int) -> Batch | None:
     """Return the first intact batch behind a damaged place, with an offset or a later one."""
-    rest = read_through(file, max(0, file.size() - position), position)
-    at = rest.find(MAGIC)
-    while at >= 0:
-        batch = Scan(file, position + at).next()
-        if batch is not None and batch.base >= offset:
-            return batch
-        at = rest.find(MAGIC, at + 1)
+    size = file.size()
+    for start in range(position, size, _PIECE):  # it may be of any size, mostly hole
+        piece = read_through(file, _PIECE + len(MAGIC) - 1, start)
+        at = piece.find(MAGIC)
+        while at >= 0:
+            batch = Scan(file, start + at).next()
+            if batch is not None and batch.base >= offset:
+                return batch
+            at = piece.find(MAGIC, at + 1)
     return None

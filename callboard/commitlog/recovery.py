@@ -14,7 +14,7 @@ raises `LogCorrupt`, and the log goes on in a new segment.
 from contextlib import closing
 
 from callboard.commitlog.disk import is_readable
-from callboard.commitlog.folder import CUT, TEMPORARY, Folder, Mark, read_mark
+from callboard.commitlog.folder import CUT, TEMPORARY, Folder, Mark, copy_bytes, read_mark
 from callboard.commitlog.integrity import Scan, find_intact
 from callboard.commitlog.segment import SegmentIndex
 from callboard.dataclass import dataclass
@@ -88,5 +88,6 @@ def _keep_what_is_whole(folder: Folder, scan: Scan, size: int) -> LogRecovery:
     end, kept_in = scan.offset or 0, ""
     if position < size and find_intact(scan.file, position, end):
         kept_in = folder.segment(end, f".{position}{CUT}")
-        folder.write(kept_in, scan.file.pread(size - position, position))
+        with closing(folder.disk.open(kept_in, append=True)) as kept:
+            copy_bytes(scan.file, kept, position, size)
     return LogRecovery(cut_bytes=size - position, kept_in=kept_in, end=end)

@@ -127,3 +127,25 @@ def test_a_folder_may_be_a_link_itself(folder):
     other.symlink_to(folder)
 
     assert payloads(other) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("suffix", [".index", ".log"])
+def test_a_file_of_absurd_size_is_never_read_in_one_piece(tmp_path, monkeypatch, suffix):
+    folder, sizes, pread = tmp_path / "log", [0], os.pread
+    with CommitLog(folder, segment_bytes=4096) as log:
+        for _ in range(200):
+            log.append("t", "x" * 60)
+    for path in sorted(folder.glob("*" + suffix))[-2:]:
+        os.truncate(path, (1 << 26) + 1)
+
+    def measured(descriptor, size, offset):
+        sizes.append(size)
+        return pread(descriptor, size, offset)
+
+    monkeypatch.setattr(os, "pread", measured)
+
+    assert len(payloads(folder)) == 200
+    verify(folder)
+    with CommitLog(folder) as log:
+        assert log.append("t", "d") == 200
+    assert max(sizes) <= 1 << 25
