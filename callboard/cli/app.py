@@ -133,8 +133,8 @@ def demo(options: DemoCommandOptions) -> int:
       callboard demo --forever
       callboard demo --seconds 10 --json | jq .down_ms
     """  # noqa: D301  # \b is typer's mark for lines that stay as they are
-    from callboard.demo.options import DemoOptions
     from callboard.demo.run import run
+    from callboard.demo.story import DemoOptions
 
     return run(DemoOptions(**vars(options)))
 

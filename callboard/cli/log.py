@@ -66,6 +66,13 @@ class _Damage:
 
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The directory of the log.")]
+Place = Annotated[
+    str,
+    typer.Argument(
+        metavar="FOLDER",
+        help="The directory of the log, or grpc://HOST:PORT/NAME of a served one.",
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +99,24 @@ class TailOptions(LogOptions):
     count: int = option(10, "How many records.", "-n", min=0)
     follow: bool = flag("Wait for more; end with Ctrl-C.", "--follow", "-f")
     topic: str = option("", "Only topics that begin so.", "--topic", metavar="PREFIX")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeLogsOptions(JsonOptions):
+    """Where logs are served, and to whom."""
+
+    listen: str = option("127.0.0.1:0", "Where readers reach it.", metavar="HOST:PORT")
+    permissions: Path | None = option(
+        None, "Named secrets, and the logs that each may read.", metavar="FILE.toml"
+    )
+    tls: Path | None = option(
+        None,
+        "Folder with certificate.pem and key.pem of the server.",
+        "--tls",
+        metavar="FOLDER",
+        envvar="CALLBOARD_TLS",
+    )
+    as_json: bool = flag("Print the addresses as JSON.", "--json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +155,7 @@ def list_logs(options: LogOptions, folder: Folder = Path()) -> None:
 
 
 @command(app)
-def cat(folder: Folder, options: CatOptions) -> int:
+def cat(folder: Place, options: CatOptions) -> int:
     """Print records.
 
     \b
@@ -154,7 +179,7 @@ def cat(folder: Folder, options: CatOptions) -> int:
 
 
 @command(app)
-def tail(folder: Folder, options: TailOptions) -> int:
+def tail(folder: Place, options: TailOptions) -> int:
     """Print the newest records, and with -f those that come.
 
     \b
@@ -191,7 +216,7 @@ def _newest(log: LogReader, end: int, count: int, topic: str, damage: _Damage) -
 
 
 @command(app)
-def verify(folder: Folder, options: LogOptions) -> int:
+def verify(folder: Place, options: LogOptions) -> int:
     """Check every byte of a log; the exit code is 1 when some are damaged.
 
     \b
@@ -210,7 +235,7 @@ def verify(folder: Folder, options: LogOptions) -> int:
 
 
 @command(app)
-def stats(folder: Folder, options: LogOptions) -> int:
+def stats(folder: Place, options: LogOptions) -> int:
     """Tell size, times, segments, and how many records each topic has.
 
     \b
@@ -286,7 +311,7 @@ def sql(
         str, typer.Argument(metavar="QUERY", help="Tables are logs, by path; `log` is FOLDER.")
     ],
     options: SqlOptions,
-    folder: Folder = Path(),
+    folder: Place = ".",
 ) -> int:
     """Query logs with SQL (DuckDB; pip install 'callboard[sql]').
 
@@ -322,6 +347,31 @@ def sql(
     if len(rows) > options.limit:
         say(f"only the first {options.limit} rows; --limit prints more, --json all", err=True)
     return damage.code()
+
+
+@command(app)
+def serve(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="FOLDER…", help="Directories of logs.")
+    ],
+    options: ServeLogsOptions,
+) -> None:
+    """Serve logs to readers on other machines by Arrow Flight, until Ctrl-C or SIGTERM.
+
+    Each is served under its directory's name. Who reads shows one of the secrets of
+    --permissions as a token, whose `logs` say which ones; without that file everybody of this
+    machine may read all. Other machines are let in with --permissions and --tls only.
+
+    \b
+    Examples:
+      callboard log serve metrics
+      callboard log tail grpc://127.0.0.1:8815/metrics
+      callboard log serve metrics orders --listen 0.0.0.0:8815 --permissions peers.toml --tls tls
+    """  # noqa: D301, E501
+    from callboard.cli.work.log_server import serve_logs
+
+    with _explained():
+        serve_logs(folders, options.listen, options.permissions, options.tls, options)
 
 
 def _about(records: Iterable[Record], topic: str) -> Iterator[Record]:
@@ -373,15 +423,15 @@ def _time(text: str) -> int:
 # --- SQL ---
 
 
-def _tables(duckdb: Any, query: str, folder: Path) -> dict[str, Path]:
+def _tables(duckdb: Any, query: str, folder: str) -> dict[str, str]:
     """Return the logs that a query names: `log`, and paths."""
     with duckdb.connect() as connection:
         (tree,) = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchone()
         names = set(_base_tables(json.loads(tree))) or connection.get_table_names(query)
     return {
-        name: folder if name == LOG else Path(name)
+        name: folder if name == LOG else name
         for name in sorted(names)
-        if name == LOG or Path(name).is_dir()
+        if name == LOG or "://" in name or Path(name).is_dir()
     }
 
 

@@ -16,6 +16,7 @@ from callboard.commitlog.following.follower import Follower, Growth, growth_of
 from callboard.commitlog.following.named import NamedReader, ReaderPlace, places_of
 from callboard.commitlog.reading import LogReading, OnDamage, RunReader
 from callboard.commitlog.record import Cursor, Record, Run
+from callboard.commitlog.remote.disk import RemoteDisk, parse_address
 from callboard.commitlog.segment import LogSegmentTable, SegmentInfo
 
 if TYPE_CHECKING:
@@ -35,20 +36,28 @@ class LogReader:
 
     is_written_here = False
 
-    def __init__(self, folder: str | Path, *, disk: Disk | None = None) -> None:
-        """Look at the log in a folder.
+    def __init__(
+        self, folder: str | Path, *, token: str | None = None, disk: Disk | None = None
+    ) -> None:
+        """Look at the log in a folder, or at one that is served elsewhere.
 
         Args:
-            folder: Where it is.
+            folder: Where it is: a directory, or `grpc://HOST:PORT/NAME` (`grpc+tls://` with
+                TLS) of what `callboard log serve` serves.
+            token: What proves to a server who reads; the environment's CALLBOARD_SECRET by
+                default. The authority of its certificate is the file CALLBOARD_LOG_AUTHORITY
+                names, or one of the system's.
             disk: The file system it is on, for tests; the machine's own by default.
 
         Raises:
-            LogFailed: there is no log.
+            LogFailed: there is no log, or no server answers.
+            ExtraMissing: an address, and no pyarrow.
+            ValueError: an address has another form.
         """
-        place = open_folder(folder, disk)
+        place = open_folder(folder, disk, token)
         with place.reading():
             self._table = LogSegmentTable(place)
-        self.growth = growth_of(self._table.folder.path) if disk is None else Growth()
+        self.growth = growth_of(place.path) if isinstance(place.disk, RealDisk) else Growth()
         self._runs = RunReader(self._table)
 
     @property
@@ -260,8 +269,17 @@ class LogReader:
         """Do nothing: a reader holds nothing."""
 
 
-def open_folder(folder: str | Path, disk: Disk | None) -> Folder:
-    """Return a folder of the machine, or of a disk that was given."""
-    if disk is None:
-        return Folder(RealDisk("/"), str(Path(folder).absolute()))
-    return Folder(disk, "/" + str(folder).strip("/"))
+def open_folder(
+    folder: str | Path, disk: Disk | None = None, token: str | None = None
+) -> Folder:
+    """Return a folder of the machine, of a disk that was given, or of a server.
+
+    Raises:
+        ValueError: an address has another form.
+    """
+    if disk is not None:
+        return Folder(disk, "/" + str(folder).strip("/"))
+    if isinstance(folder, str) and "://" in folder:
+        address = parse_address(folder, token)
+        return Folder(RemoteDisk(address), str(address))
+    return Folder(RealDisk("/"), str(Path(folder).absolute()))

@@ -3,6 +3,6 @@
 Importing this package loads nothing heavy; `callboard.demo.run.run` starts it.
 """
 
-from callboard.demo.options import DemoOptions
+from callboard.demo.story import DemoOptions
 
 __all__ = ["DemoOptions"]

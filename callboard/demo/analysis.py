@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 from callboard.commitlog import LogError, LogReader, Record
 from callboard.commitlog.disk import open_plain
 from callboard.demo.line import child_environment
-from callboard.demo.options import ANALYSIS, DemoOptions
+from callboard.demo.story import ANALYSIS, DemoOptions
 from callboard.text import printable
 
 #: Variable of the environment that `make run` sets to "awaited" while it fetches Spark.

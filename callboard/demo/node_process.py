@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 from callboard import ActorRef, Node
 from callboard.actors.events import ActorFailed, ActorStarted, ActorStopped
 from callboard.demo.aggregator import Aggregator, TakeSnapshot
-from callboard.demo.options import ANALYSIS
+from callboard.demo.story import ANALYSIS
 from callboard.endpoint.hub import Hub
 from callboard.proxies.events import LinkDown, LinkUp, NodeDown, NodeUp
 

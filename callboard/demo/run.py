@@ -16,11 +16,10 @@ from typing import Any, Final
 
 from callboard.demo.analysis import Analysis
 from callboard.demo.line import LINKS, NAMES, Line
-from callboard.demo.options import DemoOptions
 from callboard.demo.outcome import RunOutcome
 from callboard.demo.scene import Event, Scene
 from callboard.demo.screen import DemoScreen, Keyboard, KeyCommand, KeyParser, PlainScreen
-from callboard.demo.story import Blow, Timeline
+from callboard.demo.story import Blow, DemoOptions, Timeline
 from callboard.text import printable
 
 

@@ -1,10 +1,16 @@
-"""The timeline of the demo, and what a blow to the system led to. Pure: times are arguments."""
+"""The demo's story: what the user chooses about it, its timeline, and what a blow led to.
+
+Pure: times are arguments.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from callboard.demo.options import SECONDS
+#: How long the demo plays unless it is told otherwise.
+SECONDS: Final = 30.0
 
+#: The variable that names the folder of the analysis to the nodes; without it there is none.
+ANALYSIS: Final = "CALLBOARD_DEMO_ANALYSIS"
 KILL_AT: Final = 15.0 / SECONDS
 #: When C is killed and started again, as parts of the whole story.
 RESTART_AT: Final = 18.0 / SECONDS
@@ -17,6 +23,23 @@ KILLED: Final = "C"
 FAR: Final = "D"
 
 Blow = Literal["kill", "freeze", "thaw", "cut"]
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """The choices of one run.
+
+    Attributes:
+        seconds: length of the story; the kill and the restart scale with it.
+        forever: play no story, end only by key or signal.
+        as_json: print nothing but the final summary, as JSON.
+        plain: print lines even in a terminal.
+    """
+
+    seconds: float = SECONDS
+    forever: bool = False
+    as_json: bool = False
+    plain: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ from callboard.proxies.events import LinkDown, LinkUp, NodeUp, PathMoved
 from callboard.proxies.lifetime.proxy import Proxy
 from callboard.proxies.link.dialer import Dial
 from callboard.proxies.messages import Lookup
-from callboard.proxies.rights.doors import CORE_NAME
+from callboard.proxies.rights.rights import CORE_NAME
 from callboard.proxies.traffic.incoming import RemoteTeller
 from callboard.seconds import check_numbers
 

@@ -40,7 +40,7 @@ from callboard.endpoint.machine.topic import (
 from callboard.endpoint.message_queue import MessageQueue
 from callboard.model.errors import InvalidData
 from callboard.proxies.errors import NotPermitted
-from callboard.proxies.rights.doors import MASTER_NAME
+from callboard.proxies.rights.rights import MASTER_NAME
 from callboard.store.backend.interface import StoreBackend
 from callboard.store.errors import BackendFailure, MasterExists, StoreClosed, StoreError
 from callboard.store.machine import command

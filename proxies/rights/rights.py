@@ -8,6 +8,11 @@ from typing import Any, Final, Literal, Self
 
 from callboard.dataclass import dataclass
 
+#: The name of the actor of topics and stores; it looks at each value of a leaf itself.
+CORE_NAME: Final = "callboard.core"
+#: What the names of the masters of stores begin with; the name of the store follows in hex.
+MASTER_NAME: Final = "callboard.master."
+
 #: Rights whose patterns are matched with names, as file names are (`*`, `?`, `[a-z]`).
 NAMED: Final = ("names", "send", "monitor", "spawn", "stop", "link", "logs", "reach")
 #: Rights whose entries are the beginnings of topics.
@@ -123,3 +128,14 @@ class Rights:
             fnmatchcase(name, pattern) and STORE_LEVELS.index(given) >= needed
             for pattern, given in self.stores.items()
         )
+
+
+def may_look_up(rights: Rights, name: str, *, is_here: bool = True) -> bool:
+    """Return whether a leaf may look up or watch a name, at its member or one behind that.
+
+    The endpoints of both sides find each other where a topic or store is open. Masters are
+    found through the topics of their stores.
+    """
+    if name == CORE_NAME:
+        return is_here and rights.has_topics
+    return not name.startswith(MASTER_NAME) and rights.permit("names", name)

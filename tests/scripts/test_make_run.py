@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from callboard.demo.analysis import AWAITED, Analysis
-from callboard.demo.options import DemoOptions
+from callboard.demo.story import DemoOptions
 
 PROJECT = Path(__file__).parents[2]
 

@@ -3,7 +3,7 @@
 import datetime
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from callboard.commitlog import LogReader, Retention
@@ -21,7 +21,8 @@ class SourceOptions:
     """The options of `format("callboard")` when it reads.
 
     Attributes:
-        path: The directory of the log.
+        path: The directory of the log, or `grpc://HOST:PORT/NAME` of one that is served.
+        token: `token`: what proves to a server who reads; Spark hides it in what it shows.
         start: `startingOffsets`: earliest, latest, a number or a time.
         end: `endingOffsets`, of batches only.
         topics: `topics`: beginnings of topics, with commas; empty takes all.
@@ -45,6 +46,7 @@ class SourceOptions:
     infers: bool = False
     sample: int = SAMPLE_RECORDS
     partitions: int = 0
+    token: str | None = field(default=None, repr=False)
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
@@ -67,6 +69,7 @@ class SourceOptions:
             infers=_flag(given, "inferSchema", default=False),
             sample=_at_least(given, "sampleRecords", 1) or SAMPLE_RECORDS,
             partitions=_at_least(given, "numPartitions", 1) or 0,
+            token=given.get("token"),
         )
 
 

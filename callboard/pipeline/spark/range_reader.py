@@ -63,7 +63,7 @@ def read_range(
 
 def _records(options: SourceOptions, start: int, end: int) -> Iterator[pa.RecordBatch]:
     """Iterate over the records of a range that are wanted, and account for the others."""
-    table = LogSegmentTable(open_folder(options.path, None))
+    table = LogSegmentTable(open_folder(options.path, token=options.token))
     common = os.path.commonprefix(options.topics) if options.topics else ""
     expected = start
     while expected < end:

@@ -44,15 +44,15 @@ class Range(InputPartition):
         self.end = end
 
 
-def open_log(path: str) -> LogReader:
+def open_log(options: SourceOptions) -> LogReader:
     """Return a reader of a log.
 
     Raises:
         InvalidSetting: there is no log.
     """
     try:
-        return LogReader(path)
-    except LogFailed as error:
+        return LogReader(options.path, token=options.token)
+    except (LogFailed, ValueError) as error:
         raise InvalidSetting(str(error)) from None
 
 
@@ -60,7 +60,7 @@ def infer_schema(options: SourceOptions) -> StructType:
     """Return the columns of records, and with `inferSchema` fields of a sample's payloads."""
     if not options.infers:
         return from_arrow_schema(RECORD_SCHEMA)
-    log = open_log(options.path)
+    log = open_log(options)
     sample = []
     for record in log.read(max(log.start, find_offset(log, options.start))):
         if not options.topics or record.topic.startswith(options.topics):
@@ -107,7 +107,7 @@ class LogBatchReader(_RangeTasks, DataSourceReader):
             InvalidSetting: there is no log.
         """
         options = self._options
-        log = open_log(options.path)
+        log = open_log(options)
         start, end = find_offset(log, options.start), find_offset(log, options.end)
         end = min(end, log.end)
         if start < log.start:
@@ -125,7 +125,7 @@ class LogStreamReader(_RangeTasks, DataSourceStreamReader, SupportsTriggerAvaila
             what = f"endingOffsets={options.end}: a stream has no end; use spark.read"
             raise InvalidSetting(what)
         super().__init__(options, schema)
-        self._log = open_log(options.path)
+        self._log = open_log(options)
         self._target: int | None = None
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802

@@ -16,8 +16,8 @@ from callboard.demo.analysis import (
     AnalysisResult,
     _evaluate,
 )
-from callboard.demo.options import DemoOptions
 from callboard.demo.outcome import Findings
+from callboard.demo.story import DemoOptions
 from callboard.pipeline import SparkMissing
 
 SECOND = 10**9

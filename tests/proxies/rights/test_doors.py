@@ -1,7 +1,6 @@
 import pytest
 
-from callboard.proxies.rights.doors import CORE_NAME, MASTER_NAME, may_look_up
-from callboard.proxies.rights.rights import Rights
+from callboard.proxies.rights.rights import CORE_NAME, MASTER_NAME, Rights, may_look_up
 
 EVERY_NAME = Rights(**dict.fromkeys(("names", "send", "monitor", "stop", "link"), ["*"]))
 
