@@ -8,14 +8,7 @@ copied when they become data.
     endpoint.publish("/numbers", numbers)
 """
 
-from collections.abc import (
-    Iterable,
-    Iterator,
-    Mapping,
-    MutableMapping,
-    MutableSequence,
-    MutableSet,
-)
+from collections import abc
 from typing import Any, overload
 
 from callboard.model.data import Data, order_key
@@ -24,10 +17,10 @@ from callboard.model.data import Table as FrozenMapping
 from callboard.model.data import Vector as FrozenVector
 
 
-class Vector(MutableSequence[Data]):
+class Vector(abc.MutableSequence[Data]):
     """A run of values; what is put in becomes data."""
 
-    def __init__(self, items: Iterable[Any] = ()) -> None:
+    def __init__(self, items: abc.Iterable[Any] = ()) -> None:
         self._items = [Data(item) for item in items]
 
     def as_data(self) -> Data:
@@ -66,10 +59,10 @@ class Vector(MutableSequence[Data]):
         return repr(FrozenVector(self._items))
 
 
-class Set(MutableSet[Data]):
+class Set(abc.MutableSet[Data]):
     """Values without duplicates, from the smallest to the largest."""
 
-    def __init__(self, items: Iterable[Any] = ()) -> None:
+    def __init__(self, items: abc.Iterable[Any] = ()) -> None:
         self._items = {Data(item) for item in items}
 
     def as_data(self) -> Data:
@@ -91,7 +84,7 @@ class Set(MutableSet[Data]):
     def __contains__(self, value: object) -> bool:
         return value in self._items
 
-    def __iter__(self) -> Iterator[Data]:
+    def __iter__(self) -> abc.Iterator[Data]:
         return iter(sorted(self._items, key=order_key))
 
     def __len__(self) -> int:
@@ -101,10 +94,10 @@ class Set(MutableSet[Data]):
         return repr(FrozenSet(self._items))
 
 
-class Table(MutableMapping[Data, Data]):
+class Table(abc.MutableMapping[Data, Data]):
     """Values by key, from the smallest key to the largest."""
 
-    def __init__(self, entries: Mapping[Any, Any] | None = None) -> None:
+    def __init__(self, entries: abc.Mapping[Any, Any] | None = None) -> None:
         self._entries: dict[Data, Data] = {}
         self.update(entries or {})
 
@@ -121,7 +114,7 @@ class Table(MutableMapping[Data, Data]):
     def __delitem__(self, key: Any) -> None:
         del self._entries[Data(key)]
 
-    def __iter__(self) -> Iterator[Data]:
+    def __iter__(self) -> abc.Iterator[Data]:
         return iter(sorted(self._entries, key=order_key))
 
     def __len__(self) -> int:

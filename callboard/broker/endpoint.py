@@ -16,14 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar, overload
 
+from callboard.actors import errors
 from callboard.actors.closing import Closing, on_a_thread, refuse_loop
-from callboard.actors.errors import (
-    CallboardError,
-    InvalidSeconds,
-    NodeClosed,
-    WrongValue,
-    wrong_argument,
-)
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef
 from callboard.actors.seconds import seconds
@@ -122,7 +116,7 @@ class Endpoint(Closing):
             msg = (
                 "Endpoint() takes a Configuration; its name is an option, metrics_endpoint_name"
             )
-            raise wrong_argument(msg, given)
+            raise errors.wrong_argument(msg, given)
         self.configuration = copy.copy(configuration or Configuration())
         options = effective_options(self.configuration.options, os.environ, Path.cwd())
         self.configuration.options = options
@@ -189,7 +183,7 @@ class Endpoint(Closing):
             if self._own_tls is not None and not insecure:
                 refuse_unguarded(host, is_guarded=is_guarded or self._has_secret)
             return self.node.listen(host, port, insecure=insecure)
-        except (OSError, CallboardError, ValueError) as error:
+        except (OSError, errors.CallboardError, ValueError) as error:
             log.error("cannot listen at %s:%s: %s", host, port, error)
             return 0
 
@@ -554,8 +548,7 @@ class Endpoint(Closing):
         self._is_shut = True
         for store in self.stores:
             store.close()
-        if not (self.node.runtime.is_runner_thread() or self.node.runtime.is_closed):
-            self.hub.flushed(FLUSH_LIMIT)
+        self.hub.flushed(FLUSH_LIMIT)
         for member in list(self._members):
             member.close()
         self.hub.remove_receiver(self._forwarded)
@@ -590,7 +583,7 @@ class Endpoint(Closing):
             endpoint = uuid.UUID(str(whom)).bytes
         except ValueError:
             msg = f"{str(whom)[:80]!r} is no id of an endpoint, as its node_id() returns it"
-            raise WrongValue(msg) from None
+            raise errors.WrongValue(msg) from None
         limit = _seconds(timeout, AWAIT_PEER_LIMIT)
         return self.hub.until(lambda core: core.node_of(endpoint) is not None, limit)
 
@@ -631,7 +624,7 @@ class Endpoint(Closing):
     def _refuse_shut(self) -> None:
         if self._is_shut:
             msg = f"endpoint {self.node_id()} was shut down; make another one"
-            raise NodeClosed(msg)
+            raise errors.NodeClosed(msg)
 
 
 def _check_size(qsize: int) -> None:
@@ -648,7 +641,7 @@ def _seconds(value: Seconds | None, default: float = 0.0) -> float:
     time = 0.0 if given != given else seconds(given)  # as NaN alone is
     if not given >= 0.0:
         msg = f"a time of {value!r} s is negative, or no number"
-        raise InvalidSeconds(msg)
+        raise errors.InvalidSeconds(msg)
     return time
 
 

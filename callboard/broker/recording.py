@@ -234,10 +234,8 @@ class Recording(Closing, RunReceiver):
 
     def _take_published(self, timeout: float) -> None:
         """Let the core hand over what was published; not where its node would stand still."""
-        runtime = self._hub.runtime
-        if not runtime.is_runner_thread() and not runtime.is_closed:
-            with suppress(CallboardError):
-                self._hub.flushed(timeout)
+        with suppress(CallboardError):
+            self._hub.flushed(timeout)
 
     def _reach(self, timeout: float | None) -> bool:
         """Wait until all that was taken before is in the log; False after `timeout` seconds."""

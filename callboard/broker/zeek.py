@@ -37,34 +37,39 @@ class StrictEvent:
 
     def __init__(self, *args: Any) -> None:
         if len(args) == 1 and not isinstance(args[0], str):
-            self._name, self._args, self._metadata = _parse(Data(args[0]))
+            self._read = _parse(Data(args[0]))
         elif args and isinstance(args[0], str):
-            self._name = args[0]
-            self._args = tuple(map(Data, args[1:]))
-            self._metadata = Data()
+            self._read = args[0], tuple(map(Data, args[1:])), Data()
         else:
             msg = "an event is made of a name and arguments, or of one value that is an event"
             raise InvalidData(msg)
 
+    def _parts(self) -> "_Parts":
+        """Return the name, the arguments and the metadata; nil where there is none."""
+        return self._read
+
     def name(self) -> str:
         """Return the name."""
-        return self._name
+        return self._parts()[0]
 
     def args(self) -> list[Any]:
         """Return the arguments as Python values."""
-        return [python_value(arg, hashed=False) for arg in self._args]
+        return [python_value(arg, hashed=False) for arg in self._parts()[1]]
 
     def metadata(self) -> dict[int, Any]:
         """Return the metadata by id, as Python values; empty where there is none."""
-        if self._metadata.get_type() is DataType.Nil:
+        metadata = self._parts()[2]
+        if metadata.get_type() is DataType.Nil:
             return {}
-        pairs: Iterable[Data] = self._metadata.as_vector()
+        pairs: Iterable[Data] = metadata.as_vector()
         return {pair.value[0].as_count(): Data.to_py(pair.value[1]) for pair in pairs}
 
     def with_metadata(self, entries: dict[int, Any]) -> "StrictEvent":
         """Return the same event with these metadata entries instead of its own."""
-        made = type(self)(self._name, *self._args)
-        made._metadata = Data([(Count(key), value) for key, value in entries.items()])  # noqa: SLF001
+        name, args, _ = self._parts()
+        made = type(self)(name, *args)
+        metadata = Data([(Count(key), value) for key, value in entries.items()])
+        made._read = name, args, metadata  # noqa: SLF001
         return made
 
     def valid(self) -> bool:
@@ -73,9 +78,10 @@ class StrictEvent:
 
     def as_data(self) -> Data:
         """Return the event as data, as it travels."""
-        inner: list[Any] = [self._name, Data(self._args)]
-        if self._metadata.get_type() is not DataType.Nil:
-            inner.append(self._metadata)
+        name, args, metadata = self._parts()
+        inner: list[Any] = [name, Data(args)]
+        if metadata.get_type() is not DataType.Nil:
+            inner.append(metadata)
         return Data([_FORMAT, _EVENT, inner])
 
     def __eq__(self, other: object) -> bool:
@@ -87,7 +93,8 @@ class StrictEvent:
         return hash(self.as_data())
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._name}({', '.join(map(str, self._args))})>"
+        name, args, _ = self._parts()
+        return f"<{type(self).__name__} {name}({', '.join(map(str, args))})>"
 
 
 class SafeEvent(StrictEvent):
@@ -95,10 +102,13 @@ class SafeEvent(StrictEvent):
 
     def args(self) -> list[Any]:
         """Return the arguments as Python values that cannot be changed."""
-        return [python_value(arg, hashed=False, frozen=True) for arg in self._args]
+        return [python_value(arg, hashed=False, frozen=True) for arg in self._parts()[1]]
 
 
-def _parse(data: Data) -> tuple[str, tuple[Data, ...], Data]:
+_Parts = tuple[str, tuple[Data, ...], Data]
+
+
+def _parse(data: Data) -> _Parts:
     """Take an event apart: its name, arguments and metadata (nil where there is none)."""
     inner = _members(data, (_LONG,))
     if inner[0] != _FORMAT or inner[1] != _EVENT:
@@ -151,33 +161,12 @@ class Event(StrictEvent):
         """Tell whether what was read is an event."""
         return self._error is None
 
-    def name(self) -> str:
-        """Return the name.
+    def _parts(self) -> "_Parts":
+        """Return what the event is made of.
 
         Raises:
             InvalidData: what was read is no event.
         """
-        self._refuse_invalid()
-        return super().name()
-
-    def args(self) -> list[Any]:
-        """Return the arguments as Python values.
-
-        Raises:
-            InvalidData: what was read is no event.
-        """
-        self._refuse_invalid()
-        return super().args()
-
-    def as_data(self) -> Data:
-        """Return the event as data, as it travels.
-
-        Raises:
-            InvalidData: what was read is no event.
-        """
-        self._refuse_invalid()
-        return super().as_data()
-
-    def _refuse_invalid(self) -> None:
         if self._error is not None:
             raise self._error
+        return super()._parts()

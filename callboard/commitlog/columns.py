@@ -272,13 +272,8 @@ def _decode(data: bytes) -> BatchNames:
     senders = NO_SENDERS
     if rest:
         (senders,) = rest
-    good = (
-        all(isinstance(topic, str) for topic in topics)
-        and all(key is None or isinstance(key, str | bytes) for key in keys)
-        and all(isinstance(row, dict) for row in headers)
-        and all(isinstance(sender, str) for sender in senders)
-    )
-    if not good:
+    kinds = (topics, str), (keys, str | bytes | None), (headers, dict), (senders, str)
+    if not all(isinstance(each, kind) for column, kind in kinds for each in column):
         what = "names of the wrong types"
         raise ValueError(what)
     rows = [MappingProxyType(row) if row else NO_HEADERS for row in headers]

@@ -12,18 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from callboard.commitlog import sealed
 from callboard.commitlog.arrow import load_pyarrow
 from callboard.commitlog.errors import ExtraMissing, LogCorrupt, LogError
 from callboard.commitlog.json_text import payload_json
 from callboard.commitlog.reader import LogReader
 from callboard.commitlog.reading import OnDamage
-from callboard.commitlog.sealed import (
-    SealedSegment,
-    as_written,
-    end_of_columns,
-    gaps_between,
-    sealed_segments,
-)
 
 if TYPE_CHECKING:
     import duckdb
@@ -57,14 +51,8 @@ def open_sql(
     """
     with closing(load_duckdb().connect()) as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        connection.create_function(
-            _VALUE,
-            _values,
-            ["BLOB", "BOOLEAN"],
-            "VARCHAR",
-            type="arrow",
-            null_handling="special",
-        )
+        kinds = {"parameters": ["BLOB", "BOOLEAN"], "return_type": "VARCHAR", "type": "arrow"}
+        connection.create_function(_VALUE, _values, **kinds, null_handling="special")
         for name, folder in logs.items():
             _make_view(connection, name, folder, on_damage)
         yield connection
@@ -90,7 +78,7 @@ def _make_view(
 ) -> None:
     """Make the view of a log that queries name."""
     log = LogReader(folder)
-    kept = list(_intact(sealed_segments(folder), on_damage))
+    kept = list(_intact(sealed.sealed_segments(folder), on_damage))
     view, tail = _quoted(name), _quoted(f"{name} (tail)")
     parts = [f"SELECT * FROM {tail}"]  # noqa: S608
     if kept:
@@ -104,13 +92,13 @@ def _make_view(
 
 
 def _intact(
-    segments: list[SealedSegment], on_damage: OnDamage | None
-) -> Iterator[SealedSegment]:
+    segments: list[sealed.SealedSegment], on_damage: OnDamage | None
+) -> Iterator[sealed.SealedSegment]:
     """Yield the segments whose Parquet files are whole, and tell of others."""
     for each in segments:
         if each.columns is None:
             continue
-        if (end := end_of_columns(each)) is not None:
+        if (end := sealed.end_of_columns(each)) is not None:
             yield each._replace(end=end)
             continue
         what = (
@@ -123,7 +111,9 @@ def _intact(
             on_damage(LogCorrupt(what, offset=each.base, next_offset=each.base))
 
 
-def _tail(log: LogReader, kept: list[SealedSegment], on_damage: OnDamage | None) -> "pa.Table":
+def _tail(
+    log: LogReader, kept: list[sealed.SealedSegment], on_damage: OnDamage | None
+) -> "pa.Table":
     """Return the records that no Parquet file has."""
     covered = {each.base for each in kept}
     bare = [each for each in log.segments if each.base not in covered]
@@ -134,12 +124,12 @@ def _tail(log: LogReader, kept: list[SealedSegment], on_damage: OnDamage | None)
             f" into memory; run: callboard log columns {log.folder}"
         )
         raise LogError(what)
-    gaps = gaps_between(log.start, log.end, [(each.base, each.end) for each in kept])
+    gaps = sealed.gaps_between(log.start, log.end, [(each.base, each.end) for each in kept])
     pieces: list[pa.RecordBatch] = []
     for start, end in gaps:
         tell = None if on_damage is None else partial(_tell_before, end, on_damage)
         pieces += log.arrow_batches(start, end, on_damage=tell)
-    return as_written(pieces)
+    return sealed.as_written(pieces)
 
 
 def _tell_before(end: int, on_damage: OnDamage, error: LogCorrupt) -> None:

@@ -165,10 +165,8 @@ def check_values(
     table: type[T],
     values: Mapping[str, Any],
     refuse: Refuse,
-    *,
-    source: str = "configuration",
+    path: Path | None,
     labels: Mapping[str, str] | None = None,
-    folder: Path | None = None,
 ) -> T:
     """Make a table of values.
 
@@ -176,17 +174,17 @@ def check_values(
         table: the class of the table.
         values: by key.
         refuse: makes the error.
-        source: what mistakes call the whole: the path of the file.
+        path: of the file, in whose folder the paths of `ExistingFile` begin; None for none.
         labels: what mistakes call a key whose value came from elsewhere: an option, a variable.
-        folder: where the paths of `ExistingFile` begin.
 
     Raises:
         Exception: that of `refuse`, with a line for each mistake.
     """
+    folder = Path() if path is None else path.parent
     try:
-        return table.model_validate(values, context={"folder": folder or Path()})
+        return table.model_validate(values, context={"folder": folder})
     except ValidationError as error:
-        raise refuse(explain(error, table, source, labels=labels)) from error
+        raise refuse(explain(error, table, str(path), labels=labels)) from error
 
 
 def explain(

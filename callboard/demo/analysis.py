@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -16,7 +15,7 @@ from typing import Any, Final, Self
 
 from callboard.commitlog import LogError, LogReader, Record
 from callboard.commitlog.disk import open_plain
-from callboard.demo.line import child_environment
+from callboard.demo.line import start_child
 from callboard.demo.story import ANALYSIS, DemoOptions
 from callboard.text import printable
 
@@ -185,13 +184,9 @@ class Analysis:
         )
         folder = os.environ[ANALYSIS] = self._folder.name  # the nodes see it too
         with (Path(folder) / "spark.txt").open("wb") as said:
-            self._process = subprocess.Popen(  # noqa: S603  # this very interpreter, no shell
-                [sys.executable, "-m", "callboard.demo.analysis_process", folder],
-                stdin=subprocess.PIPE,
-                stdout=said,
-                stderr=said,
-                env=child_environment(TMPDIR=folder, SPARK_LOCAL_DIRS=folder),
-                process_group=0,
+            places = {"TMPDIR": folder, "SPARK_LOCAL_DIRS": folder}
+            self._process = start_child(
+                "analysis_process", folder, errors=said, output=said, **places
             )
         return self
 

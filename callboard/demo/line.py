@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import IO, Any, Final, Self
 
 NAMES: Final = ("A", "B", "C", "D")
 
@@ -35,17 +35,9 @@ class ChildProcess:
         self.name = name
         self.is_frozen = False
         self._errors = folder / f"{name}.txt"
-        store = str(folder / "metrics.db")
-        module = "callboard.demo.node_process"
+        arguments = (name, str(port), str(folder / "metrics.db"), *join)
         with self._errors.open("wb") as said:
-            self.popen = subprocess.Popen(  # noqa: S603  # this very interpreter, no shell
-                [sys.executable, "-m", module, name, str(port), store, *join],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=said,
-                env=child_environment(),
-                process_group=0,
-            )
+            self.popen = start_child("node_process", *arguments, errors=said)
         assert self.popen.stdin is not None
         assert self.popen.stdout is not None
         self.stdin, self.stdout = self.popen.stdin, self.popen.stdout
@@ -195,6 +187,24 @@ def _reserve_port() -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.bind(("127.0.0.1", 0))
     return sock
+
+
+def start_child(
+    module: str,
+    *arguments: str,
+    errors: IO[bytes] | int,
+    output: IO[bytes] | int = subprocess.PIPE,
+    **environment: str,
+) -> subprocess.Popen[bytes]:
+    """Run a module of the demo in a process of its own, which reads from a pipe."""
+    return subprocess.Popen(  # noqa: S603  # this very interpreter, no shell
+        [sys.executable, "-m", f"callboard.demo.{module}", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=errors,
+        env=child_environment(**environment),
+        process_group=0,
+    )
 
 
 def child_environment(**more: str) -> dict[str, str]:

@@ -10,7 +10,6 @@ import importlib.util
 import json
 import os
 import subprocess
-import sys
 import threading
 import time
 from contextlib import ExitStack
@@ -20,6 +19,7 @@ from typing import Any, Final
 from callboard import Endpoint, Node
 from callboard.commitlog import LogReader
 from callboard.demo.aggregator import METRICS
+from callboard.demo.line import start_child
 from callboard.mqtt import Router, RouterConfig
 from callboard.mqtt.service.hub_door import MqttDoor, TopicMap
 
@@ -111,10 +111,7 @@ class MqttSide:
 
 def _start_client(port: int, name: str) -> subprocess.Popen[bytes]:
     """Start the client process."""
-    command = [sys.executable, "-m", "callboard.demo.mqtt_client", str(port), name]
-    client = subprocess.Popen(  # noqa: S603  # this very interpreter, no shell
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
+    client = start_child("mqtt_client", str(port), name, errors=subprocess.DEVNULL)
     assert client.stdin is not None
     os.set_blocking(client.stdin.fileno(), False)
     return client

@@ -9,7 +9,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from callboard.demo.aggregator import topic_of
 from callboard.demo.outcome import Balance, Findings, StoreBooks
@@ -77,8 +77,7 @@ def describe(reporter: str, note: dict[str, Any]) -> tuple[str, Tone] | None:
 PASSAGES_KEPT: Final = 512
 
 
-@dataclass(frozen=True, slots=True)
-class FollowedAsk:
+class FollowedAsk(NamedTuple):
     """An ask that was answered, as its sender saw it. Times in nanoseconds."""
 
     source: str
@@ -90,16 +89,14 @@ class FollowedAsk:
     answered_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Hop:
+class Hop(NamedTuple):
     """One station of the way: who, and microseconds since the reading was sent."""
 
     node: str
     microseconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Journey:
+class Journey(NamedTuple):
     """The whole way of one reading, there and back."""
 
     number: int
@@ -116,8 +113,7 @@ class Follower:
     def __init__(self) -> None:
         # (who asked, message id): the nodes that ask and answer passed, with nanoseconds
         self._passages: OrderedDict[tuple[str, int], list[tuple[str, int]]] = OrderedDict()
-        self._newest: FollowedAsk | None = None
-        self._previous: FollowedAsk | None = None
+        self._answered: deque[FollowedAsk] = deque(maxlen=2)
 
     def passed(self, source: str, message_id: int, node: str, at_ns: int) -> None:
         """Note that a node forwarded an ask of `source`, or the answer to it."""
@@ -127,7 +123,7 @@ class Follower:
 
     def answered(self, asked: FollowedAsk) -> None:
         """Note that an ask was answered."""
-        self._newest, self._previous = asked, self._newest
+        self._answered.append(asked)
 
     @property
     def last(self) -> Journey | None:
@@ -136,32 +132,20 @@ class Follower:
         The nodes in between may report later than the asker: until they do, the one before is
         shown.
         """
-        newest, previous = self._newest, self._previous
-        if newest is None:
+        if not self._answered:
             return None
-        is_waiting = (
-            previous is not None
-            and previous.host == newest.host
-            and self._between(previous)
-            and not self._between(newest)
-        )
-        return self._journey(previous if is_waiting and previous is not None else newest)
+        asked, before = self._answered[-1], self._answered[0]
+        if before.host == asked.host and self._between(before) and not self._between(asked):
+            asked = before
+        ends = (asked.source, asked.sent_ns), (asked.source, asked.answered_ns)
+        row = [*ends, (asked.host, asked.handled_ns), *self._between(asked)]
+        row.sort(key=lambda station: station[1])
+        hops = tuple(Hop(node, (at_ns - asked.sent_ns) / 1000) for node, at_ns in row)
+        return Journey(asked.number, hops)
 
     def _between(self, asked: FollowedAsk) -> list[tuple[str, int]]:
         """Return the nodes that an ask passed, with the times."""
         return self._passages.get((asked.source, asked.message_id), [])
-
-    def _journey(self, asked: FollowedAsk) -> Journey:
-        """Put the stations of an ask in the order of time."""
-        row = [
-            (asked.source, asked.sent_ns),
-            *self._between(asked),
-            (asked.host, asked.handled_ns),
-            (asked.source, asked.answered_ns),
-        ]
-        row.sort(key=lambda station: station[1])
-        hops = tuple(Hop(node, (at_ns - asked.sent_ns) / 1000) for node, at_ns in row)
-        return Journey(asked.number, hops)
 
 
 EVENTS_KEPT: Final = 200
@@ -169,8 +153,7 @@ EVENTS_KEPT: Final = 200
 NodeState = Literal["starting", "up", "unreachable", "frozen", "dead"]
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One line of the log.
 
     Attributes:

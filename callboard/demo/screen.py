@@ -7,8 +7,7 @@ import os
 import sys
 import termios
 import tty
-from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol, Self, TextIO
+from typing import Any, Final, Literal, NamedTuple, Protocol, Self, TextIO
 
 from callboard.demo.line import LINKS, NAMES
 from callboard.demo.scene import Event, NodeState, Scene
@@ -114,8 +113,7 @@ Verb = Literal["kill", "freeze", "cut"]
 _VERBS: Final[dict[str, Verb]] = {"k": "kill", "p": "freeze", "c": "cut"}
 
 
-@dataclass(frozen=True, slots=True)
-class KeyCommand:
+class KeyCommand(NamedTuple):
     """What the user wants; `target` is a node, for `cut` the node on the link's A side."""
 
     verb: Verb | Literal["quit"]

@@ -4,7 +4,7 @@ Pure: times are arguments.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 #: How long the demo plays unless it is told otherwise.
 SECONDS: Final = 30.0
@@ -42,8 +42,7 @@ class DemoOptions:
     plain: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """Something that the story does to a node."""
 
     action: Literal["kill", "start"]

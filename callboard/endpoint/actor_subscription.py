@@ -18,16 +18,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Literal, TypeVar
 
+from callboard.actors import errors
 from callboard.actors.cell import Cell
 from callboard.actors.closing import Closing
 from callboard.actors.dispatch import HandlerDoor, HandlerEntry, hints_of, types_of
-from callboard.actors.errors import (
-    ActorDown,
-    CallboardError,
-    InvalidHandler,
-    RemoteError,
-    WrongArgument,
-)
 from callboard.actors.events import Unexpected
 from callboard.actors.reference import ActorRef, checked_ref
 from callboard.actors.system_actor import CallBack
@@ -104,15 +98,15 @@ class ActorSubscription(Closing, RunReceiver):
         self.ref = checked_ref(ref, "subscribe()")
         if type(limit) is not int or limit < 1:
             msg = f"limit={limit!r}: give the number of messages that may wait, 1 or more"
-            raise WrongArgument(msg)
+            raise errors.WrongArgument(msg)
         if on_full not in typing.get_args(OnFull):
             choices = ", ".join(typing.get_args(OnFull))
             msg = f"on_full={on_full!r}: choose one of {choices}"
-            raise WrongArgument(msg)
+            raise errors.WrongArgument(msg)
         target = ref.target
         if isinstance(target, Cell) and not target.alive:
             msg = f"{ref} has ended ({target.reason}); subscribe an actor that runs"
-            raise ActorDown(msg, str(target.reason), target.detail)
+            raise errors.ActorDown(msg, str(target.reason), target.detail)
         self.topics = tuple(map(checked_topic, topics))
         self.dropped = 0
         self.is_closed = False
@@ -219,7 +213,9 @@ class ActorSubscription(Closing, RunReceiver):
         if ref == self.ref:
             self._under_way -= 1
         # What its handler raised is an answer like any other.
-        if isinstance(error, CallboardError) and not isinstance(error, RemoteError):
+        if isinstance(error, errors.CallboardError) and not isinstance(
+            error, errors.RemoteError
+        ):
             self._drop(1)
             self._hub.runtime.warn_once((self, type(error)), f"{self!r}: {describe(error)}")
         self._go_on()
@@ -311,7 +307,7 @@ def topic(
     """
     if not topics or not all(isinstance(one, str | Topic) for one in topics):
         msg = 'topic() takes the topics of a handler: write @topic("/home/kitchen")'
-        raise WrongArgument(msg)
+        raise errors.WrongArgument(msg)
     texts = topic_texts(topics)
 
     def mark(function: F) -> F:
@@ -323,7 +319,7 @@ def topic(
         if not 1 <= len(required) <= 2:
             name = function.__qualname__
             msg = f"{name} takes topics: declare it as (self, value) or (self, topic, value)"
-            raise InvalidHandler(msg)
+            raise errors.InvalidHandler(msg)
         kind = type("TopicMessage", (TopicMessage,), {"__slots__": ()})
 
         def opened(cell: Cell) -> None:
@@ -348,7 +344,7 @@ def _node_of(cell: Cell) -> Any:
     node = getattr(cell.runtime, "node", None)
     if node is None:
         msg = "an actor with @topic lives on a callboard.Node, and this system is none"
-        raise WrongArgument(msg)
+        raise errors.WrongArgument(msg)
     return node
 
 
@@ -381,7 +377,7 @@ def _kinds_of(function: Callable[..., Any], name: str) -> tuple[type, ...]:
     try:
         hint = hints_of(function, name).get(name, Any)
         kinds = set(types_of(hint, function.__qualname__))
-    except InvalidHandler:  # the annotation says nothing that can be checked
+    except errors.InvalidHandler:  # the annotation says nothing that can be checked
         return ()
     # What arrives of an int, a list or a set is one of the second.
     also = {float: int, list: tuple, set: frozenset}

@@ -511,7 +511,8 @@ class Hub(SystemActor):
 
     def flushed(self, timeout: float) -> None:
         """Wait until the core has taken everything that was published before."""
-        self.until(lambda _: not self.inputs, timeout).result()
+        if not self.runtime.is_runner_thread() and not self.runtime.is_closed:
+            self.until(lambda _: not self.inputs, timeout).result()
 
     def receivers_of(self, topic: str) -> Future[tuple[bytes, ...]]:
         """Return the nodes to which a message with this topic would be sent.

@@ -147,14 +147,7 @@ def load_configuration(
     for key, value in (options or {}).items():
         values[key] = Path(value).absolute() if key in _PATHS else value
         labels[key] = "APP.py" if key == "app" else f"--{key.replace('_', '-')}"
-    return reading.check_values(
-        NodeConfiguration,
-        values,
-        InvalidConfiguration,
-        source=str(path),
-        labels=labels,
-        folder=None if path is None else path.parent,
-    )
+    return reading.check_values(NodeConfiguration, values, InvalidConfiguration, path, labels)
 
 
 def _from_variable(key: str, text: str) -> Any:

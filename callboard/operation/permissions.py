@@ -21,8 +21,8 @@ from callboard.proxies.rights.rights import NAMED, TOPICS, Level
 class PeerPermissions(NamedTuple):
     """What a file says: secrets by name, rights by pattern."""
 
-    secrets: dict[str, str]
-    permissions: dict[str, Rights]
+    secrets: dict[str, str] | None = None
+    permissions: dict[str, Rights] | None = None
 
 
 def _secret(value: Any, info: ValidationInfo) -> str:
@@ -68,13 +68,7 @@ def load_permissions(path: Path) -> PeerPermissions:
         InvalidConfiguration: with all mistakes.
     """
     values = reading.read_values(path, InvalidConfiguration)
-    found = reading.check_values(
-        PermissionsFile,
-        values,
-        InvalidConfiguration,
-        source=str(path),
-        folder=path.parent,
-    )
+    found = reading.check_values(PermissionsFile, values, InvalidConfiguration, path)
     mistakes, permissions = [], {}
     for pattern, table in found.permissions.items():
         given = table.model_dump(exclude_unset=True)

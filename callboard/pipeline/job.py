@@ -74,38 +74,30 @@ class Job:
             what = f"there is no log in {self.log}; record one with: callboard topic record"
             raise InvalidSetting(what)
 
-    def _source_options(self) -> dict[str, str]:
-        """Return the options of the source."""
-        options = {"topics": self.topics, "startingOffsets": self.start}
-        if self.max_rows is not None:
-            options["maxOffsetsPerTrigger"] = str(self.max_rows)
-        return options
-
     @property
     def _sink_options(self) -> dict[str, str]:
-        """The options of the sink."""
         return {"retain": self.retain} if self.retain else {}
 
-    def _results(self, rows: "DataFrame") -> "DataFrame":
-        """Return the rows that the query makes of the rows of the log."""
-        query = find_query(self.query)
-        return query.build(
-            values(rows, self.settings, needs_values=query.needs_values), self.settings
-        )
+    def _results(self, reader: Any, **options: str) -> "DataFrame":
+        """Return what the query makes of the log."""
+        options |= {"topics": self.topics, "startingOffsets": self.start}
+        if self.max_rows is not None:
+            options["maxOffsetsPerTrigger"] = str(self.max_rows)
+        log = reader.format("callboard").schema(schema_of(self.settings))
+        query, rows = find_query(self.query), log.options(**options).load(self.log)
+        needed = values(rows, self.settings, needs_values=query.needs_values)
+        return query.build(needed, self.settings)
 
     def run_batch(self, spark: "SparkSession") -> None:
         """Read what there is, and append the results; returns when they are there."""
-        reader = spark.read.format("callboard").schema(schema_of(self.settings))
-        rows = reader.options(**self._source_options(), endingOffsets=self.end).load(self.log)
-        writer = self._results(rows).write.format("callboard").options(**self._sink_options)
+        results = self._results(spark.read, endingOffsets=self.end)
+        writer = results.write.format("callboard").options(**self._sink_options)
         writer.mode("append").save(self.to)
 
     def start_stream(self, spark: "SparkSession") -> "StreamingQuery":
         """Begin to follow the log, where the checkpoint says if there is one."""
-        reader = spark.readStream.format("callboard").schema(schema_of(self.settings))
-        rows = reader.options(**self._source_options()).load(self.log)
         writer = (
-            self._results(rows)
+            self._results(spark.readStream)
             .writeStream.format("callboard")
             .queryName(self.title)
             .options(**self._sink_options, checkpointLocation=self.checkpoint)

@@ -147,12 +147,8 @@ class StatusFile:
     def add(self, progress: Progress) -> None:
         """Take up a batch."""
         before = self.status
-        self.status = replace(
-            before,
-            rows=before.rows + progress.rows,
-            dropped=before.dropped + progress.dropped,
-            last=progress,
-        )
+        rows, dropped = before.rows + progress.rows, before.dropped + progress.dropped
+        self.status = replace(before, rows=rows, dropped=dropped, last=progress)
         self._write()
 
     def end(self, how: str) -> None:

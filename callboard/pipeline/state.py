@@ -98,22 +98,12 @@ def learn(
     share = max(_SPREAD, 1 / (state.learned + 1))
     was_accepted = state.streak >= _ACCEPTED
     level = (value - usual) if was_accepted else (expected - usual) + _LEVEL * step
-    return (
-        Baseline(
-            state.learned + 1,
-            level,
-            state.variance
-            if was_accepted
-            else (1 - share) * state.variance + share * step * step,
-            0,
-            (
-                *seasonal[:slot],
-                usual + _SEASON * (value - usual - level),
-                *seasonal[slot + 1 :],
-            ),
-        ),
-        None,
-    )
+    variance = state.variance
+    if not was_accepted:
+        variance = (1 - share) * variance + share * step * step
+    usual += _SEASON * (value - usual - level)
+    seasonal = (*seasonal[:slot], usual, *seasonal[slot + 1 :])
+    return Baseline(state.learned + 1, level, variance, 0, seasonal), None
 
 
 def learn_all(

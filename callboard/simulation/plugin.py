@@ -24,16 +24,9 @@ SEED_VARIABLE = "CALLBOARD_SEED"
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--callboard-seed`."""
     group = parser.getgroup("callboard")
-    group.addoption(
-        "--callboard-seed", type=int, default=None, help="seed of all simulated clusters"
-    )
-    group.addoption(
-        "--callboard-events",
-        type=Path,
-        default=None,
-        metavar="FILE",
-        help="write the events of the last simulated cluster there, as JSON, failed or not",
-    )
+    group.addoption("--callboard-seed", type=int, help="seed of all simulated clusters")
+    text = "write the events of the last simulated cluster there, as JSON, failed or not"
+    group.addoption("--callboard-events", type=Path, metavar="FILE", help=text)
 
 
 @pytest.fixture

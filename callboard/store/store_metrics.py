@@ -1,6 +1,5 @@
 """The metrics of the stores on a node, under the names of Broker 2.x."""
 
-from collections.abc import Callable
 from operator import attrgetter
 from typing import Final
 from weakref import WeakSet
@@ -12,42 +11,36 @@ from callboard.store.store_actor import StoreActor
 Stores = dict[Labels, list[StoreActor]]
 
 
-def _sum(attribute: str) -> Callable[[Stores], list[tuple[Labels, float]]]:
-    """Return how to add up an attribute of the machines of stores with the same labels."""
-    read = attrgetter(f"machine.{attribute}")
-    return lambda stores: [
-        (labels, sum(map(read, actors))) for labels, actors in stores.items()
-    ]
-
-
-_FIGURES: Final[tuple[Figure[Stores], ...]] = (
-    Figure(
-        "broker_store_input_channels",
-        "Writers that a master listens to; masters that a clone follows.",
-        _sum("input_channels"),
-    ),
-    Figure(
-        "broker_store_output_channels",
-        "Clones that follow a master; masters that a clone writes to.",
-        _sum("output_channels"),
-    ),
-    Figure(
-        "broker_store_out_of_order_updates",
-        "Commands that came too early and wait for those before them.",
-        _sum("out_of_order"),
-    ),
-    Figure("broker_store_entries", "Keys that a master or clone holds.", _sum("size")),
-    Figure(
-        "broker_store_processed_updates_total",
-        "Commands that a master or clone has carried out.",
-        _sum("processed"),
-    ),
-    Figure(
-        "broker_store_unacknowledged_updates",
-        "Commands that not all clones, or not the master, have acknowledged.",
-        _sum("unacknowledged"),
-    ),
+#: What is summed of the machines of stores, and what it means.
+_SUMS: Final = (
+    ("input_channels", "Writers that a master listens to; masters that a clone follows."),
+    ("output_channels", "Clones that follow a master; masters that a clone writes to."),
+    ("out_of_order", "Commands that came too early and wait for those before them."),
+    ("size", "Keys that a master or clone holds."),
+    ("processed", "Commands that a master or clone has carried out."),
+    ("unacknowledged", "Commands that not all clones, or not the master, have acknowledged."),
 )
+
+#: What metrics call it where that is another name.
+_NAMES: Final = {
+    "out_of_order": "out_of_order_updates",
+    "size": "entries",
+    "processed": "processed_updates_total",
+    "unacknowledged": "unacknowledged_updates",
+}
+
+
+def _figure(attribute: str, text: str) -> Figure[Stores]:
+    """Return the sum of an attribute over the machines of stores with the same labels."""
+    read = attrgetter(f"machine.{attribute}")
+    return Figure(
+        f"broker_store_{_NAMES.get(attribute, attribute)}",
+        text,
+        lambda stores: [(labels, sum(map(read, found))) for labels, found in stores.items()],
+    )
+
+
+_FIGURES: Final = tuple(_figure(*row) for row in _SUMS)
 
 
 class StoreMeter:

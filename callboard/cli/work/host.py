@@ -54,9 +54,7 @@ def host(config: NodeConfiguration, options: AccessOptions) -> int:
         ends = _Ends(stop, leaves_when_exhausted=config.when_exhausted == "exit")
         try:
             stack.enter_context(node.subscribed(ends.note))
-            health = _health(node, config)
-            if health is not None:
-                stack.enter_context(health)
+            health = stack.enter_context(_health(node, config) or contextlib.nullcontext())
             _start(node, config, module)
             if health is not None:
                 health.set_ready()
@@ -123,21 +121,22 @@ def _make_node(
         spawnable=classes,
         join=config.join,
         secret=proof.secret or read_secret(config.secret_file),
-        secrets=None if known is None else known.secrets,
-        permissions=None if known is None else known.permissions,
+        secrets=known.secrets,
+        permissions=known.permissions,
         tls=tls,
         limits=Limits(**dict(config.limits)),
     )
 
 
-def peers(config: NodeConfiguration) -> PeerPermissions | None:
+def peers(config: NodeConfiguration) -> PeerPermissions:
     """Return what peers may do, where a file says so.
 
     Raises:
         Problem: with a line for each mistake.
     """
     try:
-        return None if config.permissions is None else load_permissions(config.permissions)
+        place = config.permissions
+        return PeerPermissions() if place is None else load_permissions(place)
     except InvalidConfiguration as error:
         raise Problems(error.lines, code=FAILED) from error
 

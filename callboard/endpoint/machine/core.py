@@ -298,9 +298,8 @@ class Core:
         elif kind is PackedType.ROUTING_UPDATE:
             update, refusals = self.leaves.heard(rights, _update_of(items))
             known = self.filters.remotes.get(node)
-            if known is not None and known.endpoint not in (b"", update.endpoint):
-                refusals.append(("endpoint", update.endpoint.hex()))  # it has another one
-            elif self.leaves.is_false(node, update.endpoint):
+            has_another = known is not None and known.endpoint not in (b"", update.endpoint)
+            if has_another or self.leaves.is_false(node, update.endpoint):
                 refusals.append(("endpoint", update.endpoint.hex()))
             else:
                 effects = self._take_update(node, update, now, LEAF_FILTER_LIMIT)

@@ -184,17 +184,11 @@ class FilterExchange:
         topics = sorted(self.topics)
         starts = range(0, len(topics) or 1, PART_SIZE)
         told = self._update(remote, self.version, 0)
-        return [
-            (
-                node,
-                told._replace(
-                    added=tuple(topics[start : start + PART_SIZE]),
-                    is_last=start == starts[-1],
-                    part=part,
-                ),
-            )
-            for part, start in enumerate(starts)
-        ]
+        updates = []
+        for part, start in enumerate(starts):
+            added, is_last = tuple(topics[start : start + PART_SIZE]), start == starts[-1]
+            updates.append((node, told._replace(added=added, is_last=is_last, part=part)))
+        return updates
 
     def _update(self, remote: RemoteFilter, version: int, base: int) -> FilterUpdate:
         """Return what tells which version of ours and of a remote filter is here."""

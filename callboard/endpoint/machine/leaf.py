@@ -8,7 +8,8 @@ topics is told to a leaf, and taken from it. The id of an endpoint that belongs 
 is never a leaf's.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Final, Literal, Protocol
 
 from callboard.endpoint.machine.effect import Item
@@ -106,36 +107,31 @@ class Leaves:
         if rights is None:
             return update
 
-        def concerns(topic: str) -> bool:
-            if is_reserved(topic):
-                return _may_speak_of(rights, topic, _TO_MASTERS)
-            return _overlaps(topic, rights.publish)
-
-        return update._replace(
-            added=tuple(filter(concerns, update.added)),
-            removed=tuple(filter(concerns, update.removed)),
-        )
+        return _part_of(update, partial(_concerns, rights, rights.publish, _TO_MASTERS))
 
     def heard(
         self, rights: TopicRights, update: FilterUpdate
     ) -> tuple[FilterUpdate, list[Refusal]]:
         """Return what counts of a leaf's filter, and what is refused of it."""
-
-        def concerns(topic: str) -> bool:
-            if is_reserved(topic):
-                return _may_speak_of(rights, topic, _TO_CLONES)
-            return _overlaps(topic, rights.subscribe)
-
-        added = tuple(filter(concerns, update.added))
-        refused = [topic for topic in update.added if not concerns(topic)]
-        cut = update._replace(added=added, removed=tuple(filter(concerns, update.removed)))
-        is_store = [is_reserved(topic) for topic in refused]
-        pairs = zip(refused, is_store, strict=True)
-        return cut, [_of(topic) if store else ("subscribe", topic) for topic, store in pairs]
+        concerns = partial(_concerns, rights, rights.subscribe, _TO_CLONES)
+        refusals = [
+            _of(topic) if is_reserved(topic) else ("subscribe", topic)
+            for topic in update.added
+            if not concerns(topic)
+        ]
+        return _part_of(update, concerns), refusals
 
 
-def _overlaps(topic: str, prefixes: Collection[str]) -> bool:
-    """Return whether a subscription takes anything of what begins with one of the prefixes."""
+def _part_of(update: FilterUpdate, concerns: Callable[[str], bool]) -> FilterUpdate:
+    """Return an update without the topics that do not concern somebody."""
+    added, removed = (tuple(filter(concerns, each)) for each in (update.added, update.removed))
+    return update._replace(added=added, removed=removed)
+
+
+def _concerns(rights: TopicRights, prefixes: Collection[str], way: str, topic: str) -> bool:
+    """Return whether a prefix and a topic overlap, or a store's topic is permitted."""
+    if is_reserved(topic):
+        return _may_speak_of(rights, topic, way)
     return any(topic.startswith(prefix) or prefix.startswith(topic) for prefix in prefixes)
 
 

@@ -85,17 +85,15 @@ class RowEncoder:
                 count = end - first
                 names, named = self._named(part.slice(first, count))
                 times = self._times(part.slice(first, count), now)
-                packed = Packed(
-                    names,
-                    _ALL if times is None else _buffer(times),
-                    named,
-                    _ALL if payloads.kinds is None else _buffer(payloads.kinds, first, count),
-                    _buffer(payloads.lengths, first, count),
-                    payloads.contents[begin:behind],
-                )
-                at, latest = (
-                    (now, now) if times is None else (times[0].as_py(), pc.max(times).as_py())
-                )
+                at, latest, stamps, kinds = now, now, _ALL, _ALL
+                if times is not None:
+                    at, latest = times[0].as_py(), pc.max(times).as_py()
+                    stamps = _buffer(times)
+                if payloads.kinds is not None:
+                    kinds = _buffer(payloads.kinds, first, count)
+                lengths, contents = payloads.lengths, payloads.contents[begin:behind]
+                sizes = _buffer(lengths, first, count)
+                packed = Packed(names, stamps, named, kinds, sizes, contents)
                 yield encode_packed(base + start + first, at, latest, packed, payloads.flags)
                 first, begin = end, behind
 
@@ -162,12 +160,9 @@ class RowEncoder:
 def _encoded(values: list[Any]) -> _Payloads:
     """Return values as payloads."""
     data, all_bytes, kinds = encode_payloads(values)
-    return _Payloads(
-        pa.array([len(each) for each in data], pa.int32()),
-        memoryview(b"".join(data)),
-        pa.array(kinds, pa.uint8()) if kinds else None,
-        BYTES if all_bytes else 0,
-    )
+    lengths = pa.array([len(each) for each in data], pa.int32())
+    marks, flags = pa.array(kinds, pa.uint8()) if kinds else None, BYTES if all_bytes else 0
+    return _Payloads(lengths, memoryview(b"".join(data)), marks, flags)
 
 
 def _contents(column: pa.BinaryArray) -> tuple[memoryview, pa.Int32Array]:

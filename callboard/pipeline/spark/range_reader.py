@@ -52,13 +52,8 @@ def read_range(
     for records in _records(options, start, end):
         yield decoder.decode(records)
     if decoder.letters and options.dead_letters:
-        bury(
-            options.dead_letters,
-            options.path,
-            (start, end),
-            decoder.letters,
-            options.dead_letters_retain,
-        )
+        letters, retain = decoder.letters, options.dead_letters_retain
+        bury(options.dead_letters, options.path, (start, end), letters, retain)
 
 
 def _records(options: SourceOptions, start: int, end: int) -> Iterator[pa.RecordBatch]:
@@ -70,11 +65,11 @@ def _records(options: SourceOptions, start: int, end: int) -> Iterator[pa.Record
         reading = LogReading(table, Cursor(expected))
         try:
             for records in record_batches(reading, end, common):
-                _see_loss(options, expected, expected + reading.lost)
+                see_loss(options, expected, expected + reading.lost)
                 yield _of_topics(records, options.topics)
             found = min(reading.cursor.offset, end)
-            _see_loss(options, expected, expected + reading.lost)
-            _see_loss(options, found, end)
+            see_loss(options, expected, expected + reading.lost)
+            see_loss(options, found, end)
             return
         except LogCorrupt as error:
             if options.fails_on_loss:
@@ -82,10 +77,19 @@ def _records(options: SourceOptions, start: int, end: int) -> Iterator[pa.Record
             expected = error.next_offset
 
 
-def _see_loss(options: SourceOptions, expected: int, found: int) -> None:
-    """Raise `DataLost` where records are gone and the query does not accept that."""
+def see_loss(options: SourceOptions, expected: int, found: int) -> None:
+    """Look whether records are missing.
+
+    Raises:
+        DataLost: so it is, and the query has to read them.
+    """
     if found > expected and options.fails_on_loss:
-        raise DataLost(loss_text(options.path, expected, found))
+        what = (
+            f"records {expected} to {found - 1} of {options.path} are gone, though this query"
+            " has to read them; keep them for longer, or accept it with"
+            ' option("failOnDataLoss", "false")'
+        )
+        raise DataLost(what)
 
 
 def _of_topics(records: pa.RecordBatch, prefixes: tuple[str, ...]) -> pa.RecordBatch:
@@ -96,14 +100,6 @@ def _of_topics(records: pa.RecordBatch, prefixes: tuple[str, ...]) -> pa.RecordB
     for prefix in prefixes[1:]:
         wanted = pc.or_(wanted, pc.starts_with(records["topic"], prefix))
     return records.filter(wanted)
-
-
-def loss_text(path: str, first: int, end: int) -> str:
-    """Say that records are gone, and what to do."""
-    return (
-        f"records {first} to {end - 1} of {path} are gone, though this query has to read them;"
-        ' keep them for longer, or accept it with option("failOnDataLoss", "false")'
-    )
 
 
 class _Decoder:

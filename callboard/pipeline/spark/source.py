@@ -20,14 +20,14 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from callboard.commitlog import LogFailed, LogReader
-from callboard.pipeline.errors import DataLost, InvalidSetting
+from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.spark.options import SourceOptions, find_offset
 from callboard.pipeline.spark.range_reader import (
     ERROR,
     RECORD_COLUMNS,
     RECORD_SCHEMA,
-    loss_text,
     read_range,
+    see_loss,
 )
 from callboard.pipeline.spark.schema import infer_fields
 
@@ -110,10 +110,8 @@ class LogBatchReader(_RangeTasks, DataSourceReader):
         log = open_log(options)
         start, end = find_offset(log, options.start), find_offset(log, options.end)
         end = min(end, log.end)
-        if start < log.start:
-            if options.fails_on_loss:
-                raise DataLost(loss_text(options.path, start, log.start))
-            start = log.start
+        see_loss(options, start, log.start)
+        start = max(start, log.start)
         return list(split(start, end, options.partitions)) if end > start else [Range(0, 0)]
 
 
@@ -145,10 +143,8 @@ class LogStreamReader(_RangeTasks, DataSourceStreamReader, SupportsTriggerAvaila
         """
         end = self._log.end if self._target is None else self._target
         begin = start["offset"]
-        if end < begin:
-            if self._options.fails_on_loss:
-                raise DataLost(loss_text(self._options.path, end, begin))
-            end = begin
+        see_loss(self._options, end, begin)
+        end = max(end, begin)
         if isinstance(limit, ReadMaxRows):
             # A query that accepts losses begins behind them, else it would crawl through.
             kept = begin if self._options.fails_on_loss else max(begin, self._log.start)
@@ -172,11 +168,9 @@ class LogStreamReader(_RangeTasks, DataSourceStreamReader, SupportsTriggerAvaila
             DataLost: retention was quicker than the query.
         """
         first, last = start["offset"], end["offset"]
-        kept = self._log.start
-        if first < kept and first < last:
-            if self._options.fails_on_loss:
-                raise DataLost(loss_text(self._options.path, first, min(kept, last)))
-            first = min(kept, last)
+        kept = min(self._log.start, last)
+        see_loss(self._options, first, kept)
+        first = max(first, kept)
         return list(split(first, last, self._options.partitions)) if last > first else []
 
     def commit(self, end: Any) -> None:

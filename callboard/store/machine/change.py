@@ -50,14 +50,9 @@ class StoreEvent(NamedTuple):
 
 def event_of(store: str, change: Change) -> StoreEvent:
     """Return a change as users see it."""
-    return StoreEvent(
-        change.kind,
-        store,
-        key_of(change.token),
-        python_of(change.value),
-        python_of(change.old),
-        None if change.expiry is None else change.expiry / 1e9,
-    )
+    values = python_of(change.value), python_of(change.old)
+    expiry = None if change.expiry is None else change.expiry / 1e9
+    return StoreEvent(change.kind, store, key_of(change.token), *values, expiry)
 
 
 def event_data(store: str, change: Change, publisher: EntityId) -> list[Any]:

@@ -41,6 +41,7 @@ value …
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from enum import Enum, auto
+from itertools import cycle
 from typing import Any, Final, NoReturn
 from uuid import UUID
 
@@ -301,16 +302,11 @@ def _chunk(fields: tuple[Any, ...]) -> SnapshotChunk:
     entries = fields[_CHUNK_HEAD:]
     if len(fields) < _CHUNK_HEAD or len(entries) % 2:
         _refuse("a chunk has offset, interval, index, whether it is the last, keys and values")
-    return SnapshotChunk(
-        _natural(fields[0]),
-        _natural(fields[1], INTERVAL_LIMIT),
-        _natural(fields[2]),
-        _flag(fields[3]),
-        tuple(
-            checked_stored(part) if at % 2 else checked_token(part)
-            for at, part in enumerate(entries)
-        ),
-    )
+    offset, interval, index, is_last = fields[:_CHUNK_HEAD]
+    numbers = _natural(offset), _natural(interval, INTERVAL_LIMIT), _natural(index)
+    checks = zip(cycle((checked_token, checked_stored)), entries, strict=False)
+    checked = tuple(check(part) for check, part in checks)
+    return SnapshotChunk(*numbers, _flag(is_last), checked)
 
 
 def _refuse(message: str) -> NoReturn:

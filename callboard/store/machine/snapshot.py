@@ -6,7 +6,7 @@ most. What was lost is asked for again from there, not from the beginning.
 """
 
 from collections.abc import Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from callboard.dataclass import dataclass
@@ -76,17 +76,12 @@ class Snapshot:
         end = self._first_kept + len(self._kept)
         start = first if again else max(first, self._sent)
         self._sent = end
-        return [
-            SnapshotChunk(
-                self.offset,
-                self._interval,
-                index,
-                self._is_cut and index == end - 1,
-                tuple(part for entry in kept for part in entry),
-            )
-            for index, kept in enumerate(self._kept, self._first_kept)
-            if index >= start
-        ]
+        found = []
+        for index in range(start, end):
+            entries = tuple(chain.from_iterable(self._kept[index - first]))
+            is_last = self._is_cut and index == end - 1
+            found.append(SnapshotChunk(self.offset, self._interval, index, is_last, entries))
+        return found
 
     def _cut(self) -> list[Entry]:
         """Take entries up to the size of a chunk."""

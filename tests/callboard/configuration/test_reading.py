@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 from pydantic import Field
@@ -31,10 +32,11 @@ class Outer(Table):
     other: Inner | None = None
 
 
-def lines_of(values, **options):
+def lines_of(values, folder="", **options):
+    path = Path(folder, "x.toml")
     with pytest.raises(Refused) as caught:
-        check_values(Outer, values, Refused, source="x.toml", **options)
-    return caught.value.lines
+        check_values(Outer, values, Refused, path, **options)
+    return [line.replace(str(path), "x.toml") for line in caught.value.lines]
 
 
 def test_every_mistake_is_a_line_with_source_path_value_and_expectation(tmp_path):
