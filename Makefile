@@ -1,7 +1,8 @@
 # callboard: every target sets up what it needs in .venv, from locks with hashes, and touches nothing outside this folder.
 #   PYTHON=/path/to/python3   the interpreter for .venv (default: the newest python3 that works, 3.11 or newer)
 #   JOBS=3                    processes of make test
-#   ARGS="…"                  more arguments for run, test, faults, fuzz, bench and growth
+#   ARGS="…"                  more arguments for run, test, faults, fuzz, bench and growth; `DISTURB=7 make test
+#                             ARGS="-p tests.disturbance"` tests on a machine that is slow now and then
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test pythons thespian faults fuzz simulate search check bench growth docs lock clean

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def eventually(
-    check: Callable[[], Any], seconds: float = 20.0, *, interval: float = 0.002
+    check: Callable[[], Any], seconds: float = 60.0, *, interval: float = 0.002
 ) -> Any:
     """Poll until `check()` is true, and return what it returned.
 

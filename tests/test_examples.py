@@ -69,7 +69,7 @@ def run_example(name, seconds):
 
 @pytest.mark.parametrize("name", sorted(set(PRINTED) - OF_SPARK))
 def test_example_prints_what_it_says(name):
-    assert run_example(name, 30) == PRINTED[name]
+    assert run_example(name, 120) == PRINTED[name]
 
 
 @pytest.mark.spark
@@ -131,7 +131,7 @@ def test_the_example_of_a_test_suite_passes():
         cwd=EXAMPLES / "testing_a_cluster",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 

@@ -29,7 +29,7 @@ def run(*command, cwd, **environment):
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        timeout=55,
+        timeout=120,
     )
     assert done.returncode == 0, done.stdout
     return done.stdout

@@ -43,7 +43,7 @@ def load(program):
         [sys.executable, "-c", PROGRAM.format(program=program)],
         capture_output=True,
         text=True,
-        timeout=55,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

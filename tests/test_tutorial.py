@@ -37,7 +37,7 @@ def test_a_program_prints_what_it_says(number, tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
 
@@ -82,14 +82,14 @@ def test_three_nodes_of_which_one_is_killed(run, tmp_path):
     nodes = [run(east, port), run(south, port)]
     for node in nodes:
         node.stdout.readline()
-    answer, _ = run(ask, port).communicate(timeout=30)
+    answer, _ = run(ask, port).communicate(timeout=120)
     script = tmp_path / "many.py"
     script.write_text(script.read_text().replace("PORT", port))
     program = run(many.replace("300", "30"), port)
     while "answered" not in program.stdout.readline():
         assert program.poll() is None
     nodes[0].send_signal(signal.SIGKILL)
-    printed, _ = program.communicate(timeout=50)
+    printed, _ = program.communicate(timeout=120)
 
     assert answer == "0\n"
     assert program.returncode == 0

@@ -245,8 +245,8 @@ LAST_PAUSE: Final = 5.0
 #: Seconds that a worker runs before its end no longer counts as one of a series.
 STEADY: Final = 10.0
 
-#: Seconds that a worker may take until it is linked, on a busy machine.
-START_TIME: Final = 30.0
+#: Seconds that a worker may take until it is linked: ten processes may share a processor.
+START_TIME: Final = 120.0
 
 #: Seconds that the report of a worker's drain may take beyond the drain itself.
 REPORT_TIME: Final = 1.0

@@ -90,5 +90,5 @@ def test_who_reads_a_log_loads_neither_actors_nor_asyncio():
 def run(program):
     """Return what a fresh interpreter prints."""
     return subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
     ).stdout

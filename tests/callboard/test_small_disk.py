@@ -16,7 +16,7 @@ SIZE = 1 << 20
 
 
 def mount(folder, options):
-    subprocess.run(["mount", *options.split(), "none", str(folder)], check=True, timeout=30)
+    subprocess.run(["mount", *options.split(), "none", str(folder)], check=True, timeout=120)
 
 
 def check(folder, writer_class):
@@ -75,7 +75,7 @@ def main():
 def test_what_was_acknowledged_stays_on_a_disk_that_is_full_and_then_read_only(tmp_path):
     probe = ["unshare", "-m", "mount", "-t", "tmpfs", "none", str(tmp_path)]
     try:
-        subprocess.run(probe, check=True, capture_output=True, timeout=30)
+        subprocess.run(probe, check=True, capture_output=True, timeout=120)
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("no mount namespace is to be had")
     command = ["unshare", "-m", sys.executable, "-m", __name__, str(tmp_path)]

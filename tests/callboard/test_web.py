@@ -74,7 +74,7 @@ def test_a_request_that_trickles_ends_with_its_time(server, monkeypatch):
             slow.sendall(b"G")
         return is_ended
 
-    eventually(is_over, 8, interval=0.1)
+    eventually(is_over, interval=0.1)
 
     assert time.monotonic() - started > 0.3
 
@@ -84,7 +84,7 @@ def test_a_body_that_trickles_ends_with_its_time(server, monkeypatch):
     slow = dial(server)
     slow.sendall(b"POST /logs HTTP/1.0\r\nHost: localhost\r\nContent-Length: 4000\r\n\r\n")
 
-    eventually(lambda: ended(slow), 8)
+    eventually(lambda: ended(slow))
 
     assert server.done in ([], [""])
 
@@ -209,7 +209,7 @@ def refused_in_the_middle(port, size=8 << 20):
 def test_the_answer_arrives_where_the_request_is_not_read(server):
     for _ in range(30):
         assert b" 400 " in refused_in_the_middle(server.port)
-    eventually(lambda: not request_threads(), 5)
+    eventually(lambda: not request_threads())
 
 
 def test_a_client_that_never_closes_behind_its_answer_keeps_no_place(server, monkeypatch):
@@ -217,6 +217,6 @@ def test_a_client_that_never_closes_behind_its_answer_keeps_no_place(server, mon
     stays = dial(server)
     stays.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
 
-    eventually(lambda: b"live" in stays.recv(65_536, socket.MSG_PEEK), 5)
-    eventually(lambda: not request_threads(), 5)
+    eventually(lambda: b"live" in stays.recv(65_536, socket.MSG_PEEK))
+    eventually(lambda: not request_threads())
     stays.close()

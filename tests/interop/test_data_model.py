@@ -41,13 +41,13 @@ class RealBroker:
         with suppress(BrokenPipeError):
             print(repr(descriptions), file=self._process.stdin, flush=True)
         line = self._process.stdout.readline()
-        assert line, (self._process.wait(10), self._process.stderr.read())
+        assert line, (self._process.wait(120), self._process.stderr.read())
         return ast.literal_eval(line)
 
     def close(self):
         with suppress(BrokenPipeError):
             self._process.stdin.close()
-        self._process.wait(10)
+        self._process.wait(120)
         self._process.stdout.close()
         self._process.stderr.close()
 
@@ -57,7 +57,7 @@ def real():
     if not Path(SYSTEM_PYTHON).exists():
         pytest.skip(f"no {SYSTEM_PYTHON}")
     probe = subprocess.run(
-        [SYSTEM_PYTHON, "-c", "import broker"], capture_output=True, timeout=30, check=False
+        [SYSTEM_PYTHON, "-c", "import broker"], capture_output=True, timeout=120, check=False
     )
     if probe.returncode:
         pytest.skip("Zeek Broker 1.4 is not installed (apt-get install python3-broker)")

@@ -76,7 +76,7 @@ class Shop(Actor):
 
 def git(*arguments: str) -> bytes:
     return subprocess.run(
-        ["git", "-C", ROOT, *arguments], capture_output=True, check=True, timeout=60
+        ["git", "-C", ROOT, *arguments], capture_output=True, check=True, timeout=120
     ).stdout
 
 
@@ -116,7 +116,7 @@ def peer(release, request) -> Iterator[tuple[str, str | None]]:
         assert Path(path).is_relative_to(release)  # and not the tree
         yield address, "the same" if request.param == "secret" else None
         child.stdin.close()
-        assert child.wait(10) == 0
+        assert child.wait(120) == 0
 
 
 def test_the_last_release_and_the_tree_talk(peer):

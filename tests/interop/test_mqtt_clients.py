@@ -18,7 +18,7 @@ from callboard.mqtt import Router, RouterConfig
 from callboard.mqtt.port.listener import ListenerSettings
 from tests.interop.npm_modules import node
 
-TIMEOUT = 20
+TIMEOUT = 120
 
 
 @pytest.fixture

@@ -111,7 +111,7 @@ def shop_address() -> Iterator[str]:
     ) as child:
         yield child.stdout.readline().strip()
         child.stdin.close()
-        assert child.wait(10) == 0
+        assert child.wait(120) == 0
 
 
 def test_two_releases_talk(make_node, shop_address):

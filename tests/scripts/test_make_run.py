@@ -42,7 +42,7 @@ def make(tmp_path):
         plain.pop("ARGS", None)  # those of the tests
         plain.pop("PYTHON", None)
         subprocess.run(
-            ["make", "--silent", *targets], cwd=tmp_path, env=plain, check=True, timeout=55
+            ["make", "--silent", *targets], cwd=tmp_path, env=plain, check=True, timeout=120
         )
         said = (tmp_path / "log").read_text().splitlines()
         (tmp_path / "log").unlink()

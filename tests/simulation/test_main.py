@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 def test_processes_share_the_seeds():
     command = [sys.executable, "-m", "tests.simulation", "--seeds", "40:64", "--jobs", "2"]
 
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("24 lives of ")

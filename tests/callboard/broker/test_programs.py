@@ -27,7 +27,7 @@ def test_program_prints_what_it_prints_with_the_real_package(name, tmp_path):
     )
 
     done = subprocess.run(
-        [sys.executable, ours], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, ours], capture_output=True, text=True, timeout=120, check=False
     )
 
     assert done.returncode == 0, done.stderr

@@ -67,7 +67,7 @@ def address(app):
     about = json.loads(process.stdout.readline())
     yield about["address"]
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=10)
+    process.communicate(timeout=120)
 
 
 def actor(capsys, *arguments):
@@ -81,7 +81,7 @@ def test_node_run_says_how_it_is_reached_and_stops_at_a_signal(app, number):
     process = run_node(app, "--name", "shop")
     lines = [process.stdout.readline() for _ in range(3)]
     process.send_signal(number)
-    out, err = process.communicate(timeout=10)
+    out, err = process.communicate(timeout=120)
 
     assert lines[0].startswith("shop listens on basp://127.0.0.1:")
     assert lines[1] == "  spawnable: Till\n"
@@ -132,7 +132,7 @@ def test_a_drain_ends_with_0_when_clean_and_1_when_forced(
             process.send_signal(signal.SIGTERM)
             if signals > 1:
                 assert " drains, " in (process.stdout.readline() or " drains, ")
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=120)
 
         assert process.returncode == code
         assert err.endswith(line)
@@ -152,7 +152,7 @@ def test_node_run_joins_another_node(app, address):
         assert other["address"] != address
     finally:
         process.terminate()
-        process.communicate(timeout=10)
+        process.communicate(timeout=120)
     assert process.returncode == 0
 
 
@@ -242,7 +242,7 @@ def test_nobody_listens_there(capsys):
 )
 def test_node_run_refuses_what_cannot_work(app, arguments, line):
     process = run_node(app, *arguments)
-    out, err = process.communicate(timeout=10)
+    out, err = process.communicate(timeout=120)
 
     assert process.returncode in (1, 2)
     assert out == ""
@@ -252,7 +252,7 @@ def test_node_run_refuses_what_cannot_work(app, arguments, line):
 
 def test_a_port_that_is_taken_is_told(app, address):
     process = run_node(app, "--listen", address.removeprefix("basp://"))
-    _, err = process.communicate(timeout=10)
+    _, err = process.communicate(timeout=120)
 
     assert process.returncode == 1
     assert err.count("\n") == 1

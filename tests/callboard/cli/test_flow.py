@@ -33,7 +33,7 @@ def address(rules, tmp_path):
         try:
             yield json.loads(process.stdout.readline())["address"]
             process.send_signal(signal.SIGTERM)
-            _, err = process.communicate(timeout=30)
+            _, err = process.communicate(timeout=120)
             assert process.returncode == 0
             assert json.loads(err.splitlines()[-1])["malformed"] == 0
         finally:

@@ -148,7 +148,7 @@ def test_a_gateway_runs_until_a_signal(config, tmp_path):
             out = tmp_path / "out.jsonl"
             eventually(lambda: out.exists() and len(out.read_bytes().splitlines()) >= 3)
             process.send_signal(signal.SIGTERM)
-            said, _ = process.communicate(timeout=30)
+            said, _ = process.communicate(timeout=120)
             assert process.returncode == 0
         finally:
             process.kill()

@@ -46,7 +46,7 @@ def running(*arguments, ends_with=0):
         try:
             yield json.loads(process.stdout.readline()) | {"process": process}
             process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=30)
+            process.communicate(timeout=120)
             assert process.returncode == ends_with
         finally:
             process.kill()

@@ -87,7 +87,7 @@ def test_a_terminal_asks_twice_and_shows_nothing():
                 assert process.stderr.read(len(prompt)) == prompt
                 os.write(ours, b"secret\n")
                 assert process.stderr.read(1) == "\n"
-            out, rest = process.communicate(timeout=30)
+            out, rest = process.communicate(timeout=120)
         finally:
             process.kill()
             os.close(ours)

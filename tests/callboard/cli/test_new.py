@@ -16,7 +16,7 @@ def make(folder, *targets):
     plain = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
     plain.pop("PYTHONPATH", None)
     return subprocess.run(
-        ["make", *targets], cwd=folder, capture_output=True, text=True, env=plain, timeout=55
+        ["make", *targets], cwd=folder, capture_output=True, text=True, env=plain, timeout=120
     )
 
 

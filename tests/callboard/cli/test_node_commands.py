@@ -110,7 +110,7 @@ def test_a_running_node_is_listed_watched_and_drained(app, run_node, capsys):
     assert code == 1
     assert "was drained in 0." in out
     assert err.endswith("see the log of that node for what was cut short\n")
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 1
     assert json.loads(out)["drained"]["left"] == 2
 
@@ -142,7 +142,7 @@ def test_actors_are_stopped_and_a_clean_drain_ends_with_0(app, run_node, capsys)
 
     code, out, _ = call(capsys, "node", "drain", address, "--json")
     assert (code, json.loads(out)["left"]) == (0, 0)
-    process.communicate(timeout=20)
+    process.communicate(timeout=120)
     assert process.returncode == 0
 
 
@@ -216,7 +216,7 @@ def test_a_node_runs_from_a_file_with_children_health_and_a_service_manager(
 
         process.send_signal(signal.SIGTERM)
         assert manager.recv(4096).startswith(b"STOPPING=1\n")
-        process.communicate(timeout=20)
+        process.communicate(timeout=120)
         assert process.returncode == 1  # the stubborn one was left
 
 
@@ -243,7 +243,7 @@ def test_a_node_whose_top_supervisor_gives_up_ends_with_an_error(run_node, tmp_p
     file.write_text(DYING)
 
     process, _ = run_node(file)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=120)
 
     assert process.returncode == 1
     assert err.count("dying was started again by ") == 2
@@ -274,7 +274,7 @@ def test_or_it_stays_and_is_not_ready(run_node, tmp_path, capsys):
     _, out, _ = call(capsys, "node", "ps", about["address"], "--tree")
     assert out.startswith("1 supervisors gave up")
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
+    process.communicate(timeout=120)
     assert process.returncode == 1
 
 

@@ -118,7 +118,7 @@ def test_node_run_guards_a_public_port(capsys, tmp_path, secret_file, folder):
         assert main(["actor", "ask", address, "hello", *options[:2]]) == 1
 
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(120) == 0
     assert capsys.readouterr().out == "HELLO\n"
 
 

@@ -28,11 +28,11 @@ class Subscriber:
             self._lines.put(json.loads(line))
 
     def line(self):
-        return self._lines.get(timeout=15.0)
+        return self._lines.get(timeout=120)
 
     def end(self, number=signal.SIGTERM):
         self.process.send_signal(number)
-        code = self.process.wait(15)
+        code = self.process.wait(120)
         self._reader.join()
         with self.process.stdout, self.process.stderr as errors:
             return errors.read(), code
@@ -95,7 +95,7 @@ def test_pings_that_nobody_answers_are_told(capsys, monkeypatch):
     assert code == 1
     assert err.endswith("start a subscriber that answers: callboard topic sub /quiet --ping\n")
     assert silent.line()["topic"] == "/quiet"
-    assert silent.process.wait(15) == 0  # its --count was reached
+    assert silent.process.wait(120) == 0  # its --count was reached
     silent.end()
 
 

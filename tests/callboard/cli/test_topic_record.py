@@ -24,7 +24,7 @@ class Recorder:
         """Stop it; return the code and the last line."""
         if self.process.poll() is None:
             self.process.send_signal(number)
-        out, err = self.process.communicate(timeout=15)
+        out, err = self.process.communicate(timeout=120)
         assert err == ""
         return self.process.returncode, json.loads(out.splitlines()[-1])
 
@@ -72,7 +72,7 @@ def test_what_was_recorded_is_in_the_log_when_the_command_has_ended(tmp_path, st
     second = start("/cpu", folder, "--count", "1", "--sync", "each", "--rate")
     assert second.begin == {"log": str(folder), "start": 2, "resumed": records[-1].time}
     publish(second, ("/cpu/2", "again"))
-    second.process.wait(15)
+    second.process.wait(120)
     code, told = second.end()
 
     assert (code, told["start"], told["end"]) == (0, 2, 3)

@@ -447,6 +447,6 @@ print(base.capabilities["Admin Port"])
 base.shutdown()
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
     )
     assert int(done.stdout) > 0, done.stderr

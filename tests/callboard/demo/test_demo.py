@@ -190,7 +190,7 @@ def test_a_signal_ends_it_in_order(start, number):
         if "first reading handled" in line:
             break
     demo.process.send_signal(number)
-    out, _ = demo.process.communicate(timeout=15)
+    out, _ = demo.process.communicate(timeout=120)
 
     assert demo.process.returncode == 0
     assert LAST_LINE.fullmatch(out.splitlines()[-1])
@@ -247,7 +247,7 @@ def test_in_a_terminal_keys_hurt_the_nodes_and_the_terminal_is_put_back(start):
     os.write(outer, b"q")
     wait_for(lambda: shows("balance: sent") or demo.process.poll() is not None)
 
-    assert demo.process.wait(20) == 0
+    assert demo.process.wait(120) == 0
     assert termios.tcgetattr(inner) == before
     assert demo.processes() == []
     os.close(inner)

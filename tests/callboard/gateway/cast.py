@@ -6,7 +6,7 @@ from typing import Any
 from callboard.gateway.module import Module
 from callboard.gateway.wire.message import Message
 
-LIMIT = 20.0
+LIMIT = 60.0
 """Seconds that a test waits for a condition that will come."""
 
 

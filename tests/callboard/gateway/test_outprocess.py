@@ -61,8 +61,10 @@ def run(gateway, control, monkeypatch):
     """Add Echo in a process of its own, with a sink behind it."""
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     monkeypatch.setenv("PYTHONPATH", paths)
+    for module in ("broker", "outprocess"):  # a processor may be shared by many
+        monkeypatch.setattr(f"callboard.gateway.{module}.CREATE_TIMEOUT", 100.0)
 
-    def start(args=None, grace=3000):
+    def start(args=None, grace=30_000):
         command = ["-m", "callboard.gateway.outprocess_host", f"{__name__}:Echo", control]
         entrypoint = {
             "activation.type": "launch",

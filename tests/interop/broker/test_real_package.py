@@ -16,7 +16,7 @@ def _real_package():
     if not Path(SYSTEM_PYTHON).exists():
         pytest.skip(f"no {SYSTEM_PYTHON}")
     probe = subprocess.run(
-        [SYSTEM_PYTHON, "-c", "import broker"], capture_output=True, timeout=30, check=False
+        [SYSTEM_PYTHON, "-c", "import broker"], capture_output=True, timeout=120, check=False
     )
     if probe.returncode:
         pytest.skip("Zeek Broker 1.4 is not installed (apt-get install python3-broker)")
@@ -27,7 +27,7 @@ def run(*arguments):
         [SYSTEM_PYTHON, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=120,
         check=False,
         env={"PYTHONPATH": "", "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
     )

@@ -101,6 +101,7 @@ def test_a_stranger_that_says_nothing_is_dropped_after_the_handshake_time(sides)
 
 
 def test_a_stranger_that_says_a_byte_now_and_then_gains_no_time(sides):
+    sides[0].config = LinkConfig(A, handshake_timeout=1.0, heartbeat=0.1)
     endpoint = sides[0].listen()
 
     with socket.create_connection(endpoint, 5) as slow:

@@ -103,7 +103,7 @@ def test_a_lost_link_is_made_again_at_the_same_path(path):
         eventually(lambda: not b.links())
         with Node() as successor:
             successor.listen(f"unix:{path}")
-            eventually(lambda: [link.peer for link in b.links()] == [successor.node_id], 10)
+            eventually(lambda: [link.peer for link in b.links()] == [successor.node_id])
 
 
 def test_a_secret_is_proved_there_too(make_node, path):

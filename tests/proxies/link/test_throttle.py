@@ -130,5 +130,5 @@ def test_a_link_that_is_put_off_can_be_closed(make_node):
     b.disconnect(a.node_id, 60.0)
     b.close()
 
-    eventually(lambda: a.links() == [], seconds=10)
+    eventually(lambda: a.links() == [])
     assert a.stats().pauses > 0

@@ -16,6 +16,7 @@ from callboard.basp.frame import pack_frame
 from callboard.basp.header import POSITION_SHIFT, Operation
 from callboard.basp.payload import PayloadCodec
 from callboard.basp.registry import MessageRegistry
+from callboard.basp.routing import path_order
 from callboard.basp.routing.path_order import PathOrder
 from callboard.proxies.errors import MessageTooLarge
 from callboard.proxies.link.limits import Limits
@@ -280,7 +281,8 @@ def test_what_is_small_counts_with_what_it_takes():
     assert wire.holds == 1
 
 
-def test_what_waited_for_one_that_was_missing_is_posted_in_turns(make_node):
+def test_what_waited_for_one_that_was_missing_is_posted_in_turns(make_node, monkeypatch):
+    monkeypatch.setattr(path_order, "OPEN_PATIENCE", 1000.0)  # writing them may take long
     hostile, b = make_node("hostile"), make_node("b")
     line(hostile, b)
     collector = b.spawn(Collector)

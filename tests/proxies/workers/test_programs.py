@@ -88,7 +88,7 @@ def run(mark, *arguments, **more):
         env=environment(mark),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
         **more,
     )
@@ -107,7 +107,7 @@ def test_a_program_without_a_main_guard_is_told_what_it_lacks_and_starts_no_more
     assert 'under if __name__ == "__main__":' in done.stderr
     assert str(program) in done.stderr
     assert "hi" not in done.stdout
-    eventually(lambda: not family(mark), seconds=20)
+    eventually(lambda: not family(mark))
 
 
 @pytest.mark.parametrize("body", [PLAIN, OFFERED, CO])
@@ -119,7 +119,7 @@ def test_with_the_guard_it_works(tmp_path, mark, body):
     done = run(mark, str(program))
 
     assert (done.returncode, done.stderr) == (0, "")
-    eventually(lambda: not family(mark), seconds=20)
+    eventually(lambda: not family(mark))
 
 
 def test_classes_of_modules_need_no_guard(tmp_path, mark):
@@ -172,4 +172,4 @@ def test_workers_end_with_their_parent_even_while_they_execute_its_file(tmp_path
         assert len(family(mark)) == 3
         parent.send_signal(signal.SIGKILL)
 
-    eventually(lambda: not family(mark), seconds=20)
+    eventually(lambda: not family(mark))

@@ -148,7 +148,7 @@ def test_a_client_hears_what_was_wrong_with_its_packet(place):
         assert isinstance(greeting, ConnAck)
         assert isinstance(last, Disconnect)
         assert last.reason_code == ReasonCode.MALFORMED_PACKET
-    eventually(lambda: not place.connections(), 10)
+    eventually(lambda: not place.connections())
 
 
 def test_a_client_hears_that_another_connection_took_over(place):
@@ -216,7 +216,7 @@ def test_clients_hear_that_the_router_ends(kind, papers, tmp_path):
             each.sendall(hello())
             floods.append(threading.Thread(target=each.sendall, args=(FLOOD,)))
             floods[-1].start()
-        eventually(lambda: place.clients() == len(clients), 10)
+        eventually(lambda: place.clients() == len(clients))
         place.router.close()
         for flooding, sock in zip(floods, clients, strict=True):
             flooding.join()
@@ -236,5 +236,5 @@ def test_a_client_that_does_not_close_is_counted_and_loses_its_place(kind, paper
         while b"\xe0" not in said:
             said += sock.recv(65_536)
         assert place.connections() == 1
-        eventually(lambda: not place.connections(), 10)
+        eventually(lambda: not place.connections())
         sock.close()
