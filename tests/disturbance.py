@@ -11,7 +11,6 @@ import os
 import random
 import sys
 import threading
-import time
 from weakref import WeakKeyDictionary
 
 import pytest
@@ -21,6 +20,7 @@ from callboard.actors.runtime import Runtime
 
 SWITCH_INTERVAL = 0.00005
 OF_A_TEST = 0.5  # seconds that the lines of one test wait at most
+_never = threading.Event()
 _chance = random.Random(os.environ.get("DISTURB", "0"))
 
 
@@ -28,7 +28,7 @@ def _delay(share: float, longest: float) -> float:
     """Wait with a probability of `share`, and return how long."""
     seconds = _chance.random() * longest if _chance.random() < share else 0.0
     if seconds:
-        time.sleep(seconds)
+        _never.wait(seconds)
     return seconds
 
 
