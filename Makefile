@@ -24,7 +24,7 @@ run: .venv/.run ## start the demo: four nodes, one is killed, the system heals
 	  $(python) -m callboard demo $(ARGS)
 
 test: .venv/.dev .venv/.spark ## run the test suite
-	@$(python) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	@$(python) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 pythons: .venv/.dev ## run the unit tests that start no process on every other Python that is here
 	@scripts/pythons.sh

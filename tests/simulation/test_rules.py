@@ -17,7 +17,8 @@ from callboard.proxies.traffic.paths import Paths
 from tests.simulation.life import Life
 from tests.simulation.rules import Violation
 
-SEEDS = range(7000, 7040)
+#: Those that find most come first.
+SEEDS = (7001, 7007, 7016, 7010, *range(7000, 7040))
 
 
 def first_violation() -> str:
