@@ -113,11 +113,7 @@ class Actor(ThespianActor):
 
         `spawn(Counter.with_options(trap_exit=True), 40)`: what follows goes to `__init__`.
         """
-        given: dict[str, Any] = {
-            "trap_exit": trap_exit,
-            "mailbox": mailbox,
-            "detached": detached,
-        }
+        given = dict[str, Any](trap_exit=trap_exit, mailbox=mailbox, detached=detached)
         check_options(cls.__qualname__, given)
         changed = {name: value for name, value in given.items() if value is not None}
         _, options = options_of(cls)

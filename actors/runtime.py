@@ -425,13 +425,10 @@ class Runtime:
     def _note_slow(self, cell: Cell, handler: str, seconds: float) -> None:
         """Count and log a handler that holds its thread for long; it goes on."""
         self.counters.slow_handlers += 1
-        log.warning(
-            "%s of %s (%s) has run for %.1f s; await instead of blocking, or detach the actor",
-            handler,
-            type(cell.actor).__name__,
-            cell.ref,
-            seconds,
+        text = (
+            "%s of %s (%s) has run for %.1f s; await instead of blocking, or detach the actor"
         )
+        log.warning(text, handler, type(cell.actor).__name__, cell.ref, seconds)
         self.report(events.SlowHandler(cell.ref, handler, seconds))
 
     def report(self, event: object) -> None:

@@ -137,31 +137,22 @@ def check_header(fields: Fields) -> None:
     if not 0 <= number < OPERATION_COUNT:
         msg = f"operation {number} is not one of 0-{OPERATION_COUNT - 1}"
         raise MalformedFrame(msg)
-    operation = Operation(number)
+    operation, node = Operation(number), node_id_text(destination)
+    is_to_nobody = destination == NO_NODE
+    is_odd = is_to_nobody != (operation is Operation.SERVER_HANDSHAKE)
+    is_from_actor = source_actor and operation not in _WITH_SOURCE_ACTOR
+    is_to_actor = destination_actor and operation not in _WITH_DESTINATION_ACTOR
+    is_release = operation is Operation.RELEASE_PROXY_INSTANCE
+    is_down = operation is Operation.DOWN_MESSAGE
     for broken, problem in (
         (source == NO_NODE, "source node must not be zero"),
-        (
-            (destination == NO_NODE) != (operation is Operation.SERVER_HANDSHAKE),
-            f"destination node {node_id_text(destination)} is not allowed",
-        ),
+        (is_odd, f"destination node {node} is not allowed"),
         (length and operation in _EMPTY, f"payload must be empty, has {length:,} B"),
         (data and operation not in _WITH_DATA, f"operation data must be 0, is {data}"),
-        (
-            not data and operation is Operation.RELEASE_PROXY_INSTANCE,
-            "sightings must be at least 1, are 0",
-        ),
-        (
-            source_actor and operation not in _WITH_SOURCE_ACTOR,
-            f"source actor must be 0, is {source_actor}",
-        ),
-        (
-            destination_actor and operation not in _WITH_DESTINATION_ACTOR,
-            f"destination actor must be 0, is {destination_actor}",
-        ),
-        (
-            not source_actor and operation is Operation.DOWN_MESSAGE,
-            "source actor must name the actor that ended, is 0",
-        ),
+        (is_release and not data, "sightings must be at least 1, are 0"),
+        (is_from_actor, f"source actor must be 0, is {source_actor}"),
+        (is_to_actor, f"destination actor must be 0, is {destination_actor}"),
+        (is_down and not source_actor, "source actor must name the actor that ended, is 0"),
     ):
         if broken:
             msg = f"{operation.name.lower()} from node {node_id_text(source)}: {problem}"

@@ -93,17 +93,6 @@ class AskAttempt(Future[Any]):
 class RetriedAsk(Future[Any]):
     """The future of an ask that is repeated."""
 
-    __slots__ = (
-        "_attempts",
-        "_backoff",
-        "_home",
-        "_left",
-        "_message",
-        "_post",
-        "_retries",
-        "_target",
-    )
-
     def __init__(
         self,
         asked: Any,

@@ -130,16 +130,6 @@ class RunnerLoop(asyncio.SelectorEventLoop):
         handle.timer = self._runner.call_at(when, self._fire, handle)
         return handle
 
-    def call_later(  # type: ignore[override]
-        self,
-        delay: float,
-        callback: Callable[..., object],
-        *args: Any,
-        context: contextvars.Context | None = None,
-    ) -> asyncio.TimerHandle:
-        """Call in `delay` seconds; from any thread."""
-        return self.call_at(self._runner.now() + delay, callback, *args, context=context)
-
     def _fire(self, timer: asyncio.TimerHandle) -> None:
         """Run the callback of a timer that is due in the next turn."""
         if not timer.cancelled():

@@ -4,7 +4,7 @@ The rules are in `callboard.actors.supervision`; here they are carried out on ac
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -113,7 +113,7 @@ class Supervisor(Actor):
             if child.on is None:
                 self._start(slot)
         if any(child.on is not None for child in children):
-            self._cell.post(CallBack(self._proceed), None)  # children elsewhere start behind
+            self._call_soon(self._proceed)  # children elsewhere start behind
 
     # --- for users ---
 
@@ -197,11 +197,8 @@ class Supervisor(Actor):
         """Go on without a child that does not end."""
         if self._slots.get(ref) is slot and slot.phase is Phase.ENDING:
             del self._slots[ref]
-            log.warning(
-                "%s did not end within %g s; it is killed and no longer waited for",
-                slot.child.label,
-                slot.child.shutdown,
-            )
+            text = "%s did not end within %g s; it is killed and no longer waited for"
+            log.warning(text, slot.child.label, slot.child.shutdown)
             ref.kill()
             self._gone(slot, ExitReason.KILLED, "")
 
@@ -214,11 +211,8 @@ class Supervisor(Actor):
             raise ValueError(msg)
         at = (slot.place + len(tried)) % len(child.places)
         future = spawn(child.actor_class, child.args, child.kwargs, child.places[at])
-        future.add_done_callback(
-            lambda done: self._cell.post(
-                CallBack(partial(self._spawned, slot, at, tried, done)), None
-            )
-        )
+        spawned = partial(self._spawned, slot, at, tried)
+        future.add_done_callback(lambda done: self._call_soon(partial(spawned, done)))
 
     def _spawned(
         self, slot: Slot, at: int, tried: list[str], outcome: Future[ActorRef[Any]]
@@ -274,7 +268,11 @@ class Supervisor(Actor):
 
     def _told_of_lost(self, ref: ActorRef[Any], down: Down) -> None:
         """Look again if its node was lost again; on any thread."""
-        self._cell.post(CallBack(partial(self._seek, ref, down.reason)), None)
+        self._call_soon(partial(self._seek, ref, down.reason))
+
+    def _call_soon(self, function: Callable[[], object]) -> None:
+        """Call a function in a turn of this actor; from any thread."""
+        self._cell.post(CallBack(function), None)
 
     @handler
     def leave(self, words: _Leave) -> None:
@@ -347,10 +345,8 @@ class Supervisor(Actor):
             self._cell.runtime.report(event)
             self._cell.runtime.counters.restarts += 1
             ended = f"{reason}: {detail}" if detail else reason
-            log.warning(
-                "%s was started again by %s (%s), restart %d",
-                *(child.label, self.me, ended, slot.restarts),
-            )
+            text = "%s was started again by %s (%s), restart %d"
+            log.warning(text, child.label, self.me, ended, slot.restarts)
         if child.name is not None:
             self.node.register(child.name, ref)
 

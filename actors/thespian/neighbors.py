@@ -5,6 +5,7 @@ The convention itself is implemented above this room. A system that is in none h
 
 import logging
 import threading
+from dataclasses import field
 from typing import Any, Protocol
 
 from thespian.actors import ActorAddress, ActorSystemConventionUpdate
@@ -12,6 +13,7 @@ from thespian.actors import ActorAddress, ActorSystemConventionUpdate
 from callboard.actors.reference import ActorRef, Teller
 from callboard.actors.runtime import Runtime
 from callboard.actors.thespian.cell import Creation
+from callboard.dataclass import dataclass
 
 log = logging.getLogger("callboard.thespian")
 
@@ -43,26 +45,22 @@ class ConventionWays(Protocol):
         """Leave, and close what leads to the others."""
 
 
+@dataclass(eq=False, repr=False)
 class Neighbors:
     """The other systems of the convention, and the actors told when they come and go."""
 
-    def __init__(self, runtime: Runtime, system: Teller) -> None:
-        """Begin without any.
-
-        Args:
-            runtime: the runtime of this system.
-            system: the sender of what comes from this system itself.
-        """
-        self.runtime = runtime
-        self.system = system
-        self._lock = threading.Lock()
-        #: The administrators of the other systems, and what each system can do.
-        self.known: dict[ActorRef[Any], dict[str, Any]] = {}
-        #: The actors that asked for `ActorSystemConventionUpdate`.
-        self.told: list[ActorRef[Any]] = []
-        self.convention: ConventionWays | None = None
-        #: The administrator of the convention's leader; None for the leader itself.
-        self.leader: ActorRef[Any] | None = None
+    #: The runtime of this system.
+    runtime: Runtime
+    #: The sender of what comes from this system itself.
+    system: Teller
+    #: The administrators of the other systems, and what each system can do.
+    known: dict[ActorRef[Any], dict[str, Any]] = field(default_factory=dict)
+    #: The actors that asked for `ActorSystemConventionUpdate`.
+    told: list[ActorRef[Any]] = field(default_factory=list)
+    convention: ConventionWays | None = None
+    #: The administrator of the convention's leader; None for the leader itself.
+    leader: ActorRef[Any] | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def getAddressFromString(self, text: str) -> ActorRef[Any] | None:
         """Return the administrator of the system at `host:port`; None when it is unknown."""
@@ -93,15 +91,9 @@ class Neighbors:
                 self._tell(address, admin, capabilities or {}, added=False)
 
     def _tell(
-        self,
-        address: ActorRef[Any],
-        admin: ActorRef[Any],
-        capabilities: dict[str, Any],
-        *,
-        added: bool,
+        self, address: ActorRef[Any], admin: ActorRef[Any], can: dict[str, Any], *, added: bool
     ) -> None:
-        update = ActorSystemConventionUpdate(admin, dict(capabilities), added)
-        address.target.post(update, self.system)
+        address.target.post(ActorSystemConventionUpdate(admin, dict(can), added), self.system)
 
     def invite(self, address: str, capabilities: dict[str, Any]) -> None:
         """Join with a system that does not come by itself."""

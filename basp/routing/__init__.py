@@ -4,7 +4,3 @@
 `diffusion` finds out when a node is lost for sure, and `path_order` keeps the order of messages
 whatever ways they take.
 """
-
-from callboard.basp.routing.router import Changes, Router
-
-__all__ = ["Changes", "Router"]

@@ -75,6 +75,9 @@ _LEAST_PORTION: Final = 8
 # Cuts to remember, the latest. They only save detours, so none is needed for long.
 _CUT_LIMIT: Final = 4096
 
+#: Of an update: what is announced and withdrawn, cuts, and what is stated.
+Content = tuple[list[NodeId], list[NodeId], list[Cut], list[Statement]]
+
 
 @dataclass(slots=True)
 class Changes:
@@ -393,7 +396,7 @@ class Router:
         for leaf in self._leaves:
             said = self._answer(leaf)
             if said:
-                changes.updates.append((leaf, self._write([], [], [], said, {})))
+                changes.updates.append((leaf, self._write(([], [], [], said), {})))
 
     def forget_cuts(self, number: int) -> Changes:
         """Hold the cuts up to a number against no path that a neighbor still tells."""
@@ -511,7 +514,7 @@ class Router:
             if not any(content):
                 continue
             if content != written[0]:
-                written = content, [self._write(*part, offers) for part in _parts(*content)]
+                written = content, [self._write(part, offers) for part in _parts(*content)]
             changes.updates += [(peer, payload) for payload in written[1]]
         changes.work += len(offers)
 
@@ -534,15 +537,9 @@ class Router:
         statements = self._diffusion.statements
         return set(held.values()), [statements[node] for node in held if node in statements]
 
-    def _write(
-        self,
-        announced: list[NodeId],
-        withdrawn: list[NodeId],
-        cuts: list[Cut],
-        said: list[Statement],
-        offers: dict[NodeId, tuple[bytes, bytes]],
-    ) -> bytes:
+    def _write(self, content: Content, offers: dict[NodeId, tuple[bytes, bytes]]) -> bytes:
         """Write an update; paths that were written for another neighbor are in ``offers``."""
+        announced, withdrawn, cuts, said = content
         for destination in announced:
             if destination not in offers:
                 offers[destination] = self._offer(destination)
@@ -628,7 +625,7 @@ class Router:
 
 def _parts(
     announced: list[NodeId], withdrawn: list[NodeId], cuts: list[Cut], said: list[Statement]
-) -> Iterator[tuple[list[NodeId], list[NodeId], list[Cut], list[Statement]]]:
+) -> Iterator[Content]:
     """Give the content of an update in parts of moderate size, mostly in one."""
     at, first = 0, 0
     while max(len(announced), len(withdrawn), len(cuts)) > at + _PART:

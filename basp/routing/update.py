@@ -174,15 +174,16 @@ def read_parts(peer: NodeId, payload: bytes) -> Generator[Update | None, None, N
         RemoteProtocolError: as :func:`read_update`, when it comes to what is wrong.
     """
     if len(payload) <= LARGE_UPDATE:
-        yield _read_entries(peer, *_lists_of(peer, read_plain(payload)))
+        yield _read_entries(peer, _lists_of(peer, read_plain(payload)))
         return
     content = yield from read_plain_in_pieces(payload)
     *entries, statements, names = _lists_of(peer, content)
     for at in range(0, max(map(len, entries)), _PART):
         announced, withdrawn, cuts = (part[at : at + _PART] for part in entries)
-        yield _read_entries(peer, announced, withdrawn, cuts, [], names[at : at + _PART])
+        yield _read_entries(peer, [announced, withdrawn, cuts, [], names[at : at + _PART]])
     for at in range(0, len(statements), _PART_STATEMENTS):
-        yield _read_entries(peer, [], [], [], statements[at : at + _PART_STATEMENTS], [])
+        said = statements[at : at + _PART_STATEMENTS]
+        yield _read_entries(peer, [[], [], [], said, []])
 
 
 def _lists_of(peer: NodeId, content: Any) -> list[list[Any]]:
@@ -201,15 +202,9 @@ def _lists_of(peer: NodeId, content: Any) -> list[list[Any]]:
     return parts
 
 
-def _read_entries(
-    peer: NodeId,
-    announced: list[Any],
-    withdrawn: list[Any],
-    cuts: list[Any],
-    statements: list[Any],
-    names: list[Any],
-) -> Update:
+def _read_entries(peer: NodeId, lists: list[list[Any]]) -> Update:
     """Read the entries of an update."""
+    announced, withdrawn, cuts, statements, names = lists
     if not all(map(_is_node, withdrawn)):
         _refuse(peer, "withdrawn must hold node ids")
     if not all(map(_is_name, names)):

@@ -339,13 +339,9 @@ class Membership:
             NotSpawnable: the only systems that could do it refused.
             RemoteError: its `__init__` raised there.
         """
-        order = Create(
-            f"{actor_class.__module__}.{actor_class.__qualname__}",
-            creation.requirements,
-            creation.source_hash,
-            creation.global_name,
-            parent or self._admin,
-        )
+        name = f"{actor_class.__module__}.{actor_class.__qualname__}"
+        wishes = creation.requirements, creation.source_hash, creation.global_name
+        order = Create(name, *wishes, parent or self._admin)
         refused: NotSpawnable | None = None
         for other in list(self.known.values()):
             if not is_compatible(actor_class, other.capabilities, creation.requirements):

@@ -1,7 +1,7 @@
 """Finding actors by their names, on this node and on all in reach, or by an address."""
 
 import asyncio
-from collections.abc import Collection, Coroutine
+from collections.abc import Coroutine
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -68,8 +68,8 @@ class Reach:
         answers: list[Any] = []
         # The first answer counts: a node that is frozen must not hold the others up. Leaves are
         # asked last: none can take the place of a name that a full member has.
-        for ask in (self._ask_members, self._ask_leaves):
-            for answer in asyncio.as_completed(ask(name, timeout)):
+        for leaves in (False, True):
+            for answer in asyncio.as_completed(self._ask(name, timeout, leaves=leaves)):
                 found = await answer
                 if isinstance(found, ActorRef):
                     return found
@@ -83,32 +83,25 @@ class Reach:
         """Return all actors of that name, this node's first."""
         held = self._names.get(name)
         found = [] if held is None else [held]
-        asked = self._ask_members(name, timeout) + self._ask_leaves(name, timeout)
-        for answer in await asyncio.gather(*asked):
+        members = self._ask(name, timeout, leaves=False)
+        for answer in await asyncio.gather(*members, *self._ask(name, timeout, leaves=True)):
             if isinstance(answer, ActorRef) and answer not in found:
                 found.append(answer)
         return found
 
-    def _ask_members(self, name: str, timeout: float) -> list[Coroutine[Any, Any, Any]]:
-        """Ask the directories of all full members in reach."""
-        leaves = self._routes.rights
-        members = [node for node in self._routes.router.reachable if node not in leaves]
-        return self._ask(members, name, timeout)
-
-    def _ask_leaves(self, name: str, timeout: float) -> list[Coroutine[Any, Any, Any]]:
-        """Ask the directories of leaves, which have none of callboard's own names."""
-        leaves = self._routes.rights
-        asked = [node for node in self._routes.router.reachable if node in leaves]
-        return [] if name.startswith(OWN) else self._ask(asked, name, timeout)
-
     def _ask(
-        self, nodes: Collection[bytes], name: str, timeout: float
+        self, name: str, timeout: float, *, leaves: bool
     ) -> list[Coroutine[Any, Any, Any]]:
-        """Ask the directories of some nodes."""
-        return [
-            _settled(self._runtime.ref_of(node, DIRECTORY).ask(Lookup(name), timeout))
-            for node in sorted(nodes)
-        ]
+        """Ask the directories of all full members in reach, or of all leaves.
+
+        Leaves have none of callboard's own names.
+        """
+        known, reachable = self._routes.rights, sorted(self._routes.router.reachable)
+        asked = [node for node in reachable if (node in known) is leaves]
+        if leaves and name.startswith(OWN):
+            asked = []
+        directories = [self._runtime.ref_of(node, DIRECTORY) for node in asked]
+        return [_settled(each.ask(Lookup(name), timeout)) for each in directories]
 
     def dial(self, endpoint: Endpoint, *, keep: bool) -> Future[Dial]:
         """Begin to make a link; from any thread."""

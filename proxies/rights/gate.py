@@ -175,23 +175,14 @@ class LeafGate:
         if refusal is None:
             return frame
         self.refusals.append(refusal)
-        operation, _, data, source, destination, source_actor, number, _ = frame
+        operation, _, data, source, destination, actor, number, _ = frame
         text = self.text_of(refusal)
         if data & RESPONSE:
             payload = self._host.write_error(text)
         else:
             data &= _POSITION | MESSAGE_ID_MASK
             payload, number = write_plain([text]), NOT_PERMITTED
-        return (
-            operation,
-            len(payload),
-            data,
-            source,
-            destination,
-            source_actor,
-            number,
-            payload,
-        )
+        return (operation, len(payload), data, source, destination, actor, number, payload)
 
     def text_of(self, refusal: Refusal) -> str:
         """Return what a leaf is told of a refusal."""
