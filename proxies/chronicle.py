@@ -29,7 +29,7 @@ from callboard.actors.reference import ActorRef, Down, Sender
 from callboard.actors.runtime import Runtime
 from callboard.dataclass import dataclass
 from callboard.proxies.events import MessagesLost, NodeDown
-from callboard.proxies.messages import message
+from callboard.proxies.messages import frozen_message
 from callboard.text import class_name
 
 #: Events, rows of losses, failures, restarts and ended actors that are kept, the latest.
@@ -46,8 +46,7 @@ FOLLOWED: Final = 10.0
 TEXT: Final = 500
 
 
-@message("callboard.EventInfo")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.EventInfo")
 class EventInfo:
     """An event of a node: number, age in seconds, class, and its fields as texts."""
 
@@ -57,8 +56,7 @@ class EventInfo:
     values: dict[str, str] = field(default_factory=dict)
 
 
-@message("callboard.EventPage")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.EventPage")
 class EventPage:
     """Events of a node, in their order.
 
@@ -72,8 +70,7 @@ class EventPage:
     missed: int = 0
 
 
-@message("callboard.LossInfo")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.LossInfo")
 class LossInfo:
     """Messages that nobody handled.
 
@@ -101,8 +98,7 @@ class LossInfo:
     end: str = ""
 
 
-@message("callboard.FailureInfo")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.FailureInfo")
 class FailureInfo:
     """An actor that failed, `age` seconds ago; `text` is that of the error."""
 
@@ -113,8 +109,7 @@ class FailureInfo:
     age: float
 
 
-@message("callboard.RestartInfo")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.RestartInfo")
 class RestartInfo:
     """A child that its supervisor started again.
 

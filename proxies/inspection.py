@@ -22,7 +22,6 @@ from callboard.actors.seconds import seconds
 from callboard.actors.supervision.supervisor import Supervisor
 from callboard.actors.system_actor import SystemActor
 from callboard.basp.header import FIRST_ACTOR, INSPECTOR, NODE_ACTOR
-from callboard.dataclass import dataclass
 from callboard.proxies.broker import Broker
 from callboard.proxies.chronicle import (
     EventPage,
@@ -34,7 +33,7 @@ from callboard.proxies.chronicle import (
 from callboard.proxies.draining import Drain
 from callboard.proxies.lifetime.proxy import Proxy
 from callboard.proxies.looks import Looks
-from callboard.proxies.messages import DrainNode, message
+from callboard.proxies.messages import DrainNode, frozen_message, message
 from callboard.proxies.names.directory import Names
 from callboard.proxies.route_table import RouteTable
 from callboard.proxies.stats import LinkInfo, ReachableNode
@@ -43,8 +42,7 @@ from callboard.proxies.stats import LinkInfo, ReachableNode
 ROWS: Final = 10_000
 
 
-@message("callboard.ActorInfo")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.ActorInfo")
 class ActorInfo:
     """One actor, as others see it.
 
@@ -85,8 +83,7 @@ class ActorInfo:
     awaits: str = ""
 
 
-@message("callboard.Inspection")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.Inspection")
 class Inspection:
     """What a node tells about itself.
 
@@ -137,8 +134,7 @@ class Inspection:
     restarted: list[RestartInfo] = field(default_factory=list)
 
 
-@message("callboard.Inspect")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.Inspect")
 class Inspect(Query[Inspection]):
     """To an inspector: what is going on?
 
@@ -161,8 +157,7 @@ class Inspect(Query[Inspection]):
     history: bool = False
 
 
-@message("callboard.ActorPage")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.ActorPage")
 class ActorPage:
     """All that a node tells of one actor.
 
@@ -186,24 +181,21 @@ class ActorPage:
     losses: list[LossInfo] = field(default_factory=list)
 
 
-@message("callboard.ActorPages")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.ActorPages")
 class ActorPages:
     """The pages of the actors that a node was asked for."""
 
     pages: list[ActorPage]
 
 
-@message("callboard.InspectActor")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.InspectActor")
 class InspectActor(Query[ActorPages]):
     """To an inspector: tell all of an actor: its name, number, or the text of its ref."""
 
     which: str
 
 
-@message("callboard.ReadEvents")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.ReadEvents")
 class ReadEvents(Query[EventPage]):
     """To an inspector: what happened behind an event of that number? -1 for the latest."""
 
@@ -211,8 +203,7 @@ class ReadEvents(Query[EventPage]):
     limit: int = 100
 
 
-@message("callboard.NodeAnswer")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.NodeAnswer")
 class NodeAnswer:
     """What one node of a cluster answered: an answer, or why there is none.
 
@@ -229,16 +220,14 @@ class NodeAnswer:
     answer: Any = None
 
 
-@message("callboard.ClusterInspection")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.ClusterInspection")
 class ClusterInspection:
     """What all nodes in reach answered, the one that asked them first."""
 
     nodes: list[NodeAnswer]
 
 
-@message("callboard.InspectCluster")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.InspectCluster")
 class InspectCluster(Query[ClusterInspection]):
     """To an inspector: ask all nodes in reach, and yourself.
 
@@ -434,7 +423,6 @@ class Inspector(SystemActor):
     def _row(self, cell: Cell, now: float) -> ActorInfo:
         """Describe one actor."""
         above = cell.parent
-        busy = self._looks.busy(cell, now)
         doing = Doing() if cell.number == INSPECTOR else doing_of(cell)
         return ActorInfo(
             address=str(cell.ref),
@@ -447,7 +435,7 @@ class Inspector(SystemActor):
             waited=self._looks.waited(cell, now),
             parent="" if above is None else str(above.ref),
             restarts=_restarts_of(cell),
-            busy=busy,
+            busy=self._looks.busy(cell, now),
             handler=doing.handler,
             place=doing.place,
             message=doing.message,
@@ -522,13 +510,6 @@ def _declared(kind: type) -> dict[str, Any]:
 
 def _proxy_row(proxy: Proxy, routes: RouteTable) -> ActorInfo:
     """Describe one remote actor."""
-    waiting = len(proxy.waiting or ())
-    return ActorInfo(
-        address=routes.ref_text(proxy.node, proxy.number),
-        actor_class="Proxy",
-        name=routes.names.get(proxy.node, ""),
-        state="ready" if waiting else "idle",
-        depth=waiting,
-        handled=0,
-        age=0.0,
-    )
+    waiting, name = len(proxy.waiting or ()), routes.names.get(proxy.node, "")
+    address, state = routes.ref_text(proxy.node, proxy.number), "ready" if waiting else "idle"
+    return ActorInfo(address, "Proxy", name, state, waiting, handled=0, age=0.0)

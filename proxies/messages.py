@@ -73,8 +73,7 @@ def frozen_message(name: str) -> Callable[[T], T]:
     return lambda cls: register(frozen(cls))
 
 
-@message("callboard.Spawn")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.Spawn")
 class Spawn:
     """To the spawn server: make an actor of an offered class; answered by its ref.
 
@@ -87,16 +86,14 @@ class Spawn:
     by_class: bool = False
 
 
-@message("callboard.Lookup")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.Lookup")
 class Lookup:
     """To a directory: who is registered under this name? Answered by a ref, or None."""
 
     name: str
 
 
-@message("callboard.WatchName")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.WatchName")
 class WatchName:
     """To a directory: tell me who has a name, or is in a group, from now on until I end.
 
@@ -108,8 +105,7 @@ class WatchName:
     version: int = -1
 
 
-@message("callboard.HoldersChanged")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.HoldersChanged")
 class HoldersChanged:
     """From a directory: who has a name there; with `is_all`, nobody but the added ones."""
 
@@ -131,8 +127,7 @@ class HoldersChanged:
         )
 
 
-@message("callboard.Describe")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.Describe")
 class Describe:
     """To a directory: what is your node called? Answered by a text.
 
@@ -152,8 +147,7 @@ ABILITIES: Final = ("keys", "cancel", "credit")
 DRAIN_TIMEOUT: Final = 30.0
 
 
-@message("callboard.Drained")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.Drained")
 class Drained:
     """A drain is over; what it returns, and an event.
 
@@ -183,16 +177,14 @@ class Drained:
 TAKES_NO_MORE: Final = "is draining and takes no more asks; ask another node"
 
 
-@message("callboard.DrainNode")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.DrainNode")
 class DrainNode(Query[Drained]):
     """To an inspector: drain the node and close it."""
 
     timeout: float = DRAIN_TIMEOUT
 
 
-@message("callboard.Stop")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.Stop")
 class StopActor:
     """To the node itself: end an actor; `kill` does not wait for its mailbox."""
 
@@ -200,8 +192,7 @@ class StopActor:
     kill: bool = False
 
 
-@message("callboard.Link")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.Link")
 class LinkActors:
     """To the node itself: link its actor `number` to `other`; with `undo`, unlink."""
 
@@ -210,8 +201,7 @@ class LinkActors:
     undo: bool = False
 
 
-@message("callboard.CancelAsk")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.CancelAsk")
 class CancelAsk:
     """To the node itself: nobody waits for the answer to an ask of its sender's any more."""
 
@@ -219,8 +209,7 @@ class CancelAsk:
     message_id: int
 
 
-@message("callboard.AskCredit")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.AskCredit")
 class AskCredit:
     """To the node itself: all messages to its actor `number` up to `position` went before this.
 
@@ -236,8 +225,7 @@ class AskCredit:
         return type(self.position) is int and 0 <= self.position < 1 << 62
 
 
-@message("callboard.Failure")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.Failure")
 class Failure:
     """An error as the answer to an ask.
 

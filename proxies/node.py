@@ -15,9 +15,9 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from functools import partial
-from typing import Any, ClassVar, ParamSpec, Self, TypeVar, overload
+from typing import Any, ClassVar, Final, ParamSpec, Self, TypeVar, overload
 
 from callboard.actors import errors
 from callboard.actors.actor import Actor
@@ -672,7 +672,8 @@ class Node(Closing):
     def stats(self) -> NodeStats:
         """Return the node's counters."""
         runtime, broker = self.runtime, self._broker
-        counters = runtime.counters
+        counters = asdict(runtime.counters)  # the same names, and two that are not shown
+        counted = {name: counters[name] for name in counters.keys() & _FIGURES}
         depths = [
             cell.depth for cell in list(runtime.contexts.values()) if cell.number >= FIRST_ACTOR
         ]
@@ -680,32 +681,22 @@ class Node(Closing):
             name=self.name,
             node_id=self.node_id,
             actors=len(depths),
-            spawned=counters.spawned,
             handled=runtime.handled,
-            dead_letters=counters.dead_letters,
-            unexpected=counters.unexpected,
-            failures=counters.failures,
             forwarded=broker.forwarding.forwarded,
             undeliverable=broker.routes.undeliverable,
             waiting_asks=len(broker.outgoing.pending),
             proxies=broker.lifetimes.count,
-            ends=dict(counters.ends),
             refused_connections=broker.connector.gate.refused,
             pauses=broker.connector.pauses,
             dropped_fields=broker.outgoing.codec.dropped_fields,
-            refused_spawns=counters.refused_spawns,
-            overflows=counters.overflows,
-            expired=counters.expired,
-            slow_handlers=counters.slow_handlers,
             handler_seconds=runtime.handler_seconds,
             mailbox_messages=sum(depths),
             mailbox_depth_max=max(depths, default=0),
             refused_frames=broker.routes.refused,
             not_permitted=broker.gates.audit.count,
-            restarts=counters.restarts,
-            exhausted=counters.exhausted,
             ask_seconds=self.runner.sampler.asks,
             waiting_seconds=self.runner.sampler.waits,
+            **counted,
         )
 
     def subscribed(self, subscriber: Callable[[object], None]) -> AbstractContextManager[None]:
@@ -860,6 +851,9 @@ class Node(Closing):
     ) -> Future[ActorRef[A]]:
         """Begin to spawn a supervisor's child on another node."""
         return self._start(self.aspawn(actor_class, *args, on=on, **kwargs))
+
+
+_FIGURES: Final = {each.name for each in fields(NodeStats)}
 
 
 def _check_arguments(name: str, join: object, spawnable: Any, limits: object) -> None:

@@ -1,14 +1,13 @@
 """What the administrators of a convention's systems tell each other."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from callboard.actors.reference import ActorRef
-from callboard.proxies.messages import message
+from callboard.proxies.messages import frozen_message
 
 
-@message("callboard.convention.Join")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.convention.Join")
 class Join:
     """A system comes into the convention, or says what it can do since then.
 
@@ -19,24 +18,21 @@ class Join:
     capabilities: dict[Any, Any]
 
 
-@message("callboard.convention.Introduce")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.convention.Introduce")
 class Introduce:
     """Systems that the sender is joined with."""
 
     systems: list[Join] = field(default_factory=list)
 
 
-@message("callboard.convention.Leave")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.convention.Leave")
 class Leave:
     """A system wants to have nothing to do with the receiver any more."""
 
     admin: ActorRef[Any]
 
 
-@message("callboard.convention.Create")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.convention.Create")
 class Create:
     """Create an actor here; answered by its ref, or None if its class refuses this system.
 
