@@ -799,15 +799,13 @@ class Node(Closing):
         """Run a twin to its end for a thread that may block; twins have limits of their own."""
         twin = getattr(coroutine, "__name__", "")
         cell = current_cell.get()
-        if cell is not None and self.runtime.is_runner_thread():
-            coroutine.close()
-            msg = f"this call would hold up {cell.ref}; await node.{twin}(…) instead"
-            raise errors.WouldDeadlock(msg)
-        if cell is not None and cell.may_block_here():
-            return self._start(coroutine).result()  # a detached actor's thread is its own
         try:
-            refuse_loop("this call", f"node.{twin}(…)")
-        except errors.WouldBlock:
+            if cell is not None and self.runtime.is_runner_thread():
+                msg = f"this call would hold up {cell.ref}; await node.{twin}(…) instead"
+                raise errors.WouldDeadlock(msg)
+            if cell is None or not cell.may_block_here():  # a detached one's thread is its own
+                refuse_loop("this call", f"node.{twin}(…)")
+        except errors.CallboardError:
             coroutine.close()
             raise
         return self._start(coroutine).result()

@@ -13,8 +13,7 @@ import time
 import types
 from collections.abc import Callable, Collection
 from datetime import timedelta
-from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from thespian import actors as thespian
 from thespian.system import isInternalActorSystemMessage
@@ -113,45 +112,9 @@ class ThespianContext:
 
         cell.runner.call_later(delay.total_seconds(), wake)
 
-    def handleDeadLetters(self, address: ActorRef[Any], enable: bool = True) -> None:  # noqa: FBT001, FBT002
-        """Be told of messages to actors that ended, as `DeadEnvelope`."""
-        self._system.handle_dead_letters(address, enable=enable)
-
-    def registerSourceAuthority(self, address: ActorRef[Any]) -> None:
-        """Decide which sources may be loaded; the last one that registers does."""
-        self._system.sources.authority = address
-
-    def notifyOnSourceAvailability(self, address: ActorRef[Any], enable: bool = True) -> None:  # noqa: FBT001, FBT002
-        """Be told of sources that are loaded and unloaded, also of those that are."""
-        self._system.sources.notify(address, enable)
-
-    def loadActorSource(self, source: str | Path | BinaryIO) -> str:
-        """Ask the source authority to accept a source; returns its hash."""
-        return self._system.sources.load(source)
-
-    def unloadActorSource(self, source_hash: str) -> None:
-        """Create no more actors of a source."""
-        self._system.sources.unload(source_hash)
-
-    def updateCapability(self, name: str, value: Any = None) -> None:
-        """Set a capability of the system; None removes it."""
-        self._system.updateCapability(name, value)
-
-    def actorSystemShutdown(self) -> None:
-        """Shut the whole system down."""
-        self._system.request_shutdown()
-
-    def notifyOnSystemRegistrationChanges(self, address: ActorRef[Any], enable: bool) -> None:  # noqa: FBT001
-        """Be told of systems that join and leave the convention, also of those in it."""
-        self._system.neighbors.notify(address, enable)
-
-    def preRegisterRemoteSystem(self, address: str, capabilities: dict[str, Any]) -> None:
-        """Invite the system at `host:port` into the convention."""
-        self._system.neighbors.invite(address, capabilities)
-
-    def deRegisterRemoteSystem(self, address: str | thespian.ActorAddress) -> None:
-        """Drop a system, by its address or that of its administrator."""
-        self._system.neighbors.dismiss(address)
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the system's, under the same name."""
+        return getattr(self._system, name)
 
 
 class PlainActors:
@@ -374,6 +337,12 @@ class SystemBase(ExternalContext):
         self.sources = Sources(self.cell)
         self.dead_letters: ActorRef[Any] | None = None
         self.creator = Creator(self.neighbors, self.sources, self.capabilities, messages)
+        # The calls of actors and of the outside, under Thespian's names.
+        self.loadActorSource, self.unloadActorSource = self.sources.load, self.sources.unload
+        self.notifyOnSourceAvailability = self.sources.notify
+        self.notifyOnSystemRegistrationChanges = self.neighbors.notify
+        self.preRegisterRemoteSystem = self.neighbors.invite
+        self.deRegisterRemoteSystem = self.neighbors.dismiss
         if isinstance(logDefs, dict):
             from logging.config import dictConfig
 
@@ -430,7 +399,7 @@ class SystemBase(ExternalContext):
 
     # --- dead letters ---
 
-    def handle_dead_letters(self, address: ActorRef[Any], *, enable: bool) -> None:
+    def handleDeadLetters(self, address: ActorRef[Any], enable: bool) -> None:  # noqa: FBT001
         """Register the one handler of dead letters: the last one wins."""
         if enable:
             self.dead_letters = address
@@ -463,17 +432,13 @@ class SystemBase(ExternalContext):
         if self.neighbors.convention is not None:
             self.neighbors.convention.capabilities_changed()
 
-    def loadActorSource(self, fname: str | Path | BinaryIO) -> str:
-        """Offer a source to the authority; returns its hash."""
-        return self.sources.load(fname)
-
-    def unloadActorSource(self, sourceHash: str) -> None:
-        """Create no more actors of a source."""
-        self.sources.unload(sourceHash)
+    def registerSourceAuthority(self, address: ActorRef[Any]) -> None:
+        """Let an actor decide which sources may be loaded; the last one that registers does."""
+        self.sources.authority = address
 
     # --- the end ---
 
-    def request_shutdown(self) -> None:
+    def actorSystemShutdown(self) -> None:
         """Shut down from inside an actor: not on its own thread, which has to end first."""
         threading.Thread(target=self.shutdown, name="callboard-shutdown", daemon=True).start()
 
