@@ -275,7 +275,8 @@ class Hub(SystemActor):
 
     def _entering(self, messages: Sequence[tuple[str, Any]]) -> list[Pair]:
         """Encode messages, all or none of them, and wait for room."""
-        pairs = [(checked_topic(topic), encode_pair(topic, value)) for topic, value in messages]
+        checked = [(t if type(t) is str else checked_topic(t), value) for t, value in messages]
+        pairs = [(topic, encode_pair(topic, value)) for topic, value in checked]
         if self.is_congested or len(self.inputs) >= INPUT_LIMIT:
             self._wait_for_room()
         return pairs
@@ -304,10 +305,10 @@ class Hub(SystemActor):
         # What this thread asked for before, such as a receiver, comes before the message.
         if context.scheduled or context.depth or self.inputs:
             return False
-        known, is_free = self.core.known_receivers, self._is_free
+        known, is_free = self.core.known_receivers(), self._is_free
         last: tuple[bytes, ...] | None = ()
         for topic, _ in pairs:
-            nodes = known(topic)
+            nodes = known.get(topic)
             if nodes is not last and (nodes is None or not all(map(is_free, nodes))):
                 return False
             last = nodes

@@ -386,14 +386,14 @@ class Core:
             self._outputs[kind] = CoreOutput(kind, self.counters)
         return self._outputs[kind]
 
-    def known_receivers(self, topic: str) -> tuple[bytes, ...] | None:
-        """Return the nodes that want data of a topic; None if that has to be found out.
+    def known_receivers(self) -> Mapping[str, tuple[bytes, ...]]:
+        """Return the nodes that want data, by the topics of which that is known.
 
-        None as well where a receiver here may want it too.
+        There are none where a receiver here may want data too.
         """
         output = self._outputs.get(PackedType.DATA)
         sees_own = output is not None and output.sees_own
-        return None if sees_own else self._receivers.get(topic)
+        return {} if sees_own else self._receivers
 
     # --- other endpoints: paths, filters, peers ---
 
