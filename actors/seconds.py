@@ -20,6 +20,8 @@ def limit(value: object, name: str = "timeout") -> float | None:
     Raises:
         InvalidSeconds: it is not a number of seconds.
     """
+    if type(value) is float and 0.0 <= value < LONGEST:  # as most are
+        return value
     if value is None:
         return None
     time = seconds(value, name)

@@ -73,6 +73,7 @@ class Broker:
         self.doubts = Doubts(runtime, routes)
         self.gates = Gatekeeper(runtime, routes, self.outgoing.codec)
         self.gates.lend = self._lend
+        self.outgoing.on_answered = self._tell_no_bounds
         self.paths = Paths(
             runtime,
             routes,
@@ -110,7 +111,16 @@ class Broker:
         """Give a leaf credit that may not hold a proxy."""
         if "credit" in self.routes.abilities.get(leaf, ()):
             self.granting.lend(leaf, number)
-            self.granting.flush()  # before it is told that it may not watch
+            self.granting.flush()  # before anything else is told
+
+    def _tell_no_bounds(self, node: bytes, number: int) -> None:
+        """Tell a node that was given an actor without bounds so, before it sends a flood.
+
+        Its announce is answered anyway; until then its messages would wait for credit.
+        """
+        is_here = number in self.runtime.contexts and node not in self.routes.rights
+        if is_here and self.granting.guests_of(number) is None:
+            self._lend(node, number)
 
     # --- for the connector ---
 

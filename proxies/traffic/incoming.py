@@ -259,7 +259,23 @@ class Incoming:
     def deliver(
         self, wire: Wire, frames: list[RawFrame], *, were_doubted: bool = False
     ) -> None:
-        """Take the frames of one read: the first half of the hot loop, which sorts them."""
+        """Take the frames of one read; the next dispatch of its source alone is not sorted."""
+        if len(frames) == 1:
+            ((operation, _, data, source, destination, _, _, _),) = frames
+            if (
+                operation == _DISPATCH
+                and destination == self._node_id
+                and source in wire.sources
+            ):
+                order = self._orders.get(source)
+                if order and data >> POSITION_SHIFT & POSITION_MASK == order.expected:
+                    order.expected += 1
+                    self._post(wire, frames)
+                    return
+        self._sort(wire, frames, were_doubted=were_doubted)
+
+    def _sort(self, wire: Wire, frames: list[RawFrame], *, were_doubted: bool) -> None:
+        """Take frames: the first half of the hot loop."""
         me, sources = self._node_id, wire.sources
         order: PathOrder | None = None
         latest_source = b""
@@ -278,9 +294,18 @@ class Incoming:
                 self._doubts.hold(wire, frame)
             elif destination != me:
                 passing.append(frame)
-            elif operation != _DISPATCH and source not in sources:
+            elif operation == _DISPATCH:
+                if order and data >> POSITION_SHIFT & POSITION_MASK == order.expected:
+                    order.expected += 1
+                    dispatches.append(frame)
+                    continue
+                order = order or self._orders.setdefault(source, PathOrder())
+                self._post(wire, dispatches)
+                dispatches = []
+                self._take_out_of_order(wire, order, frame)
+            elif source not in sources:
                 self._doubts.hold(wire, frame)  # its source says it again over its new path
-            elif operation != _DISPATCH:
+            else:
                 self._go_on(wire, dispatches, passing)  # before routes may change
                 dispatches, passing = [], []
                 work = self.take_control(wire, Frame._make(frame))
@@ -288,14 +313,6 @@ class Incoming:
                 controls += _COSTS.get(operation, 1)
                 if work is not None or controls >= CONTROLS_AT_ONCE:
                     self._leave(wire, list(rest), work, were_doubted=were_doubted)
-            elif order is not None and data >> POSITION_SHIFT & POSITION_MASK == order.expected:
-                order.expected += 1
-                dispatches.append(frame)
-            else:
-                order = order or self._orders.setdefault(source, PathOrder())
-                self._post(wire, dispatches)
-                dispatches = []
-                self._take_out_of_order(wire, order, frame)
         self._go_on(wire, dispatches, passing)
 
     def _leave(

@@ -96,6 +96,8 @@ class Outgoing:
         self.pending: dict[int, tuple[Future[Any], bytes]] = {}
         #: What waits to know the abilities of nodes.
         self._learning: dict[bytes, list[Callable[[], None]]] = {}
+        #: Called on the runner with a node, and an actor here that it was answered with.
+        self.on_answered: Callable[[bytes, int], object] = lambda *_: None
         #: Nodes in reach that said that they take no more asks.
         self.refusing: set[bytes] = set()
 
@@ -275,6 +277,8 @@ class Outgoing:
         except (NotSerializable, MessageTooLarge) as error:
             payload = self.codec.encode(failure_of(error))
         self._send_response(node, number, message_id, payload)
+        if value.__class__ is ActorRef and value.is_local:
+            self._runtime.post(self.on_answered, node, value.actor_id)
 
     def respond_error(
         self, node: bytes, number: int, message_id: int, error: BaseException
