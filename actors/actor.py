@@ -162,7 +162,7 @@ class Actor(ThespianActor):
     def send(self, targetAddr: ActorAddress, msg: object) -> None:  # Thespian's names
         """Send a message to another actor, with this one as its sender."""
         if isinstance(targetAddr, ActorRef):
-            if COMPANY.used and (trace := COMPANY.trace.get()) is not None:
+            if COMPANY.used and (trace := COMPANY.current()) is not None:
                 msg = Envelope(msg, trace)
             targetAddr.target.post(msg, self._cell)
         else:

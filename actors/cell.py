@@ -31,6 +31,7 @@ comes later goes to the dead letters: asks fail at once with `ActorDown`, tells 
 
 import asyncio
 import contextvars
+import inspect
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
@@ -46,7 +47,7 @@ from callboard.actors.dispatch import (
     callable_methods,
     why_not_callable,
 )
-from callboard.actors.envelope import Envelope, traced
+from callboard.actors.envelope import COMPANY, Envelope, traced
 from callboard.actors.events import Expired, Unexpected
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import OVER, Future, Pause
@@ -745,10 +746,18 @@ class Cell:
                     errors.NoSuchMethod(why_not_callable(actor_class, call.method))
                 )
             return
+        plain = method = getattr(actor, call.method)
+        if COMPANY.spans is not None:
+            awaits = inspect.iscoroutinefunction(method)
+            method = COMPANY.spans.around(method, awaits=awaits)
         try:
-            result = getattr(actor, call.method)(*call.args, **(call.kwargs or {}))
+            result = method(*call.args, **(call.kwargs or {}))
         except TypeError as error:
-            if sender is None or not sender.expects or not _is_refused_call(error):
+            if (
+                sender is None
+                or not sender.expects
+                or not _is_refused_call(error, method is not plain)
+            ):
                 raise
             sender.set_exception(errors.RemoteError("TypeError", said(error)))
             return
@@ -1260,9 +1269,16 @@ class Cell:
             )
 
 
-def _is_refused_call(error: TypeError) -> bool:
-    """Return whether the arguments did not fit, so that nothing of the method has run."""
+def _is_refused_call(error: TypeError, frames: int) -> bool:
+    """Return whether the arguments did not fit, so that nothing of the method has run.
+
+    Args:
+        error: what was raised.
+        frames: how many calls stand between here and the method.
+    """
     trace = error.__traceback__
+    for _ in range(frames):
+        trace = trace and trace.tb_next
     return trace is not None and trace.tb_next is None
 
 

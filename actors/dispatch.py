@@ -5,6 +5,7 @@ first parameter's annotation. A message is looked up by its class, then along th
 ancestors, and the answer is kept, so that later look-ups are one dictionary access.
 """
 
+import copy
 import functools
 import inspect
 import types
@@ -12,6 +13,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar, Union, overload
 
+from callboard.actors.envelope import COMPANY
 from callboard.actors.errors import InvalidHandler
 from callboard.actors.signals import RUNTIMES_OWN
 from callboard.dataclass import dataclass
@@ -178,7 +180,11 @@ class DispatchTable(dict[type, HandlerEntry | None]):
     def __missing__(self, message_type: type) -> HandlerEntry | None:
         declared = self.declared
         found = (declared[kind] for kind in message_type.__mro__ if kind in declared)
-        entry = self[message_type] = next(found, None)
+        entry = next(found, None)
+        if entry is not None and COMPANY.spans is not None:
+            entry = copy.copy(entry)
+            entry.function = COMPANY.spans.around(entry.function, awaits=entry.is_coroutine)
+        self[message_type] = entry
         return entry
 
 

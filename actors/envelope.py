@@ -10,10 +10,10 @@ and nodes; spans are the business of the tracing library that set it.
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from functools import cache
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from callboard.dataclass import dataclass
 
@@ -62,18 +62,58 @@ class Envelope:
     key: bytes | None = None
 
 
+class SpanMaker(Protocol):
+    """Makes spans of asks and handlers."""
+
+    def ask(self, ref: Any, message: object, /) -> "Begun | None":
+        """Begin the span of an ask; None for one of the runtime's own."""
+
+    def around(self, function: Callable[..., Any], /, *, awaits: bool) -> Callable[..., Any]:
+        """Return a function that calls a handler or method in a span."""
+
+
+class Begun(NamedTuple):
+    """The span of an ask: the context that its message travels with, and how it ends."""
+
+    trace: TraceContext | None
+    end: Callable[[Any], object]
+
+
 @dataclass(slots=True)
 class Company:
     """Whether any message of this process went in company: until then no code looks for it.
 
     `used` becomes True with the first trace context, and the first ask that was given a time.
+
+    Attributes:
+        trace: the context that the running code belongs to.
+        current: returns the context that goes with what the running code tells.
+        looks: returns whether the running code has anything to do with a trace.
+        spans: makes spans of asks and handlers; None unless a program wants them.
     """
 
     trace: ContextVar[TraceContext | None]
+    current: Callable[[], TraceContext | None]
+    looks: Callable[[], object]
     used: bool = False
+    spans: SpanMaker | None = None
+
+    def make_spans(
+        self, spans: SpanMaker | None, current: Callable[[], TraceContext | None] | None = None
+    ) -> None:
+        """Make spans from now on, of what is spawned from now on; or none again."""
+        self.current = current or self.trace.get
+        self.looks = self.trace.get if spans is None else lambda: True
+        self.used, self.spans = True, spans
+
+    def begin_ask(self, ref: Any, message: object) -> Begun | None:
+        """Begin the span of an ask, if there are spans."""
+        return None if self.spans is None else self.spans.ask(ref, message)
 
 
-COMPANY: Final = Company(ContextVar("callboard_trace", default=None))
+_TRACE: Final[ContextVar[TraceContext | None]] = ContextVar("callboard_trace", default=None)
+
+COMPANY: Final = Company(_TRACE, _TRACE.get, _TRACE.get)
 
 
 def is_traceparent(text: object) -> bool:
@@ -95,13 +135,13 @@ def is_tracestate(text: object) -> bool:
 
 def traceparent() -> str | None:
     """Return the `traceparent` of the message that is handled, or of the block around."""
-    trace = COMPANY.trace.get()
+    trace = COMPANY.current()
     return None if trace is None else trace.parent
 
 
 def tracestate() -> str:
     """Return the `tracestate` that goes with `traceparent()`; "" without one."""
-    trace = COMPANY.trace.get()
+    trace = COMPANY.current()
     return "" if trace is None else trace.state
 
 

@@ -401,7 +401,7 @@ class ActorRef(Callee[A_co], ActorAddress):
             MailboxFull: the actor is local, and its mailbox has bounds and refuses the message.
             NotSerializable: the actor is remote and the message cannot travel.
         """
-        if COMPANY.used and (trace := COMPANY.trace.get()) is not None:
+        if COMPANY.used and (trace := COMPANY.current()) is not None:
             message = Envelope(message, trace)
         if priority == "normal":
             self.target.post(message, current_cell.get())
@@ -426,7 +426,7 @@ class ActorRef(Callee[A_co], ActorAddress):
             WouldDeadlock: in a handler for which the actor waits.
         """
         refuse_priority(priority)
-        if COMPANY.used and (trace := COMPANY.trace.get()) is not None:
+        if COMPANY.used and (trace := COMPANY.current()) is not None:
             message = Envelope(message, trace)
         await self.target.apost(message, current_cell.get(), is_urgent=priority == "high")
 
@@ -491,7 +491,7 @@ class ActorRef(Callee[A_co], ActorAddress):
             sender = None if cell is None else cell.sender
             limit = None if sender is None else sender.deadline
             is_limited = limit is not None and limit < deadline - LIMIT_MARGIN
-            if is_limited or COMPANY.trace.get() is not None:
+            if is_limited or COMPANY.looks() is not None:
                 return self._ask_in_company(message, timeout, priority)
         future: Future[Any] = Future(self, deadline)
         future.timeout = DEFAULT_TIMEOUT
@@ -518,7 +518,10 @@ class ActorRef(Callee[A_co], ActorAddress):
             is_limited = self.home.set_deadline(future, timeout, limit)
             if (has_own_time or is_limited) and not self.is_local:
                 message = Envelope(message, deadline=future.deadline)  # it travels, too
-        trace = COMPANY.trace.get()
+        begun = COMPANY.begin_ask(self, message)
+        trace = COMPANY.current() if begun is None else begun.trace
+        if begun is not None:
+            future.on_done(begun.end)
         if trace is not None:
             plain = message.message if isinstance(message, Envelope) else message
             message = Envelope(plain, trace, future.deadline)
@@ -546,7 +549,12 @@ class ActorRef(Callee[A_co], ActorAddress):
         post = target.post_urgent if priority == "high" else target.post
         plan = Retries(retries, backoff, checked_limit(timeout), limit)
         COMPANY.used = True
-        return RetriedAsk(self, self.home, message, COMPANY.trace.get(), plan, post)
+        begun = COMPANY.begin_ask(self, message)
+        trace = COMPANY.current() if begun is None else begun.trace
+        future = RetriedAsk(self, self.home, message, trace, plan, post)
+        if begun is not None:
+            future.on_done(begun.end)
+        return future
 
     def proxy(self) -> "MethodProxy":
         """Return an object whose methods call those of the actor: `ref.proxy().add(1)`."""
