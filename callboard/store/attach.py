@@ -12,8 +12,7 @@ from callboard.actors.future import Future
 from callboard.endpoint.hub import Hub
 from callboard.model.errors import InvalidData
 from callboard.proxies.errors import NotPermitted
-from callboard.store.backend.interface import Backend, StoreBackend
-from callboard.store.backend.memory import MemoryBackend
+from callboard.store.backend.interface import Backend, MemoryBackend, StoreBackend
 from callboard.store.backend.sqlite import SqliteBackend, SqliteOptions
 from callboard.store.errors import MasterExists
 from callboard.store.machine.clone import Clone

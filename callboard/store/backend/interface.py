@@ -86,3 +86,20 @@ class BackendOptions(Mapping[str, Any]):
     def __len__(self) -> int:
         """Return how many were given."""
         return len(list(iter(self)))
+
+
+class MemoryBackend:
+    """Keeps nothing: the master's own memory is all there is."""
+
+    is_durable = False
+
+    def open(self, wall_offset: float) -> Contents:
+        """Return nothing."""
+        return Contents()
+
+    def write(self, changes: Persist, done: Callable[[BackendFailure | None], object]) -> None:
+        """Report success at once: nothing is written."""
+        done(None)
+
+    def close(self) -> None:
+        """Nothing to close."""
