@@ -25,14 +25,13 @@ from callboard.actors.dispatch import HandlerDoor, HandlerEntry, hints_of, types
 from callboard.actors.events import Unexpected
 from callboard.actors.reference import ActorRef, checked_ref
 from callboard.actors.system_actor import CallBack
-from callboard.dataclass import dataclass
 from callboard.endpoint.events import SubscriptionOverflow
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item, RunReceiver
 from callboard.endpoint.machine.topic import Topic, checked_topic, topic_texts
 from callboard.endpoint.message_queue import QUEUE_LIMIT
 from callboard.model.data import thawed
-from callboard.proxies.messages import message
+from callboard.proxies.messages import frozen_message
 from callboard.text import describe
 
 _LOG: Final = logging.getLogger("callboard.endpoint")
@@ -53,8 +52,7 @@ PAUSE: Final = 0.05
 REPORT_INTERVAL: Final = 1.0
 
 
-@message("callboard.TopicMessage")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.TopicMessage")
 class TopicMessage:
     """What was published, as an actor that is subscribed gets it.
 

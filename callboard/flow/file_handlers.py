@@ -158,24 +158,21 @@ class FileReader(FileHandler):
         return {}
 
 
+@dataclass(frozen=True, slots=True)
 class FileFactory:
-    """Spawns a writer or reader for each flow that a rule fits."""
+    """Spawns a writer or reader for each flow that a rule fits.
 
-    def __init__(
-        self, node: Node, service: ActorRef[Any], rules: Sequence[FileRule], root: Path
-    ) -> None:
-        """Remember what to do.
+    Attributes:
+        node: where handlers live.
+        service: the `FileService` of the folder, on any node.
+        rules: the first that fits wins.
+        root: the folder, for looking whether names stay inside.
+    """
 
-        Args:
-            node: where handlers live.
-            service: the `FileService` of the folder, on any node.
-            rules: the first that fits wins.
-            root: the folder, for looking whether names stay inside.
-        """
-        self._node = node
-        self._service = service
-        self._rules = list(rules)
-        self._root = root
+    node: Node
+    service: ActorRef[Any]
+    rules: Sequence[FileRule]
+    root: Path
 
     def __call__(self, bot: Bot) -> bool:
         """Find the file of a flow.
@@ -184,12 +181,12 @@ class FileFactory:
             FlowRefused: no rule fits.
             InvalidRule: its name would be of no use.
         """
-        for rule in self._rules:
+        for rule in self.rules:
             if _DIRECTIONS[rule.rw] == bot.direction and rule.holds(bot.attributes):
-                path = rule.path(bot.attributes, self._root)
-                name = path.relative_to(self._root.resolve()).as_posix()
+                path = rule.path(bot.attributes, self.root)
+                name = path.relative_to(self.root.resolve()).as_posix()
                 kind: type[Actor] = FileWriter if rule.rw == "w" else FileReader
-                handler = self._node.spawn(kind, self._service, name)
+                handler = self.node.spawn(kind, self.service, name)
                 return bot.hand_to(handler, then_stop=True)
         msg = f"no rule takes a flow with {bot.attributes} and direction {bot.direction!r}"
         raise FlowRefused(msg)

@@ -1,6 +1,7 @@
 """The link of a flow with its broker, over actors on any nodes."""
 
 import threading
+from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import Any, Final, Protocol
 
 from callboard.actors.dispatch import handler
@@ -71,27 +72,27 @@ class FlowPort(SystemActor):
         self._taker.lost(FlowAborted(f"the flow broker is lost: {text}"))
 
 
+@dataclass(eq=False, repr=False)
 class ActorLink:
-    """A link over BASP, or inside one node."""
+    """A link over BASP, or inside one node.
 
-    def __init__(
-        self,
-        node: Node,
-        broker: ActorRef[Any],
-        taker: FlowTaker,
-        *,
-        owns_node: bool = False,
-    ) -> None:
-        """Open a port; in a handler it is a child of the handler's actor, and ends with it.
+    Its port, opened in a handler, is a child of the handler's actor, and ends with it.
 
-        Args:
-            node: where the port lives.
-            broker: the flow broker's actor.
-            taker: takes what arrives.
-            owns_node: close the node at the end.
-        """
-        self._node = node
-        self._owns_node = owns_node
+    Attributes:
+        node: where the port lives.
+        broker: the flow broker's actor.
+        taker: takes what arrives.
+        owns_node: close the node at the end.
+    """
+
+    node: Node
+    broker: InitVar[ActorRef[Any]]
+    taker: InitVar[FlowTaker]
+    _: KW_ONLY
+    owns_node: bool = False
+
+    def __post_init__(self, broker: ActorRef[Any], taker: FlowTaker) -> None:
+        node = self.node
         self._target = broker.target
         cell = current_cell.get()
         parent = cell.actor if cell is not None and cell.runtime is node.runtime else node
@@ -108,7 +109,7 @@ class ActorLink:
         with self._lock:  # a run that is on its way is not overtaken
             if self._waiting:
                 self._waiting.append(data)
-            elif self._node.runtime.is_runner_thread():
+            elif self.node.runtime.is_runner_thread():
                 self._waiting.append(data)
                 self._sender.post(CallBack(self.flush), None)
             else:
@@ -123,22 +124,22 @@ class ActorLink:
 
     def now(self) -> float:
         """Return the node's time."""
-        return self._node.runtime.now()
+        return self.node.runtime.now()
 
     def set_deadline(self, future: Future[Any], seconds: float) -> None:
         """Let a future fail unless it is done by then."""
-        self._node.runtime.set_deadline(future, seconds)
+        self.node.runtime.set_deadline(future, seconds)
 
     def close(self) -> None:
         """Stop the port, and the node if it was made for this flow."""
         self.flush()
         self.port.stop()
-        if self._owns_node:
-            self._node.close()
+        if self.owns_node:
+            self.node.close()
 
     async def aclose(self) -> None:
         """Awaitable twin of `close`."""
         self.flush()
         self.port.stop()
-        if self._owns_node:
-            await self._node.aclose()
+        if self.owns_node:
+            await self.node.aclose()

@@ -213,18 +213,14 @@ class ModuleBroker:
         if not callable(module) and not isinstance(module, Module):
             msg = f"{module!r} is no Module and makes none; derive a class from Module"
             raise TypeError(msg)
-        if (options or ModuleOptions()).store is not None and isinstance(where, RemotePlace):
+        options = options or ModuleOptions()
+        if options.store is not None and isinstance(where, RemotePlace):
             msg = f"module {name!r} is on another node, and can have no store here"
             raise errors.ModuleFailed(msg)
-        handle = ModuleHandle(
-            self,
-            next(self._numbers).to_bytes(TOPIC_SIZE),
-            name or getattr(module, "__name__", type(module).__name__),
-            module,
-            dict(args or {}),
-            options or ModuleOptions(),
-            where,
-        )
+        topic = next(self._numbers).to_bytes(TOPIC_SIZE)
+        label = name or getattr(module, "__name__", type(module).__name__)
+        about = module, dict(args or {}), options, where
+        handle = ModuleHandle(self, topic, label, *about)
         with self._lock:
             self._refuse_closed()
             for other in self._modules.values() if isinstance(module, Module) else ():

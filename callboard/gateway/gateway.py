@@ -201,17 +201,12 @@ class Gateway(Closing):
 
     def modules(self) -> tuple[ModuleStatus, ...]:
         """Return what there is to know of all modules."""
-        return tuple(
-            ModuleStatus(
-                handle.name,
-                tuple(map(_name, self.broker.sources_of(handle))),
-                handle.waiting,
-                handle.counters,
-                handle.is_started,
-                handle.outage,
-            )
-            for handle in self._all()
-        )
+        found = []
+        for handle in self._all():
+            sources = tuple(map(_name, self.broker.sources_of(handle)))
+            about = handle.waiting, handle.counters, handle.is_started, handle.outage
+            found.append(ModuleStatus(handle.name, sources, *about))
+        return tuple(found)
 
     def links(self) -> tuple[LinkNames, ...]:
         """Return all links, as pairs of source and sink."""

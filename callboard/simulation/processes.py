@@ -16,10 +16,9 @@ from typing import Any, Final
 from callboard.actors.actor import Actor
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Down
-from callboard.dataclass import dataclass
 from callboard.node import Node
 from callboard.proxies.events import NodeDown
-from callboard.proxies.messages import message
+from callboard.proxies.messages import frozen_message
 from callboard.proxies.workers.class_source import source_of
 
 #: Seconds that a process may take until it listens, on a busy machine.
@@ -172,8 +171,7 @@ class Processes:
 HOST_NAME: Final = "callboard.test-host"
 
 
-@message("callboard.test.NodeCall")
-@dataclass(frozen=True, slots=True)
+@frozen_message("callboard.test.NodeCall")
 class NodeCall:
     """Call a method of the node; answered by its result."""
 

@@ -20,7 +20,7 @@ from callboard.mqtt.router.datalog import UNWRITTEN, DataLog, Segment, Shelf
 from callboard.mqtt.router.effects import Effects
 from callboard.mqtt.router.message import Run
 from callboard.mqtt.router.record import JournalRecord, Published, Received, Shelved
-from callboard.mqtt.router.retained import Head, RetainedMessages
+from callboard.mqtt.router.retained import Head, Heads, RetainedMessages
 from callboard.mqtt.router.session import (
     RECEIVED_BYTES,
     Connection,
@@ -81,7 +81,7 @@ class Logs:
         self.routes: dict[bytes, Route] = {}
         self._routes_weight = 0
         self.woken: list[DataRequest] = []
-        self.retained = RetainedMessages(effects, make_stamp, origin)
+        self.retained = RetainedMessages(effects, Heads(make_stamp, origin))
         #: Logs of filters without wildcards, which are topics, and of those with.
         self._literal: dict[str, FilterLog] = {}
         self._wild: FilterTree[FilterLog] = FilterTree()

@@ -136,6 +136,11 @@ class Heads:
             self.digests[key[0]] ^= _digest(key, self._heads.pop(key))
 
 
+def _order_of(head: Head | None) -> tuple[int, bytes]:
+    """Return what orders writes; a write without a stamp is the first."""
+    return (0, b"") if head is None else head[:2]
+
+
 def _digest(key: bytes, head: Head) -> int:
     """Return a number for a write, whatever it left at a router."""
     said = key + head.stamp.to_bytes(16, "big") + head.origin
@@ -150,13 +155,8 @@ class RetainedMessages:
         released: bytes of all messages that were, which a slow reader may have yet.
     """
 
-    def __init__(
-        self,
-        effects: Effects,
-        make_stamp: Callable[[], int] = lambda: 0,
-        origin: bytes = b"",
-    ) -> None:
-        self.heads = Heads(make_stamp, origin)
+    def __init__(self, effects: Effects, heads: Heads) -> None:
+        self.heads = heads
         self._tree: TopicTree[Run] = TopicTree()
         self._effects = effects
         self._messages_weight = self.released = 0
@@ -213,16 +213,12 @@ class RetainedMessages:
         if self._effects.is_durable:
             if head is not None and run is None:
                 topic = key or key_of(topic)
-            order = (0, b"") if head is None else head[:2]
-            self._effects.records.append(Retained(topic, run, *order))
+            self._effects.records.append(Retained(topic, run, *_order_of(head)))
 
     def records(self) -> list[Retained]:
         """Return what makes all of it durable."""
-        found = []
-        for run in self:
-            head = self.heads.get(key_of(run.topic))
-            order = (0, b"") if head is None else head[:2]
-            found.append(Retained(run.topic, run, *order))
+        heads = [(run, self.heads.get(key_of(run.topic))) for run in self]
+        found = [Retained(run.topic, run, *_order_of(head)) for run, head in heads]
         return found + [Retained(key, None, *head[:2]) for key, head in self.heads.graves()]
 
     def keep(self, run: Run) -> bool:
