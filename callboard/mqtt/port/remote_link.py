@@ -140,10 +140,6 @@ LEAST_LINGER: Final = 1.0
 Writes = list[tuple[Callable[[bytes], None], bytes]]
 
 
-def _ignore() -> None:
-    """Stand for a function that is not set."""
-
-
 def _refuse(*_: object) -> Admission:
     """Stand for authentication methods where there are none."""
     return NO_SUCH_METHOD
@@ -187,7 +183,7 @@ class Door:
     make_screen: "Callable[[RemoteLink], Screen] | None" = None
     authenticate: Callable[[Connect, Peer, Candidate], Authentication | Admission] = _refuse
     writes: Writes = field(default_factory=list)
-    emptied: Callable[[], None] = _ignore
+    emptied: Callable[[], object] = bool
     report: Callable[[object], object] = bool
     is_unguarded: Callable[[], bool] = bool
 

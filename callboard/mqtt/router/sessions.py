@@ -171,10 +171,8 @@ class Sessions:
 
     def _judge(self, packet: ConnectPacket) -> ReasonCode | None:
         """Return why a client gets no session; None if it gets one."""
-        limits = self._effects.limits
-        if len(packet.client_id) > limits.client_id_length:
-            return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
-        if not packet.client_id and packet.version < V5 and not packet.clean_start:
+        is_nameless = not packet.client_id and packet.version < V5 and not packet.clean_start
+        if is_nameless or len(packet.client_id) > self._effects.limits.client_id_length:
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
         if packet.will is not None and not is_valid_topic(packet.will.topic):
             return ReasonCode.TOPIC_NAME_INVALID
@@ -475,8 +473,7 @@ class Sessions:
         if len(self.deadlines) > SPARE + 4 * (len(self.graveyard) + len(waiting) + len(handed)):
             due = [(name, when) for name, (when, _) in waiting.items()]
             due += [(name, each.expires_at) for name, each in handed.items()]
-            away = self.graveyard.items()
-            due += [(name, each.expires_at or 0.0) for name, each in away]
+            due += [(name, each.expires_at or 0.0) for name, each in self.graveyard.items()]
             self.deadlines[:] = [(when, at, name) for at, (name, when) in enumerate(due)]
             heapq.heapify(self.deadlines)
 

@@ -436,8 +436,8 @@ def _idle_keys(where: str, listener: ListenerTable) -> Iterator[tuple[str, str]]
 def _idle_rules(table: ConfigTable, names: list[str]) -> Iterator[tuple[str, str]]:
     """Return topic rules about nobody, and those of which others leave nothing."""
     others = table.hooks.connect, table.auth.methods
-    is_closed = names and not any(others)
-    is_closed = is_closed and not any(each.client_certificates for each in table.listeners)
+    has_certificates = any(each.client_certificates for each in table.listeners)
+    is_closed = names and not any(others) and not has_certificates
     for at, entry in enumerate(table.acl):
         if is_closed and entry.user not in {EVERYBODY, *names}:
             close = get_close_matches(entry.user, names, 1) or [EVERYBODY]

@@ -315,8 +315,7 @@ def last_message(machine: RouterMachine, topic_filter: str) -> Message | None:
 
 def _passed(packets: bytes, size: int, is_v5: bool) -> Message:  # noqa: FBT001
     """Return the last of some packets."""
-    packet = packets[-size:]
-    publish = decode_packet(packet, V5 if is_v5 else V4)
+    publish = decode_packet(packets[-size:], V5 if is_v5 else V4)
     assert isinstance(publish, Publish)
     return Message(publish.topic, publish.payload, publish.qos, publish.retain)
 

@@ -132,8 +132,7 @@ class RouterActor(SystemActor):
         gate = AuthGate(
             config.security, config.authenticator, config.hooks.subscribe, config.methods
         )
-        network = config.network_limits()
-        self.edge = Edge(mailbox, self._runner, network, gate, config.hooks)
+        self.edge = Edge(mailbox, self._runner, config.network_limits(), gate, config.hooks)
         self.edge.looked, self.edge.door.report = self._tell_refusals, self.runtime.report
         attach(self)
         mailbox.attach(partial(self.context.post, TURN, None))
@@ -334,8 +333,7 @@ class RouterActor(SystemActor):
         """Cut off the client whose event a turn failed with."""
         link = self.machine.at_hand
         if link is not None and link in self.machine.sessions.by_link:
-            reason = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-            ending = Ending(reason, has_will=True)
+            ending = Ending(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, has_will=True)
             self._mailbox.events.appendleft(DisconnectRequested(link, ending))
 
     def _arm(self, due: float | None) -> None:

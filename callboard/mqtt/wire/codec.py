@@ -40,17 +40,7 @@ _CONNECT: Final = Struct(">BBH")
 _SHARE: Final = "$share/"
 #: Packets whose reserved flags are 2.
 _FLAGGED: Final = {PacketType.PUBREL, PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE}
-_CODES: Final = {
-    Place.CONNACK: codes.CONNACK_CODES,
-    Place.PUBACK: codes.PUBACK_CODES,
-    Place.PUBREC: codes.PUBACK_CODES,
-    Place.PUBREL: codes.PUBREL_CODES,
-    Place.PUBCOMP: codes.PUBREL_CODES,
-    Place.SUBACK: codes.SUBACK_CODES,
-    Place.UNSUBACK: codes.UNSUBACK_CODES,
-    Place.DISCONNECT: codes.DISCONNECT_CODES,
-    Place.AUTH: codes.AUTH_CODES,
-}
+_CODES: Final = {Place[name]: said for name, said in codes.CODES.items()}
 _CODES_V4: Final = {Place.CONNACK: codes.RETURN_CODES, Place.SUBACK: codes.SUBACK_RETURN_CODES}
 
 

@@ -63,24 +63,22 @@ def _values(text: str) -> frozenset[int]:
     return frozenset(bytes.fromhex(text))
 
 
-#: What a CONNACK may say (table 3-1).
-CONNACK_CODES: Final = _values(
-    "00 80 81 82 83 84 85 86 87 88 89 8a 8c 90 95 97 99 9a 9b 9c 9d 9f"
-)
-#: What a PUBACK and a PUBREC may say (tables 3-4 and 3-5).
-PUBACK_CODES: Final = _values("00 10 80 83 87 90 91 97 99")
-#: What a PUBREL and a PUBCOMP may say (tables 3-6 and 3-7).
-PUBREL_CODES: Final = _values("00 92")
-#: What a SUBACK may say of a filter (table 3-8).
-SUBACK_CODES: Final = _values("00 01 02 80 83 87 8f 91 97 9e a1 a2")
-#: What an UNSUBACK may say of a filter (table 3-9).
-UNSUBACK_CODES: Final = _values("00 11 80 83 87 8f 91")
 #: What a DISCONNECT of either side may say (table 3-10).
 DISCONNECT_CODES: Final = _values(
     "00 04 80 81 82 83 87 89 8b 8d 8e 8f 90 93 94 95 96 97 98 99 9a 9b 9c 9d 9e 9f a0 a1 a2"
 )
-#: What an AUTH may say (table 3-11).
-AUTH_CODES: Final = _values("00 18 19")
+#: What packets may say (tables 3-1 to 3-11); a SUBACK and an UNSUBACK of each filter.
+CODES: Final = {
+    "CONNACK": _values("00 80 81 82 83 84 85 86 87 88 89 8a 8c 90 95 97 99 9a 9b 9c 9d 9f"),
+    "PUBACK": _values("00 10 80 83 87 90 91 97 99"),
+    "PUBREC": _values("00 10 80 83 87 90 91 97 99"),
+    "PUBREL": _values("00 92"),
+    "PUBCOMP": _values("00 92"),
+    "SUBACK": _values("00 01 02 80 83 87 8f 91 97 9e a1 a2"),
+    "UNSUBACK": _values("00 11 80 83 87 8f 91"),
+    "DISCONNECT": DISCONNECT_CODES,
+    "AUTH": _values("00 18 19"),
+}
 
 #: What a CONNACK of MQTT 3.1.1 may say (its table 3.1).
 RETURN_CODES: Final = frozenset(range(6))

@@ -149,7 +149,7 @@ def subscriptions(draw, version):
 
 @st.composite
 def connacks(draw, version):
-    reason = draw(code(codes.CONNACK_CODES, version, codes.RETURN_CODES))
+    reason = draw(code(codes.CODES["CONNACK"], version, codes.RETURN_CODES))
     present = draw(st.booleans()) if not reason else False
     return ConnAck(present, reason, draw(properties(Place.CONNACK, version)))
 
@@ -163,16 +163,16 @@ def packets(version):
     def ack(kind, place, allowed):
         return st.builds(kind, packet_id, code(allowed, version), properties(place, version))
 
-    granted = code(codes.SUBACK_CODES, version, codes.SUBACK_RETURN_CODES)
-    taken = st.just(()) if version < V5 else some(code(codes.UNSUBACK_CODES))
+    granted = code(codes.CODES["SUBACK"], version, codes.SUBACK_RETURN_CODES)
+    taken = st.just(()) if version < V5 else some(code(codes.CODES["UNSUBACK"]))
     of_both = [
         connects(version),
         connacks(version),
         publishes(version),
-        ack(PubAck, Place.PUBACK, codes.PUBACK_CODES),
-        ack(PubRec, Place.PUBREC, codes.PUBACK_CODES),
-        ack(PubRel, Place.PUBREL, codes.PUBREL_CODES),
-        ack(PubComp, Place.PUBCOMP, codes.PUBREL_CODES),
+        ack(PubAck, Place.PUBACK, codes.CODES["PUBACK"]),
+        ack(PubRec, Place.PUBREC, codes.CODES["PUBACK"]),
+        ack(PubRel, Place.PUBREL, codes.CODES["PUBREL"]),
+        ack(PubComp, Place.PUBCOMP, codes.CODES["PUBREL"]),
         st.builds(
             Subscribe,
             packet_id,
@@ -191,7 +191,7 @@ def packets(version):
         ),
     ]
     if version >= V5:
-        of_both.append(st.builds(Auth, code(codes.AUTH_CODES), properties(Place.AUTH)))
+        of_both.append(st.builds(Auth, code(codes.CODES["AUTH"]), properties(Place.AUTH)))
     return st.one_of(of_both)
 
 
