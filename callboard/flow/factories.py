@@ -15,6 +15,7 @@ from typing import Any, Final
 from callboard.actors.actor import Actor
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef
+from callboard.dataclass import dataclass
 from callboard.flow.errors import FactoryDeadlock, FlowRefused
 from callboard.flow.protocol.message import Message
 from callboard.flow.protocol.rules import Rule
@@ -55,32 +56,28 @@ class Serve:
     then_stop: bool = False
 
 
+@dataclass(eq=False, repr=False)
 class Bot:
     """What a client's BOT says, as a factory or handler gets it: BOT-loc.
 
-    The direction is the handler's: `inject` when the client gives.
+    Made by the flow broker, and by the handler that got it. The direction is the handler's:
+    `inject` when the client gives.
     """
 
-    def __init__(
-        self,
-        message: Message,
-        broker: ActorRef[Any] | None = None,
-        address: str = "",
-        refuse: Callable[[int, str], None] | None = None,
-    ) -> None:
-        """Made by the flow broker, and by the handler that got it."""
-        self.message = message
+    message: Message
+    _broker: ActorRef[Any] | None = None
+    _address: str = ""
+    _refuse: Callable[[int, str], None] | None = None
+
+    def __post_init__(self) -> None:
         #: The whole flow object, with `cid` and `cid_key`.
-        self.object = message.label_object
+        self.object = self.message.label_object
         #: The routing id of the client.
         self.cid: int = self.object["cid"]
         #: The part of the handler: `extract` or `inject`.
         self.direction: str = self.object["direction"]
         #: Credit that the client asks for.
         self.credit: int = self.object["credit"]
-        self._refuse = refuse
-        self._broker = broker
-        self._address = address
 
     @property
     def attributes(self) -> dict[str, Any]:

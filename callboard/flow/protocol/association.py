@@ -25,15 +25,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from callboard.flow.errors import MalformedMessage
-from callboard.flow.protocol import message
-from callboard.flow.protocol.machine import (
-    CREDIT_LIMIT,
-    OPPOSITE,
-    checked_credit,
-    kind_of,
-    reverse,
-    without,
-)
+from callboard.flow.protocol import machine, message
 from callboard.flow.protocol.message import Attributes, Message, encode_flow, object_text
 
 #: Flows that may wait for their handlers: beyond that clients are refused at once.
@@ -121,7 +113,9 @@ class Association:
 class AssociationTable:
     """Routes messages between clients and handlers."""
 
-    def __init__(self, make_key: Callable[[], str], *, most_credit: int = CREDIT_LIMIT) -> None:
+    def __init__(
+        self, make_key: Callable[[], str], *, most_credit: int = machine.CREDIT_LIMIT
+    ) -> None:
         """Make an empty table.
 
         Args:
@@ -154,7 +148,7 @@ class AssociationTable:
         """Take a message of the peer with this routing id."""
         try:
             attributes, seqno, at = message.read_head(data)
-            kind = kind_of(attributes)
+            kind = machine.kind_of(attributes)
         except MalformedMessage:
             self.counters.malformed += 1
             return []
@@ -219,8 +213,8 @@ class AssociationTable:
     def _begin(self, rid: int, attributes: Attributes, data: bytes, now: float) -> list[Effect]:
         """A client wants a flow: keep its routing id as cid and let the factory work."""
         try:
-            direction = reverse(attributes.get("direction"))
-            credit = checked_credit(attributes.get("credit"))
+            direction = machine.reverse(attributes.get("direction"))
+            credit = machine.checked_credit(attributes.get("credit"))
             about = {**attributes, "direction": direction, "cid": rid, "cid_key": ""}
             bot = Message.decode(data).with_object(about)
             assert bot.prefix  # its label may have grown beyond what can be sent
@@ -244,11 +238,11 @@ class AssociationTable:
         now: float,
     ) -> list[Effect]:
         """A message with a cid: its sender is the handler of that client, if it has the key."""
-        cid, about = attributes["cid"], without(attributes, _OWN)
+        cid, about = attributes["cid"], machine.without(attributes, _OWN)
         waiting = self._pending.get(cid) if type(cid) is int else None
         if entry is not None and entry.handler == rid and entry.client == cid:
             stripped = _rewritten(data, about)
-            if kind_of(about) == "BOT" or not entry.is_open:
+            if machine.kind_of(about) == "BOT" or not entry.is_open:
                 return self._abort(entry, "BOT comes once, first")
             return self.receive(rid, stripped, now)
         if entry is not None:
@@ -263,8 +257,8 @@ class AssociationTable:
         self, rid: int, entry: Association, about: Attributes, data: bytes
     ) -> list[Effect]:
         """Take the answer of a handler to a BOT."""
-        kind, forward = kind_of(about), _rewritten(data, about)
-        turned = OPPOSITE.get(str(about.get("direction")))
+        kind, forward = machine.kind_of(about), _rewritten(data, about)
+        turned = machine.OPPOSITE.get(str(about.get("direction")))
         back = _rewritten(data, {**about, "direction": turned}) if kind == "BOT" else forward
         del self._pending[entry.client]
         entry.handler = rid
@@ -278,7 +272,7 @@ class AssociationTable:
         if about.get("direction") != expected:
             return self._abort(entry, f"the handler's BOT does not say {expected!r}")
         try:
-            credit = checked_credit(about.get("credit"))
+            credit = machine.checked_credit(about.get("credit"))
         except MalformedMessage as error:
             return self._abort(entry, f"the handler's BOT: {error}")
         if credit > entry.total:

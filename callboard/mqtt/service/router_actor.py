@@ -26,15 +26,8 @@ from callboard.mqtt.port.edge import Edge
 from callboard.mqtt.router.effects import Turn
 from callboard.mqtt.router.link import DisconnectRequested, Ending, Mailbox
 from callboard.mqtt.router.machine import MOST_EVENTS, RouterMachine
+from callboard.mqtt.service import cluster
 from callboard.mqtt.service.claims import Answer, Claims, Order, Stamps
-from callboard.mqtt.service.cluster import (
-    ROUTERS,
-    ClusterGate,
-    RetainedDigests,
-    RetainedExchange,
-    RetainedPiece,
-    RetainedQuestion,
-)
 from callboard.mqtt.service.config import RouterConfig
 from callboard.mqtt.wire.errors import JournalFailed
 from callboard.mqtt.wire.reason_code import ReasonCode
@@ -89,17 +82,16 @@ def check_journal(config: RouterConfig) -> None:
         raise JournalFailed(message)
 
 
+#: Gets a router's actor.
+Attach = Callable[["RouterActor"], None]
+
+
 class RouterActor(SystemActor):
     """Runs a `RouterMachine` on a thread of its own; a sync of the disk may hold it up."""
 
     detached = True
 
-    def __init__(
-        self,
-        mailbox: Mailbox,
-        config: RouterConfig,
-        attach: "Callable[[RouterActor], None]",
-    ) -> None:
+    def __init__(self, mailbox: Mailbox, config: RouterConfig, attach: Attach) -> None:
         """Make the machine; no port is open before `OpenPorts`.
 
         Args:
@@ -114,7 +106,7 @@ class RouterActor(SystemActor):
         self._config = config
         self._journal: RouterJournal | None = None
         self._stamps = Stamps(time.time_ns)
-        self._cluster: ClusterGate | None = None
+        self._cluster: cluster.ClusterGate | None = None
         self._failure: LogError | None = None
         self._reminder: Reminder | None = None
         self._told = dict.fromkeys(_REFUSALS, 0)
@@ -158,7 +150,7 @@ class RouterActor(SystemActor):
             why = f"the journal in {config.directory} cannot be used: {error}"
             message = f"{why}; put a copy in its place, or move it away to begin without it"
             return JournalFailed(message)
-        edge, group, loop = self.edge, self.node.group(ROUTERS), self._runner.loop
+        edge, group, loop = self.edge, self.node.group(cluster.ROUTERS), self._runner.loop
         claims = Claims(
             self.machine,
             config.sessions,
@@ -166,18 +158,18 @@ class RouterActor(SystemActor):
             lambda: edge.listeners[0].address,
             partial(secrets.token_hex, 12),
         )
-        exchange = RetainedExchange(self.machine.logs, self._stamps)
-        cluster = self._cluster = ClusterGate(
+        exchange = cluster.RetainedExchange(self.machine.logs, self._stamps)
+        gate = self._cluster = cluster.ClusterGate(
             edge.gate, claims, group, self.me, loop, self._settle_beside, exchange
         )
-        edge.door.gate = cluster
+        edge.door.gate = gate
         try:
             await edge.open(config.listeners)
         except CallboardError as error:
             return error
         group.join(self.me)
         self._mailbox.poke()  # wills and sessions of the router before may be due
-        cluster.resolve_all()
+        gate.resolve_all()
         return None
 
     # --- other routers; see `claims` ---
@@ -193,21 +185,21 @@ class RouterActor(SystemActor):
         return answer
 
     @handler
-    def newer(self, question: RetainedQuestion) -> RetainedPiece:
+    def newer(self, question: cluster.RetainedQuestion) -> cluster.RetainedPiece:
         """Answer with the retained messages that are newer here, durable before."""
         if self._cluster is None:
-            return RetainedPiece(())
+            return cluster.RetainedPiece(())
         self._settle()
         return self._cluster.exchange.answer(question)
 
     @handler
-    def compare(self, said: RetainedDigests) -> None:
+    def compare(self, said: cluster.RetainedDigests) -> None:
         """Look whether another router has other retained messages."""
         if self._cluster is not None:
             self._cluster.take_digests(said)
 
     @handler
-    def take_piece(self, piece: RetainedPiece) -> None:
+    def take_piece(self, piece: cluster.RetainedPiece) -> None:
         """Take retained messages of another router."""
         if self._cluster is not None:
             self._settle()  # which also tells the time
