@@ -70,7 +70,7 @@ class Broker:
         self.lifetimes = Lifetimes(runtime, routes, self.pacing, limits.proxies)
         self.granting = Granting(runtime, routes, self.lifetimes.holders)
         self.pacing.held, self.lifetimes.lender = self.lifetimes, self.granting
-        self.doubts = Doubts(runtime, routes)
+        self.doubts = Doubts(runtime, routes, self.outgoing)
         self.gates = Gatekeeper(runtime, routes, self.outgoing.codec)
         self.gates.lend = self._lend
         self.outgoing.on_answered = self._tell_no_bounds

@@ -138,9 +138,9 @@ class Describe:
     abilities: bool = False
 
 
-#: What nodes of this release can do that those of earlier ones cannot: keep answers by key, and
-#: give up the work of an asker that has gone.
-ABILITIES: Final = ("keys", "cancel", "credit")
+#: What nodes of this release can do that those of earlier ones cannot: keep answers by key,
+#: give up the work of an asker that has gone, wait for credit, and take what others doubt.
+ABILITIES: Final = ("keys", "cancel", "credit", "doubts")
 
 
 #: Seconds that a drain lasts at most by default.
@@ -223,6 +223,13 @@ class AskCredit:
     def is_sound(self) -> bool:
         """False when the position is none that a node comes to: it is from another one."""
         return type(self.position) is int and 0 <= self.position < 1 << 62
+
+
+@frozen_message("callboard.Doubtful")
+class Doubtful:
+    """To the node itself: a dispatch for it that its sender does not know to be true."""
+
+    frame: bytes
 
 
 @frozen_message("callboard.Failure")

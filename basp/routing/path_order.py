@@ -187,11 +187,19 @@ class PathOrder:
 
     def is_owed(self, operation_data: int) -> bool:
         """Return whether a dispatch is missing of an epoch whose end is known."""
-        self._catch_up()
-        number = operation_data >> POSITION_SHIFT & POSITION_MASK
-        position = _nearest(number, self._position)
+        position = self._position_of(operation_data)
         end = self._ends.get(position >> SEQUENCE_BITS, (0,))[0]
         return self._position <= position < end and position not in self._held
+
+    def has_come(self, operation_data: int) -> bool:
+        """Return whether one of this position was delivered, is held, or was given up."""
+        position = self._position_of(operation_data)
+        return position < self._position or position in self._held
+
+    def _position_of(self, operation_data: int) -> int:
+        """Return the position of a dispatch, nearest to the expected one."""
+        self._catch_up()
+        return _nearest(operation_data >> POSITION_SHIFT & POSITION_MASK, self._position)
 
     def tick(self, now: float) -> list[RawFrame]:
         """Give up what did not come in time; return what is released."""

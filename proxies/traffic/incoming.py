@@ -17,7 +17,7 @@ from callboard.actors.reference import ActorRef, Home
 from callboard.actors.runtime import Runtime
 from callboard.basp.accounting import Arrivals, read_report
 from callboard.basp.errors import BaspError, MalformedPayload, RemoteProtocolError
-from callboard.basp.frame import Frame, RawFrame
+from callboard.basp.frame import Frame, FrameReader, RawFrame
 from callboard.basp.header import (
     EPOCH_COUNT,
     EPOCH_SHIFT,
@@ -43,6 +43,7 @@ from callboard.proxies.messages import (
     TAKES_NO_MORE,
     AskCredit,
     CancelAsk,
+    Doubtful,
     Failure,
     LinkActors,
     StopActor,
@@ -239,6 +240,7 @@ class Incoming:
         self._node_id = self._routes.node_id
         self._accounts = self._routes.accounts
         self._doubts.deliver = partial(self.deliver, were_doubted=True)
+        self._doubts.order_of = self._orders.get
         self._accounts.expected = self._expected_epoch
         self._contexts = self._runtime.contexts
         self._decode = self._out.codec.decode_message
@@ -543,6 +545,8 @@ class Incoming:
                 self._lifetimes.refuse_monitors(sender.node, message)
             elif isinstance(message, CancelAsk):
                 self._take_cancel(message, sender.node)
+            elif isinstance(message, Doubtful):
+                self._take_doubtful(message)
             else:
                 self._take_command(message, sender.node)
             sender.set_result(None)
@@ -607,6 +611,15 @@ class Incoming:
             cell = self._runtime.contexts.get(message.number)
             if cell is not None and message.number >= FIRST_ACTOR:
                 cell.give_up((node, message.message_id))
+
+    def _take_doubtful(self, message: Doubtful) -> None:
+        """Take a dispatch for here that a node on its way has doubted."""
+        octets = message.frame if type(message.frame) is bytes else b""
+        frames = FrameReader().feed(octets)
+        if len(frames) != 1 or frames[0][0] != _DISPATCH or frames[0][4] != self._node_id:
+            self._runtime.counters.unexpected += 1
+        else:
+            self._doubts.hold(None, frames[0])
 
     # --- control frames for this node ---
 

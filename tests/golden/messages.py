@@ -73,6 +73,7 @@ VALUES: tuple[Any, ...] = (
     messages.StopActor(17, True),
     messages.LinkActors(17, REF, True),
     messages.AskCredit(17, 1_000),
+    messages.Doubtful(b"frame"),
     messages.Failure("ActorDown", "text", "detail", "trace"),
     Call("method", (1,), {"k": None}),
     Down(REF, ExitReason.ERROR, "ValueError: ä"),
