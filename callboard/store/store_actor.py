@@ -122,6 +122,9 @@ def master_name(name: str) -> str:
 class StoreActor(SystemActor, RunReceiver):
     """Runs the machine of one store, for frontends on any thread and for other nodes."""
 
+    #: Used by each command; with more than 30 keys a dictionary is not shared.
+    __slots__ = ("error", "inputs", "is_busy", "is_congested", "is_poked", "machine")
+
     #: Why a clone gets no copy, and why its last writes had no effect.
     _unread: NotPermitted | None = None
     _unwritten: NotPermitted | None = None
