@@ -6,13 +6,12 @@ of the key, value, what was expected. How the error is called is said by the roo
 (`refuse`).
 """
 
-import contextlib
 import copy
 import json
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 
@@ -70,6 +69,7 @@ class StrictTable(Table):
 
 
 T = TypeVar("T", bound=BaseModel)
+C = TypeVar("C")
 
 
 def text_form(parse: Callable[[str], object]) -> AfterValidator:
@@ -351,12 +351,11 @@ _KEY: Final = re.compile(r"""\s*["']?([\w.-]+)["']?\s*=(.*)""")
 _TEXT: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\'[^\']*\'')
 
 
-@contextlib.contextmanager
-def numbered(path: Path, refuse: Callable[[list[str]], Any]) -> Iterator[None]:
-    """Add the line of the file to each mistake that is told in the block, where it is known."""
+def numbered(path: Path, refuse: Callable[[list[str]], Any], check: Callable[[], C]) -> C:
+    """Add the line of the file to each mistake that a check tells, where it is known."""
     kind: Any = refuse
     try:
-        yield
+        return check()
     except kind as error:
         if path.suffix == ".json":
             raise

@@ -9,7 +9,6 @@ from callboard.actors.errors import AskTimeout
 from callboard.flow.errors import FlowAborted, FlowError, FlowRefused, FlowTimeout
 from callboard.flow.factories import REASON_LIMIT, Bot, Serve
 from callboard.flow.flow import DEFAULT_TIMEOUT, Flow, FlowAddress
-from callboard.flow.link import ActorLink
 from callboard.flow.protocol.machine import FlowMachine
 from callboard.flow.protocol.message import Message
 from callboard.text import said
@@ -65,10 +64,8 @@ class FlowHandler(Actor):
             about, reason = {}, said(error, REASON_LIMIT)
         credit = bot.credit if self.credit is None else min(bot.credit, self.credit)
         flow = Flow(FlowMachine(bot.direction, credit, {**about, **own}), self.flow_timeout)
-        if order.broker is not None:
-            flow.use(ActorLink(self.node, order.broker, flow))
-        else:
-            flow.use(FlowAddress(order.address, self.node).link(flow))
+        address = order.address if order.broker is None else order.broker
+        flow.use(FlowAddress(address, self.node).link(flow))
         if reason:
             flow.refuse(reason, own)
             flow.close()

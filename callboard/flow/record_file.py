@@ -18,6 +18,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
 
@@ -76,13 +77,8 @@ class RecordFile:
 
     def read(self, offset: int, most: int) -> tuple[list[Message], int]:
         """Return messages from an offset on (0 is the first) and the offset behind them."""
-        found: list[Message] = []
-        for message, end in _scan(self._file, max(offset, len(MAGIC)), self._end):
-            found.append(message)
-            offset = end
-            if len(found) >= most:
-                break
-        return found, offset
+        found = list(islice(_scan(self._file, max(offset, len(MAGIC)), self._end), most))
+        return [message for message, _ in found], found[-1][1] if found else offset
 
     def close(self) -> None:
         """Close it."""

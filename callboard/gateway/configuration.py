@@ -278,9 +278,8 @@ def read_configuration_file(path: Path) -> Configuration:
         ConfigurationError: with all mistakes, and where they stand in a file of TOML.
     """
     values = read_file(path)
-    with reading.numbered(path, ConfigurationError):
-        return read_configuration(values, source=str(path), folder=path.parent)
-    raise AssertionError
+    check = partial(read_configuration, values, source=str(path), folder=path.parent)
+    return reading.numbered(path, ConfigurationError, check)
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Final, Literal
 
@@ -194,15 +195,11 @@ class Bridge:
         writer, self._writer = self._writer, None
         if writer is None:
             return
-        try:
+        with closing(writer), suppress(OSError):  # it is gone, or does not close
             writer.write(encode(packets.Disconnect(), self._client.version))
             async with asyncio.timeout(FAREWELL):
                 while self._reader is not None and await self._reader.read(65_536):
                     pass
-        except OSError:  # it is gone, or does not close
-            pass
-        finally:
-            writer.close()
 
     # --- one connection ---
 

@@ -364,15 +364,13 @@ def read_config_file(path: Path) -> ConfigTable:
     """
     values = reading.read_values(path, MqttConfigError)
     users = reading.names_in(values, "users")
-    with reading.numbered(path, MqttConfigError):
-        return reading.check_whole(
-            ConfigTable,
-            values,
-            MqttConfigError,
-            lambda table: [(at, f" = {said}") for at, said in _contradictions(table, users)],
-            source=str(path),
-        )
-    raise AssertionError
+
+    def more(table: ConfigTable) -> list[tuple[str, str]]:
+        return [(at, f" = {said}") for at, said in _contradictions(table, users)]
+
+    whole = ConfigTable, values, MqttConfigError, more
+    check = partial(reading.check_whole, *whole, source=str(path))
+    return reading.numbered(path, MqttConfigError, check)
 
 
 # --- what is right by itself, and has no effect or another one beside the rest ---

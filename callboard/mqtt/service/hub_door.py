@@ -199,13 +199,9 @@ class MqttDoor(RunReceiver, Closing):
         """
         is_own = sender == self._hub.runtime.node_id
         may_retain = is_own or all(each.node_id != sender for each in self._routers)
-        found = []
-        for topic, value in items:
-            message = self._message(topic, value, may_retain=may_retain)
-            if message is None:
-                self.unmapped += 1
-            else:
-                found.append(message)
+        made = [self._message(*each, may_retain=may_retain) for each in items]
+        found = [message for message in made if message is not None]
+        self.unmapped += len(made) - len(found)
         try:
             self._link.publish_all(found)
         except LinkClosed as error:
