@@ -170,10 +170,7 @@ class ZmqLink(_Loop):
     def take(self, frames: list[Any]) -> None:
         """Hand a message to the flow."""
         parts = [frame.bytes for frame in frames]
-        if self.is_draft:
-            self._taker.received(parts[0])
-        else:
-            self._taker.received(encode_frames(parts[1:]))
+        self._taker.received(parts[0] if self.is_draft else encode_frames(parts[1:]))
 
     def now(self) -> float:
         """Return monotonic time in seconds."""

@@ -289,9 +289,8 @@ class AssociationTable:
 
     def refuse(self, cid: int, reason: str) -> list[Effect]:
         """The factory does not take a flow; no effect when it is answered already."""
-        if (entry := self._pending.get(cid)) is None:
-            return []
-        return [*self._refusal(cid, reason), *self._erase(entry)]
+        entry = self._pending.get(cid)
+        return [] if entry is None else [*self._refusal(cid, reason), *self._erase(entry)]
 
     def down(self, rid: int, reason: str) -> list[Effect]:
         """A peer is lost: its partner gets EOT."""

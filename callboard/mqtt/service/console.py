@@ -220,9 +220,8 @@ def subscription_view(machine: RouterMachine, topic_filter: str) -> Table | None
 
 def waiters_view(machine: RouterMachine, topic_filter: str) -> Table | None:
     """Return the requests that have read all of a filter; None without readers."""
-    if (log := machine.logs.get(topic_filter)) is None:
-        return None
-    return _listed("waiters", log.waiters, _request)
+    log = machine.logs.get(topic_filter)
+    return None if log is None else _listed("waiters", log.waiters, _request)
 
 
 def slow_view(machine: RouterMachine, door: Door) -> Table:
