@@ -15,6 +15,7 @@ from callboard.actors.envelope import (
 from callboard.actors.errors import ActorDown, AskTimeout, RemoteError
 from callboard.actors.events import Expired
 from tests.actors.sample import Echo, Gate, instance
+from tests.polling import eventually
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -109,8 +110,10 @@ def test_a_traced_dead_letter_is_told_as_the_message(runtime):
     down.result(5)
     events = []
 
-    with runtime.subscribed(events.append), traced(TRACE), pytest.raises(ActorDown):
-        ref.ask("x").result(5)
+    with runtime.subscribed(events.append):
+        with traced(TRACE), pytest.raises(ActorDown):
+            ref.ask("x").result(5)
+        eventually(lambda: events)
 
     assert [event.message for event in events] == ["x"]
 

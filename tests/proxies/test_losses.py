@@ -87,6 +87,7 @@ def test_a_ring_loses_no_node_with_any_of_its_links(ring, lost_link):
         answers = [e.ask(str(i)) for some in echoes for i, e in enumerate(some)]
         assert [f.result(5) for f in answers] == ["0", "1", "2"] * 4
         eventually(lambda: {n.hops for n in here.nodes()} == {1, 2, 3})
+        eventually(lambda: PathMoved in {type(event) for some in events for event in some})
 
     assert {type(event) for some in events for event in some} == {LinkDown, PathMoved}
     assert not any(future.done() for future in fired)

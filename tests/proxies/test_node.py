@@ -221,7 +221,7 @@ def test_events_tell_of_links_and_nodes(make_node):
     with recorded(a) as events:
         line(b, a)
         b.close()
-        eventually(lambda: type(events[-1]).__name__ == "NodeDown")
+        eventually(lambda: events and type(events[-1]).__name__ == "NodeDown")
 
     assert [(type(event).__name__, event.name) for event in events] == [
         ("LinkUp", "b"),

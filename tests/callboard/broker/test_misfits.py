@@ -29,8 +29,8 @@ def test_a_port_that_speaks_plainly_is_told_on_both_sides(caplog, retry):
         assert endpoint.peer("127.0.0.1", port, retry) is False
 
         eventually(lambda: any(isinstance(event, events.LinkRefused) for event in seen))
-        assert "it does not speak TLS" in told(caplog)
-        assert "it speaks TLS, and this port plain BASP" in told(caplog)
+        eventually(lambda: "it does not speak TLS" in told(caplog))
+        eventually(lambda: "it speaks TLS, and this port plain BASP" in told(caplog))
         assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 

@@ -182,6 +182,7 @@ def test_what_is_over_the_bound_of_the_queue_is_dropped_and_told(on_full, kept):
         assert subscription.waiting == 8
         gate.set()
         eventually(lambda: len(seen) == 12)
+        eventually(lambda: any(isinstance(event, SubscriptionOverflow) for event in events))
         told = [event for event in events if isinstance(event, SubscriptionOverflow)]
         assert told
         assert told[0].topics == ("/x",)

@@ -32,6 +32,7 @@ from callboard.store import (
     attach_clone,
     attach_master,
 )
+from tests.polling import eventually
 
 
 @pytest.fixture
@@ -118,6 +119,7 @@ def test_what_does_not_fit_is_an_event(pair: tuple[Store, Store]) -> None:
         master.put("k", "text")
         clone.increment("k")
         settle(clone, master)
+        eventually(lambda: any(isinstance(event, CommandsRefused) for event in heard))
     assert [(e.store, e.count) for e in heard if isinstance(e, CommandsRefused)] == [
         ("things", 1)
     ]

@@ -116,6 +116,7 @@ def test_a_tell_to_a_dead_actor_is_a_dead_letter_and_raises_nothing(ends):
 
     with recorded(a) as events:
         there.tell("late")
+        eventually(lambda: events)
 
     assert [(event.ref, event.message) for event in events] == [(echo, "late")]
     settled(a, b)

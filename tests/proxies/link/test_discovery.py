@@ -93,6 +93,7 @@ def test_all_addresses_of_a_name_are_dialed_and_those_that_come_later(names):
             assert c.connect(f"dns://peers.test:{port}") == a.node_id
             names.known["peers.test"] = ["127.0.0.2", "127.0.0.3", "127.0.0.4"]
             eventually(lambda: ids(c) == {a.node_id, b.node_id})
+            eventually(lambda: sum(isinstance(each, AddressesChanged) for each in events) > 1)
         changes = [each for each in events if isinstance(each, AddressesChanged)]
         assert [each.added for each in changes] == [
             (f"basp://127.0.0.2:{port}",),

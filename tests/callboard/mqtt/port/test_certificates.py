@@ -142,6 +142,7 @@ def test_what_becomes_of_certificates_is_an_event_and_a_figure(papers):
             put(tls.certificate, fresh.private_key_and_cert_chain_pem.bytes())
             eventually(lambda: figures(router)["replaced"] == 1)
             shown = router.call(router_metrics, RouterState(router.machine, router.edge.door))
+            eventually(lambda: sum(type(each) in TOLD for each in events) == len(TOLD))
         kinds = [each for each in map(type, events) if each in TOLD]
         assert kinds == list(TOLD)
         names = {each.name for each in shown}
