@@ -18,6 +18,7 @@ settings.load_profile("ci" if os.environ.get("CI") == "true" else "dev")
 #: Files that take longest, the longest first: each is run by one process.
 LONGEST = [
     "test_spark.py",
+    "test_demo.py",
     "test_examples.py",
     "test_lives.py",
     "test_mqtt_lives.py",
@@ -32,6 +33,8 @@ LONGEST = [
     "test_programs.py",
     "test_fuzz.py",
     "test_growth.py",
+    "test_tutorial.py",
+    "test_plugin.py",
 ]
 
 
