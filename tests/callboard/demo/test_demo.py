@@ -31,10 +31,10 @@ LAST_LINE = re.compile(
 class Demo:
     """One run of the demo; its processes are known by a mark in their environment."""
 
-    def __init__(self, *arguments, **streams):
+    def __init__(self, *arguments, beside=(), **streams):
         self.mark = uuid.uuid4().hex
         python_path = os.pathsep.join(
-            [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+            [*map(str, beside), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         )
         self.process = subprocess.Popen(
             [sys.executable, "-m", "callboard", "demo", *arguments],
@@ -68,6 +68,13 @@ class Demo:
 
 
 @pytest.fixture
+def without_spark(tmp_path):
+    """Return a folder whose sight hides Spark: stories without an end would start it."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['pyspark'] = None\n")
+    return [tmp_path]
+
+
+@pytest.fixture
 def start():
     demos = []
 
@@ -80,7 +87,7 @@ def start():
         demo.close()
 
 
-wait_for = functools.partial(eventually, seconds=30.0, interval=0.02)
+wait_for = functools.partial(eventually, seconds=100.0, interval=0.02)
 
 
 def number(text):
@@ -184,8 +191,8 @@ def test_rates_quantiles_and_anomalies_of_spark_come_back_while_the_nodes_run(st
 
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_in_order(start, number):
-    demo = start("--forever", stdout=subprocess.PIPE, text=True)
+def test_a_signal_ends_it_in_order(start, number, without_spark):
+    demo = start("--forever", beside=without_spark, stdout=subprocess.PIPE, text=True)
     for line in demo.process.stdout:
         if "first reading handled" in line:
             break
@@ -198,8 +205,8 @@ def test_a_signal_ends_it_in_order(start, number):
 
 
 @pytest.mark.timeout(150)
-def test_when_the_parent_is_killed_the_nodes_end_even_a_frozen_one(start):
-    demo = start("--forever", stdout=subprocess.PIPE, text=True)
+def test_when_the_parent_is_killed_the_nodes_end_even_a_frozen_one(start, without_spark):
+    demo = start("--forever", beside=without_spark, stdout=subprocess.PIPE, text=True)
     for line in demo.process.stdout:
         if "first reading handled" in line:
             break
@@ -214,11 +221,11 @@ def test_when_the_parent_is_killed_the_nodes_end_even_a_frozen_one(start):
 
 
 @pytest.mark.timeout(120)
-def test_in_a_terminal_keys_hurt_the_nodes_and_the_terminal_is_put_back(start):
+def test_in_a_terminal_keys_hurt_the_nodes_and_the_terminal_is_put_back(start, without_spark):
     outer, inner = pty.openpty()
     fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 120, 0, 0))
     before = termios.tcgetattr(inner)
-    demo = start("--forever", stdin=inner, stdout=inner, stderr=inner)
+    demo = start("--forever", beside=without_spark, stdin=inner, stdout=inner, stderr=inner)
     shown = bytearray()
 
     def read():
