@@ -530,10 +530,8 @@ class BoundedMailbox(deque[Item]):
         dropped: list[Item] = []
         with self._lock:
             while not self.pressure.fits(len(self), size):
-                index = next(
-                    (i for i, item in enumerate(self) if item[0].__class__ not in ALWAYS_FIT),
-                    None,
-                )
+                items = enumerate(self)
+                index = next((i for i, it in items if it[0].__class__ not in ALWAYS_FIT), None)
                 if index is None:
                     break
                 dropped.append(self[index])

@@ -551,7 +551,7 @@ class ActorRef(Callee[A_co], ActorAddress):
         COMPANY.used = True
         begun = COMPANY.begin_ask(self, message)
         trace = COMPANY.current() if begun is None else begun.trace
-        future = RetriedAsk(self, self.home, message, trace, plan, post)
+        future = RetriedAsk(self, message, trace, plan, post)
         if begun is not None:
             future.on_done(begun.end)
         return future

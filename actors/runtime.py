@@ -9,7 +9,7 @@ Rooms above use of a runtime its public methods and attributes, never its runner
     random, loop, is_runner_thread      randomness, asyncio, "am I on that thread?"
     start_actor, contexts, ref_of       actors: start one, look at those that live, refer to one
     monitor, set_deadline, dead_letter  the end of actors and of asks
-    report, subscribed, counters        events, and what is counted
+    report, listen, subscribed          events, and what is counted
     is_closed, stopped                  the end
 
 What an actor of theirs needs of its own inside is `SystemActor.context`.
@@ -439,24 +439,30 @@ class Runtime:
             except BaseException as error:  # noqa: BLE001  # nor break what it sees
                 logged(log, "a subscriber failed at %s", shown(event), error=error)
 
+    def listen(self, told: Callable[[object], None]) -> Callable[[], None]:
+        """Call `told(event)` for each event; returns how to stop it. From any thread."""
+        self._subscribers = [*self._subscribers, told]
+
+        def stop() -> None:
+            self._subscribers = [known for known in self._subscribers if known is not told]
+
+        return stop
+
     @contextlib.contextmanager
     def subscribed(self, subscriber: Callable[[object], None]) -> Iterator[None]:
         """Call `subscriber(event)` for each event while the block runs; from any thread."""
-        self._subscribers = [*self._subscribers, subscriber]
+        stop = self.listen(subscriber)
         try:
             yield
         finally:
-            self._subscribers = [
-                known for known in self._subscribers if known is not subscriber
-            ]
+            stop()
 
     @property
     def handled(self) -> int:
         """Messages that handlers were called for."""
         with self._lock:
-            return self.counters.handled_by_ended + sum(
-                c.handled for c in self.contexts.values()
-            )
+            living = sum(cell.handled for cell in self.contexts.values())
+            return self.counters.handled_by_ended + living
 
     @property
     def handler_seconds(self) -> dict[str, float]:

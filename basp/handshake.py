@@ -352,9 +352,8 @@ class Introduction:
         tail = frame.payload[_CLIENT_PREFIX:]
         identity = self._read_tail(frame.data, tail)
         payload = self._nonce + self._proof(b"server")
-        return pack_link_frame(
-            Operation.HELLO, self._config, self.peer_id, 0, payload
-        ), identity
+        hello = pack_link_frame(Operation.HELLO, self._config, self.peer_id, 0, payload)
+        return hello, identity
 
     def _take_hello(self, frame: Frame) -> PeerIdentity:
         """Take the acceptor's hello; return who the acceptor is."""

@@ -556,9 +556,8 @@ class Link:
         self.is_confirmed = False
         peer = self._peer_id
         if drop is not None and peer not in {NO_NODE, self._config.node_id}:
-            effects.append(
-                Transmit(pack_link_frame(Operation.DROP_CONN, self._config, peer, drop))
-            )
+            frame = pack_link_frame(Operation.DROP_CONN, self._config, peer, drop)
+            effects.append(Transmit(frame))
         effects.append(Closed(reason, error))
         following = self._pairs.release(peer, self)
         if following is not None:

@@ -303,9 +303,8 @@ class RecordType(MessageType):
     def _build_late(self, content: dict[str, object]) -> object:
         """Make an instance, and set the fields that its constructor does not take."""
         late = self._late
-        built: object = self.cls(
-            **{name: value for name, value in content.items() if name not in late}
-        )
+        taken = {name: value for name, value in content.items() if name not in late}
+        built: object = self.cls(**taken)
         for name in late:
             # object.__setattr__ because the class may be frozen.
             object.__setattr__(built, name, content[name])
@@ -439,10 +438,8 @@ def _default_maker(field: "dataclasses.Field[Any]") -> Callable[[], object] | No
 
 def _is_required(parameter: Parameter) -> bool:
     """Return whether a constructor cannot be called without a parameter."""
-    return parameter.default is Parameter.empty and parameter.kind not in {
-        Parameter.VAR_POSITIONAL,
-        Parameter.VAR_KEYWORD,
-    }
+    is_variadic = parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    return parameter.default is Parameter.empty and not is_variadic
 
 
 def _source(kind: MessageType) -> tuple[str, tuple[str, ...]]:

@@ -8,7 +8,6 @@ at most once a second.
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from contextlib import ExitStack
 from dataclasses import field, fields, replace
 from typing import Any, Final
 
@@ -168,7 +167,7 @@ class RecentPast:
         #: Number, class, name and end of actors that have ended.
         self._ended: deque[tuple[int, str, Collection[str], str]] = deque(maxlen=ROWS)
         self._followed_until = 0.0
-        self._following = ExitStack()
+        self._stop_following: Callable[[], None] = lambda: None
         runtime.recorder = self.note
         runtime.on_dead_letter.append(self._dead_letter)
         runtime.on_end.append(self._note_end)
@@ -328,7 +327,7 @@ class RecentPast:
         is_new = self._followed_until == 0.0
         self._followed_until = runtime.now() + FOLLOWED
         if is_new:
-            self._following.enter_context(runtime.subscribed(lambda _: None))
+            self._stop_following = runtime.listen(lambda _: None)
             runtime.call_later(FOLLOWED, self._look_for_followers)
 
     def _look_for_followers(self) -> None:
@@ -337,7 +336,7 @@ class RecentPast:
             self._runtime.call_later(left, self._look_for_followers)
         else:
             self._followed_until = 0.0
-            self._following.close()
+            self._stop_following()
 
     def events(self, after: int, limit: int) -> EventPage:
         """Return the events behind a number, the latest ones if there are more."""

@@ -2,7 +2,6 @@
 
 import ssl
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from typing import NamedTuple
 
 from callboard.actors.future import Future
@@ -166,6 +165,4 @@ class Overlay:
 
     def listen(self, told: Callable[[object], None]) -> Callable[[], None]:
         """Call `told(event)` for every event of the node; returns how to stop it."""
-        stack = ExitStack()
-        stack.enter_context(self._runtime.subscribed(told))
-        return stack.close
+        return self._runtime.listen(told)

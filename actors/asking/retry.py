@@ -90,38 +90,35 @@ class AskAttempt(Future[Any]):
         self.set_exception(AskTimeout(f"{self.asked} did not answer within {self.timeout:g} s"))
 
 
+#: Sends a message in the name of an asker.
+Post = Callable[[Any, Future[Any]], object]
+
+
 class RetriedAsk(Future[Any]):
     """The future of an ask that is repeated."""
 
     def __init__(
-        self,
-        asked: Any,
-        home: RetryHost,
-        message: Any,
-        trace: TraceContext | None,
-        retries: Retries,
-        post: Callable[[Any, Future[Any]], object],
+        self, asked: Any, message: Any, trace: TraceContext | None, retries: Retries, post: Post
     ) -> None:
         """Ask for the first time.
 
         Args:
             asked: the ref.
-            home: its runtime.
             message: to be sent.
             trace: what travels with it.
             retries: how often, and when.
             post: sends it: (message, asker).
         """
         super().__init__(asked)
-        self._home = home
+        self._home: RetryHost = asked.home
         self._retries = retries
         self._left = retries.count
         self._backoff = Backoff(retries.pause, LONGEST_PAUSE)
         self._post = post
         #: All of them: any may be the one that is worked on.
         self._attempts: list[AskAttempt] = []
-        key = home.random.randbytes(_KEY_SIZE)
-        self._message = Envelope(message, trace, retries.ends(home.now()), key=key)
+        key, end = self._home.random.randbytes(_KEY_SIZE), retries.ends(self._home.now())
+        self._message = Envelope(message, trace, end, key=key)
         self._target: RetryTarget = asked.target
         self._target.keeps_answers()  # so that its node has said it when it matters
         self._try()

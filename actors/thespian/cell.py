@@ -118,9 +118,8 @@ class Watch:
             self._forget(self._filenos.pop())
 
     def _forget(self, fileno: int) -> None:
-        with contextlib.suppress(
-            OSError, ValueError, KeyError
-        ):  # closed by the actor meanwhile
+        # The actor may have closed it meanwhile.
+        with contextlib.suppress(OSError, ValueError, KeyError):
             self._cell.runner.selector.unregister(fileno)
 
     def _found(self, fileno: int) -> None:

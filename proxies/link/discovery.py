@@ -139,9 +139,8 @@ class Discovery:
             return
         text = watched.source.text
         if error and error != watched.error:
-            _log.warning(
-                "%s: %s; it is looked up again, and what it said last holds", text, error
-            )
+            warning = "%s: %s; it is looked up again, and what it said last holds"
+            _log.warning(warning, text, error)
             self._report(LookUpFailed(text, error))
         watched.error = error
         if not error:
@@ -179,12 +178,8 @@ class Discovery:
             self._wanted[endpoint] += 1
         waiter: Future[Dial] = Future()
         waiter.add_done_callback(partial(self._linked, watched))
-        self._dialer.dial(
-            endpoint,
-            waiter,
-            retry=LAST_RETRY,
-            on_failure=partial(self._failed, watched, endpoint),
-        )
+        failed = partial(self._failed, watched, endpoint)
+        self._dialer.dial(endpoint, waiter, retry=LAST_RETRY, on_failure=failed)
         dial = self._dialer.find(endpoint)
         if dial is not None and watched.source.kind == "dns":
             dial.server_name = watched.source.where

@@ -6,7 +6,6 @@ lost node held is gone with it. Every few seconds the watcher asks again and say
 seen: a directory that lost sight of it for a moment, and it not of the directory, starts over.
 """
 
-import contextlib
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -149,7 +148,6 @@ def watch_name(
             watcher.target.post(event, None)
 
     watcher = runtime.start_actor(NameWatcher, (name,), {"is_group": is_group, "told": told})
-    subscription = contextlib.ExitStack()
-    subscription.enter_context(runtime.subscribed(pass_on))
-    watcher.target.monitor(subscription, lambda _: subscription.close())
+    stop = runtime.listen(pass_on)
+    watcher.target.monitor(stop, lambda _: stop())
     return watcher

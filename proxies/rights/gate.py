@@ -387,9 +387,8 @@ class LeafGate:
             position = (account.offset + account.sent & POSITION_MASK) << POSITION_SHIFT
             account.sent += 1
             error, data = self._host.write_error(text), RESPONSE | position | message_id
-            self.answers.append(
-                (node, pack_frame(_DISPATCH, data, leaf, node, 0, actor, error))
-            )
+            answer = pack_frame(_DISPATCH, data, leaf, node, 0, actor, error)
+            self.answers.append((node, answer))
         for told, report in accounts.reports():
             frame = pack_frame(Operation.DELIVERY_REPORT, 0, leaf, told, 0, 0, report)
             self.answers.append((told, frame))

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from typing import IO, Any, Final, ParamSpec, TypeVar, cast
@@ -284,8 +283,7 @@ class WorkerPool:
         self._backoffs = [Backoff(FIRST_PAUSE, LAST_PAUSE) for _ in range(self._count)]
         self._turns = itertools.count()
         self._waiting: list[Future[Worker]] = []
-        self._subscription = ExitStack()
-        self._subscription.enter_context(self._runtime.subscribed(self._note))
+        self._stop_listening = self._runtime.listen(self._note)
         self._workers = [self._start(index) for index in range(self._count)]
 
     # --- who works ---
@@ -371,12 +369,8 @@ class WorkerPool:
         Returns the sum of their reports; a worker that gives none counts as one left.
         """
         self._stop_refilling()
-        asks = [
-            self._runtime.ref_of(worker.node_id, INSPECTOR).ask(
-                DrainNode(timeout), timeout + REPORT_TIME
-            )
-            for worker in self
-        ]
+        refs = [self._runtime.ref_of(worker.node_id, INSPECTOR) for worker in self]
+        asks = [ref.ask(DrainNode(timeout), timeout + REPORT_TIME) for ref in refs]
         outcomes = await asyncio.gather(*asks, return_exceptions=True)
         reports = [report for report in outcomes if isinstance(report, Drained)]
         return Drained(
@@ -404,7 +398,7 @@ class WorkerPool:
     def begin_close(self) -> None:
         """Let all workers end, and start none."""
         self._stop_refilling()
-        self._subscription.close()
+        self._stop_listening()
         for worker in self._workers:
             worker.close()
 
