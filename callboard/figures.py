@@ -23,6 +23,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 Labels = tuple[tuple[str, str], ...]
 Samples = list[tuple[Labels, float]]
 
+Kind = Literal["counter", "gauge", "histogram"]
 S = TypeVar("S")
 
 #: Of a figure: name, text, and how it is read from a source.
@@ -41,7 +42,7 @@ class Metric:
     """
 
     name: str
-    kind: Literal["counter", "gauge", "histogram"]
+    kind: Kind
     text: str
     samples: Samples = field(default_factory=list)
 
@@ -73,17 +74,12 @@ class Figure(Generic[S]):
     def metric(self, source: S, labels: Labels = ()) -> Metric:
         """Return it as a metric; `labels` stand before those of each sample."""
         value = self.value(source)
+        kind: Kind = "counter" if self.name.endswith("_total") else "gauge"
         if isinstance(value, Histogram):
-            samples = [((*labels, *own), number) for own, number in value.samples()]
-            return Metric(self.name, "histogram", self.text, samples)
-        if isinstance(value, list):
-            samples = [((*labels, *own), number) for own, number in value]
-        else:
-            samples = [(labels, value)]
-        kind: Literal["counter", "gauge"] = (
-            "counter" if self.name.endswith("_total") else "gauge"
-        )
-        return Metric(self.name, kind, self.text, samples)
+            value, kind = list(value.samples()), "histogram"
+        samples = value if isinstance(value, list) else [((), value)]
+        whole = [((*labels, *own), number) for own, number in samples]
+        return Metric(self.name, kind, self.text, whole)
 
 
 def figures_of(prefix: str, rows: Iterable[Row[S]]) -> tuple[Figure[S], ...]:

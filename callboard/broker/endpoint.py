@@ -131,15 +131,13 @@ class Endpoint(Closing):
                 tls=self._own_tls, secret=secret, secrets=secrets, permissions=permissions
             )
         self.node = node
-        self.hub = Hub.of(
-            node,
-            HubOptions(
-                ttl=options.ttl,
-                forwards=options.forward,
-                peer_buffer_size=options.peer_buffer_size,
-                overflow_policy=options.peer_overflow_policy,
-            ),
+        hub_options = HubOptions(
+            ttl=options.ttl,
+            forwards=options.forward,
+            peer_buffer_size=options.peer_buffer_size,
+            overflow_policy=options.peer_overflow_policy,
         )
+        self.hub = Hub.of(node, hub_options)
         self._is_shut = False
         self._forwarded = Nothing()
         self.hub.name = options.metrics_endpoint_name or self.hub.name

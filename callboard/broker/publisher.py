@@ -50,8 +50,7 @@ class Publisher(Closing):
     async def apublish(self, data: Any) -> None:
         """Awaitable twin of `publish`."""
         await self._room()
-        self._hub.publish(self.topic, data)
-        self._count(1)
+        self.publish(data)
 
     def publish_batch(self, *batch: Any) -> None:
         """Publish several values in this order, all or none of them."""
@@ -62,8 +61,7 @@ class Publisher(Closing):
     async def apublish_batch(self, *batch: Any) -> None:
         """Awaitable twin of `publish_batch`."""
         await self._room()
-        self._hub.publish_batch(*((self.topic, data) for data in batch))
-        self._count(len(batch))
+        self.publish_batch(*batch)
 
     async def _room(self) -> None:
         """Wait for room, unless the publisher was closed."""

@@ -6,7 +6,7 @@ All processes of one machine share the monotonic clock, so the times can be put 
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final, Literal, NamedTuple
@@ -54,19 +54,15 @@ _LINES: Final[dict[str, tuple[Tone, str]]] = {
     "ActorFailed": ("bad", "{reporter}: {ref} failed: {detail}"),
 }
 
-# What several nodes see is told by one: nodes by A, a link that is up by its left end.
-_TOLD_BY: Final[dict[str, Callable[[str, dict[str, Any]], bool]]] = {
-    "NodeUp": lambda reporter, _: reporter == WITNESS,
-    "NodeDown": lambda reporter, _: reporter == WITNESS,
-    "LinkUp": lambda reporter, note: reporter < note["name"],
-}
-
 
 def describe(reporter: str, note: dict[str, Any]) -> tuple[str, Tone] | None:
     """Return the line for a note; None for what is shown elsewhere or told by another node."""
     kind = note["kind"]
-    is_told = _TOLD_BY.get(kind)
-    if kind not in _LINES or (is_told is not None and not is_told(reporter, note)):
+    # What several nodes see is told by one: nodes by A, a link that is up by its left end.
+    is_told = (kind not in ("NodeUp", "NodeDown") or reporter == WITNESS) and (
+        kind != "LinkUp" or reporter < note["name"]
+    )
+    if kind not in _LINES or not is_told:
         return None
     tone, line = _LINES[kind]
     origin = str(note.get("sensor", "")).partition(".")[0]

@@ -10,7 +10,7 @@ import tty
 from typing import Any, Final, Literal, NamedTuple, Protocol, Self, TextIO
 
 from callboard.demo.line import LINKS, NAMES
-from callboard.demo.scene import Event, NodeState, Scene
+from callboard.demo.scene import Event, Scene
 from callboard.text import printable
 
 
@@ -34,14 +34,6 @@ class DemoScreen(Protocol):
 
 #: Seconds between two status lines.
 STATUS_INTERVAL: Final = 2.0
-
-_SIGNS: Final[dict[NodeState, str]] = {
-    "starting": "starting",
-    "up": "up",
-    "unreachable": "out of reach",
-    "frozen": "frozen",
-    "dead": "dead",
-}
 
 
 class PlainScreen:
@@ -85,7 +77,8 @@ def event_line(event: Event, seconds: float) -> str:
 
 def status_line(scene: Scene, seconds: float) -> str:
     """Return the state of the whole line in one."""
-    states = " ".join(f"{view.name}:{_SIGNS[view.state]}" for view in scene.nodes.values())
+    states = " ".join(f"{view.name}:{view.state}" for view in scene.nodes.values())
+    states = states.replace("unreachable", "out of reach")
     balance = scene.balance()
     parts = [
         f"{seconds:7.3f} s  {states}",

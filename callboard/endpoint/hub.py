@@ -170,7 +170,13 @@ class Hub(SystemActor):
         #: When a message that is published goes at once: not soon after others.
         self.calm_from = self._now()
         self.overlay = node.overlay
-        self.core = self._make_core(options)
+        self.core = Core(
+            self.endpoint_id,
+            path_of=self.overlay.path,
+            ttl=options.ttl,
+            forwards=options.forwards,
+            rights=self.overlay.leaves,
+        )
         self.counters = self.core.counters
         #: Held by the thread that works with the core.
         self.core_lock = threading.Lock()
@@ -195,16 +201,6 @@ class Hub(SystemActor):
         node.register(CORE_NAME, self.me)
         self._take_stock(node)
         self.after(TICK_INTERVAL, CallBack(self._tick))
-
-    def _make_core(self, options: HubOptions) -> Core:
-        """Return the core; paths and the rights of leaves are the node's."""
-        return Core(
-            self.endpoint_id,
-            path_of=self.overlay.path,
-            ttl=options.ttl,
-            forwards=options.forwards,
-            rights=self.overlay.leaves,
-        )
 
     def _take_stock(self, node: Node) -> None:
         """Take the nodes and links that were there before this hub."""

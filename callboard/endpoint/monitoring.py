@@ -3,6 +3,7 @@
 import json
 import logging
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -28,6 +29,16 @@ _TYPES: Final = {kind: kind.name.lower().replace("_", "-") for kind in PackedTyp
 _NO_TOPICS: Final = Page(HTTPStatus.NOT_FOUND, PLAIN, "this node has no topics\n")
 
 
+def _by_type(read: Callable[[Hub], dict[str, int]]) -> Callable[[Hub], figures.Samples]:
+    """Return what reads figures by the type of messages."""
+    return lambda hub: figures.by_label("type", read(hub))
+
+
+def _connected(hub: Hub) -> dict[str, int]:
+    """Return how many peers there are."""
+    return {"native": len(hub.core.peers())}
+
+
 def _processed(hub: Hub) -> dict[str, int]:
     return {_TYPES[kind]: count for kind, count in hub.counters.processed.items()}
 
@@ -37,20 +48,12 @@ def _buffered(hub: Hub) -> dict[str, int]:
 
 
 _BROKER_ROWS: Final[tuple[figures.Row[Hub], ...]] = (
-    (
-        "connections",
-        "Peers that are connected.",
-        lambda hub: figures.by_label("type", {"native": len(hub.core.peers())}),
-    ),
-    (
-        "processed_messages_total",
-        "Messages that went through the core.",
-        lambda hub: figures.by_label("type", _processed(hub)),
-    ),
+    ("connections", "Peers that are connected.", _by_type(_connected)),
+    ("processed_messages_total", "Messages that went through the core.", _by_type(_processed)),
     (
         "buffered_messages",
         "Messages that wait for the core, or for a peer that reads slowly.",
-        lambda hub: figures.by_label("type", _buffered(hub)),
+        _by_type(_buffered),
     ),
 )
 _TOPIC_ROWS: Final[tuple[figures.Row[Hub], ...]] = (

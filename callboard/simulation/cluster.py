@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from callboard.actors.actor import Actor
 from callboard.actors.errors import ResultTimeout
@@ -289,16 +289,15 @@ def _all_know(ignorant: list[Node], others: int) -> bool:
     return not ignorant
 
 
-class _HostNetwork:
+class _HostNetwork(NamedTuple):
     """The network as one host sees it."""
 
-    def __init__(self, network: SimulatedNetwork, host: str) -> None:
-        self._network = network
-        self._host = host
+    network: SimulatedNetwork
+    host: str
 
     def bind(self, host: str, port: int) -> Any:
         """Return a bound socket."""
-        return self._network.bind(host, port)
+        return self.network.bind(host, port)
 
     def resolve(self, host: str, port: int, *, numeric: bool) -> list[Any] | None:
         """Return the address of a host: it is its name."""
@@ -306,4 +305,4 @@ class _HostNetwork:
 
     def connect(self, found: Any) -> tuple[Any, int]:
         """Begin to connect; returns the socket and an error number, 0 when it is under way."""
-        return self._network.connect(self._host, found), 0
+        return self.network.connect(self.host, found), 0

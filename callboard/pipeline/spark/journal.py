@@ -63,12 +63,11 @@ class Note(NamedTuple):
     published: dict[str, int]
 
 
-class Notes:
+class Notes(NamedTuple):
     """The notes of a log."""
 
-    def __init__(self, folder: Folder, *, is_durable: bool) -> None:
-        self._folder = folder
-        self._is_durable = is_durable
+    folder: Folder
+    is_durable: bool
 
     def newest(self) -> Note | None:
         """Return the newest note that counts."""
@@ -82,7 +81,7 @@ class Notes:
         """Return the note of a segment, if it counts."""
         for kind in (PUBLISHED, PUBLISHING):
             try:
-                told = json.loads(self._folder.read(self._folder.segment(base, kind)))
+                told = json.loads(self.folder.read(self.folder.segment(base, kind)))
                 note = Note(**told)
             except (TypeError, ValueError):  # there is none, or half of one
                 continue
@@ -93,34 +92,34 @@ class Notes:
 
     def write(self, base: int, note: Note) -> None:
         """Write the note of a segment that is about to be published."""
-        data, path = json.dumps(note._asdict()).encode(), self._folder.segment(base, PUBLISHING)
-        self._folder.write(path, data, durably=self._is_durable)
-        if self._is_durable:
-            self._folder.sync()
+        data, path = json.dumps(note._asdict()).encode(), self.folder.segment(base, PUBLISHING)
+        self.folder.write(path, data, durably=self.is_durable)
+        if self.is_durable:
+            self.folder.sync()
 
     def confirm(self, base: int) -> None:
         """Say that the segment is there, as durably as was promised."""
-        segment_file(self._folder, base, PUBLISHING).rename(
-            segment_file(self._folder, base, PUBLISHED)
+        segment_file(self.folder, base, PUBLISHING).rename(
+            segment_file(self.folder, base, PUBLISHED)
         )
 
     def forget(self, bases: Iterable[int]) -> None:
         """Remove notes; a newer one tells the same."""
         for base in bases:
             for kind in (PUBLISHED, PUBLISHING):
-                self._folder.remove(self._folder.segment(base, kind))
+                self.folder.remove(self.folder.segment(base, kind))
 
     def bases(self) -> set[int]:
         """Return the segments that have a note, whether it counts or not."""
         try:
-            return {*self._folder.bases(PUBLISHED), *self._folder.bases(PUBLISHING)}
+            return {*self.folder.bases(PUBLISHED), *self.folder.bases(PUBLISHING)}
         except FileNotFoundError:  # nothing was published so far
             return set()
 
     def _header(self, base: int) -> str | None:
         """Return the first bytes of a segment; None if it is not there."""
         try:
-            with open(segment_file(self._folder, base), "rb", opener=open_plain) as segment:
+            with open(segment_file(self.folder, base), "rb", opener=open_plain) as segment:
                 return segment.read(HEADER_SIZE).hex()
         except FileNotFoundError:
             return None
