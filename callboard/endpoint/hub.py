@@ -170,13 +170,7 @@ class Hub(SystemActor):
         #: When a message that is published goes at once: not soon after others.
         self.calm_from = self._now()
         self.overlay = node.overlay
-        self.core = Core(
-            self.endpoint_id,
-            path_of=self.overlay.path,
-            ttl=options.ttl,
-            forwards=options.forwards,
-            rights=self.overlay.leaves,
-        )
+        self.core = self._make_core(options)
         self.counters = self.core.counters
         #: Held by the thread that works with the core.
         self.core_lock = threading.Lock()
@@ -201,6 +195,15 @@ class Hub(SystemActor):
         node.register(CORE_NAME, self.me)
         self._take_stock(node)
         self.after(TICK_INTERVAL, CallBack(self._tick))
+
+    def _make_core(self, options: HubOptions) -> Core:
+        return Core(
+            self.endpoint_id,
+            path_of=self.overlay.path,
+            ttl=options.ttl,
+            forwards=options.forwards,
+            rights=self.overlay.leaves,
+        )
 
     def _take_stock(self, node: Node) -> None:
         """Take the nodes and links that were there before this hub."""
@@ -487,23 +490,23 @@ class Hub(SystemActor):
             address: host and port.
             retry: seconds between attempts at most; 0 tries once, and not again when lost.
         """
-        done: Future[bool] = Future()
-        self.call_soon(self._dial, address, retry, done)
-        return done
+        return self._begin(self._dial, address, retry)
 
     def unpeer(self, address: Address) -> Future[bool]:
         """Dial an address no more and end its link; done when peer events told of it."""
-        done: Future[bool] = Future()
-        self.call_soon(self._unlink, address, done)
-        return done
+        return self._begin(self._unlink, address)
 
     def until(self, condition: Condition, timeout: float) -> Future[bool]:
         """Return a future that is True when a condition is, False after `timeout` seconds.
 
         The condition is looked at on the node's thread, whenever peers or filters change.
         """
+        return self._begin(self._await, condition, seconds(timeout))
+
+    def _begin(self, order: Callable[..., object], *args: Any) -> Future[bool]:
+        """Let the hub carry out an order in a turn, which gets the future of its outcome."""
         done: Future[bool] = Future()
-        self.call_soon(self._await, condition, done, seconds(timeout))
+        self.call_soon(order, *args, done)
         return done
 
     def flushed(self, timeout: float) -> None:
@@ -689,7 +692,7 @@ class Hub(SystemActor):
         if peer is None:
             done.set_result(False)
         else:
-            self._await(lambda core: core.is_introduced(peer), done, INTRODUCTION_LIMIT)
+            self._await(lambda core: core.is_introduced(peer), INTRODUCTION_LIMIT, done)
 
     def _unlink(self, address: Address, done: Future[bool]) -> None:
         """Dial an address no more, end its link; `done` when status subscribers were told."""
@@ -704,7 +707,7 @@ class Hub(SystemActor):
         # The end of the link is in the mailbox already, if there is one: this comes behind it.
         self.call_soon(done.set_result, True)  # noqa: FBT003
 
-    def _await(self, condition: Condition, done: Future[bool], timeout: float) -> None:
+    def _await(self, condition: Condition, timeout: float, done: Future[bool]) -> None:
         """Wait until something is true of the core; `done` gets False after `timeout`."""
         if condition(self.core):
             done.set_result(True)

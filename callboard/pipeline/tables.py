@@ -34,17 +34,13 @@ def table(spark: "SparkSession", path: str | Path) -> "DataFrame":
         start, end = log.start, log.end
     except LogFailed as error:
         raise InvalidSetting(str(error)) from None
-    native = [(each.base, each.end, each.columns) for each in segments if each.columns]
-    parts = [
-        _read(spark, path, first, last)
-        for first, last in gaps_between(
-            start, end, [(base, behind) for base, behind, _ in native]
-        )
-    ]
+    native = [each for each in segments if each.columns]
+    gaps = gaps_between(start, end, [(each.base, each.end) for each in native])
+    parts = [_read(spark, path, *gap) for gap in gaps]
     if native:
         # Else a flipped bit is another value: Spark looks at no checksums by itself.
         reader = spark.read.option("parquet.page.verify-checksum.enabled", "true")
-        files = reader.parquet(*(columns for _, _, columns in native))
+        files = reader.parquet(*(each.columns for each in native))
         # Text stays text; any other key is shown as the source does, as \x and hexadecimals.
         parts.insert(0, files.withColumn("key", functions.expr(_KEY)).drop("time_ns"))
     whole = parts[0]

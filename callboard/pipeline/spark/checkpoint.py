@@ -32,12 +32,8 @@ def query_id(location: str) -> str:
     """
     folder = local_path(location)
     if folder is not None:
-        try:
-            found = json.loads(read_plain(folder / "metadata"))["id"]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            pass
-        else:
-            return str(found)
+        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            return str(json.loads(read_plain(folder / "metadata"))["id"])
     what = f"there is no checkpoint in {location}; give a directory of this machine"
     raise InvalidSetting(what)
 

@@ -25,7 +25,8 @@ _LATE_ROW: Final = Row("source", "seconds", "records", "late", "worst")
 Known = tuple[Any, ...] | None
 
 #: Takes a topic, what is known of it and its rows; returns what is known then, and results.
-Step = Callable[[str, Known, Iterator[Row]], tuple[tuple[Any, ...], list[Row]]]
+Stepped = tuple[tuple[Any, ...], list[Row]]
+Step = Callable[[str, Known, Iterator[Row]], Stepped]
 
 
 class TopicProcessor(StatefulProcessor):
@@ -59,9 +60,7 @@ class TopicProcessor(StatefulProcessor):
 def anomaly_processor(how: Detection) -> TopicProcessor:
     """Return what finds anomalies among rows with `seconds` and `value`."""
 
-    def step(
-        topic: str, known: Known, rows: Iterator[Row]
-    ) -> tuple[tuple[Any, ...], list[Row]]:
+    def step(topic: str, known: Known, rows: Iterator[Row]) -> Stepped:
         before = Baseline._make((*known[:4], tuple(known[4]))) if known else Baseline()
         values = ((row.seconds, row.value) for row in rows)
         baseline, found = learn_all(before, values, how)
@@ -74,9 +73,7 @@ def anomaly_processor(how: Detection) -> TopicProcessor:
 def late_processor(allowed: float) -> TopicProcessor:
     """Return what counts rows, with `offset` and `seconds`, that are later than they may be."""
 
-    def step(
-        topic: str, known: Known, rows: Iterator[Row]
-    ) -> tuple[tuple[Any, ...], list[Row]]:
+    def step(topic: str, known: Known, rows: Iterator[Row]) -> Stepped:
         before = Lateness._make(known) if known else Lateness()
         ordered = sorted((row.offset, row.seconds) for row in rows)
         lateness = count_late(before, (seconds for _, seconds in ordered), allowed)

@@ -125,14 +125,12 @@ def _with_nulls(column: pa.Array, masks: pa.Array) -> pa.Array:
 
 def _kind_of(values: Sequence[Any]) -> pa.DataType:
     """Return the type of a field's values: that of most where they disagree."""
-    try:
+    with suppress(*_MISFITS):
         return _storable(pa.array(values).type)
-    except _MISFITS:
-        common = Counter(type(value) for value in values).most_common(1)[0][0]
-        try:
-            return _storable(pa.array([each for each in values if type(each) is common]).type)
-        except _MISFITS:
-            return pa.string()
+    common = Counter(type(value) for value in values).most_common(1)[0][0]
+    with suppress(*_MISFITS):
+        return _storable(pa.array([each for each in values if type(each) is common]).type)
+    return pa.string()
 
 
 def _storable(kind: pa.DataType) -> pa.DataType:

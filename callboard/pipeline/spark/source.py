@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -61,15 +62,10 @@ def infer_schema(options: SourceOptions) -> StructType:
     if not options.infers:
         return from_arrow_schema(RECORD_SCHEMA)
     log = open_log(options)
-    sample = []
-    for record in log.read(max(log.start, find_offset(log, options.start))):
-        if not options.topics or record.topic.startswith(options.topics):
-            sample.append(record)
-            if len(sample) == options.sample:
-                break
-    fields = infer_fields(
-        [record.data for record in sample], [record.is_bytes for record in sample]
-    )
+    records = log.read(max(log.start, find_offset(log, options.start)))
+    wanted = (each for each in records if each.topic.startswith(options.topics or ""))
+    sample = list(islice(wanted, options.sample))
+    fields = infer_fields([each.data for each in sample], [each.is_bytes for each in sample])
     found = [field for field in fields if field.name not in (*RECORD_COLUMNS, ERROR)]
     described = [field for field in RECORD_SCHEMA if field.name not in {"payload", "is_bytes"}]
     return from_arrow_schema(pa.schema([*described, *found]))
