@@ -699,11 +699,10 @@ def refuse_abstract(actor_class: type) -> None:
     Raises:
         WrongArgument: some are abstract.
     """
-    missing = sorted(
-        name
-        for name in dir(actor_class)
-        if getattr(inspect.getattr_static(actor_class, name), "__isabstractmethod__", False)
-    )
+    members: dict[str, Any] = {}
+    for kind in reversed(actor_class.__mro__):
+        members |= vars(kind)  # each node looks: `inspect` would take longer than all the rest
+    missing = sorted(n for n, m in members.items() if getattr(m, "__isabstractmethod__", False))
     if missing:
         name = actor_class.__qualname__
         msg = f"{name} is abstract: spawn a subclass of it that has {', '.join(missing)}"
