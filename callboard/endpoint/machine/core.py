@@ -69,6 +69,9 @@ DEFAULT_TTL: Final = 16
 #: Topics whose receivers are remembered; the cache starts again when it is full.
 CACHED_TOPICS: Final = 65_536
 
+#: An attribute of an enum costs ten times a global.
+_DATA: Final = PackedType.DATA
+
 
 _topic_of: Final = itemgetter(0)
 _pair_of: Final = itemgetter(1)
@@ -149,7 +152,7 @@ class Core:
     def data_inputs(self, run: Sequence[Pair]) -> list[CoreEffect]:
         """Take data messages that were published here."""
         self.counters.data_published += len(run)
-        return self.central_merge(PackedType.DATA, run)
+        return self.central_merge(_DATA, run)
 
     def command_inputs(self, run: Sequence[Pair]) -> list[CoreEffect]:
         """Take command messages of the stores here."""
@@ -171,14 +174,14 @@ class Core:
         """
         return [
             effect
-            for effect in (*self.data_for_others(run), *self.deliver_here(PackedType.DATA, run))
+            for effect in (*self.data_for_others(run), *self.deliver_here(_DATA, run))
             if not (isinstance(effect, DeliverItems) and effect.receiver is bringer)
         ]
 
     def data_for_others(self, run: Sequence[Pair]) -> list[TransmitRun]:
         """Take data messages that nobody here wants: see `known_receivers`."""
         self.counters.data_published += len(run)
-        return self._to_others(PackedType.DATA, run)
+        return self._to_others(_DATA, run)
 
     def _to_others(self, kind: PackedType, run: Sequence[Pair]) -> list[TransmitRun]:
         """Sort a run by the nodes that want its messages.
@@ -377,7 +380,7 @@ class Core:
 
     def is_taken(self, topic: str) -> bool:
         """Return whether a local receiver takes data of a topic."""
-        output = self._outputs.get(PackedType.DATA)
+        output = self._outputs.get(_DATA)
         return output is not None and bool(output.index.match(topic))
 
     def _output(self, kind: PackedType) -> CoreOutput:
@@ -391,7 +394,7 @@ class Core:
 
         There are none where a receiver here may want data too.
         """
-        output = self._outputs.get(PackedType.DATA)
+        output = self._outputs.get(_DATA)
         sees_own = output is not None and output.sees_own
         return {} if sees_own else self._receivers
 

@@ -83,6 +83,7 @@ _MODEL: Final = {str, bytes, float, bool, int, tuple, type(None)}
 _FOREIGN: Final = {cbor2.CBORSimpleValue, type(cbor2.undefined)}
 
 _HEAD: Final = 2
+_DATA: Final = PackedType.DATA
 _KINDS: Final = {int(kind): kind for kind in PackedType}
 _TEXT: Final = {str}
 
@@ -169,7 +170,7 @@ def decode_run(payload: bytes) -> tuple[PackedType, list[tuple[str, Any]]]:
         msg = f"a run of type {str(values[0])[:20]} with topics that are no text"
         raise MalformedMessage(msg)
     kind, contents = _KINDS[values[0]], values[3::2]
-    if kind is PackedType.DATA and payload.translate(None, _SURE) and not _is_model(contents):
+    if kind is _DATA and payload.translate(None, _SURE) and not _is_model(contents):
         msg = "a run holds an integer of more than 64 bits, or a value that is no data"
         raise MalformedMessage(msg)
     return kind, list(zip(topics, contents))  # noqa: B905  # the number of both is even
