@@ -125,6 +125,7 @@ class Endpoint(Closing):
         self._owns_node = node is None
         self._has_secret = secret is not None or bool(secrets)
         self._own_tls = None
+        errors.require(isinstance(node, Node | None), "Endpoint(node=…) takes a Node", node)
         if node is None:
             self._own_tls = BrokerTls.of(self.configuration)
             node = Node(
@@ -544,6 +545,7 @@ class Endpoint(Closing):
             return
         refuse_loop("shutdown()", "endpoint.ashutdown()")
         self._is_shut = True
+        self.publish = self._publish_nowhere  # type: ignore[method-assign]
         for store in self.stores:
             store.close()
         self.hub.flushed(FLUSH_LIMIT)
@@ -619,6 +621,11 @@ class Endpoint(Closing):
         for known in (self._members, self.hub.subscribers, self.hub.publishers):
             known.discard(member)
 
+    def _publish_nowhere(self, *_: Any) -> None:
+        """Tell in the log that nobody gets what is published."""
+        text = f"endpoint {self.node_id()} was shut down: nobody gets what it publishes"
+        self.hub.runtime.warn_once(self, f"{text}; make another one")
+
     def _refuse_shut(self) -> None:
         if self._is_shut:
             msg = f"endpoint {self.node_id()} was shut down; make another one"
@@ -628,7 +635,7 @@ class Endpoint(Closing):
 def _check_size(qsize: int) -> None:
     if type(qsize) is not int or qsize < 0:
         msg = f"qsize is a number of messages, not {qsize!r}"
-        raise TypeError(msg)
+        raise errors.WrongArgument(msg)
 
 
 def _seconds(value: Seconds | None, default: float = 0.0) -> float:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, Generic, TypeVar, overload
 
 from callboard.actors.closing import Closing, refuse_loop
+from callboard.actors.errors import WrongArgument
 from callboard.actors.future import waiting
 from callboard.actors.seconds import limit
 from callboard.endpoint.hub import Hub
@@ -167,7 +168,7 @@ def _asked(args: tuple[Any, ...]) -> tuple[int | None, float | None]:
         f"get{args!r}: give a number of messages (int, at most {READ_LIMIT:,}), a limit of "
         "seconds (float), or both in this order"
     )
-    raise TypeError(msg)
+    raise WrongArgument(msg)
 
 
 class Subscriber(QueueReader[Item]):

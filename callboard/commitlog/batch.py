@@ -32,7 +32,7 @@ from zlib import crc32
 from cbor2 import CBORDecodeError
 
 from callboard.commitlog.columns import BatchNames, Columns, decode_names
-from callboard.commitlog.errors import ExtraMissing, LogCorrupt
+from callboard.commitlog.errors import ExtraMissing, InvalidOption, LogCorrupt
 from callboard.commitlog.record import BytesRecord, Record
 
 Buffer = bytes | memoryview
@@ -185,7 +185,7 @@ def compressor(name: str) -> tuple[int, Compressor]:
         frames = _zstd().ZstdCompressor(level=1)  # kept: to make one costs more than a frame
         return _ZSTD, lambda body: frames.compress(body, frames.FLUSH_FRAME)
     what = f"compression={name!r}: give 'zstd', 'zlib' or None"
-    raise ValueError(what)
+    raise InvalidOption(what)
 
 
 def plain(batch: Batch) -> Batch:

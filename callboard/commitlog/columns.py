@@ -183,7 +183,7 @@ def check_times(times: Iterable[int], count: int) -> list[int]:
         what = f"{count} payloads, but {len(checked)} times; give one each"
         raise InvalidRecord(what)
     for each in checked:
-        if not -_MAX_TIME <= each < _MAX_TIME:
+        if each.__class__ is not int or not -_MAX_TIME <= each < _MAX_TIME:
             what = f"{each!r} is no time; give nanoseconds since 1970 as an int"
             raise InvalidRecord(what)
     return checked

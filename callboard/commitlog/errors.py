@@ -8,6 +8,8 @@
     │   └── NotPlain    what is in a file's place is a link, a pipe or a device
     │       └── FolderInPlace (IsADirectoryError) or a folder
     ├── InvalidRecord   (ValueError) this cannot be stored
+    ├── InvalidOption   (ValueError) an option or argument has a value that means nothing
+    │   └── WrongKind   (TypeError) or is of another kind
     └── ExtraMissing    (ImportError) an optional package is not installed
 
 The log imports nothing of callboard, so that programs without actors can read it; therefore
@@ -55,6 +57,25 @@ class FolderInPlace(NotPlain, IsADirectoryError):
 
 class InvalidRecord(LogError, ValueError):
     """A record cannot be stored as it is."""
+
+
+class InvalidOption(LogError, ValueError):
+    """An option or argument has a value that means nothing; the text says what to give."""
+
+
+class WrongKind(InvalidOption, TypeError):
+    """An option or argument is of another kind than the call takes."""
+
+
+def require_kind(is_so: object, needed: str, given: object) -> None:
+    """Refuse an argument of another kind; `needed` says which it takes.
+
+    Raises:
+        WrongKind: `is_so` is not true.
+    """
+    if not is_so:
+        what = f"{needed}, not {given!r:.100}"
+        raise WrongKind(what)
 
 
 class ExtraMissing(LogError, ImportError):

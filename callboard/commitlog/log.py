@@ -17,7 +17,7 @@ from callboard.commitlog.columns import (
     rows_of,
 )
 from callboard.commitlog.disk import Disk, MemoryDisk
-from callboard.commitlog.errors import InvalidRecord, LogError, LogFailed
+from callboard.commitlog.errors import InvalidOption, InvalidRecord, LogError, LogFailed
 from callboard.commitlog.folder import FileLock, Folder, lock_writing
 from callboard.commitlog.following.follower import Growth, growth_of
 from callboard.commitlog.reader import LogReader, open_folder
@@ -90,7 +90,7 @@ class CommitLog(LogReader):
         _check_options(sync, sync_interval, segment_bytes)
         if columns and folder is None:
             what = "columns=True needs a folder: a log in memory has no files"
-            raise ValueError(what)
+            raise InvalidOption(what)
         if columns:
             load_pyarrow()
         retain = retain or Retention()
@@ -177,6 +177,9 @@ class CommitLog(LogReader):
             LogFailed: as for `append`.
             LogClosed: the log was closed.
         """
+        if isinstance(payloads, str | bytes | bytearray) or not hasattr(payloads, "__len__"):
+            what = f"append_batch takes a list of payloads, not {payloads!r:.50}; one: append()"
+            raise InvalidRecord(what)
         count = len(payloads)
         named = [rows_of(column, count) for column in (topic, key, headers, sender)]
         times = None if time is None else check_times(time, count)
@@ -313,8 +316,8 @@ def _check_options(sync: str, sync_interval: float, segment_bytes: int | None) -
     """Raise `ValueError` for options that make no sense."""
     if sync not in get_args(Sync):
         what = f"sync={sync!r}; give one of {', '.join(get_args(Sync))}"
-        raise ValueError(what)
+        raise InvalidOption(what)
     checked_seconds(sync_interval, "sync_interval")
     if sync_interval <= 0 or (segment_bytes is not None and segment_bytes <= 0):
         what = f"sync_interval={sync_interval}, segment_bytes={segment_bytes}: give more than 0"
-        raise ValueError(what)
+        raise InvalidOption(what)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from callboard.commitlog.batch import times_of
 from callboard.commitlog.disk import Disk, RealDisk
+from callboard.commitlog.errors import InvalidOption, require_kind
 from callboard.commitlog.folder import Folder, read_mark
 from callboard.commitlog.following.follower import Follower, Growth, growth_of
 from callboard.commitlog.following.named import NamedReader, ReaderPlace, places_of
@@ -129,9 +130,12 @@ class LogReader:
             LogCorrupt: the next record is damaged; those before it were returned first.
             ValueError: the offset is negative, or a limit is below 1.
         """
+        limits = max_records, 1 if max_bytes is None else max_bytes
+        are_so = all(isinstance(each, int) for each in limits)
+        require_kind(are_so, "limits are whole numbers", limits)
         if max_records < 1 or (max_bytes is not None and max_bytes < 1):
             what = f"max_records={max_records}, max_bytes={max_bytes}: give at least 1"
-            raise ValueError(what)
+            raise InvalidOption(what)
         return self._runs.read(self.cursor(cursor), max_records, max_bytes)
 
     def cursor(self, offset: int | Cursor = 0) -> Cursor:
@@ -141,9 +145,10 @@ class LogReader:
             ValueError: the offset is negative.
         """
         place = offset if isinstance(offset, Cursor) else Cursor(offset)
+        require_kind(isinstance(place.offset, int), "an offset is a whole number", place.offset)
         if place.offset < 0:
             what = f"offset {place.offset} is negative; the first record of a log is 0"
-            raise ValueError(what)
+            raise InvalidOption(what)
         return place
 
     def offset_at(self, time: int) -> int:
@@ -277,6 +282,7 @@ def open_folder(
     Raises:
         ValueError: an address has another form.
     """
+    require_kind(isinstance(folder, str | Path), "a log is in a folder, a text or Path", folder)
     if disk is not None:
         return Folder(disk, "/" + str(folder).strip("/"))
     if isinstance(folder, str) and "://" in folder:

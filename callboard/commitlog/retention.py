@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from callboard.commitlog.errors import InvalidOption
 from callboard.commitlog.segment import SegmentInfo
 from callboard.dataclass import dataclass
 from callboard.seconds import LARGEST, check_numbers
@@ -36,7 +37,7 @@ class Retention:
                 object.__setattr__(self, name, None)
             elif value is not None and not value > 0:  # nor is NaN
                 what = f"Retention({name}={value}): give more than 0, or None for no limit"
-                raise ValueError(what)
+                raise InvalidOption(what)
         check_numbers(self)
 
     @classmethod
@@ -54,7 +55,7 @@ class Retention:
             return cls(**limits)  # type: ignore[arg-type]  # other names are told below
         except TypeError:
             what = f"{', '.join(limits)}: limits are bytes, records and seconds"
-            raise ValueError(what) from None
+            raise InvalidOption(what) from None
 
     @property
     def is_unlimited(self) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 from callboard.actors.closing import Closing
 from callboard.actors.dispatch import handler
-from callboard.actors.errors import CallboardError, InvalidAddress
+from callboard.actors.errors import CallboardError, InvalidAddress, require
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import ActorRef, Down
 from callboard.actors.seconds import limit
@@ -295,6 +295,8 @@ class FlowBroker(BrokerView):
             PublicAddress: other machines could reach it; see `Node.listen`.
             OSError: the address is not ours or the port is taken.
         """
+        require(callable(factory), "factory= is a function of a BOT", factory)
+        require(isinstance(address, str), "an address is a text, 'basp://HOST:PORT'", address)
         if is_zeromq(address):
             make, insecure = zeromq().ZmqFlowBroker, options.get("insecure", False)
             made: Self = make(address, factory, most_credit=most_credit, insecure=insecure)

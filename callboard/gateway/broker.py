@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 from callboard.actors.closing import on_a_thread, refuse_loop
-from callboard.actors.errors import MailboxFull, ResultTimeout, WouldBlock
+from callboard.actors.errors import MailboxFull, ResultTimeout, WouldBlock, WrongArgument
 from callboard.actors.future import Future
 from callboard.actors.reference import current_cell
 from callboard.actors.seconds import limit, seconds
@@ -212,7 +212,7 @@ class ModuleBroker:
         """
         if not callable(module) and not isinstance(module, Module):
             msg = f"{module!r} is no Module and makes none; derive a class from Module"
-            raise TypeError(msg)
+            raise WrongArgument(msg)
         options = options or ModuleOptions()
         if options.store is not None and isinstance(where, RemotePlace):
             msg = f"module {name!r} is on another node, and can have no store here"
@@ -445,7 +445,7 @@ class ModuleBroker:
         """
         if message.__class__ is not Message:
             msg = f"{message!r} is no Message; make one of bytes: Message(content, properties)"
-            raise TypeError(msg)
+            raise WrongArgument(msg)
         if source.__class__ is not ModuleHandle or source.broker is not self:
             self._refuse_source(source)
         sinks = source.sinks

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from callboard.actors.closing import Closing, on_a_thread
-from callboard.actors.errors import CallboardError, WouldDeadlock
+from callboard.actors.errors import CallboardError, WouldDeadlock, require
 from callboard.actors.reference import ActorRef, current_cell
 from callboard.actors.seconds import limit, seconds
 from callboard.gateway import configuration, errors
@@ -48,6 +48,8 @@ class Gateway(Closing):
             node: where its modules live; one of its own by default, closed with it.
             name: for people.
         """
+        require(isinstance(node, Node | None), "Gateway(node) takes a Node", node)
+        require(isinstance(name, str), "the name of a gateway is a text", name)
         self.broker = ModuleBroker(node, name)
         self.broker.on_dead_letter = self._dead_letter
         self.broker.on_ended = self._module_ended
@@ -87,6 +89,7 @@ class Gateway(Closing):
             ConfigurationError: the file cannot be used; nothing was made.
             ModuleFailed: a module could not be created; all others were destroyed again.
         """
+        require(isinstance(path, str | Path), "the path of a JSON or TOML file is a text", path)
         path = Path(path)
         seen = configuration.mark_of(path)
         found = configuration.read_configuration_file(path)

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from callboard.actors.cell import Reminder
 from callboard.actors.dispatch import handler
+from callboard.actors.errors import WrongArgument, require
 from callboard.actors.reference import ActorRef
 from callboard.actors.system_actor import CallBack, SystemActor
 from callboard.configuration.reading import StrictTable
@@ -180,7 +181,7 @@ class ModuleActor(SystemActor):
         made = factory()
         if not isinstance(made, Module):
             msg = f"{factory!r} made {made!r}, which is no Module"
-            raise TypeError(msg)
+            raise WrongArgument(msg)
         made._actor = self  # noqa: SLF001  # users' classes shall not meet another public name
         made.create(args)
         self.module: Module = made
@@ -247,9 +248,7 @@ def module(
     """
 
     def make(function: Any) -> type[Module]:
-        if not callable(function):
-            msg = f"@module takes a function of a message, not {function!r}"
-            raise TypeError(msg)
+        require(callable(function), "@module takes a function of a message", function)
         label = name or function.__name__
         body = {
             "function": staticmethod(function),

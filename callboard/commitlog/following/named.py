@@ -19,7 +19,13 @@ from typing import Final, NamedTuple, Self
 from weakref import WeakSet
 from zlib import crc32
 
-from callboard.commitlog.errors import LogClosed, LogCorrupt, LogFailed
+from callboard.commitlog.errors import (
+    InvalidOption,
+    LogClosed,
+    LogCorrupt,
+    LogFailed,
+    require_kind,
+)
 from callboard.commitlog.folder import LAST_OFFSET, FileLock, Folder
 from callboard.commitlog.following.follower import Followed, Follower
 from callboard.commitlog.record import Cursor, Record
@@ -64,9 +70,10 @@ class NamedReader(Follower):
         self, log: Followed, folder: Folder, name: str, begin: int, timeout: float | None
     ) -> None:
         """Take up a name; see `LogReader.reader`."""
+        require_kind(isinstance(name, str), "a reader's name is a text of letters", name)
         if not _NAME.fullmatch(name):
             what = f"{name!r}: give 1 to 64 letters, digits, dots, hyphens and underlines"
-            raise ValueError(what)
+            raise InvalidOption(what)
         if not folder.path:
             what = "a log in memory has no named readers; give the log a folder"
             raise LogFailed(what)
@@ -142,7 +149,7 @@ class NamedReader(Follower):
         place = self._next if offset is None else offset
         if not 0 <= place <= max(self._log.end, self._next):
             what = f"offset {place}: the log has records up to {self._log.end}"
-            raise ValueError(what)
+            raise InvalidOption(what)
         if self._is_stored and place == self.committed:
             return place
         now = time.time_ns()

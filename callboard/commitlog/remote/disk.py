@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 from callboard.commitlog.arrow import load_pyarrow
-from callboard.commitlog.errors import ExtraMissing, LogFailed
+from callboard.commitlog.errors import ExtraMissing, InvalidOption, LogFailed
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ def parse_address(text: str, token: str | None = None) -> LogAddress:
         what = (
             f"{text!r} names no log; write grpc://HOST:PORT/NAME, or grpc+tls://HOST:PORT/NAME"
         )
-        raise ValueError(what)
+        raise InvalidOption(what)
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     given = token or os.environ.get(TOKEN_VARIABLE) or None
     authority = os.environ.get(AUTHORITY_VARIABLE) or None

@@ -15,6 +15,7 @@ has taken the DAT, so never more DATs wait anywhere than the credit that was agr
 The machine belongs to one caller at a time; it knows no clock.
 """
 
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import Enum
@@ -145,6 +146,10 @@ class FlowMachine:
         #: Whether this side sends the DATs.
         self.is_giver = direction == EXTRACT
         self.total_credit = checked_credit(credit)
+        given: object = attributes
+        if not isinstance(given, Mapping | None):
+            msg = f"attributes are a mapping of names to values, not {given!r:.100}"
+            raise MalformedMessage(msg)
         self.attributes = without(attributes or {}, _RESERVED)
         self.state = FlowState.IDLE
         #: Credit that this side has.

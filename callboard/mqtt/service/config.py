@@ -6,6 +6,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Final
 
+from callboard.actors.errors import require
 from callboard.actors.seconds import seconds
 from callboard.dataclass import dataclass
 from callboard.mqtt.access.auth import AuthenticationMethod, Authenticator, Security
@@ -19,6 +20,20 @@ from callboard.mqtt.service.rules import Rule
 
 #: Connections beside those of clients: those that did not send a CONNECT yet, or are leaving.
 WAITING: Final = 1_000
+
+
+#: What the settings of a router that are no numbers are.
+_LISTED: Final = (("listeners", ListenerSettings), ("rules", Rule), ("bridges", BridgeSettings))
+_SINGLE: Final[tuple[tuple[str, tuple[type, ...]], ...]] = (
+    ("limits", (Limits,)),
+    ("network", (NetworkLimits,)),
+    ("security", (Security,)),
+    ("hooks", (Hooks,)),
+    ("methods", (Mapping,)),
+    ("sessions", (SessionPolicy,)),
+    ("console", (str, type(None))),
+    ("name", (str,)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +74,15 @@ class RouterConfig:
     sessions: SessionPolicy = SessionPolicy.TAKE_OVER
 
     def __post_init__(self) -> None:
+        for name, kind in _LISTED:
+            given = getattr(self, name)
+            is_so = isinstance(given, list | tuple) and all(isinstance(e, kind) for e in given)
+            require(is_so, f"RouterConfig: {name} is a tuple of {kind.__name__}", given)
+            object.__setattr__(self, name, tuple(given))
+        for name, kinds in _SINGLE:
+            given = getattr(self, name)
+            shown = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
+            require(isinstance(given, kinds), f"RouterConfig: {name} is a {shown}", given)
         object.__setattr__(self, "sys_interval", seconds(self.sys_interval, "sys_interval"))
 
     def network_limits(self) -> NetworkLimits:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 from callboard.actors.closing import Closing, on_a_thread
-from callboard.actors.errors import ActorDown, CallboardError
+from callboard.actors.errors import ActorDown, CallboardError, require
 from callboard.actors.reference import ActorRef
 from callboard.actors.system_actor import CallBack
 from callboard.configuration.host_port import parse_host_port
@@ -73,6 +73,9 @@ class Router(Closing):
         Raises:
             ListenError: the configuration has no listener.
         """
+        needed = "Router(config) takes a RouterConfig; `callboard mqtt run FILE` reads a file"
+        require(isinstance(config, RouterConfig | None), needed, config)
+        require(isinstance(node, Node | None), "Router(node=…) takes a Node", node)
         self.config = config or RouterConfig()
         if not self.config.listeners:
             message = "a router needs a listener; give it one, such as ListenerSettings()"
