@@ -1,6 +1,7 @@
 """What is built and installed: one name, all modules, and nothing of a user's in the way."""
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -129,3 +130,14 @@ def test_a_room_under_another_name_says_how_it_is_imported(room):
     program = f"try: import {room}\nexcept ImportError as error: print(error)"
 
     assert run(sys.executable, "-c", program, cwd=PROJECT).strip() == f"import callboard.{room}"
+
+
+def test_no_link_of_the_description_is_broken_on_an_index(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        page = archive.read(name).decode()
+
+    links = re.findall(r"\]\(([^)\s]+)\)", page)
+    assert "callboard runs your Python classes as actors" in page
+    assert all(link.startswith("https://") for link in links), links
+    assert "tutorial (`docs/tutorial.md`)" in page
