@@ -24,7 +24,7 @@ class Hub:
 
             @staticmethod
             def is_runner_thread():
-                return True  # what was published need not be handed over first
+                return True
 
     runtime = node.runtime
 
@@ -39,6 +39,9 @@ class Hub:
 
     def remove_receiver(self, receiver):
         pass
+
+    def flushed(self, timeout):
+        pass  # what is published here needs no handing over
 
     def hold(self, receiver, sender, seconds):
         self.holds.append((sender, seconds))
