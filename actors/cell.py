@@ -901,7 +901,9 @@ class Cell:
             text = f"{name} was sent a {kind}; await it and send what comes of it"
         if sender is not None and sender.expects:
             sender.set_exception(errors.UnexpectedMessage(text))
-        if not isinstance(message, Down | ChildDown):
+        if type(message) is Down:  # somebody in it wanted to know
+            self.runtime.warn_once((type(self.actor), Down), text)
+        elif not isinstance(message, ChildDown):
             self.runtime.counters.unexpected += 1
             self.runtime.report(Unexpected(self.ref, message))
             if sender is None or not sender.expects or _only_counts(sender):

@@ -647,6 +647,13 @@ def options_of(actor_class: Any) -> tuple[Any, SpawnOptions]:
     return actor_class, SpawnOptions(trap_exit, bounds, detached)
 
 
+#: The options that a class may set, by how they are mistaken.
+_OPTIONS: Final = {
+    name.replace("_", ""): name
+    for name in ("trap_exit", "mailbox", "detached", "concurrent_limit")
+}
+
+
 def check_options(where: str, options: Mapping[str, Any]) -> None:
     """Look whether options of an actor are of their kinds; what is None was not given.
 
@@ -687,6 +694,9 @@ def check_class(actor_class: type) -> None:
             msg = f"{where}.remote_methods names {', '.join(unknown)}, which it does not have"
             raise errors.WrongValue(msg)
     for name, value in own.items():
+        meant = _OPTIONS.get(name.lower().replace("_", "").rstrip("s"), name)
+        if meant != name and not callable(value):
+            log.warning("%s.%s is no option of actors; %s is", where, name, meant)
         is_own = name.startswith("_") or not name.islower() or name == "remote_methods"
         if type(value) in _SHARED and not is_own:
             text = "%s.%s is one %s for all actors of the class; make it in __init__"

@@ -14,6 +14,7 @@ from typing import (
     Concatenate,
     Generic,
     Literal,
+    NoReturn,
     ParamSpec,
     Protocol,
     TypeVar,
@@ -387,6 +388,15 @@ class ActorRef(Callee[A_co], ActorAddress):
         self.home = home
         self._key = (node, number)
         self.target = target
+
+    if not TYPE_CHECKING:  # who checks types knows what a ref has
+
+        def __getattr__(self, name: str) -> NoReturn:
+            remedy = f"ref.proxy().{name}(…), or ref.call with the method"
+            msg = (
+                f"a ref has no attribute {name!r}; a method of its actor is called by {remedy}"
+            )
+            raise AttributeError(msg, name=name, obj=self)
 
     # --- messages ---
 

@@ -377,6 +377,39 @@ def test_what_a_class_cannot_mean_is_told_when_it_is_made(mistake, error, remedy
         mistake()
 
 
+def test_an_option_that_is_spelled_otherwise_is_told(caplog):
+    class Till(Actor):
+        trap_exits = True
+        mail_box = None
+
+    assert "Till.trap_exits is no option of actors; trap_exit is" in caplog.text
+    assert "Till.mail_box is no option of actors; mailbox is" in caplog.text
+
+
+def test_an_end_that_was_asked_for_and_nobody_handles_is_told(node, caplog):
+    class Watches(Actor):
+        @handler
+        def watch(self, msg: str) -> None:
+            self.monitor(self.spawn(Echo)).ref.kill()
+
+    node.spawn(Watches).tell("x")
+
+    eventually(lambda: "Watches has no handler for Down; add one" in caplog.text)
+
+
+def test_a_method_that_is_called_on_a_ref_is_told_with_how_to_call_it(echo):
+    with pytest.raises(AttributeError, match=r"ref\.proxy\(\)\.total\(…\)"):
+        echo.total()
+    assert not hasattr(echo, "total")
+
+
+def test_a_peer_that_is_waited_for_and_does_not_answer_is_told(caplog):
+    with Endpoint() as endpoint:
+        endpoint.peer_nosync("127.0.0.1", 1)
+        eventually(lambda: "no node answers" in caplog.text)
+    assert [one.levelname for one in caplog.records if "no node" in one.message] == ["WARNING"]
+
+
 def test_what_all_actors_of_a_class_would_share_is_told(caplog):
     class Shared(Actor):
         items: list = []

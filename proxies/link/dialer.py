@@ -374,10 +374,10 @@ class Dialer:
         if dial.keep and not self._closed:
             if text != dial.told:  # nobody may wait for it
                 dial.told = text
-                if cause is not None:
-                    _log.warning("%s", text)
-                else:  # it may just start later than we do
-                    _log.info("%s; it is tried again until it answers", text)
+                if cause is None:  # it may just start later than we do
+                    text += "; it is tried again until it answers"
+                is_awaited = cause is not None or bool(dial.patient)
+                _log.log(logging.WARNING if is_awaited else logging.INFO, "%s", text)
             self._retry(dial)
         else:
             self._dials.pop(dial.endpoint, None)
