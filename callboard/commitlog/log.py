@@ -88,8 +88,9 @@ class CommitLog(LogReader):
             ValueError: an option makes no sense.
         """
         _check_options(sync, sync_interval, segment_bytes)
-        if not isinstance(retain, Retention | None):
-            what = f"retain={retain!r:.80}: give Retention(seconds=…), for instance"
+        given: object = retain
+        if not isinstance(given, Retention | None):
+            what = f"retain={given!r:.80}: give Retention(seconds=…), for instance"
             raise TypeError(what)
         if columns and folder is None:
             what = "columns=True needs a folder: a log in memory has no files"

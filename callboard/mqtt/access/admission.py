@@ -110,8 +110,9 @@ async def await_answer(what: str, answer: Awaitable[T]) -> T | ReasonCode:
     """Return what an async function answers; UNSPECIFIED_ERROR if it raises."""
     try:
         return await answer
-    except asyncio.CancelledError:
-        raise
-    except BaseException as error:  # noqa: BLE001  (a function of the user's)
+    except BaseException as error:  # a function of the user
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise  # it was cancelled, and did not just raise that
         logged(_log, "%s failed", what, error=error)
         return ReasonCode.UNSPECIFIED_ERROR

@@ -203,6 +203,11 @@ def test_a_negative_offset_is_refused(make):
 # --- retention ---
 
 
+def test_a_retention_that_is_none_is_told_with_what_to_give():
+    with pytest.raises(TypeError, match=r"give Retention\(seconds=…\)"):
+        CommitLog(retain="7d")
+
+
 def test_retention_by_bytes_and_the_jump_to_head(make):
     log = make(retain=Retention(bytes=20_000))
     log.append("/t", b"")

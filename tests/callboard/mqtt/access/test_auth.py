@@ -128,12 +128,15 @@ def test_external_function_may_be_async_and_give_reasons():
         await asyncio.sleep(0)
         if shown.username == "crash":
             raise ValueError
+        if shown.username == "cancelled":
+            raise asyncio.CancelledError
         return {"busy": ReasonCode.SERVER_BUSY, "in": Admission()}.get(shown.username, False)
 
     with running(authenticator=judge) as router:
         assert greeting(router, username="busy") == 0x89
         assert greeting(router, username="in") == 0
         assert greeting(router, username="crash") == 0x80
+        assert greeting(router, username="cancelled") == 0x80
         assert greeting(router) == 0x87
 
 
