@@ -11,8 +11,7 @@ from callboard.basp.errors import AuthenticationFailed, RemoteProtocolError
 from callboard.basp.handshake import NONCE_SIZE, LinkConfig
 from callboard.basp.link import Closed, Established, Link, LinkPairs, Transmit
 from callboard.basp.node_id import NodeId
-from callboard.proxies.link import stream as stream_module
-from callboard.proxies.link.stream import Parting
+from callboard.proxies.link.stream import DISCARD_LIMIT, Parting
 from callboard.proxies.link.tls_socket import TlsSocket
 
 TIMES = 30
@@ -37,10 +36,10 @@ def pair():
     return ours, theirs
 
 
-def part(runner, sock, rest=b""):
+def part(runner, sock, rest=b"", left=DISCARD_LIMIT):
     """Part on the runner; returns the parting and what tells of its end."""
     over = threading.Event()
-    parting = Parting(runner, sock, lambda _: over.set(), rest)
+    parting = Parting(runner, sock, lambda _: over.set(), rest, left)
     runner.post(parting.begin)
     return parting, over
 
@@ -89,13 +88,10 @@ def test_a_peer_that_has_said_all_reads_the_rest(runner):
     assert over.wait(5)
 
 
-def test_a_peer_that_sends_without_end_is_read_no_more_and_keeps_the_reason(
-    runner, monkeypatch
-):
-    monkeypatch.setattr(stream_module, "DISCARD_LIMIT", 1 << 20)
+def test_a_peer_that_sends_without_end_is_read_no_more_and_keeps_the_reason(runner):
     ours, theirs = pair()
     ours.send(b"why")
-    parting, over = part(runner, ours)
+    parting, over = part(runner, ours, left=1 << 20)
     theirs.settimeout(0.2)
     with pytest.raises(TimeoutError):
         theirs.sendall(bytes(64 << 20))
