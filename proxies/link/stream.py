@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import field
 from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -485,7 +486,7 @@ class Parting:
     _ended: Callable[[Any], object]
     #: Bytes that are still to be written.
     _rest: Any = b""
-    _left: int = DISCARD_LIMIT
+    _left: int = field(default_factory=lambda: DISCARD_LIMIT)
     _reads: bool = True
     _writes: bool = True
     _watched: int = 0
