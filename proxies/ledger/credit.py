@@ -52,7 +52,7 @@ class Credit:
         grants: how often more was granted.
     """
 
-    __slots__ = ("_octets", "grants", "is_known", "is_short", "sent", "up_to")
+    __slots__ = ("_base", "_octets", "grants", "is_known", "is_short", "sent", "up_to")
 
     def __init__(self, base: int, messages: int, octets: int) -> None:
         """Begin without knowledge.
@@ -62,11 +62,16 @@ class Credit:
             messages: that may be under way without.
             octets: that these may have.
         """
-        self.sent = base
+        self.sent = self._base = base
         self.up_to = base + messages
         self._octets: float = octets
         self.is_known = self.is_short = False
         self.grants = 0
+
+    @property
+    def has_sent(self) -> bool:
+        """Whether any message has gone."""
+        return self.sent > self._base
 
     def take(self, size: int) -> bool:
         """Count a message of `size` bytes as sent; False when it has to wait."""

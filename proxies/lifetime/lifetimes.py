@@ -54,6 +54,9 @@ class Pace(Protocol):
     def unanswered(self, proxy: Proxy, /) -> None:
         """Take note that an announce was refused: nobody says whether there are bounds."""
 
+    def is_owed(self, proxy: Proxy, /) -> bool:
+        """Return whether messages were sent whose node has yet to say if there are bounds."""
+
     def lose(self, proxy: Proxy, /) -> None:
         """Lose what waits for an actor that ended."""
 
@@ -203,7 +206,9 @@ class Lifetimes:
                 if self._refs.get(weak.key) is not weak:
                     continue  # the ref was made again
                 proxy = self._holdings.get(node, number)
-                if proxy is not None and (proxy.is_watched or proxy.waiting is not None):
+                if proxy is not None and (
+                    proxy.is_watched or proxy.waiting is not None or self._pace.is_owed(proxy)
+                ):
                     self._gone.append(weak)
                     continue
                 del self._refs[weak.key]

@@ -263,6 +263,18 @@ class Pacing:
         for proxy in self.held.proxies_of(node) if self._is_unable(node) else ():
             self.serve_without(proxy)
 
+    def is_owed(self, proxy: Proxy) -> bool:
+        """Return whether it is not known if messages that were sent are within bounds.
+
+        With the lock held. A proxy made again would send as many once more.
+        """
+        credit, node = proxy.credit, proxy.node
+        if credit is None or credit.is_known or not credit.has_sent or proxy.down is not None:
+            return False
+        if node not in self._routes.abilities:  # a release before credit never tells
+            self._runtime.post(self._outgoing.can, node, "credit")
+        return node in self._next_hops and not self._is_unable(node)
+
     def unanswered(self, proxy: Proxy) -> None:
         """Take note that an announce was refused: nobody says whether there are bounds."""
         if proxy.credit is not None and not proxy.credit.is_known:

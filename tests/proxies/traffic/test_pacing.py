@@ -510,3 +510,29 @@ def test_a_ref_that_is_made_anew_begins_behind_what_was_granted(three):
         a._broker.runtime.post(a._broker.lifetimes.release_unused)
 
     assert b.stats().overflows == 0
+
+
+def test_a_proxy_that_nobody_holds_stays_until_its_bounds_are_known(three, monkeypatch):
+    """Made again while nobody has told, it would send as many messages once more."""
+    a, b, _ = three
+    local = b.spawn(Small)
+    lifetimes, told = a._broker.lifetimes, []
+    take = a._broker.pacing.take_credit
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            type(a._broker.pacing), "take_credit", lambda *line: told.append(line[1:])
+        )
+        ref = bare(a, local)
+        assert [ref.ask(number).result(5) for number in range(3)] == [0, 1, 2]
+        eventually(lambda: told)
+        del ref
+        looked = threading.Event()
+        a._broker.runtime.post(lambda: (lifetimes.release_unused(), looked.set()))
+        assert looked.wait(5)
+        assert lifetimes.proxy_of(b.node_id, local.actor_id) is not None
+
+    for each in told:
+        a._broker.runtime.post(take, *each)
+    eventually(lambda: lifetimes.proxy_of(b.node_id, local.actor_id).credit.is_known)
+    a._broker.runtime.post(lifetimes.release_unused)
+    eventually(lambda: lifetimes.proxy_of(b.node_id, local.actor_id) is None)
