@@ -108,6 +108,9 @@ class Vector(_Values):
     def __init__(self, items: "Iterable[Data]" = ()) -> None:
         self._items = tuple(items)
 
+    def __contains__(self, item: object) -> bool:
+        return item in self._items
+
     @overload
     def __getitem__(self, index: int) -> "Data": ...
 

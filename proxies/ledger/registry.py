@@ -16,7 +16,7 @@ A node may hold a million proxies: what concerns all of them is an iterator, for
 go through in turns.
 """
 
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator, KeysView
 from dataclasses import field
 from typing import Final
 
@@ -52,9 +52,10 @@ class HolderRegistry:
     #: What of that is being believed.
     _settling: dict[bytes, dict[int, int]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        #: The numbers that some node holds proxies of, as they are at any time.
-        self.numbers = self._holders.keys()
+    @property
+    def numbers(self) -> KeysView[int]:
+        """The numbers that some node holds proxies of; a view, as they are at any time."""
+        return self._holders.keys()
 
     def count(self, node: bytes) -> int:
         """Return how many proxies a node holds."""
