@@ -24,6 +24,11 @@ set_up() { # once; again when a lock changed
 
 # Files that start processes depend on the system more than on the interpreter, and take most of the time.
 mapfile -t files < <(grep -rLE --include='test_*.py' 'subprocess|Popen|workers\(|pytester|tests.processes' "${rooms[@]}" | sort)
+check() { # check ARGUMENT…: run pytest, and print the end of what it says
+  CI='' "$VENV/bin/python" -m pytest -q -o cache_dir="$VENV/.pytest_cache" "$@" </dev/null | tail -n 25
+  return "${PIPESTATUS[0]}"
+}
+
 failed=()
 found=0
 for version in 3.11 3.12 3.13 3.14; do
@@ -35,8 +40,11 @@ for version in 3.11 3.12 3.13 3.14; do
   started=$SECONDS
   if set_up; then
     ready=$SECONDS
-    CI='' "$VENV/bin/python" -m pytest -q -n "${JOBS:-3}" --dist loadfile -p no:cacheprovider "${files[@]}" </dev/null | tail -n 25
-    code=${PIPESTATUS[0]}
+    code=0
+    check -n "${JOBS:-3}" --dist loadfile "${files[@]}" || {
+      echo "again, alone, what failed beside the others:"
+      check --last-failed --last-failed-no-failures=none || code=$?
+    }
     echo "$("$python" -VV | head -n 1): set up in $((ready - started)) s, tested in $((SECONDS - ready)) s"
     [ "$code" -eq 0 ] || failed+=("$version")
   else
