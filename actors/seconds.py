@@ -22,6 +22,8 @@ def limit(value: object, name: str = "timeout") -> float | None:
     """
     if type(value) is float and 0.0 <= value < LONGEST:  # as most are
         return value
+    if type(value) is int and 0 <= value < LONGEST:  # `result(5)`: to ask for `Real` is slow
+        return float(value)
     if value is None:
         return None
     time = seconds(value, name)
