@@ -18,8 +18,8 @@ LEAST_BYTES_PER_SECOND: Final = 1_024
 #: Containers in one message.
 ITEMS: Final = 500_000
 
-#: Proxies of our actors that one other node may announce: about 200 B each here.
-PROXIES: Final = 1_000_000
+#: Proxies of our actors that one other node may announce: about 500 B each here.
+PROXIES: Final = 500_000
 
 
 @dataclass(frozen=True, slots=True)
