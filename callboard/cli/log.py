@@ -281,7 +281,7 @@ def stats(folder: Place, options: LogOptions) -> int:
 
 
 @command(app)
-def columns(folder: Folder, options: LogOptions) -> None:
+def columns(folder: Place, options: LogOptions) -> None:
     """Write each sealed segment as Parquet beside it, for Spark, DuckDB and others.
 
     Sealed are all segments but the newest. What is there already is not written again, and the

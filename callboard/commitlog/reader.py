@@ -53,7 +53,7 @@ class LogReader:
         Raises:
             LogFailed: there is no log, or no server answers.
             ExtraMissing: an address, and no pyarrow.
-            ValueError: an address has another form.
+            InvalidOption: an address has another form, or would carry the token plainly.
         """
         place = open_folder(folder, disk, token)
         with place.reading():

@@ -23,6 +23,7 @@ from callboard.commitlog.errors import (
     InvalidOption,
     LogClosed,
     LogCorrupt,
+    LogError,
     LogFailed,
     require_kind,
 )
@@ -217,7 +218,10 @@ def _metrics() -> list[Metric]:
     """Return the figures of the named readers of this process."""
     with _LOCK:
         readers = sorted(_OPEN, key=lambda each: (each.log, each.name))
-    told = [metrics_of(_FIGURES, each, each.labels) for each in readers]
+    told = []
+    for each in readers:
+        with suppress(LogError):  # its log is gone or unreadable, which its reading tells
+            told.append(metrics_of(_FIGURES, each, each.labels))
     return [
         replace(same[0], samples=[sample for each in same for sample in each.samples])
         for same in zip(*told, strict=True)

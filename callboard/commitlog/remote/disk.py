@@ -8,6 +8,7 @@ for a ticket.
 """
 
 import errno
+import ipaddress
 import json
 import os
 import time
@@ -59,7 +60,7 @@ def parse_address(text: str, token: str | None = None) -> LogAddress:
     """Return what a text like `grpc://HOST:PORT/NAME` says.
 
     Raises:
-        ValueError: it has another form.
+        InvalidOption: it has another form, or the token would travel where others can read it.
     """
     try:
         parts = urlsplit(text)
@@ -75,7 +76,21 @@ def parse_address(text: str, token: str | None = None) -> LogAddress:
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     given = token or os.environ.get(TOKEN_VARIABLE) or None
     authority = os.environ.get(AUTHORITY_VARIABLE) or None
+    if given and parts.scheme == "grpc" and not _is_loopback(parts.hostname):
+        what = (
+            f"{text!r} speaks plainly, and on the way to {parts.hostname} others could read the"
+            f" token (token=…, or {TOKEN_VARIABLE}); write grpc+tls://"
+        )
+        raise InvalidOption(what)
     return LogAddress(f"{parts.scheme}://{host}:{port}", name, given, authority)
+
+
+def _is_loopback(host: str) -> bool:
+    """Return whether what is sent to a host stays on this machine."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def read_only(what: str, *_: object, **__: object) -> NoReturn:

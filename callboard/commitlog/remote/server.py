@@ -17,6 +17,7 @@ import json
 import logging
 import re
 import struct
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from fnmatch import fnmatchcase
@@ -91,6 +92,7 @@ class LogServer(flight.FlightServerBase):
         """
         self._logs = dict(logs)
         self._readers = readers
+        self._next_line = 0.0
         super().__init__(
             location,
             tls_certificates=list(certificates) or None,
@@ -155,7 +157,9 @@ class LogServer(flight.FlightServerBase):
         shown = context.get_middleware("token")
         allowed = self._readers(shown.token)
         if allowed is None:
-            _log.warning("a reader of logs from %s has no token of ours", context.peer())
+            if (now := time.monotonic()) >= self._next_line:  # not a line for each attempt
+                self._next_line = now + 1.0
+                _log.warning("a reader of logs from %s has no token of ours", context.peer())
             what = "the token is wrong or missing; it is one of the secrets of --permissions"
             raise flight.FlightUnauthenticatedError(what)
         return allowed

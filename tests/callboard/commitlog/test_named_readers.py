@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -154,6 +155,16 @@ def test_its_lag_is_among_the_metrics(log):
         here = {dict(labels)["reader"]: n for labels, n in lag.samples}
         assert here == {"a": 60, "b": 10}
         assert dict(lag.samples[0][0])["log"] == log.folder
+
+
+def test_metrics_go_on_where_a_log_is_gone(tmp_path, log):
+    with CommitLog(tmp_path / "gone", sync="none") as other:
+        other.append("/n", 1)
+    with log.reader("a"), LogReader(tmp_path / "gone").reader("b"):
+        shutil.rmtree(tmp_path / "gone")
+        told = [metric for source in PROCESS_SOURCES for metric in source()]
+    names = {dict(labels)["reader"] for each in told for labels, _ in each.samples}
+    assert names == {"a"}
 
 
 @settings(max_examples=30)

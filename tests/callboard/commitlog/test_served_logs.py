@@ -213,3 +213,24 @@ def test_with_tls_the_authority_is_checked(log, tmp_path, monkeypatch):
     with pytest.raises(LogFailed, match=r"missing\.pem"):
         LogReader(place, token="reader")
     server.shutdown()
+
+
+@pytest.mark.parametrize("host", ["203.0.113.7", "logs.example", "[2001:db8::1]"])
+def test_a_token_is_never_sent_plainly_to_another_machine(host, monkeypatch):
+    place = f"grpc://{host}:8815/cpu"
+    with pytest.raises(ValueError, match=r"others could read the token .*; write grpc\+tls://"):
+        LogReader(place, token="reader")
+    monkeypatch.setenv("CALLBOARD_SECRET", "that of the cluster")
+    with pytest.raises(ValueError, match="others could read the token"):
+        LogReader(place)
+    assert disk.parse_address("grpc://localhost:8815/cpu").token == "that of the cluster"
+    assert disk.parse_address(f"grpc+tls://{host}:8815/cpu").token == "that of the cluster"
+
+
+def test_wrong_tokens_are_a_line_a_second_at_most(serve, log, caplog):
+    server = serve({"cpu": log.folder}, SECRETS.get)
+    for _ in range(5):
+        with pytest.raises(LogFailed, match="token is wrong"):
+            LogReader(address(server), token="wrong")
+    lines = [each for each in caplog.records if "no token of ours" in each.message]
+    assert 1 <= len(lines) < 5
