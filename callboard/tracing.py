@@ -22,13 +22,14 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from callboard.actors.envelope import COMPANY, Begun, TraceContext
 from callboard.actors.errors import CallboardError, wrong_argument
 from callboard.actors.future import Future
 from callboard.actors.reference import Call, current_cell
+from callboard.text import said
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
@@ -191,9 +192,10 @@ class _Spans:
         return self._texts.extract(texts)
 
     def _failed(self, span: "Span", error: BaseException) -> None:
-        """Write an error into a span."""
-        span.record_exception(error)
-        span.set_status(self._api.Status(self._api.StatusCode.ERROR, str(error)))
+        """Write an error into a span, also one whose text cannot be made."""
+        with suppress(Exception):
+            span.record_exception(error)
+        span.set_status(self._api.Status(self._api.StatusCode.ERROR, said(error)))
 
 
 def _operation(kind: str, what: object) -> dict[str, Any]:

@@ -171,6 +171,27 @@ def test_errors_are_told_in_the_spans_of_both(spans, make_node):
     assert ended["Cook.on_order"].events[0].attributes["exception.type"] == "ValueError"
 
 
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("nothing to say")
+
+
+class Mute(Actor):
+    @handler
+    def on_text(self, _: str) -> None:
+        raise Unspeakable
+
+
+def test_an_error_that_cannot_be_told_is_that_error_all_the_same(spans, make_node):
+    mute = make_node("kitchen").spawn(Mute)
+    with pytest.raises(errors.RemoteError) as caught:
+        mute.ask("x").result(5)
+    assert caught.value.type_name.endswith("Unspeakable")
+    ended = spans(2)
+    for name in ("ask str", "Mute.on_text"):
+        assert ended[name].status.status_code is StatusCode.ERROR
+
+
 def test_an_ask_of_an_actor_that_ended_ends_its_span(spans, make_node):
     node = make_node()
     cook = node.spawn(Cook)

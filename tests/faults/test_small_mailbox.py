@@ -14,30 +14,19 @@ from typing import Self
 import psutil
 import pytest
 
-from callboard import Actor, ActorRef, Mailbox, Node, errors, handler
+from callboard import Actor, ActorRef, Node, errors, handler
 from tests.faults.cast import Echo
+from tests.proxies import small
+from tests.proxies.small import LIMIT
 
 MESSAGES = 10_000
-LIMIT = 4
 RSS_LIMIT = 64 * 1024 * 1024
 SLOWEST = 2.0
 """Seconds that another actor of the node may take to answer, on a machine with other work."""
 
 
-class Small(Actor):
-    """Has little room, and counts what comes."""
-
-    mailbox = Mailbox(limit=LIMIT)
-
-    def __init__(self) -> None:
-        self.seen: list[int] = []
-        self.deepest = 0
-
-    @handler
-    def take(self, number: int) -> int:
-        self.deepest = max(self.deepest, self.myAddress.target.depth)
-        self.seen.append(number)
-        return number
+class Small(small.Small):
+    """Counts what came."""
 
     @handler
     def report(self, _: str) -> tuple[int, int, int, int]:

@@ -10,33 +10,17 @@ from callboard.actors.reference import ActorRef
 from callboard.proxies.lifetime.proxy import CREDIT_QUEUE
 from callboard.proxies.link.stream import WAITING_LIMIT
 from tests.polling import eventually
+from tests.proxies import small
 from tests.proxies.cast import bare, law_holds, line, settled
+from tests.proxies.small import LIMIT
 
-LIMIT = 4
 
-
-class Small(Actor):
-    """Has little room, and waits for its gate."""
-
-    mailbox = Mailbox(limit=LIMIT)
+class Small(small.Small):
+    """Tells others like it as well."""
 
     def __init__(self, busy: list[object] | None = None) -> None:
+        super().__init__()
         self.busy = [] if busy is None else busy
-        self.seen: list[object] = []
-        self.gate = threading.Event()
-        self.entered = threading.Event()
-        self.deepest = 0
-
-    @handler
-    def take(self, number: int) -> int:
-        self.deepest = max(self.deepest, self.myAddress.target.depth)
-        self.seen.append(number)
-        return number
-
-    @handler
-    def hold(self, _: bytes) -> None:
-        self.entered.set()
-        assert self.gate.wait(20)
 
     @handler
     async def tell_back(self, teller: ActorRef) -> None:

@@ -17,31 +17,7 @@ from callboard.proxies.lifetime.proxy import CREDIT_QUEUE
 from callboard.proxies.messages import AskCredit
 from tests.polling import eventually
 from tests.proxies.cast import bare, cut, law_holds, line, recorded, settled
-
-LIMIT = 4
-
-
-class Small(Actor):
-    """Has little room; remembers how much waited at most."""
-
-    mailbox = Mailbox(limit=LIMIT)
-
-    def __init__(self) -> None:
-        self.seen: list[object] = []
-        self.gate = threading.Event()
-        self.entered = threading.Event()
-        self.deepest = 0
-
-    @handler
-    def take(self, number: int) -> int:
-        self.deepest = max(self.deepest, self.myAddress.target.depth)
-        self.seen.append(number)
-        return number
-
-    @handler
-    def hold(self, _: bytes) -> None:
-        self.entered.set()
-        assert self.gate.wait(20)
+from tests.proxies.small import LIMIT, Small
 
 
 class Teller(Actor):
