@@ -1,16 +1,21 @@
 """The work of `callboard log serve`: who may read, and the server's life."""
 
 import hmac
+import socket
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from callboard.cli.options import JsonOptions
 from callboard.cli.own_node import catch_signals
-from callboard.cli.problem import Misuse, Problem, Problems
+from callboard.cli.problem import MISUSED, Misuse, Problem, Problems, problem_of
 from callboard.commitlog import LogReader
+from callboard.commitlog.arrow import load_pyarrow
 from callboard.commitlog.remote.disk import load_flight
 from callboard.configuration.host_port import parse_host_port
+from callboard.proxies.errors import TlsError
 from callboard.proxies.link.ports import is_loopback
+from callboard.proxies.link.tls import Tls
 from callboard.proxies.rights.permissions import LinkAccess
 
 
@@ -57,8 +62,9 @@ def serve_logs(
                 _Readers(permissions),
                 certificates=() if tls is None else [_certificate(tls)],
             )
-        except OSError as error:
-            why = f"nothing can be served at {listen}: {str(error).partition('. gRPC')[0]}"
+        except (OSError, load_pyarrow().ArrowException) as error:
+            told = _why_not(host, port) or str(error).partition(". gRPC")[0]
+            why = f"nothing can be served at {listen}: {told}"
             raise Problem(why=why, step="choose another --listen") from None
         for name, folder in logs.items():
             address = f"{scheme}://{place}:{server.port}/{name}"
@@ -100,12 +106,33 @@ class _Readers:
         return None if standing is None else tuple(standing.rights.logs)
 
 
-def _certificate(folder: Path) -> tuple[bytes, bytes]:
-    """Return the chain and the key in a folder."""
+def _why_not(host: str, port: int) -> str:
+    """Return why an address cannot be listened at; empty if it can. Flight does not tell."""
     try:
-        chain = (folder / "certificate.pem").read_bytes()
-        key = folder / "key.pem"
-        return chain, key.read_bytes() if key.exists() else chain
+        family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with closing(socket.socket(family, kind)) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+            probe.listen()
+    except (OSError, UnicodeError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return ""
+
+
+def _certificate(folder: Path) -> tuple[bytes, bytes]:
+    """Return the chain and the key in a folder.
+
+    Raises:
+        Misuse: they cannot be read or used.
+    """
+    chain, key = folder / "certificate.pem", folder / "key.pem"
+    key = key if key.exists() else chain
+    step = "put the server's certificate and key there"
+    try:
+        Tls(certificate=chain, key=key, mutual=False).for_listening()  # Flight says no reason
+        return chain.read_bytes(), key.read_bytes()
+    except TlsError as error:
+        raise problem_of(error, step, MISUSED) from None
     except OSError as error:
-        why = f"{folder}/certificate.pem cannot be read: {error.strerror or error}"
-        raise Misuse(why=why, step="put the server's certificate and key there") from None
+        why = f"{key} cannot be read: {error.strerror or error}"
+        raise Misuse(why=why, step=step) from None

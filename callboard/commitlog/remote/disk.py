@@ -211,6 +211,7 @@ def load_flight() -> Any:
         ExtraMissing: it is not installed.
     """
     load_pyarrow()
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is told by our errors
     try:
         import pyarrow.flight
     except ImportError:

@@ -1,7 +1,9 @@
 """`callboard log serve` as a process: who is let in, what it prints, how it ends."""
 
 import json
+import os
 import signal
+import socket
 import subprocess
 import sys
 
@@ -66,7 +68,7 @@ def test_it_serves_until_a_signal(folder, tmp_path, capsys):
         (["{folder}", "--listen", "0.0.0.0:0"], "can be reached from other machines"),
         (["{folder}", "--listen", "nonsense"], "is no HOST:PORT"),
         (["{folder}/no"], "there is no log in"),
-        (["{folder}", "--tls", "{folder}"], "certificate.pem cannot be read"),
+        (["{folder}", "--tls", "{folder}"], "certificate.pem: No such file"),
         (["{folder}", "--permissions", "{folder}/no.toml"], "no.toml"),
         (["{folder}", "--listen", "203.0.113.7:1", "--tls", "x", "--permissions", "x"], "x"),
     ],
@@ -75,3 +77,48 @@ def test_mistakes(folder, capsys, arguments, why):
     told = main(["log", "serve", *(each.format(folder=folder) for each in arguments)])
     assert told
     assert why in capsys.readouterr().err
+
+
+def run(*arguments):
+    """Run the command to its end; return its exit code and what it wrote to stderr."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "callboard", "log", "serve", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={each: text for each, text in os.environ.items() if each != "GRPC_VERBOSITY"},
+    )
+    return ran.returncode, ran.stderr
+
+
+def test_a_port_in_use_is_one_line(folder):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        told = f"callboard: nothing can be served at {place}: Address already in use;"
+        assert run(folder, "--listen", place) == (1, f"{told} choose another --listen\n")
+
+
+def test_an_address_of_another_machine_is_one_line(folder, tmp_path, capsys):
+    trustme = pytest.importorskip("trustme")
+    shown, peers = trustme.CA().issue_cert("localhost"), tmp_path / "peers.toml"
+    peers.write_text(PEERS)
+    shown.private_key_and_cert_chain_pem.write_to_path(tmp_path / "certificate.pem")
+    rights = ["--permissions", str(peers), "--tls", str(tmp_path)]
+    assert main(["log", "serve", str(folder), "--listen", "192.0.2.1:0", *rights]) == 1
+    assert "192.0.2.1:0: Cannot assign requested address; choose" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("broken", ["certificate.pem", "key.pem", "other"])
+def test_a_certificate_of_no_use_is_one_line(folder, tmp_path, broken):
+    trustme = pytest.importorskip("trustme")
+    shown, other = (trustme.CA().issue_cert("localhost") for _ in range(2))
+    shown.cert_chain_pems[0].write_to_path(tmp_path / "certificate.pem")
+    key = other if broken == "other" else shown
+    key.private_key_pem.write_to_path(tmp_path / "key.pem")
+    if broken != "other":
+        (tmp_path / broken).write_text("junk")
+    code, told = run(folder, "--tls", tmp_path)
+    assert code == 2
+    assert "both have to be in PEM format and belong together" in told
+    assert told.startswith("callboard: certificate ")
+    assert told.count("\n") == 1
