@@ -27,7 +27,6 @@ from callboard.pipeline.progress import (
     StatusFile,
     listener,
     query_metrics,
-    read_offset,
     read_status,
 )
 from callboard.pipeline.queries import Settings, seconds_of
@@ -73,6 +72,12 @@ class QueryOptions(JsonOptions):
     master: str = option(
         "", "local[N] or spark://HOST:PORT; default: all cores.", metavar="URL"
     )
+    staging: str = option(
+        "",
+        "On a cluster, who has --to under this path: shared (all hosts) or driver.",
+        metavar="WHO",
+    )
+    shortcuts: bool = flag("Be quicker by what leans on Spark's insides.", "--shortcuts")
     as_json: bool = flag("Print JSON lines.", "--json")
 
     def job(self, query: str, **run: Any) -> Job:
@@ -94,7 +99,8 @@ class QueryOptions(JsonOptions):
             )
         topics = ",".join(self.topic or ())
         log, to = str(self.log), str(self.to)
-        return Job(query, log, to, settings, topics, retain=self.retain, **run)
+        run |= {"retain": self.retain, "staging": self.staging}
+        return Job(query, log, to, settings, topics, **run)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,15 +209,15 @@ def status(
         step = "start one with: callboard pipeline run QUERY --log FOLDER --to FOLDER"
         raise Problem(why=f"no query has written into {folder}", step=step)
     for each in found:
-        row = _row(folder, each)
+        row = _row(each)
         text = "{query}: {state}, batch {batch}, {rows:,} records, {rate:,.0f}/s, {lag:,} wait"
         options.say(row, text.format(**row))
 
 
-def _row(folder: Path, each: Status) -> dict[str, Any]:
+def _row(each: Status) -> dict[str, Any]:
     """Return what is known of a query."""
     last = each.last
-    offset = read_offset(folder, each.query)
+    offset = last.offset if last else 0
     end = _end_of(each.log, last.end if last else 0)
     return {
         "query": each.query,
@@ -254,7 +260,7 @@ def explained() -> Iterator[None]:
 
 def _run_batch(job: Job, options: QueryOptions) -> int:
     """Run a query once over what there is; returns the exit code."""
-    with explained(), _spark(job, options.master) as spark, catch_signals() as stop:
+    with explained(), _spark(job, options) as spark, catch_signals() as stop:
         begun, before = time.monotonic(), _end_of(job.to)
         try:
             with _interrupted(spark, stop):
@@ -302,7 +308,7 @@ def _run_stream(job: Job, options: StreamOptions) -> int:
         hub = stack.enter_context(options.hub()) if options.publishes else None
         if hub is not None:  # before Java takes its time
             options.link(hub)
-        spark = stack.enter_context(_spark(job, options.master))
+        spark = stack.enter_context(_spark(job, options))
         stop = stack.enter_context(catch_signals())
         status = StatusFile(job.folder, job.title, job.log)
         if hub is not None:
@@ -359,14 +365,16 @@ def _follow(
 
 
 @contextmanager
-def _spark(job: Job, master: str) -> Iterator[Any]:
+def _spark(job: Job, options: QueryOptions) -> Iterator[Any]:
     """Run a session; what is wrong with the query is told before, without Java."""
     job.check()
-    from callboard.pipeline.spark_session import default_master, session
+    from callboard.pipeline.spark_session import session
 
     # Java keeps the file, and what it says there.
     with _removed_unless_started(job.folder), _stderr_in(job.folder / "spark.log"):
-        spark = session(master or default_master(), name=f"callboard {job.title}")
+        spark = session(
+            options.master, name=f"callboard {job.title}", shortcuts=options.shortcuts
+        )
     try:
         yield spark
     finally:

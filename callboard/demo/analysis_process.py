@@ -52,7 +52,7 @@ def main(folder: Path) -> int:
     CommitLog(folder / "metrics", sync="none").close()  # the queries may begin before A records
     _tell(folder, state="starts")
     try:
-        spark = session("local[2]", name="callboard demo", conf=_QUICK_TO_START)
+        spark = session("local[2]", name="callboard demo", conf=_QUICK_TO_START, shortcuts=True)
     except PipelineError as error:
         _tell(folder, state="missing", why=str(error))
         return 1

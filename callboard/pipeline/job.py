@@ -32,6 +32,7 @@ class Job:
         interval: Seconds between micro-batches; 0 is as soon as there is something.
         name: What it is called, for its checkpoint and progress; by default as the query.
         retain: How long results are kept, like `bytes=1000000000,seconds=86400`.
+        staging: Who has the folder of the results on a cluster: shared or driver.
     """
 
     query: str
@@ -46,6 +47,7 @@ class Job:
     interval: float = 0.0
     name: str = ""
     retain: str = ""
+    staging: str = ""
 
     @property
     def title(self) -> str:
@@ -76,7 +78,8 @@ class Job:
 
     @property
     def _sink_options(self) -> dict[str, str]:
-        return {"retain": self.retain} if self.retain else {}
+        options = {"retain": self.retain, "staging": self.staging}
+        return {name: value for name, value in options.items() if value}
 
     def _results(self, reader: Any, **options: str) -> "DataFrame":
         """Return what the query makes of the log."""
@@ -96,11 +99,14 @@ class Job:
 
     def start_stream(self, spark: "SparkSession") -> "StreamingQuery":
         """Begin to follow the log, where the checkpoint says if there is one."""
+        from callboard.pipeline.spark.checkpoint import local_path
+
+        sync = "batch" if local_path(self.checkpoint) is None else "checkpoint"
         writer = (
             self._results(spark.readStream)
             .writeStream.format("callboard")
             .queryName(self.title)
-            .options(**self._sink_options, checkpointLocation=self.checkpoint)
+            .options(**self._sink_options, checkpointLocation=self.checkpoint, sync=sync)
         )
         if self.ends:
             writer = writer.trigger(availableNow=True)

@@ -4,6 +4,7 @@ import json
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -137,11 +138,14 @@ class StatusFile:
     """
 
     def __init__(self, folder: Path, query: str, log: str) -> None:
-        """Begin a run."""
+        """Begin a run, of which the last batch is that of the run before."""
         self._path = folder / STATUS
         folder.mkdir(parents=True, exist_ok=True)
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        self.status = Status(query, log, os.getpid(), socket.gethostname(), now)
+        last = None
+        with suppress(InvalidSetting, FileNotFoundError):
+            last = _read(self._path).last
+        self.status = Status(query, log, os.getpid(), socket.gethostname(), now, last=last)
         self._write()
 
     def add(self, progress: Progress) -> None:
@@ -167,37 +171,19 @@ def read_status(results: Path) -> list[Status]:
     Raises:
         InvalidSetting: a file of theirs is damaged.
     """
-    found = []
-    for path in sorted((results / QUERIES).glob(f"*/{STATUS}")):
-        try:
-            told = json.loads(read_plain(path))
-            last = told.pop("last")
-            found.append(Status(**told, last=Progress(**last) if last else None))
-        except _UNREADABLE as error:
-            what = (
-                f"{path} is no status of a query ({error}); remove it, its query writes another"
-            )
-            raise InvalidSetting(what) from None
-    return found
+    return [_read(path) for path in sorted((results / QUERIES).glob(f"*/{STATUS}"))]
 
 
-def read_offset(results: Path, query: str) -> int:
-    """Return the place of a query in its log, by its checkpoint.
-
-    Raises:
-        InvalidSetting: the checkpoint is damaged.
-    """
-    folder = results / QUERIES / query / "checkpoint"
-    done = [int(path.name) for path in (folder / "commits").glob("*") if path.name.isdecimal()]
-    if not done:
-        return 0
-    path = folder / "offsets" / str(max(done))
+def _read(path: Path) -> Status:
+    """Read the status of one query."""
     try:
-        return _offset(read_plain(path).decode().strip().splitlines()[-1])
+        told = json.loads(read_plain(path))
+        last = told.pop("last")
+        return Status(**told, last=Progress(**last) if last else None)
     except FileNotFoundError:
-        return 0
-    except (*_UNREADABLE, IndexError) as error:
-        what = f"{path} is no plan of a batch ({error}); see Spark's checkpoint"
+        raise
+    except _UNREADABLE as error:
+        what = f"{path} is no status of a query ({error}); remove it, its query writes another"
         raise InvalidSetting(what) from None
 
 

@@ -1,15 +1,24 @@
 """Spark sessions that read and write logs, here or on a cluster."""
 
 import os
+import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from callboard.pipeline.errors import InvalidSetting, PipelineError, SparkMissing
 from callboard.pipeline.java import find_java
 from callboard.pipeline.process.fork_server import start_python
+from callboard.pipeline.spark.cluster import (
+    MASTER,
+    TASKS,
+    choose_partitions,
+    count_tasks,
+    is_local,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,9 +32,9 @@ _STREAMING: Final = "org.apache.spark.sql.execution.streaming"
 _CHECKPOINTS: Final = f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
 _CHECKPOINT_FILES: Final = "spark.sql.streaming.checkpointFileManagerClass"
 
-_ALWAYS: Final = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
+#: What queries over logs go well with; each unless the user has set it, also by `spark-submit`
+#: or in `spark-defaults.conf`.
+_QUERIES: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
@@ -34,25 +43,45 @@ _ALWAYS: Final = {
     "spark.sql.streaming.stopTimeout": "30s",
     # A query asks its log for more as soon as it is done.
     "spark.sql.streaming.pollingDelay": "10ms",
-    "spark.python.daemon.module": "callboard.pipeline.process.worker_daemon",
+}
+
+#: What Spark has to know before it starts, where all of it is in this process.
+_LOCAL: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
 }
 
 _WAREHOUSE: Final = "spark.sql.warehouse.dir"
-_JAVA: Final = "spark.driver.extraJavaOptions"
+#: A variable with options for the driver's Java; those of the settings go before them.
+_JAVA: Final = "SPARK_SUBMIT_OPTS"
+_DAEMON: Final = "spark.python.daemon.module"
+_PYTHON: Final = "spark.pyspark.python"
+_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+_MASTERS: Final = ("local", "spark://", "yarn", "k8s://")
+
+#: Spark Connect, by name of its setting and of its variable.
+_REMOTE: Final = ("spark.remote", "SPARK_REMOTE")
 
 
 def session(
-    master: str = "local[*]",
+    master: str = "",
     *,
     name: str = "callboard",
     conf: Mapping[str, str] | None = None,
+    shortcuts: bool = False,
 ) -> "SparkSession":
     """Return a Spark session that knows the format "callboard"; one for each process.
 
     Args:
-        master: `local[2]` is two threads in this process, `spark://HOST:7077` a cluster.
+        master: `local[2]` is two threads in this process, `spark://HOST:7077`, `yarn` or
+            `k8s://…` a cluster. By default it is what `spark-submit` was told, else `local[*]`.
         name: What Spark shows.
         conf: Spark's settings; they go before those that are made here.
+        shortcuts: Whether to be quicker by what leans on Spark's insides: workers that are
+            forks of one prepared process, and on a local master checkpoints that are written
+            with less ado. Executors then need callboard installed.
 
     Raises:
         SparkMissing: pyspark, or a Java that runs it, is not installed.
@@ -65,41 +94,85 @@ def session(
     except ImportError:
         what = "the pipeline needs Spark; install it with: pip install 'callboard[spark]'"
         raise SparkMissing(what) from None
-    if not master.startswith(("local", "spark://", "yarn", "k8s://")):
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, which has a Java
+    _refuse_connect(master, conf or {})
+    master = master or ("" if is_submitted else "local[*]")
+    if master and not master.startswith(_MASTERS):
         what = f"master {master!r} is unknown to Spark; give local[2] or spark://HOST:7077"
         raise InvalidSetting(what)
-    _prepare_environment(is_local=master.startswith("local"))
-    settings = {**_ALWAYS, **_settings_of(master), **(conf or {})}
-    settings.setdefault(_WAREHOUSE, str(Path(tempfile.gettempdir(), "spark-warehouse")))
-    logs = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
-    settings[_JAVA] = f"{logs} {settings.get(_JAVA, '')}".rstrip()
-    builder = SparkSession.builder.master(master).appName(name)
-    for key, value in settings.items():
+    here = bool(master) and is_local(master)
+    settings = {**(_LOCAL if here else {}), **(conf or {})}
+    if here:
+        settings.setdefault(_WAREHOUSE, str(Path(tempfile.gettempdir(), "spark-warehouse")))
+    if shortcuts:
+        settings.setdefault(_DAEMON, "callboard.pipeline.process.worker_daemon")
+    builder = SparkSession.builder.appName(name)
+    for key, value in (({"spark.master": master} if master else {}) | settings).items():
         builder = builder.config(key, value)
-    try:
-        spark = builder.getOrCreate()
-    except PySparkRuntimeError:
-        home = os.environ["JAVA_HOME"]
-        what = f"the Java in {home} ended before Spark was there; see what it said"
-        raise PipelineError(what) from None
-    if master.startswith("local") and _CHECKPOINT_FILES not in settings:
+    java = None if is_submitted else find_java()
+    with starting(java, settings.get(_PYTHON, ""), here=here, shortcuts=shortcuts):
+        try:
+            spark = builder.getOrCreate()
+        except PySparkRuntimeError:
+            what = f"the Java in {java} ended before Spark was there; see what it said"
+            raise PipelineError(what) from None
+    if not _is_registered(spark):
+        _set_defaults(spark)
+    if shortcuts and here and _CHECKPOINT_FILES not in settings:
         _write_checkpoints_quickly(spark)
     register(spark)
     return spark
 
 
 def register(spark: "SparkSession") -> None:
-    """Teach a session that was made elsewhere the format "callboard"."""
+    """Teach a session that was made elsewhere the format "callboard".
+
+    Raises:
+        InvalidSetting: the session is one of Spark Connect.
+    """
     from callboard.pipeline.spark.format import CallboardFormat
 
-    if spark.conf.get(_REGISTERED, "") != "yes":  # Spark warns of a second time
-        spark.dataSource.register(CallboardFormat)
-        spark.conf.set(_REGISTERED, "yes")
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        _refuse()
+    if _is_registered(spark):  # Spark warns of a second time
+        return
+    context = spark.sparkContext
+    context.environment |= {MASTER: context.master, TASKS: str(count_tasks(spark))}
+    spark.dataSource.register(CallboardFormat)
+    spark.conf.set(_REGISTERED, "yes")
 
 
-def default_master() -> str:
-    """Return the master of a machine: a thread for each processor."""
-    return f"local[{os.cpu_count() or 1}]"
+def _is_registered(spark: "SparkSession") -> bool:
+    """Return whether a session knows the format."""
+    return bool(spark.conf.get(_REGISTERED, "") == "yes")
+
+
+def _set_defaults(spark: "SparkSession") -> None:
+    """Make the settings that the user has not made."""
+    known = spark.conf.getAll
+    for key, value in _QUERIES.items():
+        if key not in known:
+            spark.conf.set(key, value)
+    if _PARTITIONS not in known:
+        partitions = choose_partitions(spark.sparkContext.master, count_tasks(spark))
+        spark.conf.set(_PARTITIONS, str(partitions))
+
+
+def _refuse_connect(master: str, conf: Mapping[str, Any]) -> None:
+    """Raise `InvalidSetting` where Spark would be reached by Spark Connect."""
+    setting, variable = _REMOTE
+    wants = conf.get("spark.api.mode", os.environ.get("SPARK_API_MODE", "")) == "connect"
+    if wants or master.startswith("sc://") or setting in conf or variable in os.environ:
+        _refuse()
+
+
+def _refuse() -> NoReturn:
+    """Raise what Spark Connect gets."""
+    what = (
+        "Spark Connect (sc://…, spark.remote) is not for pipelines: they need a driver of their"
+        " own; give the master of the cluster, like spark://HOST:7077, and unset SPARK_REMOTE"
+    )
+    raise InvalidSetting(what)
 
 
 def _write_checkpoints_quickly(spark: "SparkSession") -> None:
@@ -119,27 +192,38 @@ def _write_checkpoints_quickly(spark: "SparkSession") -> None:
     files.getLocal(context.hadoopConfiguration()).setWriteChecksum(False)
 
 
-def _prepare_environment(*, is_local: bool) -> None:
-    """Let Spark find Java, and its workers this very Python with all that is installed."""
-    os.environ["JAVA_HOME"] = str(find_java())
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if str(_ROOT) not in folders:  # where callboard is used in place, not installed
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), *folders]))
-    if is_local and sys.platform == "linux":
-        seed = os.environ.get("PYTHONHASHSEED", "0")
-        os.environ["PYSPARK_PYTHON"] = str(start_python(seed))
+@contextmanager
+def starting(java: Path | None, python: str, *, here: bool, shortcuts: bool) -> Iterator[None]:
+    """Let Spark, while it starts, find Java, and as Python of the driver this very one.
 
-
-def _settings_of(master: str) -> dict[str, str]:
-    """Return Spark's settings for a local master; none for a cluster."""
-    if not master.startswith("local"):
-        return {}
-    inside = master.partition("[")[2].rstrip("]").split(",")[0]
-    threads = int(inside) if inside.isdecimal() else os.cpu_count() or 1
-    return {
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.sql.shuffle.partitions": str(max(2, min(threads, 8))),
-        "spark.default.parallelism": str(threads),
-    }
+    On a local master its workers are this Python too. Executors elsewhere start what the user
+    names, which every host has to have, else the `python3` of their own path.
+    """
+    path, folders = os.environ.get("PATH", ""), os.environ.get("PYTHONPATH", "")
+    logs = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} {os.environ.get(_JAVA, '')}"
+    changed = {"PYSPARK_DRIVER_PYTHON": sys.executable, _JAVA: logs.rstrip()}
+    if java is not None:
+        changed["JAVA_HOME"] = str(java)
+    if str(_ROOT) not in folders.split(os.pathsep):  # where callboard is used in place
+        changed["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), folders]))
+    if python:
+        changed["PYSPARK_PYTHON"] = python
+    elif "PYSPARK_PYTHON" in os.environ:
+        pass
+    elif not here:
+        if shutil.which("python3") != str(mine := Path(sys.executable).with_name("python3")):
+            changed["PATH"] = os.pathsep.join([str(mine.parent), path])
+    elif shortcuts and sys.platform == "linux":
+        changed["PYSPARK_PYTHON"] = str(start_python(os.environ.get("PYTHONHASHSEED", "0")))
+    else:
+        changed["PYSPARK_PYTHON"] = sys.executable
+    before = {name: os.environ.get(name) for name in changed}
+    os.environ.update(changed)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

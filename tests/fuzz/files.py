@@ -1,6 +1,5 @@
 """Files that others may have changed: logs, records, statuses, stores, configurations."""
 
-import json
 import random
 import tempfile
 from collections.abc import Callable
@@ -17,8 +16,7 @@ from callboard.flow.record_file import RecordFile, read_records
 from callboard.gateway.configuration import read_configuration, read_file
 from callboard.mqtt.service.config_file import read_config_file
 from callboard.operation.configuration import load_configuration
-from callboard.pipeline.progress import STATUS, StatusFile, read_offset, read_status
-from callboard.pipeline.spark.checkpoint import query_id
+from callboard.pipeline.progress import STATUS, StatusFile, read_status
 from callboard.simulation.trace import Dump
 from callboard.store.attach import make_backend
 from callboard.store.backend.interface import Backend
@@ -152,21 +150,6 @@ def _status(folder: Path, _: random.Random) -> Path:
     return folder / "queries" / "q" / STATUS
 
 
-def _plan(folder: Path, _: random.Random) -> Path:
-    checkpoint = folder / "queries" / "q" / "checkpoint"
-    for name in ("commits", "offsets"):
-        (checkpoint / name).mkdir(parents=True)
-    (checkpoint / "commits" / "0").touch()
-    plan = checkpoint / "offsets" / "0"
-    plan.write_text('v1\n{"batchWatermarkMs":0}\n' + json.dumps({"offset": 5}))
-    return plan
-
-
-def _metadata(folder: Path, _: random.Random) -> Path:
-    (folder / "metadata").write_text(json.dumps({"id": "an-id"}))
-    return folder / "metadata"
-
-
 def _gateway(path: Path) -> None:
     read_configuration(read_file(path), folder=path.parent)
 
@@ -193,6 +176,4 @@ _MADE: Final[dict[str, tuple[Any, list[Callable[[Path], Any]]]]] = {
     ),
     "store": (_store, [_open_store]),
     "status": (_status, [lambda path: read_status(path.parents[2])]),
-    "plan": (_plan, [lambda path: read_offset(path.parents[4], "q")]),
-    "metadata": (_metadata, [lambda path: query_id(str(path.parent))]),
 }

@@ -1,19 +1,18 @@
-"""What a query's checkpoint tells: which query it is, and that it does not go back.
+"""That a query's checkpoint does not go back; for those who ask for it with `sync=checkpoint`.
 
-Spark's checkpoint is not synced. If a machine lost its power after results were published, but
-before the plan of their batch was on the disk, Spark would plan that batch anew with another
-end, and the records between would never be read. So the plan, and the states that the batch
-has written, are made durable before its results are.
+Spark does not sync a checkpoint in a folder. If a machine lost its power after results were
+published, but before the plan of their batch was on the disk, Spark would plan that batch anew
+with another end, and the records between would never be read. So the plan, and the states that
+the batch has written, are made durable before its results are. This knows how Spark arranges
+its checkpoints; nothing else opens their files, so they may be in any file system of Spark's.
 """
 
-import json
 import os
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from callboard.commitlog.disk import read_plain, sync_path
-from callboard.pipeline.errors import InvalidSetting
+from callboard.commitlog.disk import sync_path
 
 
 def local_path(location: str) -> Path | None:
@@ -22,20 +21,6 @@ def local_path(location: str) -> Path | None:
     if parts.scheme in {"", "file"}:
         return Path(unquote(parts.path) if parts.scheme else location)
     return None
-
-
-def query_id(location: str) -> str:
-    """Return the id of the query with a checkpoint; it stays through new starts.
-
-    Raises:
-        InvalidSetting: there is no checkpoint that this process can read.
-    """
-    folder = local_path(location)
-    if folder is not None:
-        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            return str(json.loads(read_plain(folder / "metadata"))["id"])
-    what = f"there is no checkpoint in {location}; give a directory of this machine"
-    raise InvalidSetting(what)
 
 
 def sync_checkpoint(location: str, batch: int) -> None:

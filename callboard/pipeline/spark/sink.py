@@ -1,12 +1,14 @@
 """Results of Spark as records of a log: those of each batch all at once, and once."""
 
+import os
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -18,12 +20,21 @@ from pyspark.sql.types import StructType
 from callboard.commitlog import Retention
 from callboard.commitlog.batch import decode_header
 from callboard.pipeline.errors import InvalidSetting
-from callboard.pipeline.spark.checkpoint import query_id, sync_checkpoint
+from callboard.pipeline.spark.checkpoint import local_path, sync_checkpoint
+from callboard.pipeline.spark.cluster import MASTER, is_local
 from callboard.pipeline.spark.encode import RowEncoder
 from callboard.pipeline.spark.journal import Journal, Staged
 from callboard.pipeline.spark.options import lowered, retention_of
 
-_DURABLE: Final = {"batch": True, "none": False}
+_SYNCS: Final = ("batch", "checkpoint", "none")
+
+#: Where tasks put what they write until it is published: in the folder of the log, which all
+#: hosts have, or in their answer to the driver.
+SHARED: Final = "shared"
+DRIVER: Final = "driver"
+
+#: What Spark tells each task of a stream: the query's id, the same after a new start.
+_QUERY_ID: Final = "sql.streaming.queryId"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,35 +44,45 @@ class SinkOptions:
     Attributes:
         path: The directory of the log that takes the results.
         topic: The topic of rows that have none.
-        is_durable: `sync`: "batch" (the default) or "none".
-        checkpoint: `checkpointLocation`; streams need it.
+        is_durable: Whether `sync` is not "none".
+        syncs: The checkpoint that is made durable first, with `sync` "checkpoint".
         retain: `retain`: how long results are kept.
+        is_sent: Whether tasks send what they write to the driver: `staging` is "driver".
+        query: `queryId`: which query this is; by default what Spark says.
     """
 
     path: str
     topic: str | None = None
     is_durable: bool = True
-    checkpoint: str | None = None
+    syncs: str | None = None
     retain: Retention | None = None
+    is_sent: bool = False
+    query: str = ""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SinkOptions":
         """Read Spark's options, whose names it has in lower case.
 
         Raises:
-            InvalidSetting: one of them makes no sense, or the path is missing.
+            InvalidSetting: one of them makes no sense, the path is missing, or it is that of a
+                folder on a cluster, and nothing says who has it.
         """
         given = lowered(options)
-        sync = given.get("sync", "batch")
-        if sync not in _DURABLE:
-            what = f"sync={sync!r}; give batch or none"
+        sync, checkpoint = given.get("sync", "batch"), given.get("checkpointlocation", "")
+        if sync not in _SYNCS:
+            what = f"sync={sync!r}; give {', '.join(_SYNCS[:-1])} or {_SYNCS[-1]}"
+            raise InvalidSetting(what)
+        if sync == "checkpoint" and (not checkpoint or local_path(checkpoint) is None):
+            what = f"sync=checkpoint, but {checkpoint!r} is no folder of the driver; give batch"
             raise InvalidSetting(what)
         return cls(
             given["path"],
             given.get("topic"),
-            _DURABLE[sync],
-            given.get("checkpointlocation"),
+            sync != "none",
+            checkpoint if sync == "checkpoint" else None,
             retention_of(given, "retain"),
+            _is_sent(given),
+            given.get("queryid", ""),
         )
 
     @property
@@ -70,11 +91,41 @@ class SinkOptions:
         return Journal(self.path, is_durable=self.is_durable, retain=self.retain)
 
 
-class StagedRows(WriterCommitMessage):
-    """What a task has staged."""
+def _is_sent(given: Mapping[str, str]) -> bool:
+    """Return whether tasks send results to the driver.
 
-    def __init__(self, staged: Staged) -> None:
+    Raises:
+        InvalidSetting: the option is something else, or is needed and missing.
+    """
+    staging = given.get("staging", "")
+    if staging not in {"", SHARED, DRIVER}:
+        what = f"staging={staging!r}; give {SHARED} or {DRIVER}"
+        raise InvalidSetting(what)
+    if not staging and "://" not in given["path"] and not is_local():
+        what = (
+            f"{given['path']} is a folder, and master {os.environ[MASTER]} has hosts of its"
+            f' own; give option("staging", "{DRIVER}") if the folder is the driver\'s,'
+            f' "{SHARED}" if all hosts have it under this path'
+        )
+        raise InvalidSetting(what)
+    return staging == DRIVER
+
+
+class StagedRows(WriterCommitMessage):
+    """What a task has staged, or sends to be staged.
+
+    Attributes:
+        staged: What is in the folder of the log.
+        sent: Batches that are not there yet, with how many records each has.
+        query: The id of the query.
+    """
+
+    def __init__(
+        self, staged: Staged | None, sent: Sequence[tuple[bytes, int]], query: str
+    ) -> None:
         self.staged = staged
+        self.sent = sent
+        self.query = query
 
 
 class _Stager:
@@ -102,34 +153,56 @@ class _Stager:
                     yield data, header.records
                 base += part.num_rows
 
-        return StagedRows(self._options.journal.stage(batches()))
+        task = TaskContext.get()
+        query = self._options.query or (task and task.getLocalProperty(_QUERY_ID)) or ""
+        if self._options.is_sent:
+            return StagedRows(None, list(batches()), query)
+        return StagedRows(self._options.journal.stage(batches()), (), query)
+
+    def _publish(self, query: str, batch: int, told: "list[StagedRows]") -> None:
+        """Publish what the tasks of a batch have written, unless it was published before."""
+        journal = self._options.journal
+        sent = [journal.stage(each.sent) for each in told if each.sent]
+        journal.publish(query, batch, [*_staged(told), *sent])
+
+    def _discard(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Remove what tasks have staged."""
+        self._options.journal.discard(_staged(_told(messages)))
 
 
-def _staged(messages: list[WriterCommitMessage | None]) -> list[Staged]:
-    """Return what tasks that succeeded have staged."""
-    return [each.staged for each in messages if isinstance(each, StagedRows)]
+def _told(messages: list[WriterCommitMessage | None]) -> list[StagedRows]:
+    """Return what tasks that succeeded have told."""
+    return [each for each in messages if isinstance(each, StagedRows)]
+
+
+def _staged(told: list[StagedRows]) -> list[Staged]:
+    """Return what is in the folder of the log."""
+    return [each.staged for each in told if each.staged is not None]
 
 
 class LogStreamWriter(_Stager, DataSourceStreamArrowWriter):
     """Publishes the results of micro-batches, by the id of the query and of the batch."""
 
-    def __init__(self, options: SinkOptions, schema: StructType) -> None:
-        if options.checkpoint is None:
-            what = 'give option("checkpointLocation", …): it tells which query this is'
-            raise InvalidSetting(what)
-        self._checkpoint = options.checkpoint
-        super().__init__(options, schema)
-
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Publish what the tasks of a batch have staged, unless it was published before."""
-        query = query_id(self._checkpoint)
-        if self._options.is_durable:
-            sync_checkpoint(self._checkpoint, batchId)
-        self._options.journal.publish(query, batchId, _staged(messages))
+        """Publish what the tasks of a batch have staged, unless it was published before.
+
+        Raises:
+            InvalidSetting: neither Spark nor an option says which query this is.
+        """
+        told = _told(messages)
+        if not told:  # a batch without tasks has no results
+            return
+        query = told[0].query
+        if not query:
+            what = 'Spark does not tell the id of this query; give option("queryId", …)'
+            raise InvalidSetting(what)
+        if self._options.syncs is not None:
+            sync_checkpoint(self._options.syncs, batchId)
+        self._publish(query, batchId, told)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Remove what tasks have staged; Spark says this of published batches as well."""
-        self._options.journal.discard(_staged(messages))
+        self._discard(messages)
 
 
 class LogBatchWriter(_Stager, DataSourceArrowWriter):
@@ -141,8 +214,8 @@ class LogBatchWriter(_Stager, DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish what all tasks have staged."""
-        self._options.journal.publish(self._query, 0, _staged(messages))
+        self._publish(self._query, 0, _told(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove what tasks have staged."""
-        self._options.journal.discard(_staged(messages))
+        self._discard(messages)

@@ -1,6 +1,5 @@
 """Logs as tables and streams of Spark, in partitions."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
@@ -22,6 +21,7 @@ from pyspark.sql.types import StructType
 
 from callboard.commitlog import LogFailed, LogReader
 from callboard.pipeline.errors import InvalidSetting
+from callboard.pipeline.spark.cluster import tasks_at_once
 from callboard.pipeline.spark.options import SourceOptions, find_offset
 from callboard.pipeline.spark.range_reader import (
     ERROR,
@@ -74,7 +74,7 @@ def infer_schema(options: SourceOptions) -> StructType:
 def split(start: int, end: int, wanted: int = 0) -> list[Range]:
     """Cut a range into parts of about the same size, of which none is small."""
     count = end - start
-    parts = wanted or min(os.cpu_count() or 1, count // _LEAST_ROWS)
+    parts = wanted or min(tasks_at_once(), count // _LEAST_ROWS)
     parts = max(1, min(parts, count))
     borders = [start + count * part // parts for part in range(parts + 1)]
     return [Range(*borders[part : part + 2]) for part in range(parts)]

@@ -10,6 +10,8 @@ SETTINGS = {
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
+    # As on a cluster: a file system that is none of Python's.
+    "spark.hadoop.fs.viewfs.mounttable.cluster.link./files": "file:///",
 }
 
 
@@ -18,7 +20,7 @@ def spark():
     from callboard.pipeline import session
 
     try:
-        return session(master="local[2]", conf=SETTINGS)
+        return session(master="local[2]", conf=SETTINGS, shortcuts=True)
     except SparkMissing as error:
         pytest.skip(str(error))
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,6 @@ from callboard.pipeline.progress import (
     Progress,
     StatusFile,
     query_metrics,
-    read_offset,
     read_status,
 )
 from callboard.pipeline.queries import seconds_of
@@ -92,18 +92,15 @@ def test_figures_for_monitoring_tell_the_lag(job):
     assert 'callboard_pipeline_running{query="rates"} 1' in text
 
 
-def test_the_place_of_a_query_is_that_of_its_last_batch_that_is_done(job, tmp_path):
-    results = tmp_path / "results"
-    assert read_offset(results, "rates") == 0
-    for name in ("offsets", "commits"):
-        (job.folder / "checkpoint" / name).mkdir(parents=True)
-    for batch, offset in enumerate((10, 20, 30)):
-        plan = job.folder / "checkpoint" / "offsets" / str(batch)
-        plan.write_text(f'v1\n{{"batchWatermarkMs":0}}\n{{"offset": {offset}}}')
-    for batch in (0, 1):
-        (job.folder / "checkpoint" / "commits" / str(batch)).write_text("v1\n{}")
+def test_the_place_of_a_query_is_known_until_its_next_run_has_a_batch(job):
+    StatusFile(job.folder, "rates", job.log).add(Progress.parse("rates", TOLD))
 
-    assert read_offset(results, "rates") == 20
+    again = StatusFile(job.folder, "rates", job.log)
+
+    assert again.status.rows == 0
+    assert again.status.last.offset == read_status(Path(job.to))[0].last.offset == 900
+    (job.folder / "status.json").write_text("no status")
+    assert StatusFile(job.folder, "rates", job.log).status.last is None
 
 
 def test_queries_are_found_by_name_or_in_a_file(tmp_path):

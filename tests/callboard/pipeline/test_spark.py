@@ -202,13 +202,13 @@ def test_no_log_is_told_in_one_line(read):
 def follow(spark, folder, tmp_path):
     """Run a stream over the log into another one until all is read; returns the batches."""
 
-    def run(query=lambda rows: rows, name="out", schema=None, **options):
+    def run(query=lambda rows: rows, name="out", schema=None, checkpoint="", **options):
         reader = spark.readStream.format("callboard").options(**options)
         rows = (reader.schema(schema) if schema else reader).load(folder)
         running = (
             query(rows)
             .writeStream.format("callboard")
-            .option("checkpointLocation", str(tmp_path / f"{name}-checkpoint"))
+            .option("checkpointLocation", checkpoint or str(tmp_path / f"{name}-checkpoint"))
             .trigger(availableNow=True)
             .start(str(tmp_path / "out"))
         )
@@ -254,6 +254,27 @@ def test_results_that_were_published_before_a_crash_are_not_published_again(
 
     assert again[0] == 20
     assert [record.payload for record in out()] == list(range(20))
+
+
+def test_a_checkpoint_is_in_any_file_system_of_spark(fill, spark, follow, out, tmp_path):
+    """And written by Spark alone: the tests' shortcuts are off."""
+    settings, files = Settings(field="load", delay=1.0), "spark.sql.streaming.checkpointFile"
+    place = f"viewfs://cluster/files{tmp_path}/checkpoint"
+    shortcut = spark.conf.get(f"{files}ManagerClass")
+    spark.conf.unset(f"{files}ManagerClass")
+
+    def rates(rows):
+        return QUERIES["rates"].build(values(rows, settings, needs_values=False), settings)
+
+    try:
+        for start in (0, 12):
+            fill([{"load": 1.0}] * 12, time=[(start + each) * SECOND for each in range(12)])
+            follow(rates, schema=schema_of(settings), checkpoint=place)
+    finally:
+        spark.conf.set(f"{files}ManagerClass", shortcut)
+
+    assert [record.payload["records"] for record in out()] == [10, 10]
+    assert len(list(tmp_path.glob("checkpoint/commits/[0-9]*"))) == 4
 
 
 def test_queries_share_a_log_of_results(fill, follow, out):

@@ -5,11 +5,13 @@ import pytest
 pytest.importorskip("pyspark", reason="needs pip install 'callboard[spark]'")
 
 import pyarrow as pa
+from pyspark.sql.types import LongType, StructType
 
 from callboard.commitlog import LogReader
 from callboard.pipeline import InvalidSetting
+from callboard.pipeline.spark.cluster import MASTER
 from callboard.pipeline.spark.encode import RowEncoder
-from callboard.pipeline.spark.sink import SinkOptions
+from callboard.pipeline.spark.sink import LogStreamWriter, SinkOptions
 
 
 def test_results_are_kept_as_long_as_the_option_says(folder):
@@ -29,10 +31,57 @@ def test_results_are_kept_as_long_as_the_option_says(folder):
         ("retain", "much", "give for instance bytes="),
         ("retain", "rows=1", "give for instance bytes="),
         ("retain", "records=0", "give for instance bytes="),
-        ("sync", "always", "give batch or none"),
+        ("sync", "always", "give batch, checkpoint or none"),
+        ("sync", "checkpoint", "is no folder of the driver; give batch"),
+        ("staging", "everywhere", "give shared or driver"),
         ("path", "", "give the directory of a log"),
     ],
 )
 def test_a_wrong_value_says_what_to_give(name, value, says):
     with pytest.raises(InvalidSetting, match=says):
         SinkOptions.parse({"path": "results", name: value})
+
+
+@pytest.fixture
+def on_a_cluster(monkeypatch):
+    monkeypatch.setenv(MASTER, "spark://10.0.0.1:7077")
+
+
+@pytest.mark.usefixtures("on_a_cluster")
+def test_a_folder_of_a_cluster_is_refused_until_it_is_said_who_has_it():
+    with pytest.raises(
+        InvalidSetting, match=r"spark://10.0.0.1:7077 has hosts of its own; give"
+    ):
+        SinkOptions.parse({"path": "/results"})
+
+    assert SinkOptions.parse({"path": "/results", "staging": "driver"}).is_sent
+    assert not SinkOptions.parse({"path": "/results", "staging": "shared"}).is_sent
+    assert not SinkOptions.parse({"path": "s3://bucket/results"}).is_sent
+
+
+def writer(folder, **options):
+    given = {"path": folder, "topic": "/t", "sync": "none", **options}
+    return LogStreamWriter(SinkOptions.parse(given), StructType().add("n", LongType()))
+
+
+def rows(*numbers):
+    return iter([pa.RecordBatch.from_pydict({"n": pa.array(numbers, pa.int64())})])
+
+
+@pytest.mark.usefixtures("on_a_cluster")
+def test_results_that_are_sent_to_the_driver_are_published_there_once(folder):
+    task = writer(folder, staging="driver", queryId="q")
+    told = [task.write(rows(1, 2)), None, task.write(rows()), task.write(rows(3))]
+    assert not [each.staged for each in told if each and each.staged]
+
+    for _ in range(2):
+        writer(folder, staging="driver", queryId="q").commit(told, 7)
+
+    assert [record.payload["n"] for record in LogReader(folder)] == [1, 2, 3]
+
+
+def test_a_query_without_an_id_is_not_published(folder):
+    sink = writer(folder)
+
+    with pytest.raises(InvalidSetting, match="queryId"):
+        sink.commit([sink.write(rows(1))], 0)

@@ -1,0 +1,71 @@
+"""What the processes of Spark know of the cluster: its master, and how many tasks it runs.
+
+Sources plan and sinks publish in processes beside the driver, which have no session to ask. The
+session leaves word for them in variables, which Spark hands to each process of Python.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MASTER: Final = "CALLBOARD_SPARK_MASTER"
+TASKS: Final = "CALLBOARD_SPARK_TASKS"
+
+_MOST_PARTITIONS: Final = 200
+_MOST_LOCAL: Final = 8
+#: Seconds in which no executor comes any more, and how often that is looked at.
+_QUIET: Final = 1.0
+_LOOKS: Final = 10
+
+
+def is_local(master: str | None = None) -> bool:
+    """Return whether a master, by default that of this process, has no hosts of its own."""
+    return (master or os.environ.get(MASTER) or "local").startswith("local")
+
+
+def tasks_at_once() -> int:
+    """Return how many tasks the cluster of this process runs at a time."""
+    told = os.environ.get(TASKS, "")
+    return int(told) if told.isdecimal() and int(told) else os.cpu_count() or 1
+
+
+def count_tasks(spark: "SparkSession") -> int:
+    """Return how many tasks a session's cluster runs at a time; waits for the first executor.
+
+    Where the settings say how large it is to be, that counts; else how large it is.
+    """
+    context = spark.sparkContext
+    conf = context.getConf()
+    told = conf.get("spark.default.parallelism") or conf.get("spark.cores.max")
+    if told is None and not is_local(context.master):
+        executors = conf.get("spark.dynamicAllocation.maxExecutors") or conf.get(
+            "spark.executor.instances"
+        )
+        if executors is not None:
+            told = str(int(executors) * int(conf.get("spark.executor.cores") or 1))
+        else:
+            context.parallelize(range(1), 1).count()  # returns when there is an executor
+            _await_executors(lambda: context.defaultParallelism)
+    return int(told) if told else context.defaultParallelism
+
+
+def _await_executors(count: Callable[[], int]) -> None:
+    """Wait until the executors are there that come together with the first one."""
+    seen = -1
+    for _ in range(_LOOKS):
+        if seen == (seen := count()):
+            return
+        time.sleep(_QUIET)
+
+
+def choose_partitions(master: str, tasks: int) -> int:
+    """Return how many parts a query's states have.
+
+    Each part of each operator with states is a store that is opened, written and committed in
+    every micro-batch: with Spark's 200 on some processors this is all that a batch does.
+    """
+    return max(2, min(tasks, _MOST_LOCAL if is_local(master) else _MOST_PARTITIONS))
