@@ -18,6 +18,7 @@ from callboard.cli.options import JsonOptions, command, flag, noun, option
 from callboard.cli.output import columns as columns_text
 from callboard.cli.output import say, to_json
 from callboard.cli.problem import FAILED, Misuse, explained, one_line
+from callboard.cli.work.requeue import RequeueOptions
 from callboard.commitlog import (
     Cursor,
     LogCorrupt,
@@ -28,6 +29,7 @@ from callboard.commitlog import (
     write_columns,
 )
 from callboard.commitlog.verify import verify as verify_log
+from callboard.pipeline.errors import PipelineError
 
 #: The table that is the log which the command names.
 LOG: Final = "log"
@@ -374,6 +376,30 @@ def serve(
         serve_logs(folders, options.listen, options.permissions, options.tls, options)
 
 
+@command(app, "requeue")
+def requeue_letters(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The dead letters.")],
+    options: RequeueOptions,
+) -> int:
+    """Append the records of dead letters to the log they come from, once their query is mended.
+
+    Each record goes into a log once, whatever ends this command: run it again and it goes on.
+    All who read that log read the record a second time, now with the header `requeued`; --to
+    another log spares those that had no trouble with it. The letters stay where they are.
+
+    \b
+    Examples:
+      callboard log requeue dead --dry-run
+      callboard log requeue dead --query flights --error "field delay"
+      callboard log requeue dead --since 2026-01-31 --until 2026-02-01 --to again
+    """  # noqa: D301
+    damage = _Damage()
+    since, until = (_time(each) if each else None for each in (options.since, options.until))
+    with explained((LogError, PipelineError), "try: callboard log verify"):
+        options.run(folder, since, until, damage)
+    return damage.code()
+
+
 def _about(records: Iterable[Record], topic: str) -> Iterator[Record]:
     """Return the records about topics that begin so."""
     return (each for each in records if each.topic.startswith(topic))
@@ -414,7 +440,7 @@ def _time(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        why = f"--since {text!r} is no time"
+        why = f"{text!r} is no time"
         raise Misuse(why=why, step="give seconds before now, or 2026-01-31T12:00:00Z") from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return int(moment.timestamp() * 1_000_000) * 1000

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from callboard.commitlog import LogReader
+from callboard.commitlog import CommitLog, LogReader
 from callboard.pipeline.progress import (
     QUERIES,
     STATUS,
@@ -15,7 +15,7 @@ from callboard.pipeline.progress import (
     StatusFile,
     read_status,
 )
-from callboard.pipeline.spark.dead_letters import DeadLetter, bury
+from callboard.pipeline.spark.dead_letters import DeadLetter, Origin, bury
 from callboard.pipeline.spark.encode import RowEncoder
 from callboard.pipeline.spark.journal import Journal, Staged
 from tests.golden.sample import Folder, Sample
@@ -89,17 +89,6 @@ def publish_more(path: Path) -> tuple[Any, ...]:
     return [*RESULTS, *FIELDS], {"first": 1, "second": 6}
 
 
-LETTERS = [
-    DeadLetter(7, NOW, "/t", b"key", b"\xff", False, "no CBOR"),
-    DeadLetter(9, NOW + 1, "t", b"\xff", b"raw", True, "no number"),
-]
-
-
-def make_letters(path: Path) -> None:
-    bury(str(path), "/source", (5, 10), LETTERS)
-    (path / "lock").unlink()
-
-
 def headers(offset: int, reason: str, encoding: str, span: str) -> dict[str, str]:
     told = {"offset": str(offset), "reason": reason, "encoding": encoding}
     return {**told, "range": f"/source:{span}"}
@@ -111,12 +100,46 @@ DEAD = [
 ]
 
 
+def make_old_letters(path: Path) -> None:
+    """Write letters as they were before a query had its own."""
+    topics, payloads, keys, told, _, times = zip(*DEAD, strict=True)
+    with CommitLog(path, sync="none") as log:
+        at = [NOW + each for each in times]
+        log.append_batch(payloads, topic=topics, key=keys, headers=told, time=at)
+        log.flush()
+    (path / "lock").unlink()
+
+
+ORIGIN = Origin("/source", "1f0e", "rates")
+LETTERS = [
+    DeadLetter(ORIGIN, 7, "no CBOR", NOW, "/t", "key", {"a": "b"}, "s", b"\xff", False),
+    DeadLetter(ORIGIN, 9, "no number", NOW + 1, "t", b"\xff", {"log": "c"}, "", b"raw", True),
+]
+TOLD = {"log": "/source", "query": "1f0e", "name": "rates"}
+MORE = {"offset": "9", "reason": "no number", "encoding": "bytes", "topic": "t", **TOLD}
+FIRST = {"offset": "7", "reason": "no CBOR", "encoding": "cbor", "topic": "/t", **TOLD}
+BURIED = [
+    ("/dead-letters/t", b"\xff", "key", {"a": "b", **FIRST}, "s", 0),
+    ("/dead-letters/t", b"raw", b"\xff", {"record.log": "c", **MORE}, "", 1),
+]
+
+
+def make_letters(path: Path) -> None:
+    bury(str(path), LETTERS)
+    (path / "lock").unlink()
+
+
 def bury_more(path: Path) -> list[tuple[Any, ...]]:
-    """Bury the same range again, which changes nothing, and another one."""
-    bury(str(path), "/source", (5, 10), LETTERS)
-    bury(str(path), "/source", (10, 12), [LETTERS[0]._replace(offset=11)])
-    more = ("/dead-letters/t", b"\xff", "key", headers(11, "no CBOR", "cbor", "10-12"), "", 0)
-    return [*DEAD, more]
+    """Bury letters that are there, which changes nothing, and those of another query."""
+    known = [each for each in records(path) if each in BURIED]
+    before = records(path) + ([] if known else BURIED[:1])
+    bury(str(path), LETTERS[:1])
+    bury(str(path), [LETTERS[0]._replace(origin=Origin("/source", "x"))])
+    bury(str(path), LETTERS[:1])
+    topic, *same, told, sender, at = BURIED[0]
+    told = {key: text for key, text in told.items() if key != "name"}
+    added = (topic, *same, {**told, "query": "x"}, sender, at)
+    return [*before, added]
 
 
 PROGRESS = Progress("q", 3, 100, 50.5, 1.5, 700, 800, "2024-02-29", "2024-03-01", 2)
@@ -156,7 +179,8 @@ FOLDERS = {
     "results": Folder(
         make_results, look_at_results, (RESULTS, {"second": 5, "first": 1}), publish_more
     ),
-    "dead letters": Folder(make_letters, records, DEAD, bury_more),
+    "dead letters": Folder(make_old_letters, records, DEAD, bury_more),
+    "dead letters of queries": Folder(make_letters, records, BURIED, bury_more),
 }
 
 

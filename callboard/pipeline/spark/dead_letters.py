@@ -1,14 +1,42 @@
-"""Records that do not decode: they go into a log of their own, with offset and reason.
+"""Records that do not decode: each goes into a log of dead letters, once for each query.
 
-Tasks append to it, one at a time. A task that Spark runs again finds that its range is there
-already and adds nothing.
+A dead letter is the record as it was stored: its bytes (as a payload of plain bytes), its key,
+time, sender and headers. Its topic is `/dead-letters` and that of the record; headers of ours
+tell the rest:
+
+    offset, log      where the record stands, and in which log
+    query, name      whose letter it is: the query's id, and what people call it
+    reason           why it does not decode
+    topic            that of the record
+    encoding         `bytes` if its payload was plain bytes, `cbor` if not
+
+A header of the record that has one of these names stands under `record.NAME`, and one that
+begins with `record.` gets another `record.`; so all of them can be told apart. Letters of
+before have no `query`, `name`, `log` and `topic`, but a `range`: `LOG:FIRST-END`.
+
+Tasks append to it, one at a time. A letter is known by its query, log and offset, not by the
+task that found it: a task that Spark runs again, or cuts otherwise, adds nothing, and another
+query has letters of its own.
 """
 
+import os
 import time
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
-from callboard.commitlog import CommitLog, LogLocked, Retention
+from callboard.commitlog import (
+    CommitLog,
+    Cursor,
+    LogCorrupt,
+    LogError,
+    LogFailed,
+    LogLocked,
+    LogReader,
+    Record,
+    Retention,
+)
+from callboard.commitlog.columns import Cbor
 from callboard.pipeline.errors import PublishFailed
 
 #: The topic of a dead letter: this, and that of the record.
@@ -18,76 +46,256 @@ TOPIC: Final = "/dead-letters"
 _PATIENCE: Final = 60.0
 
 _PAUSE: Final = 0.02
+
+#: Headers of ours, with that of letters of before.
 _RANGE: Final = "range"
+_OURS: Final = frozenset(
+    {"offset", "log", "query", "name", "reason", "topic", "encoding", _RANGE}
+)
+_RECORD: Final = "record."
+
+#: Logs and queries of which a process remembers which letters are there.
+_REMEMBERED: Final = 16
+
+_RUN: Final = 1000
+
+
+class Origin(NamedTuple):
+    """Where letters come from: the log, the id of the query that reads it, and its name."""
+
+    log: str
+    query: str
+    name: str = ""
 
 
 class DeadLetter(NamedTuple):
-    """A record whose payload does not fit the schema; its time is in nanoseconds."""
+    """A record whose payload does not fit the schema of a query; its time is in nanoseconds."""
 
+    origin: Origin
     offset: int
+    reason: str
     time: int
     topic: str
-    key: bytes | None
-    payload: bytes
+    key: str | bytes | None
+    headers: Mapping[str, str]
+    sender: str
+    data: bytes
     is_bytes: bool
-    reason: str
+
+    @classmethod
+    def of(cls, record: Record, origin: Origin, reason: str) -> "DeadLetter":
+        """Return the letter that a record becomes."""
+        return cls(origin, record.offset, reason, *record[1:], record.is_bytes)
+
+    @classmethod
+    def read(cls, record: Record) -> "DeadLetter | None":
+        """Return what a record of a log of dead letters tells; None if it is no letter."""
+        told = record.headers
+        is_letter = told.get("offset", "").isdecimal() and "reason" in told
+        if not (is_letter and record.topic.startswith(TOPIC)):
+            return None
+        log = told.get("log") or told.get(_RANGE, "").rpartition(":")[0]
+        topic = told.get("topic", record.topic.removeprefix(TOPIC))
+        headers = {
+            name.removeprefix(_RECORD): text for name, text in told.items() if name not in _OURS
+        }
+        return cls(
+            Origin(log, told.get("query", ""), told.get("name", "")),
+            int(told["offset"]),
+            told["reason"],
+            record.time,
+            topic,
+            record.key,
+            headers,
+            record.sender,
+            record.data,
+            told.get("encoding") == "bytes",
+        )
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """The log and the offset of the record."""
+        return self.origin.log, self.offset
+
+    @property
+    def payload(self) -> bytes:
+        """The payload as it is appended to a log."""
+        return self.data if self.is_bytes else Cbor(self.data)
+
+    @property
+    def kept_topic(self) -> str:
+        """The topic of the letter."""
+        return TOPIC + (self.topic if self.topic.startswith("/") else f"/{self.topic}")
+
+    @property
+    def kept_headers(self) -> dict[str, str]:
+        """The headers of the letter: those of the record, and what is told of it."""
+        own = {
+            _RECORD + name if name in _OURS or name.startswith(_RECORD) else name: text
+            for name, text in self.headers.items()
+        }
+        told = {
+            "offset": str(self.offset),
+            "reason": self.reason,
+            "encoding": "bytes" if self.is_bytes else "cbor",
+            "log": self.origin.log,
+            "query": self.origin.query,
+            "topic": self.topic,
+        }
+        return own | told | ({"name": self.origin.name} if self.origin.name else {})
+
+
+def append_all(log: CommitLog, letters: Sequence[DeadLetter], **columns: Any) -> range:
+    """Append to a log what letters hold; `columns` are those that are not the record's own."""
+    own: dict[str, Any] = {
+        "topic": [each.topic for each in letters],
+        "key": [each.key for each in letters],
+        "headers": [each.headers for each in letters],
+        "sender": [each.sender for each in letters],
+        "time": [each.time for each in letters],
+    }
+    payloads: Sequence[Any] = columns.pop("payloads", None) or [e.payload for e in letters]
+    return log.append_batch(payloads, **(own | columns))
+
+
+def stored_letters(
+    log: LogReader, origin: Origin, reasons: Mapping[int, str]
+) -> list[DeadLetter]:
+    """Return records as letters, by the reasons that are known of their offsets.
+
+    They are read once more, so that nothing of them is what columns made of it. One that
+    retention or damage has taken meanwhile is left out.
+    """
+    found: list[DeadLetter] = []
+    cursor, behind = Cursor(0), 0
+    for offset in sorted(reasons):
+        if offset < behind:
+            continue
+        if not 0 <= offset - cursor.offset < _RUN:
+            cursor = Cursor(offset)
+        while cursor.offset <= offset:
+            try:
+                run = log.readv(cursor, _RUN)
+            except LogCorrupt as error:
+                cursor = Cursor(error.next_offset)
+                continue
+            if not run.records:
+                break
+            cursor = run.cursor
+            bad = (each for each in run.records if each.offset in reasons)
+            found += [DeadLetter.of(each, origin, reasons[each.offset]) for each in bad]
+        behind = cursor.offset
+    return found
 
 
 def bury(
-    folder: str,
-    source: str,
-    span: tuple[int, int],
-    letters: Sequence[DeadLetter],
-    retain: Retention | None = None,
-) -> None:
-    """Append dead letters of a range of records, unless they are there; durable on return.
+    folder: str, letters: Sequence[DeadLetter], retain: Retention | None = None
+) -> list[DeadLetter]:
+    """Append dead letters of one query and log, but those that are there; durable on return.
 
     Args:
         folder: The directory of their log.
-        source: The log that they come from.
-        span: The offsets of the range.
-        letters: What did not decode in it.
+        letters: What did not decode.
         retain: How long dead letters are kept; their age counts from the time of the record.
+
+    Returns:
+        Those that were not there.
 
     Raises:
         PublishFailed: others write that log all the time.
         LogFailed: the disk refuses.
     """
-    place = f"{source}:{span[0]}-{span[1]}"
+    if not letters:
+        return []
+    known = _Buried.of(folder, letters[0].origin)
+    known.catch_up()  # most of it without the lock
     with _open(folder, retain) as log:
-        if any(record.headers.get(_RANGE) == place for record in log):
+        known.catch_up()
+        fresh = [each for each in letters if each.offset not in known.offsets]
+        if fresh:
+            append_all(
+                log,
+                fresh,
+                payloads=[each.data for each in fresh],
+                topic=[each.kept_topic for each in fresh],
+                headers=[each.kept_headers for each in fresh],
+            )
+            log.flush()
+    return fresh
+
+
+class _Buried:
+    """The letters of one query and log that are there, as far as they were read.
+
+    Attributes:
+        offsets: The offsets of their records.
+    """
+
+    def __init__(self, folder: str, origin: Origin) -> None:
+        self._folder = folder
+        self._origin = origin
+        self._begin()
+
+    @classmethod
+    def of(cls, folder: str, origin: Origin) -> "_Buried":
+        """Return what this process remembers, or begin."""
+        key = os.path.realpath(folder), origin
+        known = _KNOWN.pop(key, None) or cls(folder, origin)
+        _KNOWN[key] = known
+        if len(_KNOWN) > _REMEMBERED:
+            _KNOWN.popitem(last=False)
+        return known
+
+    def _begin(self) -> None:
+        """Forget all."""
+        self.offsets: set[int] = set()
+        self._cursor = Cursor(0)
+        self._last: Record | None = None
+
+    def catch_up(self) -> None:
+        """Read what came since."""
+        try:
+            log = LogReader(self._folder)
+        except LogFailed:  # there is none so far
+            self._begin()
             return
-        log.append_batch(
-            [letter.payload for letter in letters],
-            topic=[topic_of(letter) for letter in letters],
-            key=[key_of(letter) for letter in letters],
-            headers=[headers_of(letter, place) for letter in letters],
-            time=[letter.time for letter in letters],
-        )
-        log.flush()
+        if not self._is_same(log):
+            self._begin()
+        while True:
+            try:
+                run = log.readv(self._cursor, _RUN)
+            except LogCorrupt as error:
+                self._cursor = Cursor(error.next_offset)
+                continue
+            self._cursor = run.cursor
+            if not run.records:
+                return
+            self._last = run.records[-1]
+            self._take(run.records)
+
+    def _take(self, records: Iterable[Record]) -> None:
+        """Note the letters that are of this query and log."""
+        log, query, _ = self._origin
+        for record in records:
+            told = record.headers
+            if told.get("query") == query and told.get("log") == log:
+                letter = DeadLetter.read(record)
+                if letter is not None:
+                    self.offsets.add(letter.offset)
+
+    def _is_same(self, log: LogReader) -> bool:
+        """Return whether that is still the log that was read: folders are made anew."""
+        if self._last is None:
+            return True
+        try:
+            found = log.readv(self._last.offset, 1).records
+        except LogError:
+            return False
+        return log.start > self._last.offset or found == [self._last]
 
 
-def topic_of(letter: DeadLetter) -> str:
-    """Return the topic that a dead letter has."""
-    return TOPIC + (letter.topic if letter.topic.startswith("/") else f"/{letter.topic}")
-
-
-def key_of(letter: DeadLetter) -> str | bytes | None:
-    """Return the key of the record; columns hold text as bytes."""
-    try:
-        return letter.key and letter.key.decode()
-    except UnicodeDecodeError:
-        return letter.key
-
-
-def headers_of(letter: DeadLetter, place: str) -> dict[str, str]:
-    """Return what a dead letter tells beside the payload."""
-    return {
-        "offset": str(letter.offset),
-        "reason": letter.reason,
-        "encoding": "bytes" if letter.is_bytes else "cbor",
-        _RANGE: place,
-    }
+#: By folder and origin; the one that was used last stands last.
+_KNOWN: Final[OrderedDict[tuple[str, Origin], _Buried]] = OrderedDict()
 
 
 def _open(folder: str, retain: Retention | None) -> CommitLog:

@@ -30,6 +30,9 @@ class SourceOptions:
         fails_on_loss: `failOnDataLoss`.
         dead_letters: `deadLetters`: the log that takes records which do not decode.
         dead_letters_retain: `deadLettersRetain`: how long these are kept.
+        query: `queryId`: whose dead letters those are; by default the id that Spark gives a
+            stream, of a table its schema.
+        query_name: What people call that query; no option.
         infers: `inferSchema`: whether fields of payloads are found in a sample.
         sample: `sampleRecords`: how many records that are.
         partitions: `numPartitions`; 0 lets the source choose.
@@ -43,6 +46,8 @@ class SourceOptions:
     fails_on_loss: bool = True
     dead_letters: str | None = None
     dead_letters_retain: Retention | None = None
+    query: str = ""
+    query_name: str = ""
     infers: bool = False
     sample: int = SAMPLE_RECORDS
     partitions: int = 0
@@ -66,6 +71,7 @@ class SourceOptions:
             fails_on_loss=_flag(given, "failOnDataLoss", default=True),
             dead_letters=given.get("deadletters"),
             dead_letters_retain=retention_of(given, "deadLettersRetain"),
+            query=given.get("queryid", "").strip(),
             infers=_flag(given, "inferSchema", default=False),
             sample=_at_least(given, "sampleRecords", 1) or SAMPLE_RECORDS,
             partitions=_at_least(given, "numPartitions", 1) or 0,

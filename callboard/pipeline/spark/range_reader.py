@@ -2,18 +2,19 @@
 
 import os
 from collections.abc import Iterator
+from hashlib import sha256
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from callboard.commitlog import Cursor, LogCorrupt
+from callboard.commitlog import Cursor, LogCorrupt, LogReader
 from callboard.commitlog.arrow import arrow_schema, record_batches
 from callboard.commitlog.reader import open_folder
 from callboard.commitlog.reading import LogReading
 from callboard.commitlog.segment import LogSegmentTable
 from callboard.pipeline.errors import DataLost, Undecodable
-from callboard.pipeline.spark.dead_letters import DeadLetter, bury
+from callboard.pipeline.spark.dead_letters import Origin, bury, stored_letters
 from callboard.pipeline.spark.options import SourceOptions
 from callboard.pipeline.spark.schema import decode_payloads
 
@@ -28,8 +29,6 @@ RECORD_COLUMNS: Final = frozenset(RECORD_SCHEMA.names)
 
 #: A column that tells why the payload of a record does not decode.
 ERROR: Final = "error"
-
-_LETTER_COLUMNS: Final = ("offset", "time", "topic", "key", "payload", "is_bytes")
 
 
 def read_range(
@@ -51,9 +50,28 @@ def read_range(
     decoder = _Decoder(options, schema)
     for records in _records(options, start, end):
         yield decoder.decode(records)
-    if decoder.letters and options.dead_letters:
-        letters, retain = decoder.letters, options.dead_letters_retain
-        bury(options.dead_letters, options.path, (start, end), letters, retain)
+    if decoder.reasons and options.dead_letters:
+        origin = Origin(_full_path(options.path), *_reader_of(options, schema))
+        log = LogReader(options.path, token=options.token)
+        letters = stored_letters(log, origin, decoder.reasons)
+        bury(options.dead_letters, letters, options.dead_letters_retain)
+
+
+def _full_path(path: str) -> str:
+    """Return what a log is called wherever one looks from."""
+    return path if "://" in path else os.path.realpath(path)
+
+
+def _reader_of(options: SourceOptions, schema: pa.Schema) -> tuple[str, str]:
+    """Return the id of the query that reads, and its name.
+
+    A table has none: there it is made of the schema, which decides what does not decode.
+    """
+    if options.query:
+        return options.query, options.query_name
+    names = [name for name in schema.names if name not in RECORD_COLUMNS]
+    fields = sorted(f"{name} {schema.field(name).type}" for name in names)
+    return "table-" + sha256("\n".join(fields).encode()).hexdigest()[:16], options.query_name
 
 
 def _records(options: SourceOptions, start: int, end: int) -> Iterator[pa.RecordBatch]:
@@ -106,11 +124,11 @@ class _Decoder:
     """Turns records into what the schema asks for.
 
     Attributes:
-        letters: The records that did not decode.
+        reasons: Why records did not decode, by their offsets.
     """
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
-        self.letters: list[DeadLetter] = []
+        self.reasons: dict[int, str] = {}
         self._options = options
         self._schema = schema
         self._fields = [field for field in schema if field.name not in (*RECORD_COLUMNS, ERROR)]
@@ -142,20 +160,22 @@ class _Decoder:
         return whole.filter(columns[ERROR].is_null())
 
     def _put_aside(self, bad: pa.RecordBatch, reasons: dict[int, str]) -> None:
-        """Keep records that do not decode as dead letters."""
-        bad = bad.set_column(1, "time", bad["time"].cast(pa.int64()))
-        columns = [bad[name].to_pylist() for name in _LETTER_COLUMNS]
-        columns.append([reason for _, reason in sorted(reasons.items())])
-        letters = [DeadLetter._make(row) for row in zip(*columns, strict=True)]
+        """Keep why records do not decode.
+
+        Raises:
+            Undecodable: there is no place for dead letters.
+        """
+        offsets: list[int] = bad["offset"].to_pylist()
+        told = [reason for _, reason in sorted(reasons.items())]
         if self._options.dead_letters is None:
-            letter = letters[0]
+            topic = bad["topic"][0].as_py()
             what = (
-                f"record {letter.offset} of {self._options.path} ({letter.topic}) does not"
-                f' decode: {letter.reason}; name a log with option("deadLetters", …), or ask'
+                f"record {offsets[0]} of {self._options.path} ({topic}) does not"
+                f' decode: {told[0]}; name a log with option("deadLetters", …), or ask'
                 f" for the column {ERROR} STRING"
             )
             raise Undecodable(what)
-        self.letters += letters
+        self.reasons.update(zip(offsets, told, strict=True))
 
 
 def _converted(column: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -1,10 +1,12 @@
 """Logs as tables and streams of Spark, in partitions."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamReader,
@@ -31,6 +33,10 @@ from callboard.pipeline.spark.range_reader import (
     see_loss,
 )
 from callboard.pipeline.spark.schema import infer_fields
+
+#: What tasks are told of the stream that they are of: its id, and lines with name and id.
+_QUERY_ID: Final = "sql.streaming.queryId"
+_ABOUT: Final = "spark.job.description"
 
 #: Records of a partition: a task for fewer costs more than it brings.
 _LEAST_ROWS: Final = 20_000
@@ -90,7 +96,18 @@ class _RangeTasks:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one of the partitions; runs in a task."""
         assert isinstance(partition, Range)
-        return read_range(self._options, self._schema, partition.start, partition.end)
+        options = self._options
+        if options.dead_letters:
+            options = _for_query(options, TaskContext.get())
+        return read_range(options, self._schema, partition.start, partition.end)
+
+
+def _for_query(options: SourceOptions, task: TaskContext | None) -> SourceOptions:
+    """Say which stream a task is of, whose id stays the same as long as its checkpoint."""
+    query = (task and task.getLocalProperty(_QUERY_ID)) or ""
+    about = (task and task.getLocalProperty(_ABOUT)) or ""
+    name = about.partition("\n")[0] if f"\nid = {query}\n" in about else ""
+    return replace(options, query=options.query or query, query_name=name)
 
 
 class LogBatchReader(_RangeTasks, DataSourceReader):

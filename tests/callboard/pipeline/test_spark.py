@@ -136,6 +136,23 @@ def test_what_does_not_decode_goes_to_a_log_of_dead_letters_once(fill, read, tmp
     assert letter.headers["reason"] == "field load is 'much', which is no double"
 
 
+def test_streams_that_share_a_log_of_dead_letters_have_each_its_own(
+    fill, spark, folder, tmp_path
+):
+    fill([{"load": 1.0}, {"load": "much"}, {"load": 2.5}])
+    dead = str(tmp_path / "dead")
+    for name, kind in (("real", "DOUBLE"), ("whole", "BIGINT"), ("real", "DOUBLE")):
+        rows = spark.readStream.format("callboard").schema(f"topic STRING, load {kind}")
+        query = rows.option("deadLetters", dead).load(folder).writeStream.queryName(name)
+        query = query.format("callboard").option("checkpointLocation", tmp_path / name)
+        query = query.trigger(availableNow=True).start(str(tmp_path / f"of-{name}"))
+        query.awaitTermination()
+
+    told = [(each.headers["name"], each.headers["offset"]) for each in LogReader(dead)]
+    assert told == [("real", "1"), ("whole", "0"), ("whole", "1"), ("whole", "2")]
+    assert len({each.headers["query"] for each in LogReader(dead)}) == 2
+
+
 def test_dead_letters_are_kept_as_long_as_is_said(fill, read, tmp_path):
     dead = str(tmp_path / "dead")
     for _ in range(3):
