@@ -5,9 +5,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
+from zoneinfo import ZoneInfo
 
 from callboard.commitlog import LogReader, Retention
 from callboard.pipeline.errors import InvalidSetting
+from callboard.pipeline.spark.schema import Rules
 
 _TRUE: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _NUMBER: Final = re.compile(r"-?\d+")
@@ -36,6 +38,9 @@ class SourceOptions:
         infers: `inferSchema`: whether fields of payloads are found in a sample.
         sample: `sampleRecords`: how many records that are.
         partitions: `numPartitions`; 0 lets the source choose.
+        texts: `textFields`: fields of payloads whose numbers and times are text as well.
+        required: `requiredFields`: those without which a record does not decode.
+        zone: `timeZone`: where times in payloads are at home that tell no zone.
     """
 
     path: str
@@ -52,6 +57,14 @@ class SourceOptions:
     sample: int = SAMPLE_RECORDS
     partitions: int = 0
     token: str | None = field(default=None, repr=False)
+    texts: frozenset[str] = frozenset()
+    required: frozenset[str] = frozenset()
+    zone: str = "UTC"
+
+    @property
+    def rules(self) -> Rules:
+        """How fields of payloads are read."""
+        return Rules(self.texts, self.required, _zone(self.zone))
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
@@ -61,12 +74,13 @@ class SourceOptions:
             InvalidSetting: one of them makes no sense, or the path is missing.
         """
         given = lowered(options)
-        topics = given.get("topics", "")
+        zone = given.get("timezone", "UTC")
+        _zone(zone)  # or say what is wrong
         return cls(
             path=given["path"],
             start=_place(given.get("startingoffsets", "earliest"), "startingOffsets"),
             end=_place(given.get("endingoffsets", "latest"), "endingOffsets"),
-            topics=tuple(each.strip() for each in topics.split(",") if each.strip()),
+            topics=_names(given, "topics"),
             max_rows=_at_least(given, "maxOffsetsPerTrigger", 1),
             fails_on_loss=_flag(given, "failOnDataLoss", default=True),
             dead_letters=given.get("deadletters"),
@@ -76,7 +90,30 @@ class SourceOptions:
             sample=_at_least(given, "sampleRecords", 1) or SAMPLE_RECORDS,
             partitions=_at_least(given, "numPartitions", 1) or 0,
             token=given.get("token"),
+            texts=frozenset(_names(given, "textFields")),
+            required=frozenset(_names(given, "requiredFields")),
+            zone=zone,
         )
+
+
+def _names(given: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """Return an option that is a list with commas."""
+    return tuple(filter(None, map(str.strip, given.get(name.lower(), "").split(","))))
+
+
+def _zone(name: str) -> datetime.tzinfo:
+    """Return a zone by its name.
+
+    Raises:
+        InvalidSetting: there is none.
+    """
+    if name == "UTC":
+        return datetime.UTC
+    try:
+        return ZoneInfo(name)
+    except (ValueError, OSError, KeyError):
+        what = f"timeZone={name!r}: give a zone like Europe/Berlin"
+        raise InvalidSetting(what) from None
 
 
 def lowered(options: Mapping[str, str]) -> dict[str, str]:

@@ -144,7 +144,7 @@ class _Decoder:
         reasons: dict[int, str] = {}
         if self._fields or self._tells_errors:
             payloads, kinds = records["payload"].to_pylist(), records["is_bytes"].to_pylist()
-            found, reasons = decode_payloads(payloads, kinds, self._fields)
+            found, reasons = decode_payloads(payloads, kinds, self._fields, self._options.rules)
             columns |= {
                 field.name: column for field, column in zip(self._fields, found, strict=True)
             }

@@ -1,13 +1,22 @@
 """Payloads as columns: fields of CBOR maps with types, found in a sample or given.
 
 A payload that is a map has its keys as fields. A list has the fields `_1`, `_2`, …, anything
-else the field `value`. A field that is missing is null; one that does not fit its type makes
-the record undecodable.
+else the field `value`. `main.temp` is the field `temp` of the field `main`, unless there is one
+with the whole name, and `payload.time` is the field `time`, which is not the record's.
+
+A field that is missing is null; one that does not fit its type makes the record undecodable.
+Times fit as text of ISO 8601 and as numbers since 1970 as well, integers also where JSON made
+`3.0` of them, and NaN is missing where no number with a fraction is wanted, as in pandas.
 """
 
+import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, date, datetime, timedelta, tzinfo
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -16,10 +25,27 @@ from cbor2 import CBORDecodeError, loads
 #: The field of a payload that is no map and no list.
 WHOLE: Final = "value"
 
+#: Stands before the name of a field that is named as a column of records.
+FIELD: Final = "payload."
+
 #: Characters of a reason, part of which comes from the payload.
 _REASON_LIMIT: Final = 200
 
 _NO_FIELDS: Final[Mapping[str, Any]] = {}
+
+
+class Rules(NamedTuple):
+    """How fields of payloads are read beside their types.
+
+    Attributes:
+        texts: Those whose numbers, times and truth values are text as well.
+        required: Those that no record may lack.
+        zone: Where times are at home that tell no zone.
+    """
+
+    texts: frozenset[str] = frozenset()
+    required: frozenset[str] = frozenset()
+    zone: tzinfo = UTC
 
 
 class Decoded(NamedTuple):
@@ -39,7 +65,10 @@ def fields_of(payload: Any) -> Mapping[str, Any]:
 
 
 def decode_payloads(
-    payloads: Sequence[bytes], kinds: Sequence[bool], fields: Sequence[pa.Field]
+    payloads: Sequence[bytes],
+    kinds: Sequence[bool],
+    fields: Sequence[pa.Field],
+    rules: Rules = Rules(),  # noqa: B008  # never changed
 ) -> Decoded:
     """Decode payloads into columns.
 
@@ -47,10 +76,11 @@ def decode_payloads(
         payloads: As they are stored.
         kinds: Whether each is plain bytes, not CBOR.
         fields: Names and types of the columns.
+        rules: How they are read beside that.
     """
     reasons: dict[int, str] = {}
     rows = _load(payloads, kinds, reasons)
-    columns = [_column(rows, field, reasons) for field in fields]
+    columns = [_column(rows, field, rules, reasons) for field in fields]
     if reasons:  # a record that is bad in one field is bad in all
         masks = pa.array([index in reasons for index in range(len(rows))])
         columns = [_with_nulls(column, masks) for column in columns]
@@ -91,21 +121,169 @@ def _load(
 
 
 def _column(
-    rows: Sequence[Mapping[str, Any]], field: pa.Field, reasons: dict[int, str]
+    rows: Sequence[Mapping[str, Any]], field: pa.Field, rules: Rules, reasons: dict[int, str]
 ) -> pa.Array:
     """Return one field of all rows as a column, noting values that do not fit."""
     name, kind = field.name, field.type
-    values = [row.get(name) for row in rows]
-    with suppress(*_MISFITS):
-        return _array(values, kind)
+    values = _named(rows, name)
+    column = _fitting(values, kind, name, rules, reasons)
+    if name in rules.required and column.null_count:
+        for index, value in enumerate(column.is_null().to_pylist()):
+            if value:
+                reasons.setdefault(index, f"field {name.removeprefix(FIELD)} is missing")
+    return column
+
+
+def _named(rows: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
+    """Return the values of one field, which may stand within others."""
+    if "." not in name:
+        return [row.get(name) for row in rows]
+    inner = name.removeprefix(FIELD)
+    return [row[inner] if inner in row else _within(row, inner.split(".")) for row in rows]
+
+
+def _within(value: Any, path: Sequence[str]) -> Any:
+    """Return what stands in a payload behind several names; None for nothing."""
+    for part in path:
+        value = fields_of(value).get(part) if isinstance(value, dict | list) else None
+    return value
+
+
+def _fitting(
+    values: list[Any], kind: pa.DataType, name: str, rules: Rules, reasons: dict[int, str]
+) -> pa.Array:
+    """Return values as a column, those that do not fit as null with their reason."""
+    is_text = name in rules.texts
+    if not is_text and not (pa.types.is_nested(kind) or pa.types.is_temporal(kind)):
+        with suppress(*_MISFITS):  # as nearly all do
+            return _array(values, kind)
+    fitted: list[Any] = []
+
+    def refuse(index: int) -> None:
+        fitted[index] = None
+        text = f"field {name.removeprefix(FIELD)} is {values[index]!r}, which is no {kind}"
+        reasons.setdefault(index, text[:_REASON_LIMIT])
+
     for index, value in enumerate(values):
+        fitted.append(None)
+        try:
+            fitted[index] = _text_of(value) if is_text else _fitted(value, kind, rules.zone)
+        except _MISFITS:
+            refuse(index)
+    with suppress(*_MISFITS):
+        return _array(fitted, kind)
+    for index, value in enumerate(fitted):
         try:
             _array([value], kind)
         except _MISFITS:
-            values[index] = None
-            text = f"field {name} is {value!r}, which is no {kind}"
-            reasons.setdefault(index, text[:_REASON_LIMIT])
-    return pa.array(values, kind)
+            refuse(index)
+    return pa.array(fitted, kind)
+
+
+def _fitted(value: Any, kind: pa.DataType, zone: tzinfo) -> Any:
+    """Return a value as Arrow takes it for a type, or as it is; raise one of `_MISFITS`."""
+    types = pa.types
+    if value is None:
+        return None
+    if types.is_floating(kind):
+        is_number = isinstance(value, int | Decimal | Fraction) and type(value) is not bool
+        return float(value) if is_number else value
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    if types.is_timestamp(kind):
+        moment = time_of(value, zone)
+        return moment if kind.tz else moment.astimezone(zone).replace(tzinfo=None)
+    if types.is_date(kind) and isinstance(value, str):
+        return date.fromisoformat(value)
+    if types.is_integer(kind) and isinstance(value, float | Decimal):
+        if value != int(value):
+            what = f"{value} is no {kind}"
+            raise ValueError(what)
+        return int(value)
+    if types.is_decimal(kind) and isinstance(value, float):
+        return Decimal(repr(value))
+    return _fitted_inside(value, kind, zone) if types.is_nested(kind) else value
+
+
+def _fitted_inside(value: Any, kind: pa.DataType, zone: tzinfo) -> Any:
+    """Return a map or list with all that is in it as Arrow takes it."""
+    types = pa.types
+    if types.is_list(kind) and isinstance(value, list):
+        return [_fitted(each, kind.value_type, zone) for each in value]
+    if isinstance(value, dict) and types.is_struct(kind):
+        return {field.name: _fitted(value.get(field.name), field.type, zone) for field in kind}
+    if isinstance(value, dict) and types.is_map(kind):
+        of_keys, of_values = kind.key_type, kind.item_type
+        return [
+            (_fitted(key, of_keys, zone), _fitted(each, of_values, zone))
+            for key, each in value.items()
+        ]
+    what = f"{type(value).__name__} is no {kind}"
+    raise ValueError(what)
+
+
+def time_of(value: Any, zone: tzinfo = UTC) -> datetime:
+    """Return a time: one of CBOR, text of ISO 8601, or a number since 1970.
+
+    Numbers are seconds up to 10^11 (the year 5138), then milliseconds up to 10^14, microseconds
+    up to 10^17, and nanoseconds.
+
+    Args:
+        value: What a payload has.
+        zone: Where it is at home if it tells no zone.
+
+    Raises:
+        ValueError: it is no time.
+        OverflowError: nor is it a number of these.
+    """
+    if isinstance(value, str):
+        text = value.strip()
+        if _EPOCH.fullmatch(text):
+            value = Decimal(text)
+        else:
+            value = datetime.fromisoformat(_SLASHES.sub(r"\1-\2-\3", text))
+    if isinstance(value, datetime):
+        return value if value.tzinfo else value.replace(tzinfo=zone)
+    if isinstance(value, date):
+        return datetime(value.year, value.month, value.day, tzinfo=zone)
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        what = f"{value!r} is no time"
+        raise ValueError(what)  # what does not fit is one kind of error
+    number: Any = value
+    steps = next(steps for limit, steps in _EPOCHS if abs(number) < limit)
+    exact = Fraction(number) * 1_000_000 / steps
+    return _1970 + timedelta(microseconds=math.floor(exact))
+
+
+#: Numbers below these limits count so many steps a second; above it is nanoseconds.
+_EPOCHS: Final[tuple[tuple[float, int], ...]] = (
+    (10**11, 1),
+    (10**14, 1000),
+    (10**17, 1_000_000),
+    (math.inf, 10**9),
+)
+
+_EPOCH: Final = re.compile(r"-?\d{9,}(\.\d+)?")
+_SLASHES: Final = re.compile(r"^(\d{4})/(\d\d)/(\d\d)\b")
+_1970: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _text_of(value: Any) -> str | None:
+    """Return a number, time or truth value as text, or text as it is."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, date):  # times are dates as well
+        return value.isoformat()
+    if isinstance(value, int | float | Decimal):
+        return str(value)
+    what = f"{type(value).__name__} is no text"
+    raise TypeError(what)
 
 
 def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
