@@ -26,8 +26,8 @@ from callboard.actors.errors import CallboardError
 from callboard.actors.seconds import limit
 from callboard.basp.node_id import node_id_text
 from callboard.commitlog import CommitLog, LogCorrupt, LogError
+from callboard.commitlog.batch import MAX_RECORD
 from callboard.commitlog.columns import Cbor
-from callboard.commitlog.log import MAX_RECORD
 from callboard.endpoint.events import NotRecorded
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item, RunReceiver

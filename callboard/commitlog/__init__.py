@@ -12,10 +12,16 @@ from callboard.commitlog.errors import (
     LogError,
     LogFailed,
     LogLocked,
+    ProducerError,
+    ProducerFenced,
+    ProducerForgotten,
+    ReceiptUnknown,
+    WrongNumber,
 )
 from callboard.commitlog.following.follower import Follower
 from callboard.commitlog.following.named import NamedReader
 from callboard.commitlog.log import CommitLog
+from callboard.commitlog.producing.producer import Producer
 from callboard.commitlog.reader import LogReader
 from callboard.commitlog.record import Cursor, Record, Run
 from callboard.commitlog.retention import Retention
@@ -34,10 +40,16 @@ __all__ = [
     "LogLocked",
     "LogReader",
     "NamedReader",
+    "Producer",
+    "ProducerError",
+    "ProducerFenced",
+    "ProducerForgotten",
+    "ReceiptUnknown",
     "Record",
     "Retention",
     "Run",
     "SealedSegment",
+    "WrongNumber",
     "arrow_schema",
     "sealed_segments",
     "write_columns",

@@ -12,12 +12,13 @@ All numbers are little-endian.
 | 24 | 8 | time of the first record |
 | 32 | 8 | latest time of all its records |
 | 40 | 4 | number of records, n |
-| 44 | 4 | flags: which columns there are; bits 8 to 11: how the body is compressed |
+| 44 | 4 | flags: which columns there are; bit 7: a note; bits 8 to 11: compression |
 
-The body: length of the names (4), names (CBOR), then, if flagged, the columns times (8 each),
-topics, keys, headers, senders (4 each, numbers of names), kinds (1 each, 1 = plain bytes);
-then the lengths of the payloads (4 each) and the payloads. That the lengths stand together in
-front lets one call write or read a whole column.
+With a note of producers (`producing.table`), the body begins with its length (4) and the note,
+which are never compressed. The body: length of the names (4), names (CBOR), then, if flagged,
+the columns times (8 each), topics, keys, headers, senders (4 each, numbers of names), kinds
+(1 each, 1 = plain bytes); then the lengths of the payloads (4 each) and the payloads. That the
+lengths stand together in front lets one call write or read a whole column.
 """
 
 import io
@@ -44,9 +45,15 @@ _NUMBER: Final = struct.Struct("<I")
 HEADER_SIZE: Final = _HEADER.size
 #: Bytes; the writer keeps below it, and a header that says more is not believed.
 MAX_BODY: Final = 64 << 20
+#: Bytes of one payload; beside it, names and numbers have to fit into a batch.
+MAX_RECORD: Final = MAX_BODY // 4
+#: Longer runs are written as several batches, so that readers need little memory.
+MAX_BATCH_RECORDS: Final = 8192
 
 BYTES, KINDS, TIMES, TOPICS, KEYS, HEADERS, SENDERS = (1 << bit for bit in range(7))
 _ALL_FLAGS: Final = (1 << 7) - 1
+#: A note stands in front; who does not know of notes refuses the batch.
+_NOTED: Final = 1 << 7
 _NAMED: Final = (TOPICS, KEYS, HEADERS, SENDERS)
 _ANY_NAMED: Final = TOPICS | KEYS | HEADERS | SENDERS
 _KINDS_OF_RECORD: Final = (Record, BytesRecord)
@@ -94,7 +101,11 @@ class Batch(NamedTuple):
 
 
 def encode_batch(
-    base: int, now: int, columns: Columns, compress: tuple[int, Compressor] | None = None
+    base: int,
+    now: int,
+    columns: Columns,
+    compress: tuple[int, Compressor] | None = None,
+    note: bytes = b"",
 ) -> tuple[bytes, int]:
     """Return a batch as bytes, and its latest time; `now` is the time where none is given."""
     count, payloads = len(columns.payloads), columns.payloads
@@ -117,6 +128,8 @@ def encode_batch(
         short = _NUMBER.pack(len(body)) + compressed(body)
         if len(short) < len(body):
             flags, body = flags | codec, short
+    if note:
+        flags, body = flags | _NOTED, b"".join((_NUMBER.pack(len(note)), note, body))
     header = Header(crc32(body), len(body), base, first, latest, count, flags)
     return encode_header(header) + body, latest
 
@@ -188,8 +201,28 @@ def compressor(name: str) -> tuple[int, Compressor]:
     raise InvalidOption(what)
 
 
+def has_note(header: Header) -> bool:
+    """Return whether a note of producers stands in a batch."""
+    return bool(header.flags & _NOTED)
+
+
+def note_of(batch: Batch) -> bytes:
+    """Return the note that stands in a batch; nothing if there is none.
+
+    Raises:
+        ValueError: it is not what we write.
+    """
+    if not has_note(batch.header):
+        return b""
+    size = _NUMBER.unpack_from(batch.body)[0] if len(batch.body) > _NUMBER.size else MAX_BODY
+    if _NUMBER.size + size > len(batch.body):
+        what = f"a note of {size:,} bytes in {len(batch.body):,}"
+        raise ValueError(what)
+    return batch.body[_NUMBER.size : _NUMBER.size + size]
+
+
 def plain(batch: Batch) -> Batch:
-    """Return a batch whose body is not compressed, or no longer.
+    """Return a batch without a note, whose body is not compressed, or no longer.
 
     Raises:
         ValueError: it is not what we write.
@@ -199,6 +232,10 @@ def plain(batch: Batch) -> Batch:
     codec = flags & ~_ALL_FLAGS
     if not codec:
         return batch
+    if codec & _NOTED:
+        header = batch.header._replace(flags=flags & ~_NOTED)
+        rest = body[_NUMBER.size + len(note_of(batch)) :]
+        return plain(Batch(header, rest, batch.position))
     size = _NUMBER.unpack_from(body)[0] if len(body) > _NUMBER.size else 0
     if codec not in (_ZLIB, _ZSTD) or not 0 < size <= MAX_BODY:
         what = f"flags {flags:#x}, {size:,} bytes: a newer callboard may read it"

@@ -10,6 +10,11 @@
     ├── InvalidRecord   (ValueError) this cannot be stored
     ├── InvalidOption   (ValueError) an option or argument has a value that means nothing
     │   └── WrongKind   (TypeError) or is of another kind
+    ├── ProducerError   the records of a producer are not taken
+    │   ├── ProducerFenced      it was opened again elsewhere
+    │   ├── ProducerForgotten   the log does not know it (any more)
+    │   ├── WrongNumber         (ValueError) a number leaves a gap, or is that of another record
+    │   └── ReceiptUnknown      (TimeoutError) whether they were taken is not known yet
     └── ExtraMissing    (ImportError) an optional package is not installed
 
 The log imports nothing of callboard, so that programs without actors can read it; therefore
@@ -76,6 +81,34 @@ def require_kind(is_so: object, needed: str, given: object) -> None:
     if not is_so:
         what = f"{needed}, not {given!r:.100}"
         raise WrongKind(what)
+
+
+class ProducerError(LogError):
+    """The records of a producer are not taken, or it is not known whether they are."""
+
+
+class ProducerFenced(ProducerError):
+    """The producer was opened again later, here or elsewhere; that one may append."""
+
+
+class ProducerForgotten(ProducerError):
+    """The log does not know the producer, or no longer: a double could not be told."""
+
+
+class WrongNumber(ProducerError, ValueError):
+    """A number leaves a gap, or was taken with another record; nothing was appended."""
+
+
+class ReceiptUnknown(ProducerError, TimeoutError):
+    """Whether a record was taken is not known; append it again with the same number.
+
+    Attributes:
+        number: That of the first record.
+    """
+
+    def __init__(self, what: str, number: int = 0) -> None:
+        super().__init__(what)
+        self.number = number
 
 
 class ExtraMissing(LogError, ImportError):

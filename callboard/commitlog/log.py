@@ -3,10 +3,10 @@
 import time as clocks
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Literal, get_args
 
 from callboard.commitlog.arrow import load_pyarrow
-from callboard.commitlog.batch import MAX_BODY, Compression
+from callboard.commitlog.batch import MAX_BATCH_RECORDS, MAX_RECORD, Compression
 from callboard.commitlog.columns import (
     Columns,
     Headers,
@@ -20,6 +20,9 @@ from callboard.commitlog.disk import Disk, MemoryDisk
 from callboard.commitlog.errors import InvalidOption, InvalidRecord, LogError, LogFailed
 from callboard.commitlog.folder import FileLock, Folder, lock_writing
 from callboard.commitlog.following.follower import Growth, growth_of
+from callboard.commitlog.producing.producer import Producer
+from callboard.commitlog.producing.restore import runs_before
+from callboard.commitlog.producing.table import Claim, ProducerEntry, ProducerOpening, find_run
 from callboard.commitlog.reader import LogReader, open_folder
 from callboard.commitlog.reading import RunReader
 from callboard.commitlog.recovery import LogRecovery
@@ -29,12 +32,6 @@ from callboard.commitlog.writer import Grouping, Writer
 from callboard.seconds import checked_seconds
 
 Sync = Literal["none", "group", "each"]
-
-#: Longer runs are written as several batches, so that readers need little memory.
-MAX_BATCH_RECORDS: Final = 8192
-
-#: Bytes of one payload; beside it, names and numbers have to fit into a batch.
-MAX_RECORD: Final = MAX_BODY // 4
 
 
 class CommitLog(LogReader):
@@ -207,6 +204,44 @@ class CommitLog(LogReader):
         elif self._grouping is not None:
             self._grouping.wake()
         return first
+
+    def producer(self, name: str, *, begin: int | None = None) -> Producer:
+        """Open a producer: its records have numbers, and one that is tried again is no double.
+
+        Args:
+            name: 1 to 128 letters, digits and `. _ - : @ /`. Who opened it before may append
+                no more.
+            begin: The number of the first record of a producer that the log does not know.
+
+        Raises:
+            LogFailed: the disk has failed before.
+            LogClosed: the log was closed.
+            ValueError: the name or the number makes no sense.
+        """
+        return Producer(self, name, begin)
+
+    def open_producer(self, name: str) -> ProducerOpening:
+        """Give a producer its next epoch; `producer` is what programs call."""
+        return self._writer.open_producer(name)
+
+    def take(self, claim: Claim, columns: Columns) -> int:
+        """Append what a producer claims; returns its offset, durable after the next `flush`.
+
+        Raises:
+            ProducerError: the claim is wrong; nothing was appended.
+            LogFailed: the disk refuses; nothing was appended.
+            LogClosed: the log was closed.
+        """
+        offset = self._writer.append([columns], claim)
+        if offset < 0:
+            return find_run(claim, self.runs_of(claim.name))
+        if self.growth.is_awaited:
+            self.growth.tell()
+        return offset
+
+    def runs_of(self, name: str) -> Iterator[ProducerEntry]:
+        """Iterate over the runs of records of a producer, the latest first."""
+        return runs_before(self._table, self._writer.producers.entries.get(name))
 
     def flush(self) -> None:
         """Make durable all that was appended before; returns when it is.

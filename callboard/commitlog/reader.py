@@ -15,6 +15,8 @@ from callboard.commitlog.errors import InvalidOption, require_kind
 from callboard.commitlog.folder import Folder, read_mark
 from callboard.commitlog.following.follower import Follower, Growth, growth_of
 from callboard.commitlog.following.named import NamedReader, ReaderPlace, places_of
+from callboard.commitlog.producing.restore import restored
+from callboard.commitlog.producing.table import ProducerEntry
 from callboard.commitlog.reading import LogReading, OnDamage, RunReader
 from callboard.commitlog.record import Cursor, Record, Run
 from callboard.commitlog.remote.disk import RemoteDisk, parse_address
@@ -213,6 +215,17 @@ class LogReader:
             LogCorrupt: the place of one is damaged.
         """
         return places_of(self._table.folder)
+
+    @property
+    def producers(self) -> list[ProducerEntry]:
+        """How far each producer has come, those that were silent longest first.
+
+        Raises:
+            LogCorrupt: what a batch says of its producer is malformed.
+        """
+        self._table.refresh()
+        with self._table.folder.reading():
+            return list(restored(self._table).entries.values())
 
     def to_arrow(
         self,

@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from callboard.commitlog.batch import Batch
+from callboard.commitlog.batch import Batch, has_note
 from callboard.commitlog.folder import INDEX, Folder, read_mark
 from callboard.commitlog.integrity import Scan
 
@@ -33,12 +33,14 @@ class SegmentIndex:
     Attributes:
         size: Bytes of the segment that are covered.
         end: The offset behind the last record that is covered.
+        has_notes: Whether a batch that was read has a note; not kept in its file.
     """
 
     def __init__(self, base: int) -> None:
         """Cover nothing yet of a segment."""
         self.size = 0
         self.end = base
+        self.has_notes = False
         #: Offset and position of a batch, and the latest time up to and with the entry's
         #: batches, which therefore never falls.
         self._entries: list[list[int]] = []
@@ -50,6 +52,7 @@ class SegmentIndex:
 
     def add(self, batch: Batch) -> None:
         """Cover one batch more."""
+        self.has_notes |= has_note(batch.header)
         self.cover(batch.base, batch.end, batch.size, batch.header.latest_time)
 
     def cover(self, base: int, end: int, size: int, latest: int) -> None:

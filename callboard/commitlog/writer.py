@@ -26,6 +26,8 @@ from callboard.commitlog.folder import (
     read_mark,
     write_all,
 )
+from callboard.commitlog.producing.restore import restored
+from callboard.commitlog.producing.table import Claim, ProducerOpening
 from callboard.commitlog.recovery import LogRecovery, recover
 from callboard.commitlog.retention import Retention, SegmentLimits
 from callboard.commitlog.segment import LogSegment, LogSegmentTable
@@ -40,6 +42,7 @@ class Writer:
         table: The segments, the last of which grows.
         durable: The offset behind all that is durable.
         recovery: What was found when it was opened.
+        producers: How far each producer has come; looked at with `open_producer`.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class Writer:
         """
         self._folder = folder
         self._limits = limits
+        self._full_size = limits.bytes
         self._retention = retention
         self._clock = clock
         self._compress = None if compression is None else compressor(compression)
@@ -85,6 +89,7 @@ class Writer:
             folder.sync_above()
         self._active.is_covered = True
         self.table = LogSegmentTable(folder, segments)
+        self.producers = restored(self.table)
         self._index = self._active.index
         self.durable = self._index.end
         self._first_time = self._index.latest if self._index.size else 0
@@ -101,14 +106,16 @@ class Writer:
         """Whether the disk failed so that nothing is taken before the log is opened again."""
         return self._trouble is not None
 
-    def append(self, runs: Sequence[Columns]) -> int:
+    def append(self, runs: Sequence[Columns], claim: Claim | None = None) -> int:
         """Write runs of records, each as a batch; returns the offset of the first one.
 
-        When it returns, the system has the bytes: they outlive this process.
+        When it returns, the system has the bytes: they outlive this process. A run that a
+        producer claims and that was taken before is not written: -1 is returned.
 
         Raises:
             LogFailed: the disk refuses; nothing was appended.
             LogClosed: the log was closed.
+            ProducerError: the claim is wrong; nothing was appended.
         """
         now = self._clock()
         if self._is_full(now):
@@ -116,17 +123,35 @@ class Writer:
         with self._lock:
             self._check()
             index = self._index
-            first, size = index.end, index.size
-            data, covers = _encode(first, now, runs, self._compress)
+            first, size, note, entry = index.end, index.size, b"", None
+            if claim is not None or not size:
+                if claim is not None and not (entry := self.producers.admit(claim, first, now)):
+                    return -1
+                note = self.producers.note(entry, now, is_head=not size)
+            data, covers = _encode(first, now, runs, self._compress, note)
             try:
                 write_all(self._file, data)
             except OSError as error:
                 self._take_back(error)
             if not size:
                 self._first_time = now
+                self._full_size = self._limits.bytes + len(note)  # a table fills no segment
             for cover in covers:
                 index.cover(*cover)
+            if entry is not None:
+                self.producers.put(entry)
         return first
+
+    def open_producer(self, name: str) -> ProducerOpening:
+        """Give a producer its next epoch.
+
+        Raises:
+            LogFailed: the disk has failed before.
+            LogClosed: the log was closed.
+        """
+        with self._lock:
+            self._check()
+            return self.producers.open(name, self._clock())
 
     def sync(self) -> None:
         """Make durable what was appended before; several threads share one sync.
@@ -203,7 +228,7 @@ class Writer:
         if not index.size:
             return False
         return (
-            index.size >= limits.bytes
+            index.size >= self._full_size
             or index.end - self._active.base >= (limits.records or _NO_LIMIT)
             or (limits.seconds is not None and now - self._first_time > limits.seconds * 1e9)
         )
@@ -281,16 +306,20 @@ class Writer:
 
 
 def _encode(
-    base: int, now: int, runs: Sequence[Columns], compress: tuple[int, Compressor] | None
+    base: int,
+    now: int,
+    runs: Sequence[Columns],
+    compress: tuple[int, Compressor] | None,
+    note: bytes,
 ) -> tuple[bytes, list[tuple[int, int, int, int]]]:
     """Return batches as bytes, and for each what an index has to know."""
     parts, covers = [], []
     for columns in runs:
-        data, latest = encode_batch(base, now, columns, compress)
+        data, latest = encode_batch(base, now, columns, compress, note)
         end = base + len(columns.payloads)
         covers.append((base, end, len(data), latest))
         parts.append(data)
-        base = end
+        base, note = end, b""
     return parts[0] if len(parts) == 1 else b"".join(parts), covers
 
 

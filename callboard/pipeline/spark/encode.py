@@ -8,9 +8,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from callboard.commitlog import InvalidRecord
-from callboard.commitlog.batch import BYTES, Packed, encode_packed
+from callboard.commitlog.batch import (
+    BYTES,
+    MAX_BATCH_RECORDS,
+    MAX_RECORD,
+    Packed,
+    encode_packed,
+)
 from callboard.commitlog.columns import encode_names, encode_payloads, header_pairs, interned
-from callboard.commitlog.log import MAX_BATCH_RECORDS, MAX_RECORD
 from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.spark.range_reader import RECORD_COLUMNS
 
