@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from callboard.cli.options import JsonOptions, command, flag, noun, option
+from callboard.cli.options import AccessOptions, JsonOptions, command, flag, noun, option
 from callboard.cli.output import say
 from callboard.cli.own_node import JoinOptions, catch_signals, opening, parse_listen
 from callboard.cli.problem import FAILED, MISUSED, Problem, one_line, problem_of
 from callboard.cli.topic import parse_retention
+from callboard.cli.work.query_watch import QueryWatch, line_of, rows_from, rows_in
 from callboard.commitlog import LogError, LogReader
 from callboard.pipeline.errors import InvalidSetting, PipelineError, SparkMissing
 from callboard.pipeline.job import Job
 from callboard.pipeline.progress import (
+    Handed,
     Progress,
-    Status,
     StatusFile,
     listener,
     query_metrics,
-    read_status,
 )
 from callboard.pipeline.queries import Settings, seconds_of
 from callboard.pipeline.state import Detection
@@ -36,6 +36,7 @@ from callboard.text import printable
 if TYPE_CHECKING:
     from callboard.endpoint.hub import Hub
     from callboard.pages import PageServer
+    from callboard.pipeline.bridge import Bridge
 
 #: Seconds between two looks whether a query has ended.
 _LOOK: Final = 0.1
@@ -119,6 +120,12 @@ class StreamOptions(QueryOptions, JoinOptions):
     )
     listen: str = option("", "Where nodes reach this one for them.", metavar="HOST:PORT")
     store: str = option("", "A store whose entries are the results as well.", metavar="NAME")
+    wait: float = option(
+        10.0,
+        "Seconds that results wait for subscribers; then they are unheard.",
+        min=0.0,
+        metavar="SECONDS",
+    )
     metrics: str = option("", "Serve /metrics for monitoring.", metavar="HOST:PORT")
     insecure: bool = flag("Listen on public addresses without secret.", "--insecure")
 
@@ -137,9 +144,10 @@ class AgainOptions(QueryOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StatusOptions(JsonOptions):
+class StatusOptions(AccessOptions):
     """How the state of queries is printed."""
 
+    wait: float = option(3.0, "Seconds to listen at a node.", min=0.1, metavar="SECONDS")
     as_json: bool = flag("Print JSON lines.", "--json")
 
 
@@ -194,44 +202,32 @@ def replay(query: QueryName, options: AgainOptions) -> int:
 
 @command(app)
 def status(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The log of results.")],
+    place: Annotated[
+        str,
+        typer.Argument(metavar="FOLDER", help="The log of results, or basp://HOST:PORT."),
+    ],
     options: StatusOptions,
 ) -> None:
-    """Tell of the queries of a log of results: which run, how far they are, how quick.
+    """Tell of queries: how far they are and how quick, what came too late or did not decode.
+
+    In the folder of a log of results those that wrote there. At the address of a node all that
+    run in its cluster with --peer or --listen: they tell of themselves each second.
 
     \b
     Examples:
       callboard pipeline status results
+      callboard pipeline status basp://10.0.0.1:4222
       callboard pipeline status results --json | jq .lag
     """  # noqa: D301
-    found = read_status(folder)
+    if "://" in place:
+        found = rows_from(place, options, options.wait)
+    else:
+        found = rows_in(Path(place))
     if not found:
         step = "start one with: callboard pipeline run QUERY --log FOLDER --to FOLDER"
-        raise Problem(why=f"no query has written into {folder}", step=step)
-    for each in found:
-        row = _row(each)
-        text = "{query}: {state}, batch {batch}, {rows:,} records, {rate:,.0f}/s, {lag:,} wait"
-        options.say(row, text.format(**row))
-
-
-def _row(each: Status) -> dict[str, Any]:
-    """Return what is known of a query."""
-    last = each.last
-    offset = last.offset if last else 0
-    end = _end_of(each.log, last.end if last else 0)
-    return {
-        "query": each.query,
-        "state": each.state,
-        "log": each.log,
-        "batch": last.batch if last else 0,
-        "offset": offset,
-        "lag": max(0, end - offset),
-        "rows": each.rows,
-        "rate": last.rate if last else 0.0,
-        "watermark": last.watermark if last else "",
-        "pid": each.pid,
-        "started": each.started,
-    }
+        raise Problem(why=f"no query has written into {place}", step=step)
+    for row in found:
+        options.say(row, line_of(row))
 
 
 def _detection(threshold: float, season: str) -> Detection:
@@ -310,9 +306,18 @@ def _run_stream(job: Job, options: StreamOptions) -> int:
             options.link(hub)
         spark = stack.enter_context(_spark(job, options))
         stop = stack.enter_context(catch_signals())
-        status = StatusFile(job.folder, job.title, job.log)
+        log = job.log if "://" in job.log else str(Path(job.log).absolute())
+        status = StatusFile(job.folder, job.title, log)
+        bridge = None
         if hub is not None:
-            stack.enter_context(_bridge(job, hub, options.store))
+            bridge = stack.enter_context(_bridge(job, hub, options))
+        watch = QueryWatch(
+            status,
+            job.log,
+            handed=lambda: None if bridge is None else _handed_of(bridge, job),
+            hub=hub,
+        )
+        stack.callback(watch.close)
         if options.metrics:
             stack.callback(_serve_metrics(options.metrics, status).close)
         show = _shows(options)
@@ -331,22 +336,27 @@ def _run_stream(job: Job, options: StreamOptions) -> int:
 
         watcher = listener(job.title, tell)
         spark.streams.addListener(watcher)
-        how, error = _follow(job, spark, stop, tell)
+        how, error = _follow(job, spark, stop, tell, watch)
         spark.streams.removeListener(watcher)
-        status.end(how)
         show(None)
+        if bridge is not None:
+            _hand_over(bridge, stop)
+        watch.close(how)
         if error is not None:
             raise _failure(error)
-        say(f"{job.title}: {how} after {status.status.rows:,} records", err=True)
+        handed = status.status.handed
+        results = "" if handed is None else f"; {handed.text}"
+        say(f"{job.title}: {how} after {status.status.rows:,} records{results}", err=True)
         return 0
 
 
 def _follow(
-    job: Job, spark: Any, stop: Event, tell: Callable[[Progress], None]
+    job: Job, spark: Any, stop: Event, tell: Callable[[Progress], None], watch: QueryWatch
 ) -> tuple[str, Exception | None]:
     """Run a query to its end; returns how that came, and why."""
     try:
         query = job.start_stream(spark)
+        watch.query = query.id
     except Exception as refused:  # noqa: BLE001  # Spark's errors are of many kinds
         return "failed", refused
     try:
@@ -416,19 +426,27 @@ def _stderr_in(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _bridge(job: Job, hub: "Hub", store: str) -> Iterator[None]:
+def _bridge(job: Job, hub: "Hub", options: StreamOptions) -> Iterator["Bridge"]:
     """Hand results on as messages, and as entries of a store, while the block runs."""
     from callboard.pipeline.bridge import Bridge
     from callboard.store.attach import attach_clone, attach_master
     from callboard.store.errors import MasterExists
 
+    def tell(topic: str, count: int) -> None:
+        if count > 0:
+            what = f"nobody subscribes to {topic}: {count:,} results wait"
+            say(f"{what} for {options.wait:g} s", err=True)
+        else:
+            what = f"nobody came for {topic}: {-count:,} results are unheard, and those that"
+            say(f"{what} follow until somebody subscribes", err=True)
+
     with ExitStack() as stack:
         entries = None
-        if store:
+        if options.store:
             try:
-                entries = attach_master(hub, store)
+                entries = attach_master(hub, options.store)
             except MasterExists:
-                entries = attach_clone(hub, store)
+                entries = attach_clone(hub, options.store)
             stack.callback(entries.close)
         bridge = Bridge(
             job.to,
@@ -436,9 +454,28 @@ def _bridge(job: Job, hub: "Hub", store: str) -> Iterator[None]:
             store=entries,
             name=job.title,
             start=_end_of(job.to),
+            wait=options.wait,
+            on_silence=tell,
         )
         stack.callback(bridge.close)
-        yield
+        yield bridge
+
+
+def _hand_over(bridge: "Bridge", stop: Event) -> None:
+    """Hand on what is there; after a signal nothing waits for subscribers any more."""
+    closing = Thread(target=bridge.close, daemon=True)
+    closing.start()
+    while closing.is_alive():
+        if stop.is_set():
+            bridge.leave()
+        closing.join(_LOOK)
+
+
+def _handed_of(bridge: "Bridge", job: Job) -> Handed:
+    """Return what became of the results so far."""
+    position = bridge.position  # first: what is handed on meanwhile is no more than counted
+    waiting = max(0, _end_of(job.to, position) - position)
+    return Handed(bridge.handed, bridge.unheard, bridge.lost, waiting)
 
 
 def _serve_metrics(address: str, status: StatusFile) -> "PageServer":

@@ -272,6 +272,37 @@ class Hub(SystemActor):
         self.inputs.extend(pairs)
         self.poke()
 
+    def offer(self, messages: Sequence[tuple[str, Any]], *, whole: bool = False) -> list[int]:
+        """Publish the messages that a receiver takes; returns the numbers of the others.
+
+        Who takes what is looked at in the turn in which they go, so that none is counted
+        wrongly. Blocks until then.
+
+        Args:
+            messages: pairs of topic and value; their order is kept.
+            whole: whether none goes unless all are taken.
+
+        Raises:
+            EndpointError: the data model has no such value; nothing was published.
+            ResultTimeout: the node was closed.
+        """
+        pairs, done = self._entering(messages), Future[list[int]]()
+
+        def look() -> Sequence[CoreEffect]:
+            taken = {topic: self.core.is_wanted(topic) for topic, _ in pairs}
+            rest = [number for number, (topic, _) in enumerate(pairs) if not taken[topic]]
+            going = [] if rest and whole else [pair for pair in pairs if taken[pair[0]]]
+            done.set_result(rest)
+            return self.core.data_inputs(going) if going else ()
+
+        self._order(look)
+        while True:
+            try:
+                return done.result(ANSWER_LIMIT)
+            except ResultTimeout:
+                if self.runtime.is_closed:
+                    raise
+
     def _entering(self, messages: Sequence[tuple[str, Any]]) -> list[Pair]:
         """Encode messages, all or none of them, and wait for room."""
         checked = [(t if type(t) is str else checked_topic(t), value) for t, value in messages]

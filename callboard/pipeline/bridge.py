@@ -5,14 +5,19 @@ a store under that name. It writes down how far it is when records were handed o
 its end, however that came, it goes on there. What it had handed over just before may then come
 again: for entries of a store that makes no difference, since the same values are put in the
 same order; subscribers may see up to one run of messages twice.
+
+Messages that nobody subscribes to are waited for as long as the bridge is told to; then they
+are counted as unheard. Of the records behind the place where it began, `handed + unheard +
+lost` are those up to its position, if it takes all topics; all others wait.
 """
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 from callboard.actors.closing import Closing
 from callboard.actors.errors import CallboardError
@@ -40,6 +45,21 @@ _WAIT: Final = 0.1
 _RETRY: Final = 0.5
 
 
+#: Seconds between looks whether somebody subscribes, or there is room.
+_LOOK: Final = 0.05
+
+
+@runtime_checkable
+class Offering(Protocol):
+    """What knows who takes messages; the hub of an endpoint is one."""
+
+    def offer(self, messages: Sequence[tuple[str, Any]], *, whole: bool = False) -> list[int]:
+        """Publish what somebody takes, or all or nothing; returns the numbers of the rest."""
+
+    def has_room(self) -> bool:
+        """Return whether a message that is published goes on without waiting."""
+
+
 class Publisher(Protocol):
     """What takes messages; an `Endpoint` is one."""
 
@@ -60,7 +80,9 @@ class Bridge(Closing):
     Attributes:
         position: The offset of the next record.
         handed: Records that were handed on by this object.
+        unheard: Records whose messages nobody took; they may be entries of the store.
         lost: Records that retention removed before, or that are damaged.
+        begin: The place where this object began.
     """
 
     def __init__(
@@ -72,6 +94,8 @@ class Bridge(Closing):
         name: str = "bridge",
         topics: Sequence[str] = (),
         start: int = 0,
+        wait: float = 0.0,
+        on_silence: Callable[[str, int], None] = lambda _, __: None,
     ) -> None:
         """Begin to follow.
 
@@ -82,6 +106,11 @@ class Bridge(Closing):
             name: Tells bridges of one log apart; each has a place of its own.
             topics: Beginnings of topics; others are passed over. None takes all.
             start: Where a bridge of this name begins that was never there before.
+            wait: Seconds to wait for subscribers: until the first messages are all taken, and
+                again when nobody takes any more; then what nobody takes is unheard. It knows
+                of subscribers where `endpoint` is an `Endpoint` or its hub.
+            on_silence: Called with a topic and how many messages nobody takes, before each
+                wait and when it was in vain; the second time the number is negative.
 
         Raises:
             InvalidSetting: there is neither an endpoint nor a store.
@@ -91,21 +120,32 @@ class Bridge(Closing):
             raise InvalidSetting(what)
         self._folder = Path(folder)
         self._endpoint = endpoint
+        hub = getattr(endpoint, "hub", endpoint)
+        self._hub: Offering | None = hub if isinstance(hub, Offering) else None
+        self._wait, self._left = wait, wait
+        self._wants_all = wait > 0
+        self._on_silence = on_silence
         self._store = store
         self._topics = tuple(topics)
         self._place = self._folder / f"{name}.position"
         self._ends = threading.Event()
+        self._leaves = threading.Event()
         self.position = self._read_place(start)
-        self.handed = 0
+        self.begin = self.position
+        self.handed = self.unheard = 0
         self._undecodable = 0
         self.lost = 0
         self._thread = threading.Thread(target=self._run, name=f"callboard {name}", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Hand on what is there, and end."""
+        """Hand on what is there, wait for subscribers as long as was said, and end."""
         self._ends.set()
         self._thread.join()
+
+    def leave(self) -> None:
+        """Wait no more: what nobody takes stays for the next bridge of this name."""
+        self._leaves.set()
 
     def _run(self) -> None:
         """Follow the log and hand on what comes, until the bridge is closed."""
@@ -159,22 +199,61 @@ class Bridge(Closing):
                     self._undecodable += 1
 
     def _hand_on(self, records: list[Record]) -> bool:
-        """Hand records on until they are taken; False if the bridge was closed meanwhile."""
+        """Hand records on until they are taken; False if they stay for the next bridge."""
         wanted = list(self._wanted(records))
         while True:
             try:
-                if self._endpoint is not None and wanted:
-                    self._endpoint.publish_batch(*wanted)
                 if self._store is not None:
                     for key, value in dict(wanted).items():  # the newest of each is enough
                         self._store.put(key, value)
+                rest = self._publish(wanted) if wanted else 0
             except (CallboardError, OSError) as error:
                 log.warning("results are not taken, and tried again: %s", error)
                 if self._ends.wait(_RETRY):
                     return False
             else:
-                self.handed += len(wanted)
+                if rest is None:
+                    return False
+                self.handed += len(wanted) - rest
+                self.unheard += rest
                 return True
+
+    def _publish(self, wanted: list[tuple[str, Any]]) -> int | None:
+        """Publish messages; returns how many nobody takes, None if they are to stay.
+
+        In the first place all have to be taken, as subscribers come one by one. Later it is
+        enough that somebody takes some: who subscribes to a part does not stop the rest.
+        """
+        if self._hub is None:
+            if self._endpoint is not None:
+                self._endpoint.publish_batch(*wanted)
+            return 0
+        is_silent = False
+        while self._has_room(self._hub):
+            wants_all = self._wants_all and self._left > 0
+            rest = self._hub.offer(wanted, whole=wants_all)
+            if not rest or (len(rest) < len(wanted) and not wants_all):
+                self._wants_all, self._left = wants_all and bool(rest), self._wait
+                return len(rest)
+            if self._left <= 0:
+                return len(rest)
+            if not is_silent:
+                is_silent = True
+                self._on_silence(wanted[rest[0]][0], len(rest))
+            begun = time.monotonic()
+            if self._leaves.wait(min(_LOOK, self._left)):
+                break
+            self._left -= time.monotonic() - begun
+            if self._left <= 0:
+                self._on_silence(wanted[rest[0]][0], -len(rest))
+        return None
+
+    def _has_room(self, hub: Offering) -> bool:
+        """Wait until slow subscribers have room; False if the results are to stay."""
+        while not hub.has_room() and not self._ends.is_set():
+            if self._leaves.wait(_LOOK):
+                return False
+        return True
 
     def _read_place(self, start: int) -> int:
         """Return the offset that an earlier bridge of this name wrote down."""

@@ -3,21 +3,29 @@
 import json
 import os
 import socket
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from callboard.commitlog import LogReader
 from callboard.commitlog.disk import read_plain, replace_plain
-from callboard.figures import Figure, Metric, metrics_of
+from callboard.figures import Figure, Metric, by_label, metrics_of
 from callboard.pipeline.errors import InvalidSetting
 
 #: The folder of a log of results that holds what its queries need.
 QUERIES: Final = "queries"
 
 STATUS: Final = "status.json"
+
+#: A run on another machine that was not seen for so long may have died.
+_SILENCE: Final = timedelta(minutes=1)
+
+#: How the topics of progress and status begin.
+TOPICS: Final = "$spark/"
 
 #: What damaged files raise; missing ones are looked for first.
 _UNREADABLE: Final = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
@@ -84,7 +92,7 @@ class Progress:
     @property
     def topic(self) -> str:
         """The topic that it is published on."""
-        return f"$spark/{self.query}/progress"
+        return f"{TOPICS}{self.query}/progress"
 
 
 def _offset(told: Any) -> int:
@@ -92,6 +100,81 @@ def _offset(told: Any) -> int:
     if isinstance(told, str):
         told = json.loads(told)
     return int(told["offset"]) if isinstance(told, dict) and "offset" in told else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """How far a query is behind its log.
+
+    Attributes:
+        end: The end of the log.
+        seconds: From the record that is next to the newest one, by their times; 0 if it has
+            read all.
+        event_seconds: From the watermark to the newest record, in event time; None where
+            nothing is waited for.
+    """
+
+    end: int
+    seconds: float
+    event_seconds: float | None = None
+
+    @classmethod
+    def measure(cls, log: LogReader, offset: int, watermark: str = "") -> "Delay":
+        """Look at a log.
+
+        Args:
+            log: The log that is read.
+            offset: The next record of the query.
+            watermark: That of its last batch, or "".
+
+        Raises:
+            LogError: the log cannot be read.
+        """
+        end = log.end
+        newest = _time_at(log, end - 1)
+        following = _time_at(log, max(offset, log.start)) if offset < end else newest
+        seconds = max(0.0, newest - following)
+        event = None
+        with suppress(ValueError):
+            at = datetime.fromisoformat(watermark).timestamp()
+            event = max(0.0, newest - at) if at > 0 else None
+        return cls(end, round(seconds, 3), None if event is None else round(event, 3))
+
+
+def _time_at(log: LogReader, offset: int) -> float:
+    """Return the time of a record in seconds since 1970; 0 if it is not there."""
+    records = log.readv(offset, 1).records if offset >= 0 else []
+    return records[0].time / 1e9 if records else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """What became of results that are messages, in one run.
+
+    Attributes:
+        handed: Somebody took them.
+        unheard: Nobody did.
+        lost: Retention removed them before, or they are damaged.
+        waiting: They stand in the log of results behind the place of the bridge.
+    """
+
+    handed: int = 0
+    unheard: int = 0
+    lost: int = 0
+    waiting: int = 0
+
+    @property
+    def results(self) -> int:
+        """All of them."""
+        return self.handed + self.unheard + self.lost + self.waiting
+
+    @property
+    def text(self) -> str:
+        """All of them in words, which add up."""
+        return (
+            f"{self.results:,} results = {self.handed:,} handed + {self.unheard:,} unheard"
+            f" + {self.lost:,} lost + {self.waiting:,} waiting"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +191,10 @@ class Status:
         rows: Records that this run has read.
         dropped: Those of them that came too late for windows.
         last: Its last batch.
+        undecodable: Those of them that became dead letters; None if there is no log for them.
+        delay: How far it was behind its log at the last look.
+        handed: What became of results that are messages; None if they are none.
+        updated: When it was looked at last.
     """
 
     query: str
@@ -119,12 +206,53 @@ class Status:
     rows: int = 0
     dropped: int = 0
     last: Progress | None = None
+    undecodable: int | None = None
+    delay: "Delay | None" = None
+    handed: Handed | None = None
+    updated: str = ""
+
+    @classmethod
+    def parse(cls, told: dict[str, Any]) -> "Status":
+        """Read what a status file or a message tells."""
+        kinds = (("last", Progress), ("delay", Delay), ("handed", Handed))
+        parts = {name: kind(**told[name]) for name, kind in kinds if told.get(name)}
+        return cls(**{**told, **parts})
+
+    def as_message(self) -> dict[str, Any]:
+        """Return what is stored and published; what an older callboard had is always there."""
+        told = asdict(self)
+        for name in ("undecodable", "delay", "handed"):
+            if told[name] is None:
+                del told[name]
+        if not self.updated:
+            del told["updated"]
+        return told
+
+    @property
+    def topic(self) -> str:
+        """The topic that it is published on while the query runs."""
+        return f"{TOPICS}{self.query}/status"
+
+    @property
+    def offset(self) -> int:
+        """The place in the log behind the last batch."""
+        return self.last.offset if self.last else 0
+
+    @property
+    def lag(self) -> int:
+        """Records that wait in the log."""
+        if self.delay is not None:
+            return max(0, self.delay.end - self.offset)
+        return self.last.lag if self.last else 0
 
     @property
     def state(self) -> str:
-        """Return how it is: runs, stopped, done, failed or died."""
+        """Return how it is: runs, stopped, done, failed or died; silent on another machine."""
         if self.ended:
             return self.ended
+        if self.host != socket.gethostname() and self.updated:
+            age = datetime.now(UTC) - datetime.fromisoformat(self.updated)
+            return "silent" if age > _SILENCE else "runs"
         if self.host == socket.gethostname() and not _is_alive(self.pid):
             return "died"
         return "runs"
@@ -139,30 +267,49 @@ class StatusFile:
 
     def __init__(self, folder: Path, query: str, log: str) -> None:
         """Begin a run, of which the last batch is that of the run before."""
+        self._lock = threading.Lock()
         self._path = folder / STATUS
         folder.mkdir(parents=True, exist_ok=True)
-        now = datetime.now(UTC).isoformat(timespec="seconds")
         last = None
         with suppress(InvalidSetting, FileNotFoundError):
             last = _read(self._path).last
-        self.status = Status(query, log, os.getpid(), socket.gethostname(), now, last=last)
+        self.status = Status(query, log, os.getpid(), socket.gethostname(), _now(), last=last)
         self._write()
 
     def add(self, progress: Progress) -> None:
         """Take up a batch."""
-        before = self.status
-        rows, dropped = before.rows + progress.rows, before.dropped + progress.dropped
-        self.status = replace(before, rows=rows, dropped=dropped, last=progress)
-        self._write()
+        with self._lock:
+            before = self.status
+            rows, dropped = before.rows + progress.rows, before.dropped + progress.dropped
+            self.status = replace(before, rows=rows, dropped=dropped, last=progress)
+            self._write()
+
+    def look(
+        self,
+        delay: Delay | None = None,
+        undecodable: int | None = None,
+        handed: Handed | None = None,
+    ) -> None:
+        """Take up what is seen beside batches."""
+        looked = {"delay": delay, "undecodable": undecodable, "handed": handed}
+        with self._lock:
+            self.status = replace(self.status, **looked, updated=_now())  # type: ignore[arg-type]
+            self._write()
 
     def end(self, how: str) -> None:
         """Say how it ended: stopped, done or failed."""
-        self.status = replace(self.status, ended=how)
-        self._write()
+        with self._lock:
+            self.status = replace(self.status, ended=how)
+            self._write()
 
     def _write(self) -> None:
         """Replace the status file in one step."""
-        replace_plain(self._path, json.dumps(asdict(self.status)).encode())
+        replace_plain(self._path, json.dumps(self.status.as_message()).encode())
+
+
+def _now() -> str:
+    """Return the time as it is written down."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def read_status(results: Path) -> list[Status]:
@@ -177,9 +324,7 @@ def read_status(results: Path) -> list[Status]:
 def _read(path: Path) -> Status:
     """Read the status of one query."""
     try:
-        told = json.loads(read_plain(path))
-        last = told.pop("last")
-        return Status(**told, last=Progress(**last) if last else None)
+        return Status.parse(json.loads(read_plain(path)))
     except FileNotFoundError:
         raise
     except _UNREADABLE as error:
@@ -191,13 +336,24 @@ def query_metrics(status: Status) -> list[Metric]:
     """Return the figures of a query for monitoring."""
     labels = (("query", status.query),)
     metrics = metrics_of(FIGURES, status, labels)
-    return metrics if status.last is None else metrics + metrics_of(LAST, status.last, labels)
+    if status.undecodable is not None:
+        metrics += metrics_of(LETTERS, status, labels)
+    if status.last is not None:
+        metrics += metrics_of(LAST, status.last, labels)
+    if status.delay is not None:
+        metrics += metrics_of(LOOKS, status.delay, labels)
+        if status.delay.event_seconds is not None:
+            metrics += metrics_of(EVENTS, status.delay, labels)
+    if status.handed is not None:
+        metrics += metrics_of(RESULTS, status.handed, labels)
+    return metrics
 
 
 #: Of a query's run.
 FIGURES: Final[tuple[Figure[Status], ...]] = (
     Figure("callboard_pipeline_rows_total", "Records read.", "rows"),
     Figure("callboard_pipeline_late_total", "Too late for windows.", "dropped"),
+    Figure("callboard_pipeline_lag_rows", "Records that wait in its log.", "lag"),
     Figure("callboard_pipeline_running", "1 while it runs.", lambda it: it.state == "runs"),
 )
 
@@ -206,7 +362,39 @@ LAST: Final[tuple[Figure[Progress], ...]] = (
     Figure("callboard_pipeline_batch", "Number of the last batch.", "batch"),
     Figure("callboard_pipeline_rows_per_second", "Of that batch.", "rate"),
     Figure("callboard_pipeline_batch_seconds", "Its length.", "seconds"),
-    Figure("callboard_pipeline_lag_rows", "Records that wait.", "lag"),
+)
+
+#: Of the last look beside batches.
+LOOKS: Final[tuple[Figure[Delay], ...]] = (
+    Figure(
+        "callboard_pipeline_delay_seconds", "From the next record to the newest.", "seconds"
+    ),
+)
+EVENTS: Final[tuple[Figure[Delay], ...]] = (
+    Figure(
+        "callboard_pipeline_event_delay_seconds",
+        "From the watermark to the newest record, in event time.",
+        lambda it: it.event_seconds or 0.0,
+    ),
+)
+LETTERS: Final[tuple[Figure[Status], ...]] = (
+    Figure(
+        "callboard_pipeline_undecodable_total",
+        "Records that became dead letters.",
+        lambda it: it.undecodable or 0,
+    ),
+)
+
+#: Of results that are messages.
+RESULTS: Final[tuple[Figure[Handed], ...]] = (
+    Figure(
+        "callboard_pipeline_results_total",
+        "Results that are messages, by what became of them.",
+        lambda it: by_label(
+            "outcome", {"handed": it.handed, "unheard": it.unheard, "lost": it.lost}
+        ),
+    ),
+    Figure("callboard_pipeline_results_waiting", "Results that wait.", "waiting"),
 )
 
 

@@ -1,5 +1,6 @@
 """Pipelines: logs of results with their notes, logs of dead letters, states of queries."""
 
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -10,6 +11,8 @@ from callboard.commitlog import CommitLog, LogReader
 from callboard.pipeline.progress import (
     QUERIES,
     STATUS,
+    Delay,
+    Handed,
     Progress,
     Status,
     StatusFile,
@@ -147,6 +150,13 @@ STATUSES = {
     name: Status("q", "/log", 77, "host", "2024-02-29T12:00:00+00:00", ended, 100, 2, last)
     for name, ended, last in (("begun", "", None), ("ended", "done", PROGRESS))
 }
+STATUSES["looked at"] = replace(
+    STATUSES["ended"],
+    undecodable=4,
+    delay=Delay(800, 1.5, 10.0),
+    handed=Handed(5, 6, 7, 8),
+    updated="2024-02-29T12:00:09+00:00",
+)
 
 
 def write_one(status: Status) -> bytes:

@@ -515,6 +515,12 @@ class Core:
         known = self._receivers.get(topic)
         return self._find_receivers(topic) if known is None else known
 
+    def is_wanted(self, topic: str) -> bool:
+        """Return whether somebody gets what this endpoint publishes with a topic."""
+        output = self._outputs.get(_DATA)
+        takes_own = output is not None and output.takes_own(topic)
+        return takes_own or bool(self.receivers_of(topic))
+
     def _find_receivers(self, topic: str) -> tuple[bytes, ...]:
         """Return the nodes that want a topic and may be reached; remembered by topic."""
         nodes: tuple[bytes, ...] = ()

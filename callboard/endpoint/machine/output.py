@@ -43,6 +43,10 @@ class CoreOutput:
             ]
         return delivered
 
+    def takes_own(self, topic: str) -> bool:
+        """Return whether a receiver of this endpoint's own messages wants a topic."""
+        return bool(self.sees_own) and not self.sees_own.isdisjoint(self.index.match(topic))
+
     def _sorted(
         self, items: list[Item], only: set[object] | None
     ) -> Iterable[tuple[object, list[Item]]]:

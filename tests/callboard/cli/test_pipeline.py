@@ -3,14 +3,20 @@
 import json
 import os
 import re
+from dataclasses import replace
 
 import pytest
 
+from callboard import Endpoint
 from callboard.cli import main
-from callboard.commitlog import CommitLog
+from callboard.cli.work.query_watch import QueryWatch
+from callboard.commitlog import CommitLog, Record
+from callboard.figures import exposition
 from callboard.pipeline.errors import PipelineError, SparkMissing
 from callboard.pipeline.job import Job
-from callboard.pipeline.progress import Progress, StatusFile
+from callboard.pipeline.progress import Handed, Progress, StatusFile, query_metrics
+from callboard.pipeline.spark.dead_letters import DeadLetter, Origin, bury
+from tests.polling import eventually
 
 
 @pytest.mark.parametrize(
@@ -84,11 +90,121 @@ def test_status_tells_how_far_each_query_is(capsys, tmp_path):
     assert main(["pipeline", "status", str(tmp_path / "results"), "--json"]) == 0
     row = json.loads(capsys.readouterr().out)
 
-    assert text == "rates: stopped, batch 3, 4 records, 100/s, 10 wait\n"
-    assert (row["query"], row["state"], row["lag"]) == ("rates", "stopped", 10)
+    assert text == "rates: stopped, batch 3, 4 records, 100/s, 6 wait\n"
+    assert (row["query"], row["state"], row["lag"]) == ("rates", "stopped", 6)
 
 
 def test_status_of_what_is_no_log_of_results_says_how_to_start_one(capsys, tmp_path):
     assert main(["pipeline", "status", str(tmp_path)]) == 1
 
     assert "start one with: callboard pipeline run" in capsys.readouterr().err
+
+
+SECOND = 10**9
+
+
+@pytest.fixture
+def query(tmp_path):
+    """A query that has read 4 of 10 records, of which it found two undecodable."""
+    with CommitLog(tmp_path / "metrics") as log:
+        log.append_batch(range(10), topic="/n", time=[at * 60 * SECOND for at in range(1, 11)])
+    job = Job("rates", str(tmp_path / "metrics"), str(tmp_path / "results"))
+    file = StatusFile(job.folder, job.title, job.log)
+    mark = "1970-01-01T00:03:00.000Z"
+    file.add(Progress("rates", 3, 4, 100.0, 0.04, 4, 4, mark, "", dropped=7))
+    return file
+
+
+@pytest.fixture
+def watch(query, tmp_path):
+    made = []
+
+    def make(**more):
+        letters = str(tmp_path / "dead")
+        record = Record(1, 0, "/n", None, {}, "", b"x")
+        bury(letters, [DeadLetter.of(record, Origin("/log", "before"), "bad")])
+        watch = QueryWatch(
+            query,
+            str(tmp_path / "metrics"),
+            letters=letters,
+            handed=lambda: Handed(1, 2, 3, 4),
+            **more,
+        )
+        watch.query = "id"
+        for who in ("id", "other"):
+            letter = DeadLetter.of(record, Origin("/log", who), "bad")
+            bury(letters, [letter, letter._replace(offset=2)])
+        made.append(watch)
+        return watch
+
+    yield make
+    for each in made:
+        each.close()
+
+
+TOLD = (
+    "rates: {state}, batch 3, 4 records, 100/s, 6 wait, 300.0 s behind, watermark 420.0 s"
+    " behind, 7 too late, 2 undecodable, results: 1 handed, 2 unheard, 3 lost, 4 waiting\n"
+)
+
+
+def test_status_tells_delays_and_what_was_left_out_from_another_process(
+    watch, capsys, tmp_path
+):
+    watch().close("done")
+
+    assert main(["pipeline", "status", str(tmp_path / "results")]) == 0
+    assert capsys.readouterr().out == TOLD.format(state="done")
+    assert main(["pipeline", "status", str(tmp_path / "results"), "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert (row["lag"], row["delay"], row["event_delay"]) == (6, 300.0, 420.0)
+    assert (row["dropped"], row["undecodable"], row["results"]) == (7, 2, 10)
+
+
+def test_status_of_a_node_tells_of_queries_that_run_anywhere_in_its_cluster(watch, capsys):
+    with Endpoint() as there, Endpoint() as middle:
+        assert there.peer("127.0.0.1", port := middle.listen("127.0.0.1", 0))
+        running = watch(hub=there.hub)
+        eventually(lambda: running._letters.of("id") == 2)
+
+        code = main(["pipeline", "status", f"basp://127.0.0.1:{port}", "--wait", "30"])
+
+        assert code == 0
+        assert capsys.readouterr().out == TOLD.format(state="runs")
+
+
+def test_a_node_without_queries_is_told(capsys):
+    with Endpoint() as there:
+        port = there.listen("127.0.0.1", 0)
+
+        assert main(["pipeline", "status", f"basp://127.0.0.1:{port}", "--wait", "0.2"]) == 1
+
+    assert "no query told of itself at basp://" in capsys.readouterr().err
+
+
+def test_figures_of_results_and_delays_are_metrics(watch, query):
+    watch().close("done")
+
+    text = exposition(query_metrics(query.status))
+
+    for line in (
+        'lag_rows{query="rates"} 6',
+        'delay_seconds{query="rates"} 300',
+        'event_delay_seconds{query="rates"} 420',
+        'undecodable_total{query="rates"} 2',
+        'results_total{query="rates",outcome="handed"} 1',
+        'results_total{query="rates",outcome="unheard"} 2',
+        'results_total{query="rates",outcome="lost"} 3',
+        'results_waiting{query="rates"} 4',
+        'late_total{query="rates"} 7',
+    ):
+        assert f"callboard_pipeline_{line}\n" in text
+
+
+def test_a_run_on_another_machine_that_is_not_seen_is_silent(query):
+    query.look()
+    elsewhere = replace(query.status, host="other")
+
+    assert elsewhere.state == "runs"
+    assert replace(elsewhere, updated="2026-01-31T12:00:00+00:00").state == "silent"
+    assert replace(elsewhere, updated="").state == "runs"

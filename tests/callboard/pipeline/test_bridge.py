@@ -9,6 +9,7 @@ from callboard import Endpoint
 from callboard.actors.errors import CallboardError
 from callboard.commitlog import CommitLog
 from callboard.commitlog.columns import Cbor
+from callboard.endpoint.message_queue import MessageQueue
 from callboard.pipeline import InvalidSetting
 from callboard.pipeline import bridge as module
 from callboard.pipeline.bridge import Bridge
@@ -164,3 +165,107 @@ def test_a_bridge_follows_no_link_and_waits_for_no_pipe(fill, folder, name, kind
 
     assert [value for _, value in taker.messages] == [1]
     assert target.read_text() == "precious"
+
+
+class Listeners(Taker):
+    """Knows which topics somebody takes."""
+
+    def __init__(self, *topics):
+        super().__init__()
+        self.topics = set(topics)
+        self.offers = 0
+
+    def has_room(self):
+        return True
+
+    def offer(self, messages, *, whole=False):
+        self.offers += 1
+        rest = [n for n, (topic, _) in enumerate(messages) if topic not in self.topics]
+        if not (rest and whole):
+            self.messages += [each for each in messages if each[0] in self.topics]
+        return rest
+
+
+def test_what_nobody_takes_is_unheard_and_all_adds_up(fill, folder):
+    fill([1, 2, 3, 4], topic=["/a", "/b", "/a", "/b"])
+    hub = Listeners("/a")
+
+    with Bridge(folder, endpoint=hub) as bridge:
+        pass
+
+    assert hub.messages == [("/a", 1), ("/a", 3)]
+    assert (bridge.handed, bridge.unheard, bridge.lost, bridge.position) == (2, 2, 0, 4)
+
+
+def test_results_wait_until_all_are_taken(fill, folder, monkeypatch):
+    monkeypatch.setattr(module, "_LOOK", 0.001)
+    fill([1, 2], topic=["/a", "/b"])
+    hub, said = Listeners("/a"), []
+
+    with Bridge(
+        folder, endpoint=hub, wait=60, on_silence=lambda *told: said.append(told)
+    ) as it:
+        eventually(lambda: hub.offers > 3)
+        assert (hub.messages, it.position) == ([], 0)
+        hub.topics.add("/b")
+
+    assert hub.messages == [("/a", 1), ("/b", 2)]
+    assert (it.handed, it.unheard) == (2, 0)
+    assert said == [("/b", 1)]
+
+
+def test_waiting_is_bounded_and_then_what_nobody_takes_is_unheard(fill, folder, monkeypatch):
+    monkeypatch.setattr(module, "_LOOK", 0.001)
+    fill([1, 2], topic=["/a", "/b"])
+    hub, said = Listeners("/a"), []
+
+    with Bridge(folder, endpoint=hub, wait=0.01, on_silence=lambda *told: said.append(told)):
+        pass
+
+    assert hub.messages == [("/a", 1)]
+    assert said == [("/b", 1), ("/b", -1)]
+
+
+def test_a_bridge_that_is_left_keeps_its_results_for_the_next_one(fill, folder):
+    fill([1, 2])
+    hub = Listeners()
+
+    with Bridge(folder, endpoint=hub, wait=60) as bridge:
+        eventually(lambda: hub.offers)
+        bridge.leave()
+
+    assert (bridge.handed, bridge.unheard, bridge.position) == (0, 0, 0)
+    hub.topics.add("/cpu")
+    with Bridge(folder, endpoint=hub):
+        pass
+    assert hub.messages == [("/cpu", 1), ("/cpu", 2)]
+
+
+def test_subscribers_of_another_node_are_waited_for_and_counted(fill, folder, monkeypatch):
+    monkeypatch.setattr(module, "_LOOK", 0.001)
+    fill(range(3000), topic=[f"/n/{number % 3}" for number in range(3000)])
+    with Endpoint() as there, Endpoint() as here:
+        assert there.peer("127.0.0.1", here.listen("127.0.0.1", 0))
+        assert there.await_peer(here.node_id())
+        said = []
+        with Bridge(
+            folder, endpoint=there, wait=60, on_silence=lambda *told: said.append(told)
+        ) as bridge:
+            eventually(lambda: said)
+            assert bridge.position == 0
+            with here.make_subscriber("/n/") as subscriber:
+                bridge.close()
+                assert [subscriber.get()[1] for _ in range(3000)] == [*range(3000)]
+        assert (bridge.handed, bridge.unheard) == (3000, 0)
+
+
+def test_a_hub_offers_to_receivers_of_its_own_messages_too():
+    with Endpoint() as endpoint:
+        queue = MessageQueue()
+        endpoint.hub.add_receiver(queue, ["/a"], sees_own=True).result(5)
+
+        assert endpoint.hub.offer([("/a", 1), ("/b", 2), ("/a", 3)]) == [1]
+        assert endpoint.hub.offer([("/a", 4), ("/b", 5)], whole=True) == [1]
+
+        assert [queue.get(5), queue.get(5)] == [("/a", 1), ("/a", 3)]
+        assert queue.get(0) is None

@@ -1,0 +1,213 @@
+"""What is told of queries beside their batches: by the one that runs, and by others of it."""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any, Final
+
+from callboard.cli.options import AccessOptions
+from callboard.cli.own_node import TOPIC_NODE
+from callboard.cli.problem import Problem
+from callboard.commitlog import Cursor, LogCorrupt, LogError, LogReader
+from callboard.pipeline.errors import InvalidSetting
+from callboard.pipeline.progress import TOPICS, Delay, Handed, Status, StatusFile, read_status
+
+if TYPE_CHECKING:
+    from callboard.endpoint.hub import Hub
+
+#: Seconds between looks at the logs of a query that runs.
+_LOOK: Final = 1.0
+
+#: Seconds between looks at what other nodes tell.
+_HEAR: Final = 0.1
+
+_LETTERS: Final = 1000
+
+
+class LetterCount:
+    """How many dead letters queries add to a log from now on."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._counts: Counter[str] = Counter()
+        self._cursor = Cursor(0)
+        with suppress(LogError):  # it is made with its first letter
+            self._cursor = Cursor(LogReader(folder).end)
+
+    def of(self, query: str) -> int:
+        """Return the letters of a query, by its id."""
+        with suppress(LogError):
+            log = LogReader(self._folder)
+            while True:
+                try:
+                    run = log.readv(self._cursor, _LETTERS)
+                except LogCorrupt as error:
+                    self._cursor = Cursor(error.next_offset)
+                    continue
+                self._cursor = run.cursor
+                if not run.records:
+                    break
+                self._counts.update(each.headers.get("query", "") for each in run.records)
+        return self._counts[query]
+
+
+class QueryWatch:
+    """Looks at the logs of a query that runs, each second: in its status file and on a topic.
+
+    Attributes:
+        query: The id of the query, as soon as it is known.
+    """
+
+    def __init__(
+        self,
+        status: StatusFile,
+        log: str,
+        *,
+        letters: str = "",
+        handed: Callable[[], Handed | None],
+        hub: "Hub | None" = None,
+    ) -> None:
+        """Begin to look.
+
+        Args:
+            status: What is kept of the query.
+            log: The log that it reads.
+            letters: The log of its dead letters, if there is one.
+            handed: Returns what became of results that are messages.
+            hub: Where the status is published.
+        """
+        self.query = ""
+        self._status = status
+        self._log = log
+        self._letters = LetterCount(letters) if letters else None
+        self._handed = handed
+        self._hub = hub
+        self._ends = Event()
+        self._thread = Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def close(self, how: str = "stopped") -> None:
+        """Look once more, and say how the query ended."""
+        if not self._ends.is_set():
+            self._ends.set()
+            self._thread.join()
+            self._look()
+            self._status.end(how)
+            self._publish()
+
+    def _run(self) -> None:
+        while True:
+            self._look()
+            self._publish()
+            if self._ends.wait(_LOOK):
+                return
+
+    def _look(self) -> None:
+        """Take up what is to be seen; a log that cannot be read is told by the query."""
+        now = self._status.status
+        delay = delay_of(now, self._log)
+        letters = None if self._letters is None else self._letters.of(self.query)
+        self._status.look(delay or now.delay, letters, self._handed())
+
+    def _publish(self) -> None:
+        if self._hub is not None:
+            status = self._status.status
+            self._hub.publish_batch((status.topic, row_of(status)))
+
+
+def delay_of(status: Status, log: str) -> Delay | None:
+    """Return how far a query is behind its log; None where that cannot be read."""
+    with suppress(LogError, InvalidSetting, ValueError):
+        watermark = status.last.watermark if status.last else ""
+        return Delay.measure(LogReader(log), status.offset, watermark)
+    return None
+
+
+def row_of(status: Status) -> dict[str, Any]:
+    """Return what is told of a query: one row of names and values."""
+    last, delay, handed = status.last, status.delay, status.handed
+    row = {
+        "query": status.query,
+        "state": status.state,
+        "log": status.log,
+        "batch": last.batch if last else 0,
+        "offset": status.offset,
+        "end": delay.end if delay else last.end if last else 0,
+        "lag": status.lag,
+        "delay": delay.seconds if delay else None,
+        "event_delay": delay.event_seconds if delay else None,
+        "rows": status.rows,
+        "rate": last.rate if last else 0.0,
+        "watermark": last.watermark if last else "",
+        "dropped": status.dropped,
+        "undecodable": status.undecodable,
+    }
+    for name in ("results", "handed", "unheard", "lost", "waiting"):
+        row[name] = None if handed is None else getattr(handed, name)
+    return {
+        **row,
+        "pid": status.pid,
+        "host": status.host,
+        "started": status.started,
+        "updated": status.updated,
+    }
+
+
+def line_of(row: dict[str, Any]) -> str:
+    """Return a row in words."""
+    text = "{query}: {state}, batch {batch}, {rows:,} records, {rate:,.0f}/s, {lag:,} wait"
+    if row["delay"]:
+        text += ", {delay:,.1f} s behind"
+    if row["event_delay"] is not None:
+        text += ", watermark {event_delay:,.1f} s behind"
+    if row["dropped"]:
+        text += ", {dropped:,} too late"
+    if row["undecodable"]:
+        text += ", {undecodable:,} undecodable"
+    if row["results"] is not None:
+        text += ", results: {handed:,} handed, {unheard:,} unheard, {lost:,} lost"
+        text += ", {waiting:,} waiting"
+    return text.format(**row)
+
+
+def rows_in(folder: Path) -> list[dict[str, Any]]:
+    """Return what a log of results tells of its queries, with how far they are just now.
+
+    Raises:
+        InvalidSetting: a file of theirs is damaged.
+    """
+    found = read_status(folder)
+    return [
+        row_of(replace(each, delay=delay_of(each, each.log) or each.delay)) for each in found
+    ]
+
+
+def rows_from(address: str, options: AccessOptions, seconds: float) -> list[dict[str, Any]]:
+    """Return what queries tell that run anywhere in the cluster of a node.
+
+    Raises:
+        Problem: none tells anything in that time.
+    """
+    from callboard.endpoint.hub import Hub
+    from callboard.endpoint.message_queue import MessageQueue
+
+    heard: dict[str, dict[str, Any]] = {}
+    with options.open_node(TOPIC_NODE) as node:
+        hub, queue = Hub.of(node), MessageQueue[Any]()
+        hub.add_receiver(queue, (TOPICS,)).result(seconds + 1.0)
+        node.connect(address, max(seconds, 1.0))
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            item = queue.get(min(_HEAR, left))
+            if item is not None and item[0].endswith("/status"):
+                if not heard:  # all others tell of themselves until then
+                    deadline = min(deadline, time.monotonic() + 1.5 * _LOOK)
+                heard[item[0]] = item[1]
+    if not heard:
+        why = f"no query told of itself at {address} within {seconds:g} s"
+        raise Problem(why=why, step="start one with --peer or --listen, or give the folder")
+    return [heard[topic] for topic in sorted(heard)]
