@@ -72,7 +72,7 @@ Place = Annotated[
     str,
     typer.Argument(
         metavar="FOLDER",
-        help="The directory of the log, or grpc://HOST:PORT/NAME of a served one.",
+        help="Its directory; grpc://HOST:PORT/NAME if it is served; s3://… of an archive.",
     ),
 ]
 
@@ -85,7 +85,35 @@ class LogOptions(JsonOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CatOptions(LogOptions):
+class PlaceOptions(LogOptions):
+    """Where the rest of an archived log is."""
+
+    rest: str = option(
+        "",
+        "With an archive: where the log is written, for what is not copied yet.",
+        "--tail",
+        metavar="FOLDER|ADDRESS",
+    )
+
+    def open(self, folder: str) -> LogReader:
+        """Return a reader of the log at a place."""
+        return LogReader(folder, tail=self.rest or None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchiveOptions(LogOptions):
+    """How a log is archived."""
+
+    follow: bool = flag(
+        "Copy what is sealed from now on as well; end with Ctrl-C.", "--follow", "-f"
+    )
+    retain: str = option(
+        "", "Remove copies beyond this: bytes=1000000000,seconds=86400.", metavar="LIMITS"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CatOptions(PlaceOptions):
     """Which records are printed."""
 
     start: int | None = option(None, "Begin with this one.", "--from", min=0, metavar="OFFSET")
@@ -95,7 +123,7 @@ class CatOptions(LogOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TailOptions(LogOptions):
+class TailOptions(PlaceOptions):
     """How many records are printed."""
 
     count: int = option(10, "How many records.", "-n", min=0)
@@ -122,7 +150,7 @@ class ServeLogsOptions(JsonOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SqlOptions(LogOptions):
+class SqlOptions(PlaceOptions):
     """How many rows are printed."""
 
     limit: int = option(100, "Print so many rows; with --json all are printed.", min=1)
@@ -165,13 +193,14 @@ def cat(folder: Place, options: CatOptions) -> int:
       callboard log cat metrics --limit 10
       callboard log cat metrics --since 60 --topic /cpu
       callboard log cat metrics --from 1000 --json | jq .payload
+      callboard log cat s3://bucket/metrics --tail grpc://shop:8815/metrics
     """  # noqa: D301
     start, since = options.start, options.since
     if since and start is not None:
         raise Misuse(why="--from and --since are two beginnings", step="give one")
     damage = _Damage()
     with _explained():
-        log = LogReader(folder)
+        log = options.open(folder)
         begin = log.offset_at(_time(since)) if since else (start or 0)
         reading = log.read(begin, on_damage=damage)
         _print_all(islice(_about(reading, options.topic), options.limit), options, damage)
@@ -191,7 +220,7 @@ def tail(folder: Place, options: TailOptions) -> int:
     """  # noqa: D301
     damage = _Damage()
     with _explained():
-        log = LogReader(folder)
+        log = options.open(folder)
         end = log.end
         newest = _newest(log, end, options.count, options.topic, damage)
         _print_all(newest, options, damage)
@@ -237,7 +266,7 @@ def verify(folder: Place, options: LogOptions) -> int:
 
 
 @command(app)
-def stats(folder: Place, options: LogOptions) -> int:
+def stats(folder: Place, options: PlaceOptions) -> int:
     """Tell size, times, segments, and how many records each topic has.
 
     \b
@@ -248,8 +277,8 @@ def stats(folder: Place, options: LogOptions) -> int:
     damage, topics = _Damage(), Counter[str]()
     times: list[int] = []
     with _explained():
-        log = LogReader(folder)
-        segments, end, named = log.segments, log.end, log.readers
+        log = options.open(folder)
+        segments, end, named, copies = log.segments, log.end, log.readers, log.archives
         for record in log.read(log.start, on_damage=damage):
             topics[record.topic] += 1
             if not times:
@@ -267,6 +296,7 @@ def stats(folder: Place, options: LogOptions) -> int:
         "segments": [each._asdict() for each in segments],
         "topics": dict(topics.most_common()),
         "readers": [{**each._asdict(), "lag": max(0, end - each.offset)} for each in named],
+        "archives": [{**each._asdict(), "lag": max(0, end - each.end)} for each in copies],
     }
     places = f"records {row['start']} to {row['end']}"
     lines = [f"{places}, {size:,} bytes, {len(segments)} segments"]
@@ -278,8 +308,40 @@ def stats(folder: Place, options: LogOptions) -> int:
         + _clock(each["time"])
         for each in row["readers"]
     ]
+    lines += [
+        "archive {place}: {lag:,} records behind, has them to {end}".format(**each)
+        + (f", copied {_clock(each['time'])}" if each["time"] else "")
+        + (f"; trouble: {one_line(each['trouble'])}" if each["trouble"] else "")
+        for each in row["archives"]
+    ]
     options.say(row, "\n".join(lines))
     return damage.code()
+
+
+@command(app)
+def archive(
+    folder: Folder,
+    place: Annotated[
+        str, typer.Argument(metavar="ADDRESS", help="Where it is copied to: s3://BUCKET/NAME …")
+    ],
+    options: ArchiveOptions,
+) -> None:
+    """Copy the sealed segments of a log to an object store, each once.
+
+    Sealed are all segments but the newest. What is there already is not copied again, and the
+    log may be written meanwhile. Credentials are those of the environment, such as
+    AWS_ACCESS_KEY_ID, or of ~/.aws.
+
+    \b
+    Examples:
+      callboard log archive metrics s3://bucket/metrics
+      callboard log archive metrics s3://bucket/metrics --follow --retain seconds=2592000
+      callboard log cat s3://bucket/metrics --limit 10
+    """  # noqa: D301
+    from callboard.cli.work.log_archive import archive_log
+
+    with _explained():
+        archive_log(folder, place, options.retain, options, follows=options.follow)
 
 
 @command(app)
@@ -333,7 +395,8 @@ def sql(
         duckdb = load_duckdb()
         try:
             tables = _tables(duckdb, query, folder)
-            with open_sql(tables, on_damage=damage) as connection:
+            tails = {name: options.rest for name in tables if name == LOG and options.rest}
+            with open_sql(tables, on_damage=damage, tails=tails) as connection:
                 found = connection.execute(query)
                 names = [str(column[0]) for column in found.description]
                 if options.as_json:

@@ -21,6 +21,7 @@ from callboard.commitlog.errors import (
 from callboard.commitlog.following.follower import Follower
 from callboard.commitlog.following.named import NamedReader
 from callboard.commitlog.log import CommitLog
+from callboard.commitlog.objects.archive import Archive
 from callboard.commitlog.producing.producer import Producer
 from callboard.commitlog.reader import LogReader
 from callboard.commitlog.record import Cursor, Record, Run
@@ -28,6 +29,7 @@ from callboard.commitlog.retention import Retention
 from callboard.commitlog.sealed import SealedSegment, sealed_segments, write_columns
 
 __all__ = [
+    "Archive",
     "CommitLog",
     "Cursor",
     "ExtraMissing",

@@ -54,7 +54,7 @@ class Folder:
 
     def segment(self, base: int, kind: str = SEGMENT) -> str:
         """Return the path of a segment or of its index; a name is the first offset."""
-        return self.file(f"{base:0{_DIGITS}}{kind}")
+        return self.file(file_name(base, kind))
 
     def bases(self, kind: str = SEGMENT) -> list[int]:
         """Return the first offsets of all segments, or of files beside them, in order.
@@ -74,9 +74,13 @@ class Folder:
         Raises:
             LogFailed: there is no log.
         """
-        with suppress(OSError):
+        try:
             if bases := self.bases():
                 return bases
+        except LogFailed:  # of a server or a store
+            raise
+        except OSError:
+            pass
         what = f"there is no log in {self.path}; make one with CommitLog(folder)"
         if end := read_mark(self).end:
             gone = (
@@ -164,6 +168,11 @@ class Folder:
         """Remove a file if it is there."""
         with suppress(FileNotFoundError):
             self.disk.unlink(path)
+
+
+def file_name(base: int, kind: str = SEGMENT) -> str:
+    """Return the name of a segment's file or of one beside it."""
+    return f"{base:0{_DIGITS}}{kind}"
 
 
 def is_base(digits: str) -> bool:

@@ -2,6 +2,7 @@
 
 import time as clocks
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -17,9 +18,17 @@ from callboard.commitlog.columns import (
     rows_of,
 )
 from callboard.commitlog.disk import Disk, MemoryDisk
-from callboard.commitlog.errors import InvalidOption, InvalidRecord, LogError, LogFailed
+from callboard.commitlog.errors import (
+    InvalidOption,
+    InvalidRecord,
+    LogError,
+    LogFailed,
+    require_kind,
+)
 from callboard.commitlog.folder import FileLock, Folder, lock_writing
 from callboard.commitlog.following.follower import Growth, growth_of
+from callboard.commitlog.objects.archive import Archive, Archiving
+from callboard.commitlog.objects.store import FileSystemObjects
 from callboard.commitlog.producing.producer import Producer
 from callboard.commitlog.producing.restore import runs_before
 from callboard.commitlog.producing.table import Claim, ProducerEntry, ProducerOpening, find_run
@@ -58,6 +67,7 @@ class CommitLog(LogReader):
         segment_bytes: int | None = None,
         columns: bool = False,
         compression: Compression | None = None,
+        archive: str | Archive | None = None,
         disk: Disk | None = None,
         clock: Callable[[], int] = clocks.time_ns,
     ) -> None:
@@ -74,6 +84,9 @@ class CommitLog(LogReader):
             compression: How batches are compressed: "zstd" (an extra before Python 3.14),
                 "zlib", or not at all. Any reader reads all; a batch is what was appended at
                 once, so single records gain little.
+            archive: Where sealed segments are copied to, such as `s3://bucket/cpu`, or an
+                `Archive` that says more. A thread of its own does that, and tries again for
+                ever; retention waits for it. The copies outlive this machine.
             disk: The file system it is on, for tests; the machine's own by default. A log on
                 such a disk takes no lock.
             clock: Nanoseconds since 1970, for the times of records.
@@ -94,17 +107,20 @@ class CommitLog(LogReader):
             raise InvalidOption(what)
         if columns:
             load_pyarrow()
+        archive, objects = _archive_of(archive, folder)
         retain = retain or Retention()
         is_shared = folder is not None and disk is None
         self._sync: Sync = "none" if folder is None else sync
         self._lock: FileLock | None = None
+        self._archiving: Archiving | None = None
         place = Folder(MemoryDisk(), "") if folder is None else open_folder(folder, disk)
         try:
             place.make()
             if is_shared:
                 self._lock = lock_writing(place.path)
             limits = SegmentLimits.fitting(retain, segment_bytes)
-            self._writer = Writer(place, limits, retain, clock, compression)
+            copied = self._end_of_copies if archive is not None and archive.holds else None
+            self._writer = Writer(place, limits, retain, clock, compression, copied)
         except BaseException as error:
             self._release()
             if isinstance(error, LogError) or not isinstance(error, OSError):
@@ -117,7 +133,10 @@ class CommitLog(LogReader):
         self._runs = RunReader(self._table)
         self._sealing = Sealing(place) if columns else None
         if self._sealing is not None:
-            self._writer.on_sealed = self._sealing.wake
+            self._writer.on_sealed.append(self._sealing.wake)
+        if archive is not None and objects is not None:
+            self._archiving = Archiving(place, objects, archive.retain, self._on_copied)
+            self._writer.on_sealed.append(self._archiving.wake)
         self._grouping = (
             Grouping(self._writer, sync_interval) if self._sync == "group" else None
         )
@@ -290,6 +309,15 @@ class CommitLog(LogReader):
         """
         return self._writer.trim(before)
 
+    def _end_of_copies(self) -> int:
+        """Return the offset behind what is surely copied."""
+        return 0 if self._archiving is None else self._archiving.end_of_copies
+
+    def _on_copied(self) -> None:
+        """Remove what waited for its copy."""
+        with suppress(LogError):
+            self._writer.trim(None)
+
     # --- the end ---
 
     def close(self) -> None:
@@ -302,6 +330,8 @@ class CommitLog(LogReader):
             self._grouping.end()
         if self._sealing is not None:
             self._sealing.end()
+        if self._archiving is not None:
+            self._archiving.end()
         try:
             self._writer.close()
         finally:
@@ -316,6 +346,25 @@ class CommitLog(LogReader):
     def __exit__(self, *_: object) -> None:
         """Close the log."""
         self.close()
+
+
+def _archive_of(
+    given: str | Archive | None, folder: object
+) -> tuple[Archive | None, FileSystemObjects | None]:
+    """Return where a log is copied to, and the store there.
+
+    Raises:
+        ExtraMissing: a package is not installed.
+        InvalidOption: the address means nothing, or the log has no folder.
+    """
+    if given is None:
+        return None, None
+    require_kind(isinstance(given, str | Archive), "archive is an address or Archive", given)
+    if folder is None:
+        what = "archive=… needs a folder: a log in memory has no segments to copy"
+        raise InvalidOption(what)
+    archive = Archive(given) if isinstance(given, str) else given
+    return archive, archive.objects()
 
 
 def _runs(

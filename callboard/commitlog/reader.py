@@ -5,9 +5,9 @@ once. A reader of another process's log looks at it: each millisecond at first, 
 often.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from callboard.commitlog.batch import times_of
 from callboard.commitlog.disk import Disk, RealDisk
@@ -15,15 +15,22 @@ from callboard.commitlog.errors import InvalidOption, require_kind
 from callboard.commitlog.folder import Folder, read_mark
 from callboard.commitlog.following.follower import Follower, Growth, growth_of
 from callboard.commitlog.following.named import NamedReader, ReaderPlace, places_of
+from callboard.commitlog.objects.archive import ArchivePlace, archives_of
+from callboard.commitlog.objects.disk import ObjectDisk
+from callboard.commitlog.objects.manifest import Manifests
+from callboard.commitlog.objects.store import FileSystemObjects, object_address
 from callboard.commitlog.producing.restore import restored
 from callboard.commitlog.producing.table import ProducerEntry
 from callboard.commitlog.reading import LogReading, OnDamage, RunReader
 from callboard.commitlog.record import Cursor, Record, Run
-from callboard.commitlog.remote.disk import RemoteDisk, parse_address
+from callboard.commitlog.remote.disk import SCHEMES, RemoteDisk, parse_address
 from callboard.commitlog.segment import LogSegmentTable, SegmentInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+#: Addresses of servers, and of what lists no objects; all others are of object stores.
+_SERVED: Final = frozenset({*SCHEMES, "basp", "http", "https"})
 
 
 class LogReader:
@@ -40,24 +47,35 @@ class LogReader:
     is_written_here = False
 
     def __init__(
-        self, folder: str | Path, *, token: str | None = None, disk: Disk | None = None
+        self,
+        folder: str | Path,
+        *,
+        token: str | None = None,
+        tail: str | Path | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        disk: Disk | None = None,
     ) -> None:
-        """Look at the log in a folder, or at one that is served elsewhere.
+        """Look at the log in a folder, at one that is served elsewhere, or at its archive.
 
         Args:
-            folder: Where it is: a directory, or `grpc://HOST:PORT/NAME` (`grpc+tls://` with
-                TLS) of what `callboard log serve` serves.
+            folder: Where it is: a directory, `grpc://HOST:PORT/NAME` (`grpc+tls://` with
+                TLS) of what `callboard log serve` serves, or `s3://bucket/cpu` and whatever
+                else fsspec opens, of what `CommitLog(archive=…)` copied: sealed segments.
             token: What proves to a server who reads; the environment's CALLBOARD_SECRET by
                 default. The authority of its certificate is the file CALLBOARD_LOG_AUTHORITY
                 names, or one of the system's.
+            tail: With an archive, where the same log is written: a directory or `grpc://…`.
+                What is not copied yet is read from there.
+            storage_options: With an archive, what fsspec needs to get there, where the
+                environment does not say.
             disk: The file system it is on, for tests; the machine's own by default.
 
         Raises:
             LogFailed: there is no log, or no server answers.
-            ExtraMissing: an address, and no pyarrow.
+            ExtraMissing: an address, and no pyarrow or no fsspec.
             InvalidOption: an address has another form, or would carry the token plainly.
         """
-        place = open_folder(folder, disk, token)
+        place = open_folder(folder, disk, token, tail=tail, storage_options=storage_options)
         with place.reading():
             self._table = LogSegmentTable(place)
         self.growth = growth_of(place.path) if isinstance(place.disk, RealDisk) else Growth()
@@ -227,6 +245,11 @@ class LogReader:
         with self._table.folder.reading():
             return list(restored(self._table).entries.values())
 
+    @property
+    def archives(self) -> list[ArchivePlace]:
+        """How far the sealed segments are copied to object stores, by place."""
+        return archives_of(self._table.folder)
+
     def to_arrow(
         self,
         start: int = 0,
@@ -288,17 +311,37 @@ class LogReader:
 
 
 def open_folder(
-    folder: str | Path, disk: Disk | None = None, token: str | None = None
+    folder: str | Path,
+    disk: Disk | None = None,
+    token: str | None = None,
+    *,
+    tail: str | Path | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Folder:
-    """Return a folder of the machine, of a disk that was given, or of a server.
+    """Return a folder of the machine, of a disk that was given, of a server or of a store.
 
     Raises:
         ValueError: an address has another form.
+        ExtraMissing: a store, and no package for it.
     """
     require_kind(isinstance(folder, str | Path), "a log is in a folder, a text or Path", folder)
+    if disk is None and is_archive(folder):
+        address = object_address(str(folder), storage_options)
+        manifests = Manifests(FileSystemObjects(address))
+        rest = None if tail is None else open_folder(tail, token=token)
+        return Folder(ObjectDisk(manifests, rest), str(address))
+    if tail is not None or storage_options is not None:
+        what = f"tail and storage_options go with an archive such as s3://…, not with {folder}"
+        raise InvalidOption(what)
     if disk is not None:
         return Folder(disk, "/" + str(folder).strip("/"))
     if isinstance(folder, str) and "://" in folder:
-        address = parse_address(folder, token)
-        return Folder(RemoteDisk(address), str(address))
+        served = parse_address(folder, token)
+        return Folder(RemoteDisk(served), str(served))
     return Folder(RealDisk("/"), str(Path(folder).absolute()))
+
+
+def is_archive(folder: str | Path) -> bool:
+    """Return whether an address is that of an object store, and not of a server."""
+    scheme, mark, _ = str(folder).partition("://")
+    return isinstance(folder, str) and bool(mark) and scheme.lower() not in _SERVED

@@ -91,7 +91,11 @@ class LogReading(Iterator[Record]):
                     self.lost += segment.base - self.cursor.offset
                     self.cursor = Cursor(segment.base, segment.base)
                 before = self.cursor.offset
-                position = yield from self._batches_of(segment, file)
+                try:
+                    position = yield from self._batches_of(segment, file)
+                except FileNotFoundError:  # so did retention on an object store, meanwhile
+                    table.refresh()
+                    continue
                 following = table.after(segment)
                 behind = following.base if following else self._durable(segment, file, position)
                 if following is None and self.cursor.offset >= behind:

@@ -33,7 +33,10 @@ _log = logging.getLogger("callboard.commitlog")
 
 @contextmanager
 def open_sql(
-    logs: Mapping[str, str | Path], *, on_damage: OnDamage | None = None
+    logs: Mapping[str, str | Path],
+    *,
+    on_damage: OnDamage | None = None,
+    tails: Mapping[str, str] | None = None,
 ) -> "Iterator[duckdb.DuckDBPyConnection]":
     """Open a connection of DuckDB, in memory, in which each log is a view.
 
@@ -42,6 +45,7 @@ def open_sql(
         on_damage: Called with each `LogCorrupt` in place of raising it: the views have all
             records that are readable. It is also told of damaged Parquet files, whose segments
             are read instead; without it the log of the program is.
+        tails: Of archives, where the logs of these names are written.
 
     Raises:
         ExtraMissing: DuckDB or pyarrow is not installed.
@@ -54,7 +58,8 @@ def open_sql(
         kinds = {"parameters": ["BLOB", "BOOLEAN"], "return_type": "VARCHAR", "type": "arrow"}
         connection.create_function(_VALUE, _values, **kinds, null_handling="special")
         for name, folder in logs.items():
-            _make_view(connection, name, folder, on_damage)
+            log = LogReader(folder, tail=(tails or {}).get(name))
+            _make_view(connection, name, log, folder, on_damage)
         yield connection
 
 
@@ -74,10 +79,13 @@ def load_duckdb() -> Any:
 
 
 def _make_view(
-    connection: Any, name: str, folder: str | Path, on_damage: OnDamage | None
+    connection: Any,
+    name: str,
+    log: LogReader,
+    folder: str | Path,
+    on_damage: OnDamage | None,
 ) -> None:
     """Make the view of a log that queries name."""
-    log = LogReader(folder)
     kept = list(_intact(sealed.sealed_segments(folder), on_damage))
     view, tail = _quoted(name), _quoted(f"{name} (tail)")
     parts = [f"SELECT * FROM {tail}"]  # noqa: S608

@@ -52,8 +52,9 @@ class Writer:
         retention: Retention,
         clock: Callable[[], int],
         compression: Compression | None = None,
+        copied: Callable[[], int] | None = None,
     ) -> None:
-        """Open the log in a folder, or make one there.
+        """Open the log in a folder, or make one there; no record from `copied` on is removed.
 
         Raises:
             OSError: the disk refuses.
@@ -67,8 +68,9 @@ class Writer:
         self._sync_lock, self._lock = threading.Lock(), threading.Lock()
         self._trouble: OSError | None = None
         self._is_closed = False
+        self._copied = copied
         #: Called when a segment was sealed, on the thread that appended.
-        self.on_sealed: Callable[[], object] | None = None
+        self.on_sealed: list[Callable[[], object]] = []
         bases = folder.bases()
         marked = read_mark(folder).end
         self.recovery = LogRecovery(damaged=marked > 0, end=marked)
@@ -178,12 +180,20 @@ class Writer:
 
     def trim(self, before: int | None) -> int:
         """Remove segments that retention or an offset ends; returns the new start."""
+        with self._sync_lock:
+            return self._trim(before)
+
+    def _trim(self, before: int | None) -> int:
+        """Remove segments; the sync lock is held, as no other one may be made meanwhile."""
         segments = self.table.segments
         gone = 0
         if not self._retention.is_unlimited:
             gone = self._retention.count_expired(self.table.infos(), self._clock())
         if before is not None:
             gone = max(gone, sum(each.base <= before for each in segments[1:]))
+        if gone and self._copied is not None:
+            copied = self._copied()
+            gone = min(gone, sum(each.base <= copied for each in segments[1:]))
         for at, segment in enumerate(segments[:gone]):
             self.table.segments = segments[at + 1 :]
             try:
@@ -199,7 +209,7 @@ class Writer:
     def _trim_or_tell(self) -> None:
         """Remove what retention ends; what cannot be removed keeps nobody from appending."""
         try:
-            self.trim(None)
+            self._trim(None)
         except LogFailed as error:
             _log.warning("%s", error)
 
@@ -251,8 +261,8 @@ class Writer:
                 self._index = self._active.index
                 self.table.segments = [*self.table.segments, self._active]
             self._trim_or_tell()
-        if self.on_sealed is not None:
-            self.on_sealed()
+        for tell in self.on_sealed:
+            tell()
 
     def _make(self, base: int) -> DiskFile:
         """Make the file of a segment, durably."""

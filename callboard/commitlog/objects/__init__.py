@@ -1,0 +1,1 @@
+"""Logs on an object store: sealed segments, and the manifests that list them."""
