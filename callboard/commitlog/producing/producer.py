@@ -1,6 +1,5 @@
 """What a program appends with where it must know that a record is durable, and there once."""
 
-import asyncio
 import re
 import threading
 from collections.abc import Sequence
@@ -185,6 +184,8 @@ class Producer:
 
     async def aappend(self, topic: str, payload: Any, **given: Any) -> int:
         """Append one record as `append` does, without blocking the loop."""
+        import asyncio  # here: programs that only read start twice as fast without
+
         return await asyncio.to_thread(self.append, topic, payload, **given)
 
     def append_batch(
